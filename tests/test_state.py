@@ -38,7 +38,7 @@ ALLOWED = {
     "qcore/reproducible/binding.py: cls": "a package's class gets its functions while it is made",
     "qcore/formats/text.py: _KINDS": "a kind of text is registered by the module that defines the kind",
     "qcore/formats/text.py: _KIND_OF": "the same",
-    "qjax/_models/tree.py: _UNNAMED": "a class is registered where it is defined",
+    "qjax/_models.py: _UNNAMED": "a class is registered where it is defined",
     "qtorch/reproducible/modules/registry.py: DEFINED": "filled by decorators of the functions that it names",
     "qtorch/reproducible/modules/registry.py: METHODS": "the same, by name",
     "qjax/linalg/attention.py: ad.primitive_jvps": "JAX's table of rules, of a primitive that the module defines",
@@ -50,7 +50,7 @@ ALLOWED = {
     # Counters of which only that numbers differ, or rise, counts: calls of others between two calls change nothing.
     "qcore/reproducible/differentiable.py: _numbers": "names of laws, which only have to differ",
     "qtorch/_rounding/keys.py: _serials": "tags of draws, which only have to differ",
-    "qjax/nnx/workflow/observing.py: self._places": "which of a model's observers ran before another",
+    "qjax/nnx/quantization/observing.py: self._places": "which of a model's observers ran before another",
     # State of a process.
     "qtorch/_kernels/store.py: global _one_at_a_time": "a lock; a forked process has one of its own",
     # State of a call: of its thread, or of its context.

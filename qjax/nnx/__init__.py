@@ -24,28 +24,26 @@ from qjax.nnx import intrinsic, quantized
 from qjax.nnx.activations import ELU, Hardswish, LeakyReLU, PReLU, ReLU, ReLU6, Sigmoid
 from qjax.nnx.functional import avg_pool, hard_tanh, leaky_relu, max_pool, relu, relu6, softmax
 from qjax.nnx.products import Conv, Linear, MultiheadAttention, Scaling
-from qjax.nnx.quantizer import Quantizer
-from qjax.nnx.recurrent import GRU, LSTM
-from qjax.nnx.workflow.carrying.loading import from_torch
-from qjax.nnx.workflow.carrying.saving import to_torch
-from qjax.nnx.workflow.front import quantize_model
-from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer, ObserverState
-from qjax.nnx.workflow.report import report
-from qjax.nnx.workflow.steps.conversion import convert
-from qjax.nnx.workflow.steps.dynamic import quantize_dynamic
-from qjax.nnx.workflow.steps.fusion import fuse_modules
-from qjax.nnx.workflow.steps.preparation import prepare
-from qjax.nnx.workflow.steps.training import (
+from qjax.nnx.quantization.conversion import convert
+from qjax.nnx.quantization.front import quantize_model
+from qjax.nnx.quantization.fusion import fuse_modules
+from qjax.nnx.quantization.loading import from_torch, to_torch
+from qjax.nnx.quantization.observing import FloatFunctional, Observed, Observer, ObserverState
+from qjax.nnx.quantization.one_call import quantize_dynamic
+from qjax.nnx.quantization.preparation import prepare, prepare_qat
+from qjax.nnx.quantization.reporting import report
+from qjax.nnx.quantization.stubs import DeQuantStub, Identity, QuantStub, QuantWrapper
+from qjax.nnx.quantization.training import (
     Trained,
     disable_fake_quant,
     disable_observer,
     enable_fake_quant,
     enable_observer,
     freeze_bn_stats,
-    prepare_qat,
     update_bn_stats,
 )
-from qjax.nnx.workflow.stubs import DeQuantStub, Identity, QuantStub, QuantWrapper
+from qjax.nnx.quantizer import Quantizer
+from qjax.nnx.recurrent import GRU, LSTM
 
 __all__ = [
     "ELU",

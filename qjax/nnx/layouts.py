@@ -11,6 +11,11 @@ from flax import nnx
 from qjax.nnx.activations import PReLU
 
 
+def bias_of(layer: Any) -> jax.Array | None:
+    """A layer's bias in float32, or None."""
+    return None if getattr(layer, "bias", None) is None else layer.bias[...].astype(jnp.float32)
+
+
 def torch_layout(layer: Any) -> jax.Array:
     """A layer's kernel, outputs first and inputs second, as torch has it; slopes of a PReLU as they are.
 

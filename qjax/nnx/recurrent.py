@@ -8,7 +8,7 @@ import jax
 from flax import nnx
 
 from qcore.arguments import check_flag, check_int, check_type
-from qjax.quantization.functional.recurrent import CellWeights, over_layers
+from qjax.quantization.functional.dynamic import CellWeights, over_layers
 
 __all__ = ["GRU", "LSTM", "Recurrent"]
 

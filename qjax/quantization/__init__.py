@@ -16,7 +16,12 @@ In traced programs the values of parameters are not known and so not checked. Ob
 """
 
 from qcore.affine import AffineInteger, QParams
-from qjax.quantization.affine import fake_quantize, fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
+from qjax.quantization.affine import (
+    choose_qparams_dynamic,
+    fake_quantize,
+    fake_quantize_per_channel_affine,
+    fake_quantize_per_tensor_affine,
+)
 from qjax.quantization.checkpoint import load, restore, save
 from qjax.quantization.fake_state import (
     FakeQuantize,
@@ -42,7 +47,6 @@ from qjax.quantization.observer import (
     RecordingObserver,
     RuleObserver,
 )
-from qjax.quantization.parameters import choose_qparams_dynamic
 from qjax.quantization.qconfig import (
     QConfig,
     QConfigDynamic,

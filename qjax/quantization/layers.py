@@ -16,9 +16,7 @@ from qjax._jaxprs import bind
 from qjax._namespace import Names
 from qjax.quantization.affine import fake_quantize
 from qjax.quantization.fake_state import FakeQuantize
-from qjax.quantization.integer.convolution import sums_of_windows
-from qjax.quantization.integer.packed import PackedTensor
-from qjax.quantization.integer.products import sums_of_products
+from qjax.quantization.integer import PackedTensor, sums_of_products, sums_of_windows
 from qjax.quantization.rounding import CodedArray, FormatRounding
 from qjax.quantization.scaled import round_with_scale
 from qjax.quantization.tensor import QTensor

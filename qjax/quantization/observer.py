@@ -17,7 +17,7 @@ from qcore.arguments import check_choice, check_type
 from qcore.law.carrier import CARRIERS
 from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike, as_array
-from qjax.quantization.parameters import Form, form_of, scheme_of
+from qjax.quantization.affine import Form, form_of, scheme_of
 
 
 class WithArgs:

@@ -13,8 +13,8 @@ from qcore.formats.block import with_scale
 from qcore.formats.number import check_number
 from qjax.quant.quantizer import QuantizeFunction, quantizer
 from qjax.quantization import observer as observers
+from qjax.quantization.affine import form_of
 from qjax.quantization.fake_state import FakeQuantize
-from qjax.quantization.parameters import form_of
 from qjax.quantization.rounding import FormatRounding, rounds_to_format
 
 _KINDS = (observers.ObserverBase, FakeQuantize, FormatRounding)

@@ -16,8 +16,8 @@ from qcore.affine.quantized import QuantizedArray, moving
 from qcore.arguments import check_type, quoted
 from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike, as_array
+from qjax.quantization.affine import Form, form_of, qparams_of
 from qjax.quantization.moves import METHODS, Places
-from qjax.quantization.parameters import Form, form_of, qparams_of
 
 Axes = int | tuple[int, ...] | None
 
@@ -26,7 +26,7 @@ def _place() -> str:
     """The layer of flax whose code runs, as errors begin with it; none runs where no one imported flax."""
     if "flax.nnx" not in sys.modules:
         return ""
-    from qjax._models.places import running_layer
+    from qjax._models import running_layer
 
     return running_layer()
 

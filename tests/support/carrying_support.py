@@ -10,7 +10,7 @@ from flax import nnx
 from support import assert_same_bits
 
 import qjax.nnx as qnn
-from qjax._models.tree import all_names
+from qjax._models import all_names
 from qjax.nnx import quantized as jax_layers
 from qjax.nnx.rounded import RoundedLayer as RoundedByJax
 from qtorch.nn import quantized

@@ -12,7 +12,7 @@ from qcore.affine import QParams
 from qcore.arguments import check_type
 from qjax.nnx.quantized.base import IntegerVariable
 from qjax.quantization import QTensor
-from qjax.quantization.integer.packed import packed, packs, unpacked
+from qjax.quantization.integer import packed, packs, unpacked
 from qjax.quantization.rounding import CodedArray
 
 

@@ -35,7 +35,16 @@ from qcore.affine.arithmetic import (
     threshold,
 )
 from qjax.quantization.functional.conv_bn import ConvBnParams, ConvBnState, conv_bn, fold_conv_bn
-from qjax.quantization.functional.dynamic import RoundedWeight, dynamic_linear
+from qjax.quantization.functional.dynamic import (
+    CellWeights,
+    RoundedWeight,
+    dynamic_linear,
+    gru,
+    gru_cell,
+    lstm,
+    lstm_cell,
+    rnn_cell,
+)
 from qjax.quantization.functional.images import (
     adaptive_avg_pool,
     avg_pool,
@@ -45,14 +54,6 @@ from qjax.quantization.functional.images import (
     max_pool,
 )
 from qjax.quantization.functional.products import conv1d, conv2d, conv3d, linear
-from qjax.quantization.functional.recurrent import (
-    CellWeights,
-    gru,
-    gru_cell,
-    lstm,
-    lstm_cell,
-    rnn_cell,
-)
 from qjax.quantization.moves import (
     channel_shuffle,
     chunk,

@@ -13,11 +13,10 @@ from qcore.affine.arithmetic.convolutions import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
 from qcore.arguments import check_flag
 from qjax._namespace import Names
+from qjax.quantization.affine import Form, form_of, qparams_of
 from qjax.quantization.functional.dynamic import check_bias
 from qjax.quantization.functional.images import channels_first, channels_last
-from qjax.quantization.integer.convolution import sums_of_windows
-from qjax.quantization.integer.products import sums_of_products
-from qjax.quantization.parameters import Form, form_of, qparams_of
+from qjax.quantization.integer import sums_of_products, sums_of_windows
 from qjax.quantization.tensor import QTensor
 
 WIDTHS = (8, 16)  # of integers in memory

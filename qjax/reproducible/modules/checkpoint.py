@@ -13,8 +13,8 @@ from flax import nnx
 
 from qcore.affine.checkpoint import numbers_of
 from qcore.arguments import quoted
-from qjax._models.tree import check_model, names_of, shown
-from qjax.nnx.workflow.carrying.entries import check_tensors
+from qjax._models import check_model, names_of, shown
+from qjax.nnx.quantization.loading_integers import check_tensors
 
 Move = Callable[[Any], Any]
 Entry = tuple[str, list[Any], Callable[..., Any], Callable[[Any], list[Any]]]

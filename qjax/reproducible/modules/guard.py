@@ -13,7 +13,7 @@ from flax import nnx
 from jax.extend import core
 
 from qjax._jaxprs import Program, inner_programs, walk
-from qjax._models.tree import names_of, shown
+from qjax._models import names_of, shown
 from qjax._rounding.scopes import LAW, PRODUCT
 
 # What moves numbers and rounds none, also in the gradient.

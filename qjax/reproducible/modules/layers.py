@@ -13,7 +13,7 @@ from flax import nnx
 
 from qcore.arguments import check_sizes
 from qcore.formats.text import parse
-from qjax._models.tree import check_model, names_of
+from qjax._models import check_model, names_of
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax.reproducible.functions import FUNCTIONS
 

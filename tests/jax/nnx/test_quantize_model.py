@@ -9,7 +9,7 @@ from flax import nnx
 from support import assert_same_bits
 
 import qjax.nnx as qnn
-from qjax._models.tree import all_names, names_of
+from qjax._models import all_names, names_of
 from qjax.nnx import quantized
 from qjax.nnx.rounded import RoundedLayer
 from qjax.quantization import (

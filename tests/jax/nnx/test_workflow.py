@@ -14,8 +14,8 @@ from support import assert_same_bits
 import qjax.nnx as qnn
 from qcore import affine as reference
 from qcore.affine import UINT8, AffineInteger, QParams
-from qjax._models.tree import names_of
-from qjax.nnx.workflow.layers import why_float
+from qjax._models import names_of
+from qjax.nnx.quantization.reasons import why_float
 from qjax.quantization import (
     default_dynamic_qconfig,
     default_qconfig,

@@ -13,7 +13,7 @@ from qcore.arguments import check_choice, check_type
 from qjax._namespace import Names
 from qjax.nnx.quantized.base import checked
 from qjax.nnx.quantized.dynamic.product import Linear
-from qjax.quantization.functional.recurrent import check_states
+from qjax.quantization.functional.dynamic import check_states
 
 
 class Cell(nnx.Module):

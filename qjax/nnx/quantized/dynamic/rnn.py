@@ -14,8 +14,7 @@ from qjax.nnx.quantized.base import checked, place_of
 from qjax.nnx.quantized.dynamic.cells import Cell
 from qjax.nnx.quantized.dynamic.product import Linear
 from qjax.nnx.recurrent import run_layers
-from qjax.quantization.functional.dynamic import product
-from qjax.quantization.functional.recurrent import CellWeights
+from qjax.quantization.functional.dynamic import CellWeights, product
 
 
 class RNN(nnx.RNN):

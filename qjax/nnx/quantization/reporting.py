@@ -9,16 +9,16 @@ from typing import Any
 from flax import nnx
 
 from qcore.report import LayerReport, Report
-from qjax._models.tree import check_model, children_of
+from qjax._models import check_model, children_of
 from qjax.nnx import quantized
 from qjax.nnx.intrinsic import Fused
+from qjax.nnx.quantization.observing import FloatFunctional, Observer
+from qjax.nnx.quantization.quantization_mappings import UNTRAINED, WEIGHTED, is_whole
+from qjax.nnx.quantization.reasons import PASSING, name_of_observer, why_float
+from qjax.nnx.quantization.stubs import DeQuantStub, Identity
+from qjax.nnx.quantization.training import Trained
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.rounded import CodedWeight, RoundedLayer, ScaledRounding
-from qjax.nnx.workflow.layers import PASSING, UNTRAINED, WEIGHTED, is_whole, why_float
-from qjax.nnx.workflow.observing import FloatFunctional, Observer
-from qjax.nnx.workflow.steps.conversion import observer_name
-from qjax.nnx.workflow.steps.training import Trained
-from qjax.nnx.workflow.stubs import DeQuantStub, Identity
 from qjax.quantization import FakeQuantize
 from qjax.quantization.observer import RangeObserver
 from qjax.quantization.rounding import FormatRounding, code_width
@@ -91,7 +91,7 @@ def _described(path: str, layer: Any) -> LayerReport:
     module = getattr(layer, "module", layer)
     row = replace(row, layer=type(module).__name__)
     if isinstance(observer, ScaledRounding):
-        return _rounded(row, observer, observer_name(layer.qconfig.activation))
+        return _rounded(row, observer, name_of_observer(layer.qconfig.activation))
     state = "observed"
     first = module.layer if isinstance(module, Fused) else module
     described: Any = layer.qconfig.weight if type(first) in (*WEIGHTED, *UNTRAINED) else None
@@ -105,7 +105,7 @@ def _described(path: str, layer: Any) -> LayerReport:
         output=_text(observer.description),
         scale=scale,
         zero_point=zero_point,
-        observer=observer_name(observer.description),
+        observer=name_of_observer(observer.description),
         reason=missing,
     )
 

@@ -13,25 +13,20 @@ from flax import nnx
 from qcore.affine import AffineInteger, QParams
 from qcore.arguments import quoted
 from qcore.notices import warn
-from qjax._models.tree import all_names, check_model, is_in, modules_of, name_of, rebuilt, shown
+from qjax._models import all_names, check_model, is_in, modules_of, name_of, rebuilt, shown
 from qjax.nnx import quantized
 from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused
-from qjax.nnx.layouts import torch_layout, torch_weight
+from qjax.nnx.layouts import bias_of, torch_layout, torch_weight
+from qjax.nnx.quantization.fusion import folded_layer
+from qjax.nnx.quantization.observing import FloatFunctional, Observed, Observer
+from qjax.nnx.quantization.one_call import needs_no_observer, quantized_layer
+from qjax.nnx.quantization.quantization_mappings import NORMS, UNTRAINED, WEIGHTED, is_whole
+from qjax.nnx.quantization.reasons import name_of_observer
+from qjax.nnx.quantization.rounding import has_weight, quantized_weight, rounded_layer, rounding_output, stays_in_floats
+from qjax.nnx.quantization.stubs import DeQuantStub, QuantStub
+from qjax.nnx.quantization.training import Trained, folded
 from qjax.nnx.rounded import RoundedLayer
-from qjax.nnx.workflow.layers import NORMS, UNTRAINED, WEIGHTED, bias_of, is_whole
-from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
-from qjax.nnx.workflow.steps.dynamic import needs_no_observer, quantized_layer
-from qjax.nnx.workflow.steps.fusion import folded_layer
-from qjax.nnx.workflow.steps.rounding import (
-    has_weight,
-    quantized_weight,
-    rounded_layer,
-    rounding_output,
-    stays_in_floats,
-)
-from qjax.nnx.workflow.steps.training import Trained, folded
-from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub
 from qjax.quantization.qconfig import output_form, range_observer
 from qjax.quantization.rounding import FormatRounding
 
@@ -187,7 +182,7 @@ def converted(name: str, module: Any, in_integers: bool) -> nnx.Module:
     if made is not module:
         made.layer_name = name
         if isinstance(module, (Observed, FloatFunctional)):
-            made.observed_by = observer_name(module.activation_post_process.description)
+            made.observed_by = name_of_observer(module.activation_post_process.description)
     return made
 
 
@@ -257,16 +252,6 @@ def parameters_of(module: Any, trained: bool = False) -> tuple[Any, jax.Array, j
         made = folded_layer(layer, module.bn)
         return layer, torch_layout(made), bias_of(made)
     return layer, torch_layout(layer), bias_of(layer)
-
-
-def observer_name(description: Any) -> str:
-    """What settings are called in a report."""
-    if isinstance(description, FormatRounding):
-        return "Identity" if description.number is None else f"Quantizer({description.number.text})"
-    inner = getattr(description, "observer", None)
-    name = type(description).__name__
-    number = "" if getattr(description, "number", None) is None else f", {description.number.text}"
-    return name if inner is None else f"{name}({type(inner).__name__}{number})"
 
 
 def _warn_of_repeats(model: nnx.Module) -> None:

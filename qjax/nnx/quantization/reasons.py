@@ -1,4 +1,4 @@
-"""The layers that have quantized successors: their weights in torch's layout, and what they become."""
+"""Why a layer is in floats, and what observed one."""
 
 from __future__ import annotations
 
@@ -9,41 +9,23 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.arguments import quoted
-from qjax.nnx import quantized
 from qjax.nnx.activations import Activation, PReLU, ReLU, ReLU6
-from qjax.nnx.intrinsic import Fused
-from qjax.nnx.quantized import dynamic
+from qjax.nnx.intrinsic import Fused, LinearReLU
+from qjax.nnx.quantization.observing import FloatFunctional, Observed
+from qjax.nnx.quantization.quantization_mappings import (
+    CELLS,
+    NORMS,
+    RECURRENT,
+    RELU,
+    SIGMOID,
+    TANH,
+    WEIGHTED,
+)
+from qjax.nnx.quantization.stubs import Identity, QuantStub
 from qjax.nnx.quantized.conv import NAMED_PADDINGS
-from qjax.nnx.recurrent import GRU, LSTM
-from qjax.nnx.rounded import RoundedLayer
-from qjax.nnx.workflow.observing import FloatFunctional, Observed
-from qjax.nnx.workflow.stubs import Identity, QuantStub
-
-WEIGHTED: dict[type[nnx.Module], Any] = {nnx.Linear: quantized.Linear, nnx.Conv: quantized.Conv}
-# Layers with a weight that is not fake-quantized in training, as in torch.
-UNTRAINED: dict[type[nnx.Module], Any] = {nnx.ConvTranspose: quantized.ConvTranspose, PReLU: quantized.PReLU}
-NORMS: dict[type[nnx.Module], Any] = {
-    nnx.BatchNorm: quantized.BatchNorm,
-    nnx.LayerNorm: quantized.LayerNorm,
-    nnx.GroupNorm: quantized.GroupNorm,
-    nnx.InstanceNorm: quantized.GroupNorm,
-}
+from qjax.quantization.rounding import FormatRounding
 
 PASSING = (ReLU, ReLU6, Identity, nnx.Dropout)
-CELLS = (nnx.OptimizedLSTMCell, nnx.LSTMCell, nnx.GRUCell, nnx.SimpleCell)
-_WHOLE = (
-    *(Observed, Fused, FloatFunctional, RoundedLayer),
-    *(quantized.Quantized, quantized.QuantizedWeight, quantized.Embed),
-)
-RECURRENT = {LSTM: dynamic.LSTM, GRU: dynamic.GRU}
-_DYNAMIC = (dynamic.Linear, dynamic.Cell, dynamic.Recurrent)
-
-
-def is_whole(module: nnx.Module) -> bool:
-    """True of a module that is observed and converted as one."""
-    if isinstance(module, nnx.RNN):
-        return isinstance(module.cell, (*CELLS, dynamic.Cell))
-    return isinstance(module, (*_WHOLE, *CELLS, *_DYNAMIC))
 
 
 def why_float(module: nnx.Module) -> str:
@@ -123,6 +105,39 @@ def _unusual_norm(norm: Any) -> str:
     return ""
 
 
-def bias_of(layer: Any) -> jax.Array | None:
-    """A layer's bias in float32, or None."""
-    return None if getattr(layer, "bias", None) is None else layer.bias[...].astype(jnp.float32)
+def why_not_dynamic(module: Any) -> str:
+    """Why `quantize_dynamic` leaves a module as it is, or "" where it does not.
+
+    Example:
+        >>> why_not_dynamic(nnx.Conv(1, 1, (1,), rngs=nnx.Rngs(0)))
+        'there is no dynamic Conv'
+    """
+    kind = type(module)
+    if is_stacked(module):
+        return STACKED
+    if kind in (nnx.Linear, LinearReLU, nnx.Embed, *RECURRENT):
+        return ""
+    if kind is nnx.RNN:
+        return why_not_dynamic(module.cell)
+    if kind not in CELLS:
+        bases = [base.__name__ for base in (nnx.Linear, nnx.RNN, *RECURRENT, *CELLS) if isinstance(module, base)]
+        if bases:
+            return f"it is of a subclass of {bases[0]}, and only exact types are swapped"
+        return f"there is no dynamic {kind.__name__}"
+    if getattr(module, "gate_fn", nnx.sigmoid) not in SIGMOID:
+        return "its gate_fn is not sigmoid"
+    if module.activation_fn not in (TANH + RELU if kind is nnx.SimpleCell else TANH):
+        return "its activation_fn is not tanh" + (" or relu" if kind is nnx.SimpleCell else "")
+    if getattr(module, "residual", False):
+        return "its residual is True"
+    return ""
+
+
+def name_of_observer(description: Any) -> str:
+    """What settings are called in a report."""
+    if isinstance(description, FormatRounding):
+        return "Identity" if description.number is None else f"Quantizer({description.number.text})"
+    inner = getattr(description, "observer", None)
+    name = type(description).__name__
+    number = "" if getattr(description, "number", None) is None else f", {description.number.text}"
+    return name if inner is None else f"{name}({type(inner).__name__}{number})"

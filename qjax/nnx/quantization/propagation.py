@@ -8,7 +8,7 @@ from typing import Any
 from flax import nnx
 
 from qcore.arguments import quoted
-from qjax._models.tree import all_names, is_in, modules_of, name_of, shown
+from qjax._models import all_names, is_in, modules_of, name_of, shown
 from qjax.quantization import QConfig
 
 

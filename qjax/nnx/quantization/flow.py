@@ -2,8 +2,7 @@
 
 The model is traced once, with marks before and after each layer. What stands in the jaxpr between the marks of one
 layer is the layer's own; every other equation is a function between layers. A jaxpr inside an equation (of jit, scan,
-remat) has a flow of its own, so that its arguments and results stay floats.
-"""
+remat) has a flow of its own, so that its arguments and results stay floats."""
 
 from __future__ import annotations
 
@@ -19,12 +18,13 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core
 
 from qjax._jaxprs import bind, take_arrays
-from qjax._models.tree import rebuilt, shown
-from qjax.nnx.workflow.layers import is_whole
+from qjax._models import rebuilt, shown
+from qjax.nnx.quantization.quantization_mappings import is_whole
 from qjax.quantization import QTensor, quantize_per_tensor
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 Bounds = tuple[float | None, float | None]
+
 
 _IN, _OUT = "qjax takes: ", "qjax gives: "
 

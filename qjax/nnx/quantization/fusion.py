@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.arguments import check_flag, check_type, quoted
-from qjax._models.tree import check_model, modules_of, name_of, names_of, rebuilt
+from qjax._models import check_model, modules_of, name_of, names_of, rebuilt
 from qjax.nnx.activations import ReLU
 from qjax.nnx.intrinsic import FUSED, Fused
 from qjax.nnx.layouts import flax_layout, torch_layout
-from qjax.nnx.workflow.stubs import Identity
+from qjax.nnx.quantization.stubs import Identity
 from qjax.quantization.functional.conv_bn import ConvBnParams, fold_conv_bn
 
 

@@ -1,26 +1,21 @@
-"""Models that are trained with the rounding of their quantized form."""
+"""Layers that are trained with the rounding of their quantized form."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import jax
 from flax import nnx
 
-from qcore.notices import warn
-from qjax._models.tree import all_names, check_model, children_of, modules_of, shown, unnamed
+from qjax._models import check_model, unnamed
 from qjax.nnx.functional import relu
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.layouts import flax_layout, torch_layout
-from qjax.nnx.workflow.layers import WEIGHTED
-from qjax.nnx.workflow.observing import Observed, Observer
-from qjax.nnx.workflow.steps.fusion import with_parameters
-from qjax.nnx.workflow.steps.preparation import observed_model
-from qjax.quantization import FakeQuantize, QConfig, fake_state
+from qjax.nnx.quantization.fusion import with_parameters
+from qjax.nnx.quantization.observing import Observed, Observer
+from qjax.quantization import QConfig, fake_state
 from qjax.quantization.functional.conv_bn import ConvBnParams, folded_in_training, normalized
-from qjax.quantization.rounding import FormatRounding
 
 
 class Trained(Observed):
@@ -93,57 +88,6 @@ def folded(layer: Any, bn: Any) -> tuple[jax.Array, jax.Array]:
 
 
 unnamed(Trained, "module")
-
-
-def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
-    """A copy of a model that is trained with the rounding of its quantized form, and then converted.
-
-    Weights of Linear and Conv, fused ones too, and all results are fake-quantized. Ranges follow what is seen in
-    training; `model.eval()` stops those that there are, and calibrates before. Gradients go straight through. All of it
-    works under `nnx.jit` and `nnx.grad`.
-
-    Args:
-        model: the float model, in training, its batch norms fused by `fuse_modules`; it stays as it is.
-        qconfig: as for `prepare`, of `FakeQuantize` or of formats.
-
-    Returns:
-        The prepared model.
-
-    Raises:
-        TypeError: if an argument, or settings, have the wrong type.
-        ValueError: if all batch norms and Dropouts are in evaluation, an entry names nothing, or nothing would be
-            quantized.
-
-    Warns:
-        UserWarning: where a convolution stands before a batch norm that is not fused with it.
-
-    Example:
-        >>> from qjax.quantization import default_qat_qconfig
-        >>> model = nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.relu)
-        >>> type(prepare_qat(model, default_qat_qconfig).layers[0]).__name__
-        'Trained'
-    """
-    check_model("model", model)
-    _check_training(model)
-    prepared = observed_model(model, qconfig, trained_layer)
-    _warn_of_unfused(model)
-    return prepared
-
-
-def trained_layer(name: str, module: nnx.Module, settings: QConfig) -> nnx.Module:
-    """What takes the place of a layer in training.
-
-    Raises:
-        TypeError: if its settings do not fake-quantize.
-    """
-    for part, description in (("activation", settings.activation), ("weight", settings.weight)):
-        if not isinstance(description, (FakeQuantize, FormatRounding)):
-            raise TypeError(
-                f"{shown(name)} has a QConfig whose {part} is {type(description).__name__}; allowed are "
-                "FakeQuantize, as in get_default_qat_qconfig(), and formats"
-            )
-    layer = module.layer if isinstance(module, Fused) else module
-    return (Trained if type(layer) in WEIGHTED else Observed)(module, settings)
 
 
 def disable_observer(model: nnx.Module) -> nnx.Module:
@@ -301,33 +245,3 @@ def _frozen(model: nnx.Module, frozen: bool) -> nnx.Module:
     for layer in fused:
         layer.frozen = frozen
     return copy
-
-
-def _check_training(model: nnx.Module) -> None:
-    """Raises if all layers that know whether they are in evaluation are, as after `model.eval()`."""
-    modes = {
-        name: mode
-        for name, module in all_names(model)
-        for flag in ("use_running_average", "deterministic")
-        if isinstance(mode := getattr(module, flag, None), bool)
-    }
-    if modes and all(modes.values()):
-        raise ValueError(
-            f"model is in evaluation, as {shown(next(iter(modes)))} is; allowed is one in training: call "
-            "model.train(), and freeze_bn_stats afterwards where statistics should stay"
-        )
-
-
-def _warn_of_unfused(model: nnx.Module) -> None:
-    """Warns of a convolution right before a batch norm: it would be trained with other weights than inference has."""
-    names = {id(module): name for name, module in all_names(model)}
-    for parent in modules_of(model).values():
-        children: Any = [] if isinstance(parent, Fused) else children_of(parent)
-        for (_, first), (_, second) in pairwise(children):
-            adjacent = isinstance(first, nnx.Conv) and isinstance(second, nnx.BatchNorm)
-            if adjacent and first.out_features == second.num_features:
-                pair = [names[id(first)], names[id(second)]]
-                warn(
-                    f"{shown(pair[0])} is a convolution before the batch norm '{pair[1]}', and not fused with it: "
-                    f"training sees other weights than the converted model has; call fuse_modules(model, [{pair}])"
-                )

@@ -12,20 +12,20 @@ from flax import nnx
 from qcore.arguments import check_type
 from qcore.notices import warn
 from qjax._jaxprs import is_array
-from qjax._models.tree import all_names, check_model, names_of, rebuilt, shown
+from qjax._models import all_names, check_model, names_of, rebuilt, shown
 from qjax.nnx.activations import ReLU, ReLU6
-from qjax.nnx.workflow.flow import Arguments, Bounds, Call, Flow, first_arguments, record, takes_integers
-from qjax.nnx.workflow.layers import PASSING, is_whole, why_float
-from qjax.nnx.workflow.observing import FloatFunctional, Observed
-from qjax.nnx.workflow.report import arrays_in, report
-from qjax.nnx.workflow.steps.conversion import convert, unseen_layers
-from qjax.nnx.workflow.steps.dynamic import quantize_dynamic, why_not_dynamic
-from qjax.nnx.workflow.steps.fusion import aliases, fuse_modules, why_not_fused
-from qjax.nnx.workflow.steps.preparation import with_observers
-from qjax.nnx.workflow.steps.rounding import rounds_layer
-from qjax.nnx.workflow.steps.settings import check_effects, settings_of
-from qjax.nnx.workflow.steps.training import trained_layer
-from qjax.nnx.workflow.stubs import DeQuantStub, QuantStub, QuantWrapper
+from qjax.nnx.quantization.conversion import convert, unseen_layers
+from qjax.nnx.quantization.flow import Arguments, Bounds, Call, Flow, first_arguments, record, takes_integers
+from qjax.nnx.quantization.fusion import aliases, fuse_modules, why_not_fused
+from qjax.nnx.quantization.observing import FloatFunctional, Observed
+from qjax.nnx.quantization.one_call import quantize_dynamic
+from qjax.nnx.quantization.preparation import trained_layer, with_observers
+from qjax.nnx.quantization.propagation import check_effects, settings_of
+from qjax.nnx.quantization.quantization_mappings import is_whole
+from qjax.nnx.quantization.reasons import PASSING, why_float, why_not_dynamic
+from qjax.nnx.quantization.reporting import arrays_in, report
+from qjax.nnx.quantization.rounding import rounds_layer
+from qjax.nnx.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qjax.quantization import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 
 Settings = dict[str, Any]

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine import AffineInteger
 from qcore.arguments import quoted
-from qjax._models.tree import check_model, rebuilt, shown
+from qjax._models import check_model, rebuilt, shown
 from qjax.nnx.intrinsic import LinearReLU
-from qjax.nnx.layouts import torch_layout, torch_weight
+from qjax.nnx.layouts import torch_weight
+from qjax.nnx.quantization.propagation import check_effects, settings_of
+from qjax.nnx.quantization.quantization_mappings import CELLS, RECURRENT, is_whole, parts_of
+from qjax.nnx.quantization.reasons import why_not_dynamic
+from qjax.nnx.quantization.rounding import quantized_weight, rounded_layer
+from qjax.nnx.quantization.stubs import Identity
 from qjax.nnx.quantized import Embed, dynamic
-from qjax.nnx.workflow.layers import CELLS, RECURRENT, STACKED, bias_of, is_stacked, is_whole
-from qjax.nnx.workflow.steps.rounding import quantized_weight, rounded_layer
-from qjax.nnx.workflow.steps.settings import check_effects, settings_of
-from qjax.nnx.workflow.stubs import Identity
 from qjax.quantization import (
     MinMaxObserver,
     NoopObserver,
@@ -32,7 +31,6 @@ from qjax.quantization.qconfig import input_rounding
 from qjax.quantization.rounding import FormatRounding
 
 _BY_DTYPE = {"qint8": default_dynamic_qconfig, "float16": float16_dynamic_qconfig}
-_SIGMOID, _TANH, _RELU = (nnx.sigmoid, jax.nn.sigmoid), (nnx.tanh, jnp.tanh, jax.lax.tanh), (nnx.relu, jax.nn.relu)
 
 
 def quantize_dynamic(
@@ -104,53 +102,6 @@ def _settings_for(dtype: Any) -> QConfigDynamic:
     return _BY_DTYPE[dtype]
 
 
-class Parts(NamedTuple):
-    """A float layer's weights in torch's layout, each with its bias or None, and what makes the dynamic one of them."""
-
-    make: Callable[..., Any]
-    weights: list[tuple[jax.Array, jax.Array | None]]
-
-
-def _linear(layer: Any) -> tuple[jax.Array, jax.Array | None]:
-    return torch_layout(layer), bias_of(layer)
-
-
-def _gates(layers: list[Any]) -> tuple[jax.Array, jax.Array | None]:
-    weights, biases = zip(*map(_linear, layers), strict=True)
-    return jnp.concatenate(weights), None if biases[0] is None else jnp.concatenate(biases)
-
-
-def parts_of(module: Any) -> Parts:
-    """What a layer is made of, whose type is one that is quantized."""
-    if isinstance(module, (nnx.Linear, LinearReLU)):
-        relu = isinstance(module, LinearReLU)
-        return Parts(partial(dynamic.Linear, relu=relu), [_linear(module.layer if relu else module)])
-    if type(module) in RECURRENT:
-        return _recurrent(module)
-    if isinstance(module, nnx.LSTMCell):
-        of_input, of_hidden = ([getattr(module, name) for name in names] for names in LSTM_GATES)
-        return _cell(dynamic.LSTMCell, [_gates(of_input), _gates(of_hidden)])
-    kinds = {nnx.OptimizedLSTMCell: dynamic.LSTMCell, nnx.GRUCell: dynamic.GRUCell, nnx.SimpleCell: dynamic.SimpleCell}
-    more = {"nonlinearity": _nonlinearity(module)} if isinstance(module, nnx.SimpleCell) else {}
-    return _cell(kinds[type(module)], [_linear(module.dense_i), _linear(module.dense_h)], **more)
-
-
-LSTM_GATES = ("ii", "if_", "ig", "io"), ("hi", "hf", "hg", "ho")
-
-
-def _cell(kind: Any, weights: list[tuple[jax.Array, jax.Array | None]], **more: Any) -> Parts:
-    def make(ih: dynamic.Linear, hh: dynamic.Linear) -> Any:
-        cell = kind(ih, hh, **more)
-        cell.dtype = str(weights[0][0].dtype)
-        return cell
-
-    return Parts(make, weights)
-
-
-def _nonlinearity(cell: nnx.SimpleCell) -> str:
-    return "relu" if cell.activation_fn in _RELU else "tanh"
-
-
 def name_of_settings(name: str, module: Any, settings: Mapping[str, Any]) -> str:
     """The name under which a layer's settings are: that of the layer inside it, where settings have one."""
     part = "cell" if isinstance(module, nnx.RNN) else "layer" if type(module) is LinearReLU else ""
@@ -195,21 +146,6 @@ def quantized_layer(name: str, module: Any, settings: Any) -> Any:
     return _named(rounded_layer(module, layer, weight, bias, Identity()), name)
 
 
-def _recurrent(layer: Any) -> Parts:
-    """The parts of an LSTM or a GRU: products with inputs, with hidden states and of projections in turn."""
-    cells = layer.weights()
-    weights = [(one, bias) for cell in cells for one, bias in ((cell.ih, cell.bias_ih), (cell.hh, cell.bias_hh))]
-    weights += [(cell.hr, None) for cell in cells if cell.hr is not None]
-
-    def make(*products: dynamic.Linear) -> Any:
-        count = 2 * len(cells)
-        projections = [*products[count:]] or None
-        settings = layer.bidirectional, layer.time_major, projections
-        return RECURRENT[type(layer)]([*products[:count:2]], [*products[1:count:2]], *settings)
-
-    return Parts(make, weights)
-
-
 def _weight(weight: jax.Array, settings: Any) -> Any:
     if isinstance(settings.weight, NoopObserver):
         if settings.weight.dtype != "float16":
@@ -227,34 +163,6 @@ def with_cell(name: str, rnn: Any, cell: Any) -> dynamic.RNN:
 def _named(module: Any, name: str) -> Any:
     module.layer_name = name
     return module
-
-
-def why_not_dynamic(module: Any) -> str:
-    """Why `quantize_dynamic` leaves a module as it is, or "" where it does not.
-
-    Example:
-        >>> why_not_dynamic(nnx.Conv(1, 1, (1,), rngs=nnx.Rngs(0)))
-        'there is no dynamic Conv'
-    """
-    kind = type(module)
-    if is_stacked(module):
-        return STACKED
-    if kind in (nnx.Linear, LinearReLU, nnx.Embed, *RECURRENT):
-        return ""
-    if kind is nnx.RNN:
-        return why_not_dynamic(module.cell)
-    if kind not in CELLS:
-        bases = [base.__name__ for base in (nnx.Linear, nnx.RNN, *RECURRENT, *CELLS) if isinstance(module, base)]
-        if bases:
-            return f"it is of a subclass of {bases[0]}, and only exact types are swapped"
-        return f"there is no dynamic {kind.__name__}"
-    if getattr(module, "gate_fn", nnx.sigmoid) not in _SIGMOID:
-        return "its gate_fn is not sigmoid"
-    if module.activation_fn not in (_TANH + _RELU if kind is nnx.SimpleCell else _TANH):
-        return "its activation_fn is not tanh" + (" or relu" if kind is nnx.SimpleCell else "")
-    if getattr(module, "residual", False):
-        return "its residual is True"
-    return ""
 
 
 _NAMES = (

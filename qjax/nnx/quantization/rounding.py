@@ -10,10 +10,10 @@ from flax import nnx
 
 from qjax.nnx import quantized
 from qjax.nnx.intrinsic import Fused
+from qjax.nnx.quantization.observing import FloatFunctional, Observed, Observer
+from qjax.nnx.quantization.quantization_mappings import UNTRAINED, WEIGHTED
 from qjax.nnx.quantized.weights import rounded_weight
 from qjax.nnx.rounded import RoundedLayer, ScaledRounding
-from qjax.nnx.workflow.layers import UNTRAINED, WEIGHTED
-from qjax.nnx.workflow.observing import FloatFunctional, Observed, Observer
 from qjax.quantization import FakeQuantize, QConfig, quantize_affine
 from qjax.quantization.qconfig import range_observer
 from qjax.quantization.rounding import FormatRounding, rounds_to_format

@@ -1,13 +1,18 @@
-"""Models as trees of modules, with the dotted names that the same model has in PyTorch."""
+"""Models of flax as trees of modules, with the dotted names that the same model has in PyTorch.
+
+It needs flax, and imports nothing else of qjax.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from inspect import currentframe
 from typing import Any
 
 from flax import nnx
 
 Path = tuple[Any, ...]
+
 
 # Attributes that PyTorch's names do not have: a Sequential's list, and what a module that stands around another holds.
 _UNNAMED: dict[type, str] = {nnx.Sequential: "layers"}
@@ -98,3 +103,35 @@ def rebuilt(
         return change(name_of(path, modules), node)
 
     return nnx.recursive_map(visit, copy)
+
+
+def running_layer() -> str:
+    """The innermost module whose code runs, as errors begin with it: "layer 'fc': "; "" where no module's does.
+
+    Its name is that in the outermost module around it.
+
+    Example:
+        >>> running_layer()
+        ''
+    """
+    modules = list(_running_modules())
+    for model in reversed(modules):
+        names = {id(module): name for name, module in reversed(all_names(model))}
+        if id(modules[0]) in names:
+            return f"{shown(names[id(modules[0])])}: "
+    return ""
+
+
+def _running_modules() -> Iterator[nnx.Module]:
+    """The modules whose methods run, innermost first: what each function on the stack got as its first argument.
+
+    flax keeps no record of the module that runs, and wrappers around all calls would change every model for the sake of
+    an error. So the stack is read, and only when there is an error to write.
+    """
+    frame = currentframe()
+    while frame is not None:
+        code = frame.f_code
+        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if isinstance(first, nnx.Module):
+            yield first
+        frame = frame.f_back

@@ -8,7 +8,7 @@ import jax
 from flax import nnx
 
 from qcore.arguments import check_flag
-from qjax._models.tree import check_model
+from qjax._models import check_model
 
 
 class QuantStub(nnx.Module):

@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from qcore.affine import QParams
 from qcore.arguments import check_type
-from qjax._models.tree import unnamed
+from qjax._models import unnamed
 from qjax.nnx.functional import relu
 from qjax.quantization import FakeQuantize, QConfig, disable_observer
 from qjax.quantization.rounding import FormatRounding

@@ -1,0 +1,1 @@
+"""The workflow of quantized models of flax, in files with the names of `qtorch.quantization`."""

@@ -1,0 +1,173 @@
+"""Models that are observed: for calibration, and for training with simulated quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+
+from flax import nnx
+
+from qcore.notices import warn
+from qjax._models import all_names, check_model, children_of, modules_of, rebuilt, shown
+from qjax.nnx.intrinsic import Fused
+from qjax.nnx.quantization.observing import FloatFunctional, Observed
+from qjax.nnx.quantization.one_call import name_of_settings, needs_no_observer
+from qjax.nnx.quantization.propagation import check_effects, settings_of
+from qjax.nnx.quantization.quantization_mappings import WEIGHTED, is_whole
+from qjax.nnx.quantization.reasons import why_float
+from qjax.nnx.quantization.rounding import has_weight
+from qjax.nnx.quantization.training import Trained
+from qjax.quantization import FakeQuantize, QConfig
+from qjax.quantization.rounding import FormatRounding
+
+
+def prepare(model: nnx.Module, qconfig: Any) -> nnx.Module:
+    """A copy of a model whose layers are observed at their results.
+
+    Then run it on calibration data, under `nnx.jit` if you like, and `convert` it. What is prepared already stays as
+    it is, with all that was observed.
+
+    Args:
+        model: the float model; it stays as it is.
+        qconfig: settings for the whole model; or a mapping of settings, or None for floats, for dotted names ("" is the
+            model) and exact types of modules. The name precedes the type, and the type what the parent has.
+
+    Returns:
+        The prepared model.
+
+    Raises:
+        TypeError: if an argument, or settings, have the wrong type; or if settings of a recurrent layer have a format
+            for weights and integers for what goes in.
+        ValueError: if an entry names nothing, or nothing would be observed.
+
+    Example:
+        >>> from qjax.quantization import default_qconfig
+        >>> model = nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.relu)
+        >>> type(prepare(model, default_qconfig).layers[0]).__name__
+        'Observed'
+    """
+    check_model("model", model)
+    return observed_model(model, qconfig, lambda name, module, settings: Observed(module, settings))
+
+
+Make = Callable[[str, nnx.Module, QConfig], nnx.Module]
+
+
+def observed_model(model: nnx.Module, qconfig: Any, make: Make) -> nnx.Module:
+    """A copy of a model in which `make(name, layer, settings)` takes the place of each layer that has settings."""
+    prepared, done = with_observers(model, settings_of(model, qconfig), make)
+    check_effects(qconfig, model, done, "layer to observe")
+    return prepared
+
+
+def with_observers(model: nnx.Module, settings: Mapping[str, Any], make: Make) -> tuple[nnx.Module, set[str]]:
+    """As `observed_model`, for settings of all modules by name; with the names of the layers."""
+    done: set[str] = set()
+
+    def change(name: str, module: Any) -> nnx.Module:
+        wanted = settings[name_of_settings(name, module, settings)]
+        if wanted is not None and needs_no_observer(name, module, wanted):
+            done.add(name)
+            module.qconfig = getattr(module, "qconfig", wanted)
+            return module
+        if settings[name] is None or why_float(module) or _rounds_nothing(module, settings[name]):
+            return module
+        done.add(name)
+        if isinstance(module, Observed):
+            return module
+        made: Any = make(name, module, settings[name])
+        if not isinstance(module, FloatFunctional):
+            return made
+        if module.activation_post_process is None:
+            module.activation_post_process, module.qconfig = made.activation_post_process, settings[name]
+        return module
+
+    return rebuilt(model, change, is_whole), done
+
+
+def _rounds_nothing(module: nnx.Module, settings: QConfig) -> bool:
+    """True of a layer without a weight where settings leave results in floats."""
+    rounding = settings.activation
+    return isinstance(rounding, FormatRounding) and rounding.number is None and not has_weight(module)
+
+
+def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
+    """A copy of a model that is trained with the rounding of its quantized form, and then converted.
+
+    Weights of Linear and Conv, fused ones too, and all results are fake-quantized. Ranges follow what is seen in
+    training; `model.eval()` stops those that there are, and calibrates before. Gradients go straight through. All of it
+    works under `nnx.jit` and `nnx.grad`.
+
+    Args:
+        model: the float model, in training, its batch norms fused by `fuse_modules`; it stays as it is.
+        qconfig: as for `prepare`, of `FakeQuantize` or of formats.
+
+    Returns:
+        The prepared model.
+
+    Raises:
+        TypeError: if an argument, or settings, have the wrong type.
+        ValueError: if all batch norms and Dropouts are in evaluation, an entry names nothing, or nothing would be
+            quantized.
+
+    Warns:
+        UserWarning: where a convolution stands before a batch norm that is not fused with it.
+
+    Example:
+        >>> from qjax.quantization import default_qat_qconfig
+        >>> model = nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.relu)
+        >>> type(prepare_qat(model, default_qat_qconfig).layers[0]).__name__
+        'Trained'
+    """
+    check_model("model", model)
+    _check_training(model)
+    prepared = observed_model(model, qconfig, trained_layer)
+    _warn_of_unfused(model)
+    return prepared
+
+
+def trained_layer(name: str, module: nnx.Module, settings: QConfig) -> nnx.Module:
+    """What takes the place of a layer in training.
+
+    Raises:
+        TypeError: if its settings do not fake-quantize.
+    """
+    for part, description in (("activation", settings.activation), ("weight", settings.weight)):
+        if not isinstance(description, (FakeQuantize, FormatRounding)):
+            raise TypeError(
+                f"{shown(name)} has a QConfig whose {part} is {type(description).__name__}; allowed are "
+                "FakeQuantize, as in get_default_qat_qconfig(), and formats"
+            )
+    layer = module.layer if isinstance(module, Fused) else module
+    return (Trained if type(layer) in WEIGHTED else Observed)(module, settings)
+
+
+def _check_training(model: nnx.Module) -> None:
+    """Raises if all layers that know whether they are in evaluation are, as after `model.eval()`."""
+    modes = {
+        name: mode
+        for name, module in all_names(model)
+        for flag in ("use_running_average", "deterministic")
+        if isinstance(mode := getattr(module, flag, None), bool)
+    }
+    if modes and all(modes.values()):
+        raise ValueError(
+            f"model is in evaluation, as {shown(next(iter(modes)))} is; allowed is one in training: call "
+            "model.train(), and freeze_bn_stats afterwards where statistics should stay"
+        )
+
+
+def _warn_of_unfused(model: nnx.Module) -> None:
+    """Warns of a convolution right before a batch norm: it would be trained with other weights than inference has."""
+    names = {id(module): name for name, module in all_names(model)}
+    for parent in modules_of(model).values():
+        children: Any = [] if isinstance(parent, Fused) else children_of(parent)
+        for (_, first), (_, second) in pairwise(children):
+            adjacent = isinstance(first, nnx.Conv) and isinstance(second, nnx.BatchNorm)
+            if adjacent and first.out_features == second.num_features:
+                pair = [names[id(first)], names[id(second)]]
+                warn(
+                    f"{shown(pair[0])} is a convolution before the batch norm '{pair[1]}', and not fused with it: "
+                    f"training sees other weights than the converted model has; call fuse_modules(model, [{pair}])"
+                )

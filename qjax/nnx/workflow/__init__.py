@@ -1,1 +1,0 @@
-"""Models prepared, calibrated, fused, trained and converted."""

@@ -1,1 +1,0 @@
-"""The steps of the workflow: settings, fusing, preparing, training, converting."""

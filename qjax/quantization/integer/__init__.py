@@ -1,1 +1,0 @@
-"""Exact sums of products of integers."""
