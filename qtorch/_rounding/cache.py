@@ -17,8 +17,8 @@ T = TypeVar("T")
 def cached(function: Callable[..., T]) -> Callable[..., T]:
     """A function of positional, hashable arguments with a cache.
 
-    Arguments without a hash, or whose equality raises as that of tensors does, reach the function itself, which refuses
-    them with its own message. Not for traced programs. The attribute `known` is the cache alone: a step less, and
+    Arguments without a hash, or whose comparison raises (tensors), reach the function itself, which raises its own
+    message for them. Not for traced programs. The attribute `known` is the cache alone: it saves a call, and raises
     Python's own message for arguments without a hash.
     """
     known = lru_cache(maxsize=1024, typed=True)(function)
@@ -41,7 +41,7 @@ def literal(value: Any) -> Any:
     """The same value, as a constant of a traced program.
 
     With dynamic shapes `torch.compile` traces integers as symbols too, and Inductor compiles a clamp of int32 lanes to
-    a symbolic bound as one of floats. A key of a dictionary is never a symbol.
+    a symbolic bound as a clamp of floats. Dynamo never makes a symbol of a key of a dictionary.
     """
     if isinstance(value, tuple):
         return tuple(map(literal, value))

@@ -6,7 +6,7 @@ import torch
 
 
 def check_dense(name: str, x: torch.Tensor) -> None:
-    """Refuses sparse and nested tensors, which have no memory of one shape."""
+    """Raises for sparse and nested tensors, which do not have one piece of memory with one shape."""
     if not torch.compiler.is_dynamo_compiling() and (x.layout is not torch.strided or x.is_nested):
         kind = "nested" if x.is_nested else x.layout
         raise TypeError(f"{name} is a {kind} tensor; allowed are dense ones, such as that of its values")

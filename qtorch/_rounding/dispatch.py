@@ -1,4 +1,4 @@
-"""Rounding tensors: checks, the straight-through gradient, and codes. How tensors are rounded, `paths` says."""
+"""Rounding, encoding and decoding of tensors: checks, the straight-through gradient, and the choice of a path."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def quantize(
     unchanged ("straight through").
 
     Args:
-        x: tensor of any shape, strides and device; float32, float64, float16 or bfloat16. A DTensor's parts get the
-            bits of the whole tensor, which all processes gather if blocks lie along a sharded dimension, or
-            rounding is stochastic and another dimension than the first is sharded.
+        x: tensor of any shape, strides and device; float32, float64, float16 or bfloat16. The parts of a DTensor get
+            the bits of the whole tensor. All processes gather the whole tensor if blocks lie along a sharded dimension,
+            or if rounding is stochastic and another dimension than the first is sharded.
         number: the format, or its text (see `parse`).
         rounding: a name or member of `Rounding`; to nearest, ties to even, by default, as a cast does.
         key: for stochastic rounding: an int from 0 to 2^64 - 1, two 32-bit words, or an integer tensor of two
             words. None draws one from torch's default generator, so `torch.manual_seed` repeats a run. In a program
             for `torch.compile` an int is a constant; give a key that changes as a tensor.
-        random_bits: how many random bits an element's rounding uses, 1 to 24.
+        random_bits: the number of random bits for each element, 1 to 24.
         start: the 64-bit index of x's first element: a chunk of a larger tensor gets the larger tensor's bits.
-        overflow: what numbers beyond the format's range become: "saturate", "inf", "nan", or for fixed point "wrap";
+        overflow: the policy for numbers beyond the format's range: "saturate", "inf", "nan", or for fixed point "wrap".
             None is the format's own policy. Note that e4m3fn overflows to NaN here, as in JAX and ml_dtypes, while
             torch's own cast saturates from version 2.13 on: overflow="saturate" has its bits.
 
@@ -64,11 +64,12 @@ def quantize(
         >>> quantize(torch.tensor([0.1241, 0.3602, -0.7104]), FloatingPoint(exp=5, man=2))
         tensor([ 0.1250,  0.3750, -0.7500])
     """
+    # Small tensors take a microsecond of work, so their path has few steps: a cached plan, no further checks.
     plain = is_plain_tensor(x)
     if plain:
         try:
             plan = known_plan(number, rounding, x.dtype, overflow, False)
-        except TypeError:  # as an argument has no hash, which is refused in other words
+        except TypeError:  # an argument has no hash: `make_plan` raises an error that names the argument
             plan = make_plan(number, rounding, x.dtype, overflow, False)
     else:
         plan = make_plan(number, rounding, x.dtype, overflow, False)
@@ -96,7 +97,7 @@ def encode(
 ) -> Any:
     """Rounds as `quantize` does, and returns the integer codes of the results: the bits of the format's standard.
 
-    The codes are those of `qcore.encode`, which says what has no code.
+    The codes are equal to those of `qcore.encode`, whose documentation lists results without a code.
 
     Args:
         x, number, rounding, key, random_bits, start, overflow: as for `quantize`.
@@ -132,22 +133,22 @@ def decode(
     *,
     scales: Any = None,
 ) -> torch.Tensor:
-    """The numbers that integer codes stand for, exactly; see `qcore.decode`.
+    """The exact numbers of integer codes; see `qcore.decode`.
 
     Args:
         codes: integer tensor of any shape and device; bits above a code's highest are ignored.
         number: the format, or its text (see `parse`).
-        dtype: of the result: torch.float32, float64, float16 or bfloat16; it must hold all the format's numbers, of
-            blocks all of the elements' before they are scaled.
-        scales: for blocks, and only for them, their scales as `encode` returns them.
+        dtype: the dtype of the result: torch.float32, float64, float16 or bfloat16. It must hold all numbers of the
+            format, or of a block format all numbers of its elements before they are scaled.
+        scales: the scales of a block format, as `encode` returns them; None for other formats.
 
     Returns:
-        A tensor of codes' shape. Codes that stand for no number are NaN. For blocks see `qcore.decode`.
+        A tensor of codes' shape. Codes without a number are NaN. For blocks see `qcore.decode`.
 
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if the format has no codes, codes of more than 32 bits, or numbers that are not in dtype; if
-            scales are missing, unasked for, or of the wrong shape.
+            scales are missing, given without blocks, or of the wrong shape.
 
     Example:
         >>> decode(torch.tensor([56, 188, 126, 127], dtype=torch.uint8), "e4m3fn")
@@ -200,7 +201,7 @@ class _StraightThrough(torch.autograd.Function):
 class _WithTangent(_StraightThrough):
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> torch.Tensor:  # type: ignore[override]
-        return tangent.clone()  # which the result may be changed with, in place
+        return tangent.clone()  # not the tangent itself: an operation in place on the result would change it
 
 
 _straight_through = apply_directly(_StraightThrough)

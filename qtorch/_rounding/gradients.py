@@ -1,4 +1,4 @@
-"""Autograd functions: how they are applied, and when."""
+"""Autograd functions: how to apply them eagerly, in traced programs and under transforms, and when."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ torch.library.register_fake("qtorch::refuse_recording", lambda gradients: None, 
 
 
 def refuse_recording(*gradients: torch.Tensor | None) -> None:
-    """Makes a backward pass that Dynamo traced raise where it is differentiated again.
+    """Makes a backward pass that Dynamo traced raise if it is differentiated again.
 
-    A gradient that is a constant, as that of a sum, does not show it. Backends that use AOTAutograd drop the check, as
-    it has no result, and raise by themselves.
+    A gradient that is constant, such as the gradient of a sum, does not require gradients and passes the check.
+    Backends with AOTAutograd drop the check, because it has no result, and raise by themselves.
     """
     if torch.compiler.is_dynamo_compiling():
         torch.ops.qtorch.refuse_recording(gradients)
@@ -41,8 +41,8 @@ def for_transforms(function: Any, with_tangent: Any) -> Callable[..., Any]:
     """`apply` for tensors that are not plain.
 
     Args:
-        function: a subclass of `torch.autograd.Function` without `jvp`: `torch.compile` refuses those that have one.
-        with_tangent: a subclass of it that has `jvp`.
+        function: a subclass of `torch.autograd.Function` without `jvp`, which `torch.compile` does not accept.
+        with_tangent: a subclass of `function` with `jvp`.
     """
     if not torch.compiler.is_dynamo_compiling():
         return with_tangent.apply
@@ -51,7 +51,8 @@ def for_transforms(function: Any, with_tangent: Any) -> Callable[..., Any]:
 
 
 def is_differentiated(x: torch.Tensor) -> bool:
-    """True if a tensor that is not plain may have a derivative; functorch's may not say what they require."""
+    """True if a tensor that is not plain may have a derivative."""
+    # `requires_grad` is not enough in eager programs: a tensor under torch.func may have a derivative without it.
     if torch.compiler.is_dynamo_compiling():
         _leave_tangents_to_eager()
         return x.requires_grad and torch.is_grad_enabled()
@@ -59,15 +60,15 @@ def is_differentiated(x: torch.Tensor) -> bool:
 
 
 def apart(*tensors: Any) -> list[Any]:
-    """The arguments, with views of tensors that came before: `torch.compile` refuses one that is given twice."""
+    """The arguments, with a view for every repeated tensor: `torch.compile` does not accept one tensor twice."""
     before = [any(x is y for y in tensors[:i]) for i, x in enumerate(tensors)]
     return [x.view_as(x) if again and x is not None else x for x, again in zip(tensors, before, strict=True)]
 
 
 def _leave_tangents_to_eager() -> None:
-    """Raises where a program for `torch.compile` differentiates forward, as it would trace tangents of 0.
+    """Raises if a program for `torch.compile` differentiates forward: Dynamo would trace tangents of 0.
 
-    Dynamo then runs these functions eagerly, unless fullgraph=True.
+    After the error Dynamo runs the function eagerly, unless fullgraph=True.
     """
     if in_forward_mode():
         raise NotImplementedError("rounding has forward-mode derivatives in eager programs only")

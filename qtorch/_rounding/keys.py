@@ -1,4 +1,4 @@
-"""Keys of stochastic rounding as tensors, and how one is drawn where the user gives none."""
+"""Keys of stochastic rounding as tensors, and keys drawn from torch's generator."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Key = int | tuple[int, int] | torch.Tensor | None
 
 
 def draw(device: torch.device | str | None = None) -> torch.Tensor:
-    """A key from torch's default generator: two words of 31 bits on the CPU (or none in particular on "meta")."""
+    """A key from torch's default generator: two words of 31 bits on the CPU (without values on "meta")."""
     return torch.empty(2, dtype=torch.int32, device=device or "cpu").random_()
 
 
 def draw_opaquely() -> torch.Tensor:
-    """The same as an operator, which compilers call as it is, so that they draw the same key as eager programs.
+    """`draw` as an operator. Compilers call it as it is, so they draw the same key as eager programs.
 
     Under `torch.func.vmap` its argument `randomness` decides, as for torch's own random numbers: "different" draws a
     key for each example, "same" one for all, "error" raises.
@@ -33,7 +33,7 @@ def draw_opaquely() -> torch.Tensor:
 
 
 def given_or_drawn(key: Key, stochastic: bool, plain: bool) -> torch.Tensor | None:
-    """The words of the user's key, or of one that is drawn, beside a plain or another tensor; None if none are read."""
+    """The words of the user's key, or of a drawn one; None for modes without random bits."""
     if not stochastic:
         if key is not None:
             check_noise(key, 24, 0)
@@ -45,7 +45,7 @@ def given_or_drawn(key: Key, stochastic: bool, plain: bool) -> torch.Tensor | No
 
 @constant
 def _serial() -> int:
-    """A number that is no other call's: torch's partitioner takes equal calls for one, whatever their tags."""
+    """A number for each call: torch's partitioner merges equal calls, and two draws must stay two."""
     return next(_serials)
 
 
@@ -55,7 +55,7 @@ def _draw_keys(serial: int, shape: Sequence[int], device: torch.device | None = 
 
 
 def _draw_in_vmap(serial: int, shape: Sequence[int], device: torch.device | None = None) -> torch.Tensor:
-    """The same inside of vmap, as its argument `randomness` says."""
+    """`_draw_keys` inside of vmap, whose argument `randomness` decides how many keys are drawn."""
     return draw_in_vmap(lambda sizes: torch.ops.qtorch.draw_key(serial, sizes, device=device), shape)
 
 
@@ -66,7 +66,7 @@ _library.define(
     tags=[torch.Tag.nondeterministic_seeded],
 )
 _library.impl("draw_key", _draw_keys, "CompositeExplicitAutograd")
-_library.impl("draw_key", _draw_in_vmap, "FuncTorchVmapMode")  # where torch's own random functions look at it, too
+_library.impl("draw_key", _draw_in_vmap, "FuncTorchVmapMode")  # torch's own random functions read `randomness` there
 
 
 def key_tensor(key: Any, name: str = "key") -> torch.Tensor:
@@ -86,7 +86,7 @@ def key_tensor(key: Any, name: str = "key") -> torch.Tensor:
 
 
 def fold_in(words: torch.Tensor, data: int, plain: bool) -> torch.Tensor:
-    """`qcore.fold_in` of a key tensor; one that is not plain may be traced or transformed."""
+    """`qcore.fold_in` of a key tensor. A key that is not plain may be traced or transformed, so tensors compute it."""
     if not (plain and words.is_cpu):
         return torch.stack(threefry(words[0], words[1], 0, data))
     word0, word1 = words.tolist()
@@ -95,6 +95,7 @@ def fold_in(words: torch.Tensor, data: int, plain: bool) -> torch.Tensor:
 
 
 def seed_tensor(key: Any, name: str = "key") -> torch.Tensor:
+    """Two int32 words on the CPU from an int, or from two 32-bit words."""
     key = literal(tuple(key) if isinstance(key, list) else key)
     return torch.tensor(_seed_words(key, name), dtype=torch.int32, device="cpu")
 
@@ -123,9 +124,10 @@ def make_noise(key: Any, random_bits: Any, start: Any, x: torch.Tensor) -> Noise
 
 
 def make_cached_noise(key: Any, random_bits: Any, start: Any, x: torch.Tensor) -> Noise:
-    """The same for an plain tensor that is rounded at once, from cached tensors."""
+    """The noise for a plain tensor that is rounded at once, from cached tensors."""
     device = None if x.is_cpu else x.device
     if key is None and device is None:
+        # Equality alone would take True for 1 and tensors for numbers, hence the types.
         default = random_bits == 24 and start == 0 and type(random_bits) is type(start) is int
         noise = _drawn.default if default else _drawn.noise(random_bits, start)
         noise.key.random_()
@@ -142,10 +144,11 @@ def _noise(key: Any, random_bits: Any, start: Any, device: torch.device | None) 
 
 
 class _Drawn(threading.local):
-    """Each thread's place for a drawn key: making a tensor takes as long as rounding a small one."""
+    """A tensor for drawn keys, one in each thread: making a tensor takes as long as rounding a small one."""
 
     def __init__(self) -> None:
         self.noise = cached(self._noise)
+        # The tensor is kept for all later calls; made in inference mode, it could not be written outside of it.
         with torch.inference_mode(False):
             self.words = torch.empty(2, dtype=torch.int32, device="cpu")
             self.default = self._noise(24, 0)
@@ -160,7 +163,7 @@ _window_for = cached(window_tensor)
 
 
 def shifted(noise: Noise | None, elements: int) -> Noise | None:
-    """The noise of what comes so many elements later."""
+    """The noise of the part of an array that begins `elements` elements later."""
     if noise is None or elements == 0:
         return noise
     high, low, mask = noise.window.tolist()
@@ -170,12 +173,12 @@ def shifted(noise: Noise | None, elements: int) -> Noise | None:
 
 
 def is_default_window(random_bits: Any, start: Any) -> bool:
-    """True of the defaults of these arguments; only numbers are compared, since a tensor has no truth."""
+    """True for the defaults of both arguments. Only ints are compared: the comparison of a tensor is a tensor."""
     return isinstance(random_bits, int) and isinstance(start, int) and random_bits == 24 and start == 0
 
 
 def check_noise(key: Any, random_bits: Any, start: Any) -> None:
-    """Refuses arguments of stochastic rounding that would be wrong, where the mode does not read them."""
+    """Checks the arguments of stochastic rounding for modes that do not read them."""
     if key is not None:
         key_tensor(key)
     if not is_default_window(random_bits, start):

@@ -1,4 +1,4 @@
-"""What an optimizer does to all its tensors at once: rounding, scaling, copying, and finding what others changed."""
+"""Operations of an optimizer on all its tensors at once: rounding, scaling, copying, and finding foreign changes."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def round_each(
 ) -> None:
     """Rounds every source and writes the result onto its target, with the bits of a call of `quantize` for each.
 
-    Autograd records nothing; a backward pass that needs what a target was raises torch's error.
+    Autograd records nothing; a backward pass that needs the old value of a target raises torch's error.
 
     Args:
         targets: a tensor of the same shape, dtype and device for each source: the source itself, or memory of its own.
-            Memory that two targets share gets either's bits.
+            Memory that two targets share gets the bits of one of them.
         sources: tensors of any dtypes, devices and strides, DTensors included.
         number: the format.
         rounding: the mode.
-        keys: for stochastic rounding, and only then: an int32 tensor of shape (len(sources), 2), on the CPU, with the
-            two words of each source's key.
+        keys: an int32 tensor of shape (len(sources), 2) on the CPU with the two words of each source's key, for
+            stochastic rounding; None for other modes.
 
     Raises:
         TypeError, ValueError: as `quantize` does.
@@ -57,13 +57,14 @@ def round_each(
     blocks = isinstance(number, BlockNumber)
     plan = None if blocks or not sources or serve_cpu() else plan_for(number, rounding, sources[0].dtype, None, False)
     if plan is not None and _are_memory(plan.dtype, targets, sources) and (kernel := plan.kernels["flat"]):
+        # One call of C for all tensors: their arguments follow each other, and threads share all elements.
         function, constants = kernel
         calls = [map(torch.Tensor.numel, sources), map(_address, sources), repeat(constants)]
         if keys is not None:
             keys, window = keys.contiguous(), window_tensor(24, 0, None)
             calls += [count(keys.data_ptr(), 8), repeat(window.data_ptr())]
         function(*chain.from_iterable(zip(*calls, map(_address, targets), strict=False)))
-        torch.autograd.graph.increment_version(targets)
+        torch.autograd.graph.increment_version(targets)  # the kernel wrote behind autograd's back
         return
     groups, rest = _arrange(sources) if keys is None and not blocks else ([], range(len(sources)))
     for group in groups:
@@ -75,13 +76,13 @@ def round_each(
 
 @torch.no_grad()
 def follow_each(values: Tensors, weights: Tensors, written: Tensors) -> None:
-    """Finds the elements of weights that others have changed; there, value and `written` become the weight's.
+    """Finds the elements of weights that other code has changed, and copies them to the values and to `written`.
 
     Args:
         values: tensors that follow the weights.
         weights: tensors of any dtypes, devices and strides, DTensors included.
-        written: what was last written to the weights. An element is changed if its bits are others: -0.0 differs from
-            0.0, and a NaN equals itself.
+        written: the numbers that were last written to the weights. An element is changed if its bits differ: -0.0
+            differs from 0.0, and a NaN equals itself.
 
     Example:
         >>> value, weight, last = torch.tensor([1.1, 2.1]), torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0])
@@ -118,13 +119,13 @@ def copy_each(targets: Tensors, sources: Tensors) -> None:
 
 @torch.no_grad()
 def scale_each(tensors: Tensors, factor: float) -> None:
-    """Multiplies every tensor in place; one that is given twice, once."""
+    """Multiplies every tensor in place; a tensor that is given twice is multiplied once."""
     for x in {id(x): x for x in tensors}.values():
         x.mul_(factor)
 
 
 def _are_memory(dtype: torch.dtype, *lists: Tensors) -> bool:
-    """True if one call of a kernel on the CPU may read and write all of these."""
+    """True if one call of a kernel on the CPU may read and write all tensors of all lists."""
     return all(
         {torch.Tensor, torch.nn.Parameter}.issuperset(map(type, tensors))
         and all(map(_IS_CPU, tensors))
@@ -137,11 +138,12 @@ def _are_memory(dtype: torch.dtype, *lists: Tensors) -> bool:
 
 
 def _as_integers(x: torch.Tensor) -> torch.Tensor:
+    """The bits, for comparisons in which NaN equals itself."""
     return x.view(_INTEGERS[x.element_size()])
 
 
 def _arrange(tensors: Tensors) -> tuple[list[list[int]], list[int]]:
-    """Groups of small tensors of one dtype and device where joining pays, and the others."""
+    """The indices of small tensors, grouped by dtype and device where joining pays, and all other indices."""
     groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     rest = []
     for i, x in enumerate(tensors):

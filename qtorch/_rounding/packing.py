@@ -23,7 +23,7 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
         is a tensor of torch's own dtype.
 
     Raises:
-        TypeError: if codes is no tensor of integers, or bits no integer.
+        TypeError: if codes is not a tensor of integers, or bits is not an integer.
         ValueError: if bits is out of range, or codes has no dimension.
 
     Example:
@@ -46,8 +46,8 @@ def unpack(packed: torch.Tensor, bits: int, size: int) -> torch.Tensor:
         A tensor of shape (..., size), uint8, uint16 or uint32 by the width.
 
     Raises:
-        TypeError: if packed is no tensor of integers, or bits or size no integer.
-        ValueError: if bits or size is out of range, or packed has another length than they ask for.
+        TypeError: if packed is not a tensor of integers, or bits or size is not an integer.
+        ValueError: if bits or size is out of range, or packed does not have the length for them.
 
     Example:
         >>> unpack(torch.tensor([33, 3], dtype=torch.uint8), 4, 3)

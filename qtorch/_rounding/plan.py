@@ -1,4 +1,4 @@
-"""Plans: all that follows from a format, a rounding mode and a dtype, worked out once."""
+"""Plans: the program, constants and kernels that follow from a format, a rounding mode and a dtype; computed once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Kernels(dict[str, "tuple[Function, int] | None"]):
         return program, torch.tensor(constants, dtype=lane_dtype(program.carrier), device="cpu")
 
     def step(self, layout: str) -> tuple[int, int] | None:
-        """The kernel as a step of a program: the addresses of the function and of its constants; None without one."""
+        """The kernel as a step of a program: the addresses of the function and the constants, or None."""
         program, constants = self.compiled
         function = laws.rounding_step(program, layout)
         return None if function is None else (function, constants.data_ptr())
@@ -55,31 +55,34 @@ class _Kernels(dict[str, "tuple[Function, int] | None"]):
 
 
 class _Matrices(dict[torch.Size, "tuple[Matrix | None, str]"]):
-    """See `Plan.matrices`. A cache for all formats would have to hash the format, which takes longer than the rest."""
+    """See `Plan.matrices`. A cache for all formats would hash the format in each call, which takes too long."""
 
     def __init__(self, number: Number) -> None:
         self.number = number
 
     def __missing__(self, shape: torch.Size) -> tuple[Matrix | None, str]:
         matrix = as_matrix(tuple(shape), self.number.block_sizes(len(shape)))
-        if len(self) >= _MOST_SHAPES:
+        if len(self) >= _MOST_SHAPES:  # a program with endless new shapes must not fill the memory
             self.clear()
         self[shape] = (None, "") if matrix is None else (matrix, laws.layout_of(matrix))
         return self[shape]
 
 
 class Plan:
-    """A format under a rounding mode on a dtype, reduced to what the paths need.
+    """A format under a rounding mode on a dtype, reduced to the program and the constants that the paths run.
 
     Attributes:
-        number, program, constants: the format, what is traced, and the format's integers.
-        dtype: of the result.
-        text: where a program for `torch.compile` is traced the format, the mode and the policy for overflow as text,
-            which means the same in every process, because such programs are kept on disk; else empty.
+        number: the format.
+        program: the law's program for formats of this kind.
+        constants: the format's integers, which the program reads.
+        dtype: the dtype of the result.
+        text: the format, the mode, the policy for overflow and the law's hash as text, where a program for
+            `torch.compile` is traced; else empty. Such programs are kept on disk, and a text means the same in every
+            process.
         stochastic: true if rounding reads random words.
-        elementwise: true if no element's result depends on others.
-        kernels: the CPU's, which are compiled or loaded when they are first asked for.
-        matrices: from a shape to what a kernel sees of its blocks, or None, and which kernel that is.
+        elementwise: true if no element's result depends on other elements.
+        kernels: the kernels of the CPU by layout, compiled or loaded at the first use.
+        matrices: from a shape to its blocks as tiles of a matrix, or None, and the layout of the kernel.
     """
 
     def __init__(
@@ -114,11 +117,13 @@ def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, cod
     """The plan for a user's arguments, or an error that names what is wrong with them."""
     number, mode = check_number(number), check_rounding(rounding)
     carrier = check_dtype(dtype, "x")
+    # The second half of this function does the same with numbers and texts alone, see `_description`.
     if not torch.compiler.is_dynamo_compiling():
         return Plan(number, *prepare(number, mode, carrier, overflow, coded), dtype, overflow)
     name = text_of(number)
     fields, constants = _prepare(name, mode.value, carrier.name, overflow, coded)
     program = Program(Carrier(*fields[0]), mode, *fields[1:])
+    # An exported program may run where qtorch's operators are not, so it contains the law itself.
     text = () if torch.compiler.is_exporting() else (name, mode.value, overflow or "", law_digest())
     return Plan(number, program, constants, dtype, overflow, text)
 
@@ -128,6 +133,7 @@ known_plan: Callable[..., Plan] = plan_for.known  # type: ignore[attr-defined]
 
 
 def check_dtype(dtype: Any, argument: str) -> Carrier:
+    """The carrier of a dtype, or a TypeError that names the argument."""
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         raise TypeError(f"{argument} has dtype {dtype}; allowed are {', '.join(map(str, DTYPES))}")
     return DTYPES[dtype]
@@ -144,7 +150,7 @@ def block_sizes(number: Number, ndim: int) -> Sizes:
 
 
 def decoder(number: Number, dtype: Any) -> tuple[Decoding, tuple[int, ...]]:
-    """What decodes a format's codes to a dtype, and the format's integers."""
+    """The program that decodes a format's codes to a dtype, and the format's constants."""
     carrier = check_dtype(dtype, "the result")
     if not torch.compiler.is_dynamo_compiling():
         return number.decoding(carrier)
@@ -154,13 +160,18 @@ def decoder(number: Number, dtype: Any) -> tuple[Decoding, tuple[int, ...]]:
 
 @cached
 def decoder_for(number: Number, dtype: torch.dtype) -> tuple[Decoding, torch.Tensor]:
-    """The same for plain tensors on the CPU, with the integers as a tensor."""
+    """`decoder` for plain tensors on the CPU, with the constants as a tensor."""
     decoding, constants = decoder(number, dtype)
     return decoding, torch.tensor(constants, dtype=lane_dtype(decoding.carrier), device="cpu")
 
 
-# A traced program cannot hold a format, only numbers and texts. So Dynamo works out the text of a format, and runs all
-# else that follows from a format as Python, whose results it takes as constants.
+# A traced program holds numbers and texts, not formats. The functions marked `constant` run as ordinary Python while
+# Dynamo traces, and their results become constants of the program. Their arguments and results must be literals:
+#
+#     a format -> class and fields (traced) -> its text -> the fields of a program, and constants (all three constant)
+#
+# Passing the format itself is not enough: with dynamic shapes Dynamo makes symbols of its integers, which `literal`
+# undoes. Returning a `Program` is not enough either: Dynamo cannot read the attributes of one that it did not make.
 
 
 def _description(number: Number) -> tuple[Any, ...]:
@@ -172,6 +183,7 @@ def _description(number: Number) -> tuple[Any, ...]:
 
 @constant
 def _text(*description: Any) -> str:
+    """The text of a described format."""
     return _made(*description).text
 
 
@@ -197,16 +209,18 @@ def _decoding(text: str, carrier: str) -> tuple[tuple[Any, ...], tuple[int, ...]
 
 @constant
 def _sizes(text: str, ndim: int) -> Sizes:
+    """The block sizes of a format."""
     return check_number(text).block_sizes(ndim)
 
 
 def _fields(carrier: Carrier) -> tuple[Any, ...]:
+    """The arguments that make a carrier."""
     return tuple(getattr(carrier, name) for name in Carrier.__match_args__)
 
 
 @cache
 def digest_of_law() -> str:
-    """A hash of the law's text: Inductor keeps programs on disk by their arguments, and must not find another law's."""
+    """A hash of the law's source: Inductor keeps programs on disk, and a changed law must not find old ones."""
     return hashlib.sha256(b"".join(path.read_bytes() for path in files_of_law())).hexdigest()[:16]
 
 

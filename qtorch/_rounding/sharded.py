@@ -1,4 +1,4 @@
-"""Tensors whose parts lie in several processes (DTensor): each rounds its own, with the bits of the whole tensor."""
+"""Tensors whose parts lie in several processes (DTensor): each process rounds its part with the bits of the whole."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from qtorch._rounding.plan import Plan
 
 
 def is_sharded(*tensors: Any) -> bool:
-    """Whether one of these is a DTensor, whose module takes long to import and is there if there are any."""
+    """True if one of the tensors is a DTensor. The module of DTensor takes long to import, and is not imported here."""
     # While another thread imports the module it is in the table, but has no class yet, and there are no DTensors.
     kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     return kind is not None and any(issubclass(one, kind) for one in set(map(type, tensors)))
 
 
 def check_not_transformed(x: Any) -> None:
-    """Refuses a DTensor under a transform of torch.func, where torch would shift none of its integers."""
+    """Raises for a DTensor under a transform of torch.func: torch cannot shift its integers there."""
     inner = torch.func.debug_unwrap(x)
     if inner is not x and is_sharded(inner):
         raise TypeError("x is a DTensor under torch.func; allowed there is a tensor of one process")
@@ -39,12 +39,12 @@ def round_shards(
     """Rounds a DTensor, as the whole tensor would be rounded.
 
     Args:
-        x: the DTensor. One that stands for a sum of its parts is summed first.
-        plan, noise: see `paths.choice.round_tensor`; the noise is that of the whole tensor, the same everywhere.
+        x: the DTensor. A partial one, the sum of its parts, is summed first.
+        plan, noise: see `paths.choice.round_tensor`; the noise of the whole tensor, equal in all processes.
         rounded: rounds a tensor of one process.
 
     Returns:
-        A DTensor of the same shape and placements, sums aside.
+        A DTensor of the same shape and placements; partial placements become replicated.
     """
     from torch.distributed.tensor import DTensor, Replicate
 
@@ -52,7 +52,7 @@ def round_shards(
     if any(placement.is_partial() for placement in x.placements):
         x = x.redistribute(placements=[Replicate() if one.is_partial() else one for one in x.placements])
     start = _start(x, plan, noise)
-    if start is None:  # what a part becomes depends on others, or it is no range of the tensor's elements
+    if start is None:  # a block or a range of random words crosses parts
         whole = DTensor.from_local(rounded(x.full_tensor(), noise), mesh, copies)
         return whole.redistribute(placements=x.placements)
     part = rounded(x.to_local(), shifted(noise, start))
@@ -69,14 +69,14 @@ def _start(x: Any, plan: Plan, noise: Noise | None) -> int | None:
     if not dims.isdisjoint(plan.number.axes(x.dim())):
         return None
     if noise is not None and any(prod(x.shape[:dim]) > 1 for dim in dims):
-        return None
+        return None  # words follow the index in row-major order, and here a part is not one range of indices
     start, shape = 0, list(x.shape)
     places = x.device_mesh.get_coordinate() or [0] * len(x.placements)  # None outside the mesh, where parts are empty
     for placement, count, place in zip(x.placements, x.device_mesh.shape, places, strict=True):
         if placement.is_shard():
             dim, length = placement.dim, shape[placement.dim]
             part = -(-length // count)
-            begin = min(place * part, length)
+            begin = min(place * part, length)  # the last processes may have no elements
             start += begin * prod(x.shape[dim + 1 :])
             shape[dim] = min(part, length - begin)
     return start

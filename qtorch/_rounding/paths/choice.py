@@ -1,9 +1,9 @@
 """The ways to round a tensor, all with the same bits.
 
-- A kernel, for plain tensors: C on the CPU, a package of Inductor's on a GPU (and on the CPU for who asks).
+- A kernel, for plain tensors: C on the CPU, a package made by Inductor on a GPU (on the CPU with QTORCH_KERNELS).
 - An operator, in programs for `torch.compile`: Inductor makes a loop of it (`inductor`), or it calls the kernel.
-- The law operation by operation, eagerly or traced, for all else: subclasses, fake and transformed tensors, exported
-  programs, devices without kernels.
+- The law operation by operation, eagerly or traced, in all other cases: subclasses, fake and transformed tensors,
+  exported programs, devices without kernels.
 
 A tensor that is sharded over processes is rounded part by part.
 """
@@ -45,8 +45,9 @@ def is_plain_tensor(x: torch.Tensor) -> bool:
     """True if x is memory that a kernel may read: no subclass, no transform, no tracing.
 
     Raises:
-        TypeError: if x is no tensor, or none of those that are stored densely.
+        TypeError: if x is not a tensor, or is sparse or nested.
     """
+    # Exact types: a subclass may hold its numbers elsewhere, or want to see each operation.
     kind = type(x)
     if (
         (kind is torch.Tensor or kind is Parameter)
@@ -89,11 +90,12 @@ def check_device(name: str, x: torch.Tensor, device: torch.device, other: str) -
 
 
 def round_tensor(x: torch.Tensor, plan: Plan, noise: Noise | None, plain: bool) -> Any:
-    """The law in the fastest way there is for x; see `operations.run`."""
+    """The law by the fastest path for x; see `operations.run`."""
     if plain:
         in_c = x.is_cpu and not serve_cpu()
         result = (round_on_cpu if in_c else round_by_package)(x, plan, noise) if x.numel() > 0 else None
         if result is None:
+            # Operations return contiguous results; kernels have given theirs the strides of x.
             result = by_operations(x, plan, noise)
             result = (
                 (with_strides_of(x, result[0]), *result[1:])
@@ -121,7 +123,7 @@ def decode_tensor(
     scale: torch.Tensor | None,
     plain: bool,
 ) -> torch.Tensor:
-    """The numbers of codes in the fastest way there is for them; `scales` of blocks and the whole's are tensors."""
+    """The numbers of codes by the fastest path; `scales` of blocks and the `scale` of the array are tensors or None."""
     if plain:
         in_c = codes.is_cpu and not serve_cpu()
         result = (decode_on_cpu if in_c else decode_by_package)(codes, number, dtype, scales, scale)
@@ -150,7 +152,7 @@ def by_operations(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
         scales = torch.empty(block_counts(tuple(x.shape), sizes), dtype=scale_dtype(program), device=x.device)
         whole = torch.ones((), dtype=FLOATS[lane_dtype(program.carrier)], device=x.device)
         return result, scales, *([whole] if program.kind == "nvfp4" else [])
-    x = x.resolve_neg()
+    x = x.resolve_neg()  # a lazy negation is not in the bits
     lanes = x.reshape(1) if x.dim() == 0 else x
     blocks = tiles(tuple(lanes.shape), sizes or (1,))
     result = run(program, lanes, plan.constants, blocks, noise)

@@ -1,16 +1,16 @@
 """Rounding and codes in programs that Inductor compiles: the law in its loops, which fuse with their neighbours.
 
-Inductor meets the operators `qtorch::round`, `encode` and `decode` in a program. `lower_round` and its siblings give it
-loops in place of calls. The law's own Python runs once for a loop's body, on `Lane`s that note operations of Inductor;
-`Body` is the array namespace.
+Programs contain the operators `qtorch::round`, `encode` and `decode`. `lower_round`, `lower_encode` and `lower_decode`
+replace their calls by loops. The law's own Python runs once for a loop's body, on `Lane`s that record operations of
+Inductor; `Body` is the array namespace.
 
     relu(x) * 1.5 -> qtorch::round        one loop: load, relu, multiply, 26 operations of the law, store
 
-Traced through Dynamo instead, the law would be some forty operations for Dynamo, autograd and Inductor, which inlines
-each at every use. One lowering evaluates each operation once.
+Traced through Dynamo instead, the law would be some forty operations for Dynamo, autograd and Inductor, and Inductor
+writes each operation again at every use. A lowering evaluates each operation once.
 
-Where Inductor cannot keep the bits of the kernels, or the loop is slower than they are, the operator stays as it is:
-see `keeps_bits`, `is_faster`, `lower_encode` and `lower_decode`.
+Where Inductor's loops do not have the bits of the kernels, or are slower, the operator stays a call: see `keeps_bits`,
+`is_faster`, `lower_encode` and `lower_decode`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Lane:
 
     Attributes:
         body: the body, which keeps one lane for each operation on the same operands.
-        value: what Inductor's operations take and return.
+        value: Inductor's value, which its operations take and return.
     """
 
     __slots__ = ("body", "value")
@@ -91,8 +91,8 @@ class Body:
 
     Args:
         ops: Inductor's operations.
-        dtype: of the lanes.
-        maximum: gives the maximum of a lane over axes.
+        dtype: the dtype of the lanes.
+        maximum: returns the maximum of a lane over axes.
     """
 
     def __init__(self, ops: Any, dtype: torch.dtype, maximum: Callable[[Lane, tuple[int, ...]], Lane]) -> None:
@@ -134,7 +134,7 @@ class Body:
         return self.lanes[key]
 
     def binary(self, sign: str, a: Any, b: Any) -> Any:
-        """The lane of an operation with two operands, without those that a number makes needless."""
+        """The lane of an operation with two operands; `decided` leaves out operations such as x + 0."""
         found = decided(sign, a, b)
         return self.note(_OPERATIONS[sign], a, b) if found is None else found
 
@@ -162,11 +162,12 @@ class Body:
 
 
 class _MaximumReachedError(Exception):
-    """Ends a run of the law as soon as it asks for a maximum; its argument is the lane that it asks for."""
+    """Ends a run of the law at its first maximum; the argument is the lane of which the law takes the maximum."""
 
 
 def register() -> None:
-    """Gives Inductor the lowering, once it is imported; called whenever a program with the operator is traced."""
+    """Registers the lowerings if Inductor is imported; called whenever a program with an operator is traced."""
+    # Importing Inductor takes seconds, and programs for other backends do not need it.
     if "torch._inductor.lowering" in sys.modules:
         _register()
 
@@ -182,11 +183,11 @@ def _register() -> None:
 
 
 def lower_round(x: Any, key: Any, window: Any, number: str, rounding: str, overflow: str, law: str) -> Any:
-    """What Inductor makes of `torch.ops.qtorch.round`: loops, or the operator as it is."""
+    """The lowering of `torch.ops.qtorch.round`: loops, or the call as it is."""
     parts = inductor()
     assert parts is not None
     dtype, shape, device = x.get_dtype(), tuple(x.get_size()), x.get_device().type
-    if key is None:  # stochastic rounding takes as long as its random words: a loop would save next to nothing
+    if key is None:  # in stochastic rounding the random words take most of the time: a loop would save next to nothing
         plan = plan_for(number, rounding, dtype, overflow or None, False)
         served = device == "cpu" or (device == "cuda" and plan.elementwise)  # blocks of GPUs are traced
         if served and keeps_bits(plan, dtype, shape) and is_faster(plan, shape, parts.is_fused(x)):
@@ -195,7 +196,7 @@ def lower_round(x: Any, key: Any, window: Any, number: str, rounding: str, overf
 
 
 def lower_encode(x: Any, key: Any, window: Any, number: str, rounding: str, overflow: str, law: str) -> Any:
-    """The same of `torch.ops.qtorch.encode`: a loop for elements with codes of 8 bits; wider ones have no vectors."""
+    """The lowering of `torch.ops.qtorch.encode`: a loop for codes of 8 bits; Inductor has no vectors of wider codes."""
     parts = inductor()
     assert parts is not None
     dtype, shape = x.get_dtype(), tuple(x.get_size())
@@ -207,7 +208,7 @@ def lower_encode(x: Any, key: Any, window: Any, number: str, rounding: str, over
 
 
 def lower_decode(codes: Any, scales: Any, scale: Any, number: str, dtype: torch.dtype, law: str) -> Any:
-    """The same of `torch.ops.qtorch.decode`: a loop for elements, from integers that have vectors, to 32 or 64 bits."""
+    """The lowering of `torch.ops.qtorch.decode`: a loop from integers of `_VECTORS` to floats of 32 or 64 bits."""
     parts = inductor()
     assert parts is not None
     stored, is_loop = codes.get_dtype(), scales is None and dtype in (torch.float32, torch.float64)
@@ -231,7 +232,7 @@ def _no_maximum(lane: Lane, axes: tuple[int, ...]) -> Lane:
 
 
 def _loop_of_blocks(parts: Inductor, plan: Plan, x: Any, shape: tuple[Any, ...]) -> Any:
-    """A loop for the maxima of blocks, and one for their elements, which Inductor fuses over the blocks."""
+    """A loop for the maxima of blocks and a loop for their elements; Inductor fuses both over the blocks."""
     blocks = _blocks(plan, shape)
     view, amax = parts.lowerings["view"], parts.lowerings["amax"]
     tiled = view(x, list(blocks.tiled))
@@ -262,13 +263,14 @@ def keeps_bits(plan: Plan, dtype: torch.dtype, shape: tuple[Any, ...]) -> bool:
 def is_faster(plan: Plan, shape: tuple[Any, ...], is_fused: bool) -> bool:
     """True if loops are not slower than the kernels, by `benchmarks.fusion`.
 
-    Rounding of single elements always gains. Blocks gain where the loop saves a pass over memory, if they are long and
-    lie along the last dimension. A vector has no fast maximum of its own lanes, so short ones lose; and a loop for
-    maxima along outer dimensions reads memory in steps.
+    A loop is always faster for formats without blocks. With blocks it is faster where it saves a pass over memory, if
+    the blocks are long and lie along the last dimension. A processor has no fast maximum of the lanes of one vector, so
+    short blocks are slower; and a loop for maxima along outer dimensions reads memory in steps.
 
     Args:
-        plan, shape: of the rounding.
-        is_fused: whether Inductor has not yet put the numbers into memory.
+        plan: the plan of the rounding.
+        shape: the shape of the numbers.
+        is_fused: True if Inductor has not yet written the numbers to memory.
     """
     if plan.elementwise:
         return True

@@ -1,7 +1,8 @@
-"""Tensors of any shape, strides and memory format as calls of the kernels that round and decode.
+"""Calls of the kernels that round and decode, for tensors of any shape, strides and memory format.
 
-On the CPU these are in C: a tensor is memory, or a matrix whose blocks are tiles (`qtorch._kernels.laws`). On GPUs, and
-on the CPU where a user asks, they are packages: a tensor is an array in which blocks have axes of their own.
+On the CPU kernels are written in C: a tensor is memory, or a matrix whose blocks are tiles (`qtorch._kernels.laws`). On
+GPUs, and on the CPU with QTORCH_KERNELS, they are packages: a tensor is an array in which blocks have axes of their
+own.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from qtorch._rounding.plan import Plan, decoder_for
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
 _RUN = 1 << 12  # elements of channels_last tensors that share a table of indices
-_SMALL = 1024  # elements of a block that a kernel is made for; it reads them once
+_SMALL = 1024  # elements of the largest block for whose size a kernel is compiled; such kernels read a block once
 
-# Which axes of a tensor lie inside of blocks ("r") and which outside ("k"), and sizes of an example; "" has no blocks.
+# Patterns of a tensor's axes, inside of blocks ("r") and outside ("k"), and the sizes of an example. "" has no blocks.
 _EXAMPLES = {
     "": (1 << 20,),
     "r": (1 << 20,),
@@ -55,7 +56,7 @@ _EXAMPLES = {
 def round_on_cpu(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     """Rounds, or encodes, a plain tensor that has elements; None where there is no kernel. See `operations.run`.
 
-    The usual case comes first and in few steps: between a network's operations Python's code has left the caches.
+    The common case comes first and takes few steps: Python code is cold in the CPU's caches between operations.
     """
     if not plan.elementwise:
         return _round_blocks(x, plan, noise)
@@ -75,7 +76,7 @@ def round_on_cpu(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
 
 
 def _round_strided(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
-    """Where nothing depends on indices, memory without gaps is rounded as it is."""
+    """Rounds a tensor with other strides. Unless results depend on indices, memory without gaps is rounded as it is."""
     if noise is not None:
         result = _round_places(x, plan, noise)
         if result is not None:
@@ -109,7 +110,8 @@ def _round_places(x: torch.Tensor, plan: Plan, noise: Noise) -> torch.Tensor | N
 
 @lru_cache(maxsize=256)
 def _places(channels: int, positions: int) -> tuple[int, torch.Tensor]:
-    """How many positions a run has, and the indices of its elements in their order of memory, less the first one."""
+    """The number of positions in a run, and the indices of its elements in memory order, less the first index."""
+    # The longest run that fits the table and divides all positions, so that no run is shorter than the others.
     most = max(1, _RUN // channels)
     count = next(count for count in range(min(most, positions), 0, -1) if positions % count == 0)
     position, channel = (torch.arange(size, dtype=torch.int32, device="cpu") for size in (count, channels))
@@ -121,7 +123,7 @@ def _round_blocks(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     if matrix is None or (kernel := plan.kernels[layout]) is None:
         return None
     function, constants = kernel
-    lanes = x.contiguous()  # blocks are those of indices, not of memory
+    lanes = x.contiguous()  # blocks are ranges of indices, not of memory
     results = [torch.empty_like(lanes, dtype=plan.dtype), *_scales(plan, x)]
     addresses = [] if noise is None else [one.data_ptr() for one in noise]
     addresses += [result.data_ptr() for result in results]
@@ -131,7 +133,7 @@ def _round_blocks(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
 
 
 def _scales(plan: Plan, x: torch.Tensor) -> list[torch.Tensor]:
-    """Memory for the blocks' scales, and for the tensor's scale where there is one."""
+    """Memory for the scales of blocks, and for NVFP4 for the scale of the tensor."""
     if not (plan.program.codes and plan.program.shared):
         return []
     counts = block_counts(tuple(x.shape), plan.number.block_sizes(x.dim()))
@@ -214,7 +216,10 @@ def _stored(dtype: torch.dtype) -> torch.dtype:
 
 
 def _layout(shape: tuple[int, ...], sizes: Sizes) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-    """The pattern of a tensor, its lengths, and those of its blocks if a kernel is made for them; "?" has no kernel."""
+    """The pattern of a tensor, its lengths, and the block's lengths if a kernel is compiled for them.
+
+    The pattern "?" has no kernel.
+    """
     if not 1 < prod(shape) < LIMIT:
         return "?", (), ()
     if not sizes:
@@ -222,13 +227,14 @@ def _layout(shape: tuple[int, ...], sizes: Sizes) -> tuple[str, tuple[int, ...],
     matrix = as_matrix(shape, sizes)
     pattern, lengths = ("?", ()) if matrix is None else _pattern(matrix)
     given = [size for size, length in zip(sizes, shape, strict=True) if size is not None and size <= length]
-    small = len(given) == len(sizes) and prod(given) <= _SMALL  # and the format alone says so
+    # Sizes that follow from the format alone: sizes that follow from a shape would compile a kernel for each shape.
+    small = len(given) == len(sizes) and prod(given) <= _SMALL
     block = tuple(length for kind, length in zip(pattern, lengths, strict=False) if kind == "r")
     return pattern, lengths, block if small else ()
 
 
 def _pattern(matrix: Matrix) -> tuple[str, tuple[int, ...]]:
-    """Which axes lie inside of blocks, and all axes; none has length 1. "?" if blocks do not divide the matrix."""
+    """The pattern of a matrix and the lengths of its axes, without axes of length 1; "?" if blocks do not divide it."""
     if matrix.rows % matrix.block_rows or matrix.columns % matrix.block_columns:
         return "?", ()
     down, across = matrix.counts
@@ -249,7 +255,7 @@ def _outside(pattern: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Law(torch.nn.Module):
-    """The law as a module, of which a kernel is compiled."""
+    """The law as a module, from which a kernel is compiled."""
 
     def __init__(self, program: Program, pattern: str) -> None:
         super().__init__()
@@ -305,7 +311,7 @@ def _sources() -> list[Path]:
 
 
 def example(program: Program, pattern: str, block: tuple[int, ...], device: torch.device) -> packages.Example:
-    """What a kernel for a pattern, and for blocks of these lengths unless there are none, is compiled from."""
+    """The module and arguments of a kernel for a pattern, with fixed blocks of these lengths, or () for any lengths."""
     shape, sizes = _axes(pattern, block)
     arguments = [torch.zeros(shape, dtype=_stored(getattr(torch, program.carrier.name)), device=device)]
     arguments += [torch.zeros(program.count(), dtype=lane_dtype(program.carrier), device=device)]
@@ -333,7 +339,7 @@ def decoder_example(
 
 
 def _axes(pattern: str, block: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, Any]]:
-    """An example's shape, and the sizes that vary: those of blocks only where no lengths are given."""
+    """The shape of an example, and its sizes that vary; the sizes of blocks vary only if `block` is ()."""
     inside = iter(block)
     fixed = [next(inside, None) if kind == "r" else None for kind in pattern or "k"]
     shape = tuple(length or usual for length, usual in zip(fixed, _EXAMPLES[pattern], strict=True))

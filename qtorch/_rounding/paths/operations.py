@@ -1,4 +1,4 @@
-"""The law on tensors, operation by operation: run eagerly, or traced into a program that a compiler sees."""
+"""The law on tensors, operation by operation: run eagerly, or traced into a compiler's program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qcore.random.threefry import Noise, rounding_words
 from qtorch._namespace import FLOATS, Names
 
 DTYPES = {getattr(torch, name): carrier for name, carrier in CARRIERS.items()}
-STORED = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}  # what holds codes of so many bits
+STORED = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}  # the dtype of codes, by their storage in bits
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
@@ -24,12 +24,13 @@ def run(
 ) -> Any:
     """Rounds a tensor of at least one dimension; arguments as for `Program.run` and `rounding_words`.
 
-    Codes of blocks come with their scales' codes, and with the tensor's scale where there is one.
+    For blocks, codes are followed by the codes of the scales, and for NVFP4 by the scale of the tensor.
     """
     word = None
     if noise is not None:
         arange = partial(torch.arange, dtype=torch.int32, device=x.device)
         word = rounding_words(arange, x.shape, noise, Names.materialize)
+        # Words before blocks are split and padded: an element's word follows from its index in the tensor alone.
         word = word.to(lane_dtype(program.carrier)) << (program.carrier.lane_bits - 32)
         word = blocks.split(word, pad)
     lanes = blocks.split(to_lanes(x, program.carrier), pad)
@@ -46,16 +47,16 @@ def run(
 
 
 def join(blocks: Tiles, lanes: torch.Tensor) -> torch.Tensor:
-    """`blocks.merge`, in compiled programs after the blocks are in memory.
+    """`blocks.merge`; in compiled programs the blocks are written to memory first.
 
-    Where the caller's program goes on with a part of the elements, torch 2.13's Inductor splits its loop by the size of
-    the blocks and forgets the last one, if it is smaller.
+    If the caller's program goes on with a part of the elements, torch 2.13's Inductor splits its loop by the size of
+    the blocks and leaves out a smaller last block.
     """
     return blocks.merge(lanes if blocks.tiled == blocks.padded else Names.materialize(lanes))
 
 
 def pad(x: torch.Tensor, missing: tuple[int, ...]) -> torch.Tensor:
-    """Appends so many zeros along each dimension."""
+    """Appends the given number of zeros along each dimension."""
     return torch.nn.functional.pad(x, [length for count in reversed(missing) for length in (0, count)])
 
 
@@ -76,7 +77,7 @@ def from_lanes(bits: torch.Tensor, carrier: Carrier, dtype: torch.dtype) -> torc
 
 
 def scale_dtype(program: Program) -> torch.dtype:
-    """The dtype of the scales of blocks that come with codes."""
+    """The dtype of the scales that are returned with the codes of blocks."""
     return FLOATS[lane_dtype(program.carrier)] if program.float_scales else torch.uint8
 
 
@@ -86,18 +87,18 @@ def result_dtype(program: Program, dtype: torch.dtype) -> torch.dtype:
 
 
 def to_codes(lanes: torch.Tensor, storage: int) -> torch.Tensor:
-    """Codes in integers without a sign, of which torch makes those of more than 8 bits by a view only."""
+    """Codes as unsigned integers. torch makes unsigned integers of more than 8 bits only by a view of signed ones."""
     dtype = STORED[storage]
     return lanes.to(_SIGNED.get(dtype, dtype)).view(dtype)
 
 
 def from_codes(codes: torch.Tensor, lane_bits: int) -> torch.Tensor:
-    """Lanes of codes in integers of any type; what is above the codes does not matter."""
+    """Lanes of codes in integers of any type; bits above the codes are ignored later."""
     return codes.view(_SIGNED.get(codes.dtype, codes.dtype)).to(torch.int32 if lane_bits == 32 else torch.int64)
 
 
 def stored_scales(scales: torch.Tensor, decoding: Decoding) -> torch.Tensor:
-    """Blocks' scales as kernels read them: uint8 codes, or lanes of floats."""
+    """The scales of blocks in the type that kernels read: uint8 codes, or lanes of floats."""
     if decoding.scales != "floats":
         return scales.to(torch.uint8)
     lanes = lane_dtype(decoding.carrier)

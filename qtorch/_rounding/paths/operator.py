@@ -1,8 +1,8 @@
 """Rounding and codes in programs for `torch.compile`: operators, which call the kernels that eager programs call.
 
-Dynamo, autograd and vmap see one call. Inductor then makes a loop of it where that is not slower (`inductor`). If the
-law were traced instead, compilers would take seconds for each Threefry, and Inductor would compute what an operation
-reads again at each of its uses.
+Dynamo, autograd and vmap see one call. Inductor then makes a loop of it where a loop is not slower (`inductor`). If the
+law were traced instead, compilers would take seconds for each Threefry, and Inductor would compute every intermediate
+value again at each of its uses.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def _encode(x: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
 
 
 def _run(coded: bool, x: torch.Tensor, key: Maybe, window: Maybe, *text: str) -> list[torch.Tensor]:
-    """The results of `round_tensor`. A key for each example, which are x's first dimension, has two dimensions."""
+    """The results of `round_tensor`. A key of two dimensions has a row for each example, along x's first dimension."""
     if key is None or window is None:
         noise = None
     elif key.dim() > 1:
         examples = [_run(coded, example, own, window, *text) for example, own in zip(x, key, strict=True)]
-        return [each.contiguous() for each in _stacked(examples)]  # which they may not be together
+        return [each.contiguous() for each in _stacked(examples)]  # stacked strides are not what `_shapes` promised
     else:
         noise = Noise(key, window)
     results = round_tensor(x, _plan(x.dtype, coded, *text), noise, is_plain_tensor(x))
@@ -104,13 +104,14 @@ def _batched_encode(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tup
 
 
 def _batched(operator: Any, count: int, in_dims: tuple[Any, ...], x: torch.Tensor, key: Maybe, *rest: Any) -> Any:
-    """Under vmap an example's random words are those of its own indices, and blocks are its own."""
+    """The operator under vmap: each example is rounded as if alone, with its own indices and blocks."""
     x = _examples(x, in_dims[0], count)
     if key is None:
         return _each(operator, [x], key, *rest)
     key = _examples(key, in_dims[1], count)
     if key.dim() == 2:
         return operator(x, key, *rest)
+    # A vmap inside of a vmap: both dimensions of examples become one.
     flat = operator(x.flatten(0, 1), key.flatten(0, 1), *rest)
     return map_tree(lambda each: each.unflatten(0, x.shape[:2]), flat)
 
@@ -124,7 +125,7 @@ def _batched_decode(
 
 
 def _each(operator: Any, tensors: list[Maybe], *rest: Any) -> Any:
-    """The operator on each example, which are the tensors' first dimension."""
+    """The operator on each example along the tensors' first dimension."""
     columns = [[None] * len(tensors[0]) if one is None else one for one in tensors]  # type: ignore[arg-type]
     return _stacked([operator(*example, *rest) for example in zip(*columns, strict=True)])
 
@@ -134,7 +135,7 @@ def _examples(x: torch.Tensor, axis: int | None, count: int) -> torch.Tensor:
 
 
 def _stacked(examples: list[Any]) -> Any:
-    """The results of examples as one tensor, or as one for each result."""
+    """The results of all examples, stacked: one tensor, or one for each result of the operator."""
     if isinstance(examples[0], torch.Tensor):
         return torch.stack(examples)
     return [torch.stack(each) for each in zip(*examples, strict=True)]
