@@ -1,4 +1,4 @@
-"""The kernels of the affine law: integers from numbers and sums, and back, fake quantization, extremes, observers."""
+"""Kernels of the affine law: quantize, dequantize, requantize, fake quantization, extremes and observers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qtorch._kernels.store import Function, load
 
 
 class AffineTrace(Trace):
-    """The names that the affine law uses of an array namespace, see `qcore.affine.Names`, for values of a kernel."""
+    """The array namespace of the affine law for values of a kernel, see `qcore.affine.Names`."""
 
     def rint(self, x: Value) -> Value:
         return self.note(f"__builtin_rint{'f' if x.dtype == 'float32' else ''}({{}})", x)
@@ -25,7 +25,7 @@ class AffineTrace(Trace):
         return self.binary("/", a, b)
 
     def rounded(self, product: Value) -> Value:
-        return product  # which the compiler is told not to contract
+        return product  # the compiler's options forbid contractions
 
     def dtype(self, x: Value) -> str:
         return x.dtype
@@ -36,7 +36,7 @@ class AffineTrace(Trace):
         return self.value(literal(number, dtype), dtype, CONSTANT)
 
     def minimum(self, a: Value, b: Value) -> Value:
-        return self.note("{0} <= {1} || {0} != {0} ? {0} : {1}", a, b)  # NaN passes
+        return self.note("{0} <= {1} || {0} != {0} ? {0} : {1}", a, b)  # NaN of either operand is the result
 
     def maximum(self, a: Value, b: Value) -> Value:
         nan_passes = " || {0} != {0}" if a.dtype.startswith("float") else ""
@@ -114,7 +114,7 @@ def requantize(dtype: str, storage: str, biased: bool, layout: str) -> Function 
 
 
 def rounding_of_sums(dtype: str, biased: bool, layout: str) -> tuple[Trace, list[Argument], Value]:
-    """The law of `requantize`, what it reads, and its integers."""
+    """The trace of `requantize`, the arrays that it reads, and its integers."""
     parameters = {"weight_scale": "float32"} | ({"bias": "float32"} if biased else {})
     trace, sums, (weight_scale, *bias), arguments = _of_channels(dtype, layout, parameters)
     whole = {"input_scale": "float32", "scale": "float32", "zero_point": "int32"}
@@ -147,7 +147,7 @@ def binary(name: str, storages: tuple[str, str, str], relu: bool) -> Function | 
 
 
 class _Operand(NamedTuple):
-    """What a law reads of a quantized array, in a kernel."""
+    """A quantized array in a kernel, with the attributes that a law reads."""
 
     names: AffineTrace
     values: Value
@@ -160,7 +160,7 @@ _PARAMETERS = {"scale": "float32", "zero_point": "int32"}
 def _of_channels(
     dtype: str, layout: str, parameters: dict[str, str] = _PARAMETERS, lane: str = ""
 ) -> tuple[AffineTrace, Value, list[Value], list[Argument]]:
-    """A trace with elements, and with parameters of the whole ("flat") or of each block."""
+    """A trace with elements, and with parameters of the whole tensor ("flat") or of each block."""
     trace, level, place = AffineTrace(), *((CONSTANT, "0") if layout == "flat" else (BLOCK, "j"))
     arguments = [Argument("x", dtype, ELEMENT), *(Argument(name, kind, level) for name, kind in parameters.items())]
     found = [trace.value(f"{name}[{place}]", kind, level) for name, kind in parameters.items()]
@@ -178,7 +178,7 @@ def _load(trace: Trace, arguments: list[Argument], results: list[Result], layout
 
 @cache
 def straight_through(width: int) -> Function | None:
-    """The kernel of `law.straight_through` for gradients of so many bits.
+    """The kernel of `law.straight_through` for gradients of a width in bits.
 
     A call gives the number of elements, then the addresses of the gradient, the mask and the result.
     """
@@ -203,7 +203,7 @@ def extremes() -> Function | None:
 
 
 class _Settings(NamedTuple):
-    """What `observe` reads of a rule, in the order of memory; the names are those of an AffineInteger."""
+    """The settings of a rule that `observe` reads, in memory order; the names are attributes of `AffineInteger`."""
 
     low: Any
     high: Any
@@ -242,17 +242,18 @@ def observe(averages: bool, scheme: str, layout: str) -> Function | None:
 
 
 def _extremes(trace: Trace, bits: Value, axes: tuple[int, ...]) -> tuple[Value, ...]:
-    """The bits of the least and the greatest float32 number along axes; those of NaN where there is one."""
+    """The bits of the least and the greatest float32 number along axes; the bits of NaN if there is a NaN."""
     rank = _rank(bits)
     return in_order(trace, ~trace.amax(~rank, axes), trace.amax(rank, axes))
 
 
 def in_order(trace: Trace, low: Value, high: Value) -> tuple[Value, ...]:
-    """The bits of the numbers with the least and the greatest rank; those of NaN where there is one."""
+    """The bits of the numbers with the least and the greatest rank; the bits of NaN if there is a NaN."""
     nan = (low < -0x7F800001) | (high > 0x7F800000)
     return tuple(trace.where(nan, 0x7FC00000, _rank(end)) for end in (low, high))
 
 
 def _rank(bits: Value) -> Value:
-    """Integers in the order of the float32 numbers with these bits; or the bits of such integers."""
+    """Integers in the order of the float32 numbers with these bits; applied twice, the bits again."""
+    # Floats are sign and magnitude: negative ones ascend with their numbers once all bits but the sign are flipped.
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)

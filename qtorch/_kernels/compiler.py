@@ -1,4 +1,4 @@
-"""The system's C compiler, and what it compiles for."""
+"""The system's C compiler, its options, and the processor that it compiles for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FLAGS = (
     *("-std=gnu11", "-O3", "-shared", "-fPIC"),
     "-fwrapv",  # sums of random words wrap
     "-ffp-contract=off",  # a product is rounded before it is added to
-    *("-fno-math-errno", "-fno-trapping-math"),  # nobody reads these, and they keep loops from becoming vectors
+    *("-fno-math-errno", "-fno-trapping-math"),  # errno and traps are not used, and would keep loops from vectors
     "-fprefetch-loop-arrays",  # 2^24 elements on a Xeon with AVX-512: a tenth less time; others are as fast
 )
 OPENMP = ("-fopenmp",)
@@ -29,11 +29,11 @@ X86_FLAGS = {  # by torch's names of instruction sets
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "avx512": ("-march=skylake-avx512", "-mprefer-vector-width=512"),
 }
-_QUOTED = 200  # characters of what a compiler says
+_QUOTED = 200  # characters of a compiler's message
 
 
 def compile_library(source: Path, library: Path, threads: Sequence[str]) -> None:
-    """Compiles a file of C, with OPENMP or without.
+    """Compiles a file of C; `threads` are the options for OpenMP, or empty.
 
     Raises:
         RuntimeError: if there is no compiler, or it fails.
@@ -47,14 +47,14 @@ def compile_library(source: Path, library: Path, threads: Sequence[str]) -> None
 
 
 def _first_words(text: str) -> str:
-    """The beginning of what a compiler says of its first error; of all that it says if it calls nothing an error."""
+    """The beginning of a compiler's message from its first error on; from the first line if no line has "error"."""
     lines = [line.strip() for line in text.splitlines()]
     first = next((place for place, line in enumerate(lines) if "error" in line), 0)
     return " ".join(filter(None, lines[first:]))[:_QUOTED]
 
 
 def command(target: Sequence[str], threads: Sequence[str] = OPENMP) -> list[str]:
-    """The compiler and its options, with those that say for which processor, and whether with OpenMP.
+    """The compiler and its options, with the options for the processor and for OpenMP.
 
     Raises:
         RuntimeError: if there is no compiler.
@@ -65,7 +65,7 @@ def command(target: Sequence[str], threads: Sequence[str] = OPENMP) -> list[str]
 
 @cache
 def _added() -> tuple[str, ...]:
-    """The words of QTORCH_CFLAGS, which come last: of options that contradict each other compilers take the last."""
+    """The words of QTORCH_CFLAGS. They come last, because compilers take the last of contradicting options."""
     return tuple(_words("QTORCH_CFLAGS"))
 
 
@@ -92,7 +92,7 @@ def _compiler() -> list[str]:
 
 
 def identity() -> str:
-    """A text that another compiler has not: the programs in its command, where they are, their sizes and times.
+    """A text that differs between compilers: the files of its command, with their sizes and times.
 
     Raises:
         RuntimeError: if there is no compiler.
@@ -105,10 +105,12 @@ def identity() -> str:
 
 
 def thread_options() -> Iterator[tuple[str, ...]]:
-    """The options of kernels on many threads, and those on one if the compiler has no OpenMP; the last is to be used.
+    """The options for kernels on many threads, then those for one thread if the compiler has no OpenMP.
+
+    A caller looks for a kernel with each of them, and compiles with the last.
 
     Raises:
-        RuntimeError: if there is no compiler, or one that compiles nothing.
+        RuntimeError: if there is no compiler, or it fails.
     """
     yield OPENMP
     if not _has_openmp(tuple(_compiler())):
@@ -117,7 +119,7 @@ def thread_options() -> Iterator[tuple[str, ...]]:
 
 @cache
 def _has_openmp(compiler: tuple[str, ...]) -> bool:
-    """Compiles a small program, which takes some hundredths of a second; warns where that has no OpenMP."""
+    """True if a small program with OpenMP compiles (some hundredths of a second); warns if it does not."""
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder) / "try.c", Path(folder) / "try.so"
         source.write_text("#include <omp.h>\nint threads(void) { return omp_get_max_threads(); }\n", encoding="utf-8")
@@ -137,10 +139,10 @@ def _has_openmp(compiler: tuple[str, ...]) -> bool:
 
 @cache
 def target_flags() -> tuple[str, ...]:
-    """What the compiler is told of the processor: the instruction set of `ATEN_CPU_CAPABILITY`, or all it has.
+    """The options for the processor: the instruction set of `ATEN_CPU_CAPABILITY`, or all that the processor has.
 
     Raises:
-        ValueError: if the variable names another set than torch has.
+        ValueError: if the variable names an instruction set that torch does not have.
     """
     chosen = os.environ.get("ATEN_CPU_CAPABILITY") or None
     if platform.machine() not in ("x86_64", "AMD64"):
@@ -154,7 +156,7 @@ def target_flags() -> tuple[str, ...]:
 
 @cache
 def processor() -> str:
-    """What libraries are compiled for, and how, as a text that differs where they may."""
+    """A text that identifies the processor and the compiler's options; a part of the cache's key."""
     return "\n".join((platform.system(), platform.machine(), *target_flags(), *_FLAGS, *_added(), *_processor_lines()))
 
 

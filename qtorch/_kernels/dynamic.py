@@ -22,7 +22,7 @@ GATES = {"lstm": 4, "gru": 3}  # of the laws of recurrent layers
 
 @cache
 def product(biased: bool, form: AffineInteger) -> Function | None:
-    """The kernel of a linear layer of floats whose input becomes integers of a form, of 8 bits without a sign.
+    """The kernel of a linear layer of floats whose input is quantized to unsigned 8-bit integers.
 
     A call gives the numbers of rows, features and outputs, and the addresses of the packed weight, of the scales and
     biases of all outputs (only a kernel that is `biased` reads biases), of the float32 rows, and of the float32
@@ -37,7 +37,7 @@ def product(biased: bool, form: AffineInteger) -> Function | None:
 
 @cache
 def steps(law: str, biased: bool, form: AffineInteger) -> Function | None:
-    """The kernel of all steps of a recurrent layer in one direction, whose hidden states become integers of a form.
+    """The kernel of all steps of a recurrent layer in one direction, whose hidden states are quantized.
 
     A call gives the numbers of steps and of a state's elements, the batch, whether the steps are taken backwards, and
     the addresses of the packed weight of hidden states, of its scales and biases as for `product`, of the int64 numbers
@@ -73,14 +73,14 @@ def steps(law: str, biased: bool, form: AffineInteger) -> Function | None:
 
 
 def _output(trace: AffineTrace, sums: str, scale: str, bias: str) -> Value:
-    """`recurrent.dynamic_output` of what C calls so; without a bias where that is ""."""
+    """`recurrent.dynamic_output` of the variables of C with these names; without a bias if its name is ""."""
     parts = trace.value(sums, "int32", ELEMENT), trace.value("input_scale", "float32", ELEMENT)
     others = [trace.value(text, "float32", ELEMENT) if text else None for text in (scale, bias)]
     return recurrent.dynamic_output(trace, *parts, *others)
 
 
 class _RangeTrace(AffineTrace):
-    """Names for what is quantized by its own range, of which a loop has found the ends."""
+    """The array namespace for arrays that are quantized by their own range; a loop of C has found its ends."""
 
     def extremes(self, x: Value, axes: tuple[int, ...]) -> tuple[Value, ...]:
         ends = [self.value(name, "int32", CONSTANT) for name in ("least", "most")]

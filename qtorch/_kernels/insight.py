@@ -1,4 +1,4 @@
-"""The kernel of statistics, see `insight.c`."""
+"""The kernel that counts the effects of roundings; the loops are in `insight.c`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TEMPLATE = Path(__file__).with_name("insight.c")
 
 @cache
 def statistics(carrier: Carrier, blocks: bool) -> Function | None:
-    """The kernel for numbers of a carrier, with bounds of each element's block, or of all."""
+    """The kernel for numbers of a carrier; `blocks` is true if each element has the bounds of its own block."""
     return load(source(carrier, blocks))
 
 
@@ -68,7 +68,7 @@ def source(carrier: Carrier, blocks: bool) -> str:
 
 
 def _traced(carrier: Carrier, blocks: bool) -> tuple[Effects, PlainEffects]:
-    """What a rounding does to an element, and to one that is plain."""
+    """The effects of a rounding on an element, and the shorter ones on a plain element."""
     trace = Trace()
     lanes = [trace.value(f"{name}[j]", "int32", ELEMENT) for name in ("x", "y")]
     if carrier.padding:
@@ -104,7 +104,7 @@ def _numbers_of_the_law() -> dict[str, object]:
 
 
 def _steps(found: Effects) -> tuple[list[Value], list[str]]:
-    """Values of an element, and C for what is done with them."""
+    """The values of an element, and the statements that count them."""
     steps = [f"keys[j] = {found.number_key.name} | {found.error_key.name} << 16;"]
     steps += [f"flag{i} -= {flag.name};" for i, flag in enumerate(found.flags)]
     steps += [f"most{i} = MAX(most{i}, {one.name});" for i, one in enumerate(found.magnitudes)]
@@ -112,7 +112,7 @@ def _steps(found: Effects) -> tuple[list[Value], list[str]]:
 
 
 def _plain_steps(found: PlainEffects) -> tuple[list[Value], list[str]]:
-    """The same of plain elements. Zeros, and no errors, have all keys of their field: counts need not wait for one."""
+    """`_steps` of plain elements. Zeros take the keys of their field in turn: counts then do not wait for one key."""
     steps = [
         f"special |= {found.special.name};",
         f"underflowed += {found.underflowed.name};",
@@ -132,5 +132,5 @@ def _loop(values: list[Value], steps: list[str]) -> str:
 
 
 def _initializer(weights: np.ndarray) -> str:
-    """Column by column."""
+    """Weights as an initializer of C, column by column."""
     return ", ".join(map(str, weights.T.reshape(-1).tolist()))

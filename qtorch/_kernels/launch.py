@@ -1,13 +1,13 @@
-"""Tensors as what kernels read and write: memory without gaps, at addresses that vectors may have, in one order.
+"""Tensors as memory for kernels: without gaps, at aligned addresses, with dimensions in one order.
 
-Kernels that go through elements know no strides: they read memory from one end to the other. Their results lie in
-memory as those of torch's own operations on the same tensor do. There are two kinds of kernels:
+Kernels of elements have no strides: they read memory from one end to the other. Their results have the strides that
+torch's own operations on the same tensor would return. There are two kinds of kernels:
 
-    C, on the CPU       a function of sizes and addresses, all integers (`source.Kernel`); it refuses another number
+    C, on the CPU       a function of sizes and addresses, all integers (`source.Kernel`); it checks their number
     a package           a function of tensors without gaps; the last ones are results
 
-What calls them says which kernel serves a tensor, and with which parameters: `qtorch._rounding.paths.kernels` for
-rounding and codes, `qtorch._affine.launch` for scales and zero points, namespaces for products and sums.
+The callers choose the kernel and its parameters: `qtorch._rounding.paths.kernels` for rounding and codes,
+`qtorch._affine.launch` for scales and zero points, namespaces for products and sums.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ VECTOR = 16  # bytes, to which packages want tensors aligned
 
 
 def aligned(x: torch.Tensor, to: int = 0) -> torch.Tensor:
-    """x, or a copy where x begins at an odd address; `torch.frombuffer` takes any offset.
+    """x, or a copy if the address of x is not aligned; `torch.frombuffer` takes any offset.
 
     Args:
-        to: what addresses must be a multiple of; by default the size of an element.
+        x: a tensor.
+        to: addresses must be a multiple of this number of bytes; by default the size of an element.
     """
     return x.clone() if x.data_ptr() % (to or x.element_size()) else x
 
 
 def is_dense(x: torch.Tensor) -> bool:
-    """True if x's elements lie in memory without gaps, in any order: results of operations on x have its strides."""
+    """True if x's elements lie in memory without gaps, in any order: torch's results for x then have its strides."""
     return torch.empty_like(x, device="meta").stride() == x.stride()
 
 
 def with_strides_of(x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """A fresh result in the memory format that operations on x keep."""
+    """A fresh result, in the memory format of torch's own results for x."""
     if result.stride() == x.stride():
         return result
     kept = torch.empty_like(x, dtype=result.dtype)
@@ -41,7 +42,7 @@ def with_strides_of(x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 
 
 def memory_order(x: torch.Tensor) -> list[int] | None:
-    """The dimensions from the outermost, as torch lays out results of operations on x; None where none is moved."""
+    """The dimensions from the outermost one, as torch lays out results for x; None if they are in their usual order."""
     if x.is_contiguous():
         return None
     return sorted(range(x.dim()), key=torch.empty_like(x, device="meta").stride, reverse=True)
@@ -58,5 +59,5 @@ def restored(result: torch.Tensor, order: list[int] | None) -> torch.Tensor:
 
 
 def addresses(*tensors: torch.Tensor | None) -> list[int]:
-    """Where tensors begin, for a kernel in C; 0 for None."""
+    """The addresses of tensors, for a kernel in C; 0 for None."""
     return [0 if x is None else x.data_ptr() for x in tensors]

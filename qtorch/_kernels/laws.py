@@ -1,4 +1,4 @@
-"""The kernels of the law: what rounds tensors, and what decodes codes."""
+"""Kernels of the law of rounding: they round and encode tensors, and decode codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qcore.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, Trace, Value
 from qtorch._kernels.source import Argument, Kernel, Result
 from qtorch._kernels.store import Function, address, load
 
-# How a kernel sees a tensor, and along which of its rows (0) and columns (1) there are several elements in a block.
+# The layouts of a tensor in a kernel, and the axes along which a block has several elements: rows (0), columns (1).
 # "flat" and "places" have no blocks, and the elements of "places" are not in the order of their indices. Rows of short
 # blocks become straight code, where tests and remainders of loops would take as long as the vectors.
 WIDTHS = {f"tiles of {width} columns": width for width in (8, 16, 32, 64)}
@@ -26,7 +26,7 @@ _SIZES = {"flat": 1, "places": 7}
 
 
 def layout_of(matrix: Matrix) -> str:
-    """How the kernels of rounding see a tensor with blocks."""
+    """The layout of a tensor with blocks."""
     if matrix.counts == (1, 1):
         return "whole"
     if matrix.block_columns == 1:
@@ -46,7 +46,7 @@ def rounding(program: Program, layout: str) -> Function | None:
 
 @cache
 def rounding_step(program: Program, layout: str) -> int | None:
-    """The same without random words as a step of a program, see `steps.c`."""
+    """The address of `rounding` without random words, as a step of a program; see `steps.c`."""
     return address(rounding_kernel(program, layout).source(), "step")
 
 
@@ -54,19 +54,19 @@ def rounding_step(program: Program, layout: str) -> int | None:
 def decoding(decoding: Decoding, storage: str, layout: str) -> Function | None:
     """The kernel that decodes codes in integers of a dtype.
 
-    A call gives the sizes, then the addresses of the codes, of the constants, of the blocks' scales and of the tensor's
-    as far as there are any, and of the result.
+    A call gives the sizes, then the addresses of the codes, of the constants, of the scales of blocks and of the scale
+    of the tensor (as far as the format has them), and of the result.
     """
     return load(decoding_kernel(decoding, storage, layout).source())
 
 
 @cache
 def following(width: int) -> Function | None:
-    """The kernel that finds what others changed, for elements of so many bits.
+    """The kernel of `qtorch._rounding.many.follow_each`, for elements of a width in bits.
 
-    Where a weight is not what was written to it, its value becomes the weight's; what was written becomes the weights.
-    A call gives the number of elements, then the addresses of values, weights, what was written to these, and again of
-    values and of what was written.
+    Where a weight differs from the number that was written to it, the value becomes the weight; then `written` becomes
+    a copy of the weights. A call gives the number of elements, then the addresses of values, weights and `written`,
+    which are read, and of values and `written`, which are written.
     """
     trace, dtype = Trace(), f"int{width}"
     names = ("value", "weight", "written")
@@ -76,6 +76,7 @@ def following(width: int) -> Function | None:
 
 
 def rounding_kernel(program: Program, layout: str) -> Kernel:
+    """The traced kernel that rounds, or encodes."""
     carrier = program.carrier
     trace, lane, stored = Trace(carrier.name), f"int{carrier.lane_bits}", f"int{carrier.stored_bits}"
     arguments = [Argument("x", stored, ELEMENT), Argument("constants", lane)]
@@ -88,7 +89,7 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
     bits = x << carrier.padding if carrier.padding else x  # 16 bits become the upper end of a lane: one law for both
     given = trace, bits, _constants(trace, program.count(), lane), LAYOUTS[layout]
     found, condition = [program.run(*given, word)], program.usual(*given)
-    if condition is not None and condition.level == BLOCK:  # `block_values` asks, which goes through blocks
+    if condition is not None and condition.level == BLOCK:  # without blocks there is no pass that could ask
         found.append(program.run(*given, word, usual=True))
     reduced, padding = lane, 0
     if program.codes:
@@ -108,6 +109,7 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
 
 
 def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
+    """The traced kernel that decodes."""
     trace, carrier = Trace(), decoding.carrier
     lane, stored = f"int{carrier.lane_bits}", f"int{carrier.stored_bits}"
     arguments = [Argument("codes", storage, ELEMENT), Argument("constants", lane)]
@@ -158,22 +160,22 @@ def _as_tuple(found: Any) -> tuple[Any, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
-# 16-bit numbers in lanes of 32 bits are shifted to the left by their carrier's `padding`. What NVFP4 does with elements
-# to nearest compares, selects and masks them: high bits, without the padding, have the high bits of the same results,
-# and vectors hold twice as many.
+# 16-bit numbers in lanes of 32 bits are shifted to the left by their carrier's `padding`. To nearest, NVFP4 only
+# compares, selects and masks elements. The same operations on the high bits alone, without the padding, have the high
+# bits of the same results, and vectors hold twice as many lanes of 16 bits.
 
 
 class NarrowingError(Exception):
-    """A value of which the high bits need more than those of what it is made of."""
+    """The high bits of a value do not follow from the high bits of its operands."""
 
 
 def halve(trace: Trace, results: Iterable[Value], padding: int) -> list[Value]:
-    """The high bits of results, made of x's. The trace's maxima become maxima of high bits.
+    """The high bits of results, computed from the high bits of x. The trace's maxima become maxima of high bits.
 
     Args:
-        trace: of a law on lanes that are 0 or more where blocks have values of their own.
-        results: elements' lanes.
-        padding: how many low bits of x's lanes are zero.
+        trace: the trace of a law whose values of blocks are not negative.
+        results: the lanes of elements.
+        padding: the number of low bits of x's lanes that are zero.
 
     Raises:
         NarrowingError: if other bits matter; the results and the maxima are then as they were.
@@ -207,7 +209,7 @@ def _high(trace: Trace, value: Any, padding: int) -> Any:
 
 
 def _has_zeros(value: Any, padding: int) -> bool:
-    """True if it is sure that a lane's low bits are zero."""
+    """True if a lane's low bits are zero, by the form of its expression."""
     if not isinstance(value, Value):
         return value & ((1 << padding) - 1) == 0
     match value.pattern, value.parts:

@@ -1,6 +1,6 @@
 """Kernels that Inductor compiles ahead of time: packages of modules, and torch's loader of them.
 
-GPUs have no others. On the CPU they are for who asks: `QTORCH_KERNELS=inductor`.
+All kernels of GPUs are packages. On the CPU `QTORCH_KERNELS=inductor` chooses them in the place of C.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def serve_cpu() -> bool:
     """True if `QTORCH_KERNELS` asks for packages on the CPU, too, in place of kernels in C.
 
     Raises:
-        ValueError: if it says what is not allowed.
+        ValueError: if the variable has a value that is not allowed.
     """
     chosen = os.environ.get("QTORCH_KERNELS") or _CHOICES[0]
     if chosen not in _CHOICES:
@@ -46,12 +46,12 @@ def serve_cpu() -> bool:
 
 
 class Example(NamedTuple):
-    """What a kernel is compiled from.
+    """The module and the arguments from which a kernel is compiled.
 
     Attributes:
-        module: returns what the kernel computes: a tensor, or several.
-        arguments: tensors like those that it will get.
-        dynamic: for each of them which of its sizes vary, as `torch.export.export` takes them.
+        module: returns the results of the kernel, a tensor or several.
+        arguments: tensors with the dtypes and dimensions of later arguments.
+        dynamic: the sizes of each argument that vary, as `torch.export.export` takes them.
     """
 
     module: torch.nn.Module
@@ -62,13 +62,13 @@ class Example(NamedTuple):
 def load(
     name: str, sources: Sequence[Path], device: torch.device, example: Callable[[], Example]
 ) -> Callable[[list[torch.Tensor]], object] | None:
-    """The kernel of a module, from disk or freshly compiled; None, after one warning, where none can be made.
+    """The kernel of a module, from disk or freshly compiled; None, after one warning, if it cannot be compiled.
 
     Args:
-        name: says everything that the example depends on.
+        name: a text that contains everything that the example depends on.
         sources: the files that the module's code depends on.
-        device: where it runs.
-        example: makes the module and its arguments.
+        device: the device of the kernel.
+        example: returns the module and its arguments.
 
     Returns:
         A function of the module's arguments and, after them, memory for its results, which it writes.
@@ -81,7 +81,7 @@ def load(
         with store.folder() as kernels:
             path = kernels.held / name
             if not path.exists():
-                with ThreadPoolExecutor(1) as fresh:  # in which no mode of torch is on: whoever calls may be under some
+                with ThreadPoolExecutor(1) as fresh:  # a new thread, because modes of torch may be on in this one
                     fresh.submit(_compile, example, kernels, name).result()
             return open_package(str(path), -1 if device.index is None else device.index)
     except Exception as error:  # whatever a compiler may raise
@@ -94,7 +94,7 @@ def _chip(device: torch.device) -> str:
 
 
 class _Onto(torch.nn.Module):
-    """A module whose results are written on its last arguments."""
+    """A module that writes its results onto its last arguments."""
 
     def __init__(self, module: torch.nn.Module, inputs: int) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def several(results: Any) -> tuple[torch.Tensor, ...]:
 
 
 def export(example: Example) -> Any:
-    """The exported program of a kernel: it writes its results, those of other shapes than the first argument's flat."""
+    """The exported program of a kernel, which writes its results: flat, but for those of the first argument's shape."""
     module, arguments, dynamic = example
     results = several(module(*(argument.to("meta") for argument in arguments)))
     memory, sizes = [], list(dynamic)
@@ -127,6 +127,6 @@ def export(example: Example) -> Any:
 
 def _compile(example: Callable[[], Example], kernels: store.Folder, name: str) -> None:
     with warnings.catch_warnings(), torch.no_grad(), store.temporary(kernels) as fresh:
-        warnings.simplefilter("ignore")  # Inductor's own, which users can do nothing about
+        warnings.simplefilter("ignore")  # warnings of Inductor about its own work; users cannot act on them
         compile_package(export(example()), str(fresh / name), str(fresh / "output"), OPTIONS)
         os.replace(fresh / name, kernels.held / name)

@@ -30,7 +30,7 @@ PACK, PANELS, BYTES, CHANNELS, WORDS = (
 def sequential(accumulator: Accumulator | None, narrow: bool) -> Function | None:
     """The kernel of a product with a sequential accumulator; None is float64, not rounded.
 
-    `narrow` says that sums in float32 have the same bits, see `qcore.linalg.law.Sums`.
+    With `narrow`, sums are float32; see `qcore.linalg.law.Sums`.
 
     A call gives the lengths of the batch, of m, n and k, and the addresses of a, of b, both float32, of the key (or 0),
     and of the result, in float64.
@@ -51,7 +51,7 @@ def chunked(accumulator: Accumulator | None) -> Function | None:
 
 @cache
 def chunked_step(accumulator: Accumulator | None) -> int | None:
-    """The same without random words as a step of a program, see `steps.c`."""
+    """The address of `chunked` without random words, as a step of a program; see `steps.c`."""
     return address(source_of_chunks(accumulator), "step")
 
 
@@ -108,7 +108,7 @@ def with_panels(template: Path, fields: dict[str, str]) -> str:
     return Template(template.read_text(encoding="utf-8")).substitute(fields)
 
 
-MOST_AXES = 64  # of what is summed, as in `sums.c`
+MOST_AXES = 64  # dimensions of an array that is summed, as in `sums.c`
 
 
 @cache
@@ -123,7 +123,7 @@ def tree_sums() -> Function | None:
 
 @cache
 def tree_sums_step() -> int | None:
-    """The same as a step of a program, see `steps.c`."""
+    """The address of `tree_sums` as a step of a program; see `steps.c`."""
     return address(_plain(SUMS), "step")
 
 
@@ -139,7 +139,7 @@ def sums_by_index() -> Function | None:
 
 @cache
 def steps() -> Function | None:
-    """What runs a program: a call gives its address, and those of arrays, see `steps.c`."""
+    """The function that runs a program: a call gives its address, and the addresses of arrays; see `steps.c`."""
     return load(_plain(STEPS))
 
 
@@ -155,13 +155,13 @@ def source(accumulator: Accumulator | None, narrow: bool) -> str:
 
 
 def source_of_chunks(accumulator: Accumulator | None) -> str:
-    """The same of `chunked`."""
+    """The C of `chunked`."""
     chunks = {"chunks": 0 if accumulator is None else 1}
     return Template(CHUNKS.read_text(encoding="utf-8")).substitute(_fields(accumulator, False, 2) | chunks)
 
 
 def _fields(accumulator: Accumulator | None, narrow: bool, chains: int) -> dict[str, Any]:
-    """What both templates have."""
+    """The fields of both templates, `product.c` and `chunks.c`."""
     words = 0
     if accumulator is not None and accumulator.stochastic:
         words = 4 if accumulator.random_bits <= MOST_HALF_BITS else 1
@@ -177,7 +177,7 @@ def _fields(accumulator: Accumulator | None, narrow: bool, chains: int) -> dict[
 
 
 def _words(chains: int) -> str:
-    """What draws random words of several counters side by side, in C."""
+    """C that draws the random words of several counters side by side."""
     trace = Trace()
     counters = [trace.value(name, "int32", ELEMENT) for name in ("key0", "key1", "high[0]", "low[0]")]
     words = threefry(counters[0], counters[1], counters[2], counters[3], rotate=partial(trace.note, "turned({}, {})"))
@@ -189,20 +189,20 @@ def _words(chains: int) -> str:
 
 
 def _of_chain(line: str, chain: int) -> str:
-    """A line of the first chain as that of another one, which has variables and results of its own."""
+    """A line of the first chain, rewritten for the variables and results of another chain."""
     return re.sub(r"\bv(\d+)", rf"v\1_{chain}", line).replace("[0]", f"[{chain}]")
 
 
 def _truncates(accumulator: Accumulator | None) -> bool:
-    """True if sums in float32 are to be rounded toward zero."""
+    """True if the processor should round sums in float32 toward zero."""
     return accumulator is not None and FloatRule(accumulator).may_truncate
 
 
 def _rounded(accumulator: Accumulator | None, narrow: bool) -> tuple[list[str], list[str]]:
-    """What comes before loops, and what declares `rounded`, from total, term, and where words are read `drawn`."""
+    """The statements before the loops, and those that declare `rounded` from `total`, `term` and the word `drawn`."""
     trace, dtype = Trace(), "float32" if narrow else "float64"
     total, term = (trace.value(name, dtype, ELEMENT) for name in ("total", "term"))
-    sums = total + term + 0.0
+    sums = total + term + 0.0  # a sum of zeros is +0, whatever their signs
     if accumulator is None or not accumulator.rounds:
         result = sums
     elif narrow:
@@ -222,7 +222,7 @@ def _rounded(accumulator: Accumulator | None, narrow: bool) -> tuple[list[str], 
 
 
 def _word(trace: Trace, accumulator: Accumulator, masked: bool) -> Value | None:
-    """A random word of 31 bits, of which only the leading ones are left if it is masked; None if there is none."""
+    """A random word of 31 bits, with only its leading bits if it is masked; None for accumulators without words."""
     if not accumulator.stochastic:
         return None
     drawn = trace.value("drawn", "int32", ELEMENT)

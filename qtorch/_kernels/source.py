@@ -1,13 +1,13 @@
-"""C for a traced law: what `kernel.c` does once, for each run of elements, each block and each element.
+"""C for a traced law: the statements that fill the template `kernel.c`, for each run, block and element.
 
-Its passes over a tensor:
+The passes of a kernel over a tensor:
 
-    reduce_tensor      maxima of the whole tensor            tensor_values      what follows from them
-    reduce_blocks      maxima of each block                  block_values       what follows from them
+    reduce_tensor      maxima of the whole tensor            tensor_values      values that follow from these maxima
+    reduce_blocks      maxima of each block                  block_values       values that follow from these maxima
     elements           the results
 
-A pass computes anew what it needs of the values of its own level: that takes less time than memory for them would.
-Values of lower levels are handed to it.
+Every pass computes the values of its own level again: that takes less time than reading them from memory would. Values
+of lower levels are kept in memory for it ("handed"). docs/one-kernel.md shows the whole C of one kernel.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ VALUES = Path(__file__).with_name("values.h")
 
 
 class Argument(NamedTuple):
-    """An array that a kernel reads: with an entry for each element or block, or of any size where `level` is CONSTANT.
+    """An array that a kernel reads: with an entry for each element or block, or of any size if `level` is CONSTANT.
 
-    The text of its values is `name[j]`, or `name[3]` where it has no entry for each.
+    The text of its values is `name[j]`, or for CONSTANT an entry such as `name[3]`.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Argument(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A value that a kernel writes, and the type of what it writes."""
+    """A value that a kernel writes, and the type of the array that it is written to."""
 
     name: str
     value: Value
@@ -45,21 +45,21 @@ class Result(NamedTuple):
 
 @dataclass
 class Kernel:
-    """A traced law, and what it reads and writes.
+    """A traced law, and the arrays that it reads and writes.
 
     Attributes:
-        trace: its values.
-        arguments, results: in the order in which a call gives their addresses, after the sizes.
-        sizes: how many a call gives: 1, the number of elements; 4, the rows and columns of the tensor as a matrix and
-            of its blocks; or 7, with the three of `Call` in `kernel.c` that say how indices grow.
+        trace: the values of the law.
+        arguments, results: the arrays, in the order in which a call gives their addresses, after the sizes.
+        sizes: the number of sizes in a call: 1, the number of elements; 4, the rows and columns of the tensor as a
+            matrix and of its blocks; or 7, with the three of `Call` in `kernel.c` for the growth of indices.
         columns: true if blocks are one column wide, so that neighbours belong to different blocks.
-        staged: true if bytes are widened, and narrowed, for a whole chunk at a time: the values of a vector of them
-            need more registers than there are, and the run of a block may be shorter.
+        staged: true if bytes are widened, and narrowed, for a whole chunk at a time. A vector of bytes would need more
+            registers for its lanes than there are, and the run of a block may be shorter than the vector.
         lane: the dtype of maxima.
-        width: the columns of a block, where the compiler is told; else 0.
-        padding: how far maxima are shifted to the left when they are read, if passes over elements reduce high halves.
-        usual: the same kernel with fewer operations, for tensors of which all blocks are usual; it has the same maxima.
-        condition: of a kernel for usual blocks, 1 for those that are, else 0.
+        width: the columns of a block if the kernel is compiled for this width, else 0.
+        padding: the shift of maxima to the left when they are read, if passes over elements reduce high halves.
+        usual: a second version with fewer operations, for tensors whose blocks are all usual; it has the same maxima.
+        condition: the value of a block that is 1 if the block is usual, else 0; in the second version only.
     """
 
     trace: Trace
@@ -81,6 +81,7 @@ class Kernel:
             marked: whether comments say which name in the template stood for the lines that follow, as `docs` show it.
         """
         passes, *_ = every = [_Passes(one) for one in (self, self.usual) if one]
+        # Both versions share the pass that hands values of the tensor, so each must find the values of both.
         handed = {value.name: value for one in every for value in one.tensor_handed}
         for one in every:
             one.tensor_handed = list(handed.values())
@@ -88,7 +89,7 @@ class Kernel:
         results = (_filled("results.c", one.results(end), marked) for one, end in ends)
         lines = {
             "values": [VALUES.read_text(encoding="utf-8")],
-            "definitions": passes.definitions(max(len(one.block_handed) for one in every)),
+            "definitions": passes.definitions(max(len(one.block_handed) for one in every)),  # memory for either version
             **passes.loop("reduce_tensor", [one.operands[0] for one in passes.tensor_maxima]),
             **passes.loop("reduce_blocks", [one.operands[0] for one in passes.block_maxima]),
             "results": list(results),
@@ -109,18 +110,18 @@ def _filled(template: str, lines: dict[str, list[str]], marked: bool) -> str:
 
 
 class _Passes:
-    """The statements of a kernel's passes: for each name of the template, the lines of C that stand for it.
+    """The statements of a kernel's passes: for each name in the template, the lines of C that replace it.
 
     Attributes:
-        tensor_maxima, block_maxima: in the order of their places in memory.
-        tensor_handed, block_handed: the values that later passes get, in the same way.
+        tensor_maxima, block_maxima: the maxima, in the order of their places in memory.
+        tensor_handed, block_handed: the values that later passes read, in the order of their places in memory.
     """
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.tensor_maxima = [one for one in kernel.trace.maxima if one.level == TENSOR]
         self.block_maxima = [one for one in kernel.trace.maxima if one.level == BLOCK]
-        # What a pass reads of a lower level must have been kept for it; values of its own level it computes anew.
+        # Which values of lower levels each pass reads decides what the passes before it write to memory.
         elements = needed(kernel.values(ELEMENT), ELEMENT)
         reduced = needed([one.operands[0] for one in self.block_maxima], ELEMENT)
         self.block_handed = [value for value in elements if value.level == BLOCK]
@@ -129,6 +130,7 @@ class _Passes:
         self.tensor_handed = [value for value in elements + reduced + blocks if value.level == TENSOR]
 
     def definitions(self, block_handed: int) -> list[str]:
+        """The numbers and types of the kernel, as macros: the template's `#if` and array sizes read them."""
         kernel = self.kernel
         names = [one.name for one in (*kernel.arguments, *kernel.results)]
         numbers = {
@@ -182,7 +184,7 @@ class _Passes:
         }
 
     def _each(self, targets: Iterable[Value]) -> list[str]:
-        """What is computed for each element on the way to some values."""
+        """The statements that compute some values of an element, without the reading of arrays."""
         found = []
         for value in needed(targets, ELEMENT):
             if value.level == ELEMENT:
@@ -193,7 +195,7 @@ class _Passes:
         return found
 
     def _in_pairs(self, value: Value) -> list[str]:
-        """An operation on the pairs of a run: its operands are written to memory, and its results over the last one."""
+        """An operation on pairs of lanes: one loop writes its operands to memory, another its results over the last."""
         rooms = [f"with_{value.name}_{one.name}" for one in value.operands[:-1]] + [f"pairs_{value.name}"]
         written = [f"{room}[j] = {one.name};" for room, one in zip(rooms, value.operands, strict=True)]
         pragmas, loop = ["#pragma GCC ivdep", "#pragma GCC unroll 1"], "for (int32_t j = 0; j < {}; ++j) {{"
@@ -206,10 +208,11 @@ class _Passes:
         return ["#if PAIRS", *lines, "#endif"]
 
     def _is_staged(self, one: Argument | Result) -> bool:
+        """True if a chunk of an array is widened to lanes before the loops, or narrowed after them."""
         return self.kernel.staged and one.dtype in ("int8", "uint8")
 
     def _elements(self, one: Argument | Result) -> str:
-        """Where the run's elements are."""
+        """The pointer to a run's elements: into the array, or into its widened chunk."""
         if not self._is_staged(one):
             return self._array(one, "at + (begin - from)")
         return f"LANE* const {one.name} = wide_{one.name} + (begin - from);"
@@ -244,6 +247,7 @@ class _Passes:
         return [f"{one.name}[j] = ({kind}){one.value.name};" for one, kind in zip(found, types, strict=True)]
 
     def _reduce(self, name: str, targets: list[Value], run: list[str], each: list[str], end: list[str]) -> None:
+        """Adds the statements of maxima to the parts of a pass."""
         for index, value in enumerate(targets):
             of_blocks = f"(LANE*)(maxima + {index} * stride * SLOT) + block"
             place = of_blocks if name == "reduce_blocks" else f"(LANE*)maxima + {index}"
@@ -256,6 +260,7 @@ class _Passes:
                 end.append(f"*({place}) = m{index};")
 
     def tensor_values(self) -> list[str]:
+        """The values of the whole tensor: computed once from its maxima, then handed or written as results."""
         values = needed(self.tensor_handed + self.kernel.values(TENSOR), TENSOR)
         maxima = {
             one.name: self._maximum(f"((const LANE*)maxima)[{index}]") for index, one in enumerate(self.tensor_maxima)
@@ -270,9 +275,11 @@ class _Passes:
         return lines
 
     def results(self, suffix: str) -> dict[str, list[str]]:
+        """The lines of `results.c`, whose functions end with the suffix."""
         return {"suffix": [suffix], **self.loop("elements", self.kernel.values(ELEMENT)), **self.block_values()}
 
     def block_values(self) -> dict[str, list[str]]:
+        """The values of blocks: computed from their maxima, then handed or written as results."""
         values, condition = needed(self.block_targets, BLOCK), self.kernel.condition
         read = [one for one in self.kernel.arguments if one.level == BLOCK]
         written = [one for one in self.kernel.results if one.value.level == BLOCK]
@@ -294,7 +301,7 @@ class _Passes:
         return f"{text} << {self.kernel.padding}" if self.kernel.padding else text
 
     def _constants(self, values: Iterable[Value]) -> list[str]:
-        """The values that are the same for all that a pass goes through."""
+        """The statements before the loops of a pass: values that are equal for all of its elements or blocks."""
         lines = [self._array(one, "0") for one in self.kernel.arguments if one.level == CONSTANT]
         for value in values:
             if value.level == CONSTANT:

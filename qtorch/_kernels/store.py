@@ -1,4 +1,4 @@
-"""Compiled kernels on disk, by what they are compiled from; processes share them and may die at any moment."""
+"""Compiled kernels on disk, named by a hash of their source; processes share them and may die at any moment."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ T = TypeVar("T")
 Function = Callable[..., object]  # of sizes and addresses, see `source.Kernel`
 
 _LENGTH = 32  # hexadecimal digits of a hash that are in a name
-_ABANDONED = 3600  # seconds after which a temporary folder is that of a process that died
+_ABANDONED = 3600  # seconds after which a temporary folder is taken for the rest of a process that died
 
-_one_at_a_time = threading.Lock()  # other processes are not waited for
+_one_at_a_time = threading.Lock()  # among threads; two processes may compile the same kernel, and either file is good
 
 
 def _forget_lock() -> None:
@@ -41,16 +41,16 @@ if hasattr(os, "register_at_fork"):
 
 
 def load(source: str) -> Function | None:
-    """The function of a kernel in C, from disk or freshly compiled; None, after a warning, where none can be made.
+    """The function of a kernel in C, from disk or freshly compiled; None, after a warning, if it cannot be compiled.
 
     Raises:
-        ValueError: if an environment variable says what is not allowed.
+        ValueError: if an environment variable has a value that is not allowed.
     """
     return _from_library(source, _function)
 
 
 def address(source: str, name: str) -> int | None:
-    """Where a function of a kernel lies, for others in C; None and Raises as for `load`."""
+    """The address of a function of a kernel, for callers in C; None and Raises as for `load`."""
     return _from_library(source, lambda library: ctypes.cast(library[name], ctypes.c_void_p).value)
 
 
@@ -64,7 +64,7 @@ def _from_library(source: str, read: Callable[[ctypes.CDLL], T]) -> T | None:
 
 
 def warn_of_no_kernel(device: str, error: Exception) -> None:
-    """Says why there is no kernel: first what a compiler said."""
+    """Warns that there is no kernel, and why; the compiler's message comes first."""
     words = str(error) if type(error) in (OSError, RuntimeError) else f"{type(error).__name__}: {error}"
     warn(
         f"qtorch has no kernel for {device}: {words[:600]}. It runs operation by operation, which is slower and has "
@@ -77,8 +77,8 @@ class Folder(NamedTuple):
     """The folder for kernels while it is open.
 
     Attributes:
-        path: as other processes find it.
-        held: the same by its descriptor: whatever is at `path` meanwhile, this is the folder that was checked.
+        path: the folder's path for other processes.
+        held: the path by the open descriptor: the folder that was checked, even if `path` is replaced meanwhile.
     """
 
     path: Path
@@ -86,10 +86,10 @@ class Folder(NamedTuple):
 
 
 def cache_root() -> Path:
-    """Where compiled kernels are kept: `QTORCH_CACHE_DIR`, or a folder of the user's caches.
+    """The folder of compiled kernels: `QTORCH_CACHE_DIR`, or a folder among the user's caches.
 
     Raises:
-        RuntimeError: if nothing says where the user's files are.
+        RuntimeError: if the user has no home folder.
     """
     if chosen := os.environ.get("QTORCH_CACHE_DIR"):
         return Path(os.path.abspath(_with_home(chosen)))
@@ -111,7 +111,7 @@ def _with_home(path: str) -> str:
 
 @contextlib.contextmanager
 def folder() -> Iterator[Folder]:
-    """The open folder for kernels, the user's alone; one for this process, after a warning, where there is none."""
+    """The open folder for kernels, private to the user; if there is none, a folder of this process, after a warning."""
     with contextlib.ExitStack() as stack:
         try:
             found = stack.enter_context(_opened(cache_root() / "kernels"))
@@ -133,6 +133,8 @@ def _opened(path: Path) -> Iterator[Folder]:
     if not hasattr(os, "getuid"):  # Windows, which opens no folders and has other permissions
         yield Folder(path, path)
         return
+    # Opened before it is checked, and used by its descriptor: a library that is loaded runs with the user's rights, so
+    # nobody may exchange the folder between the check and the use.
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if not _is_ours(os.fstat(descriptor)):
@@ -148,7 +150,7 @@ def _opened(path: Path) -> Iterator[Folder]:
 
 
 def make_private(path: Path) -> None:
-    """Makes a folder and its parents where they are missing, whatever the umask is for the user alone."""
+    """Makes a folder and its missing parents with rights for the user alone, whatever the umask is."""
     for one in (*reversed(path.parents), path):
         if not one.exists():
             one.mkdir(0o700, exist_ok=True)
@@ -163,7 +165,7 @@ def _is_ours(status: os.stat_result) -> bool:
 
 @cache
 def _clear_abandoned(path: Path) -> None:
-    """Removes what killed compilers left: once in a process."""
+    """Removes the files of killed compilers; once in a process."""
     for one in path.glob("tmp*"):
         with contextlib.suppress(OSError):  # others clear it as well
             if time.time() - one.stat().st_mtime > _ABANDONED:
@@ -172,9 +174,9 @@ def _clear_abandoned(path: Path) -> None:
 
 @contextlib.contextmanager
 def temporary(kernels: Folder) -> Iterator[Path]:
-    """A fresh folder inside that of kernels, as other processes find it.
+    """A fresh folder inside the folder of kernels, by its path for other processes.
 
-    It is not a `TemporaryDirectory`: a child forked meanwhile would remove that when it ends.
+    It is not a `TemporaryDirectory`: a child process forked meanwhile would remove it at its own end.
     """
     path = kernels.path / Path(tempfile.mkdtemp(dir=kernels.held)).name
     try:
@@ -196,12 +198,12 @@ def is_whole(library: Path) -> bool:
 def _kept_or_compiled(kernels: Folder, source: str, read: Callable[[ctypes.CDLL], T]) -> T:
     try:
         made_by = compiler.identity()
-    except RuntimeError:  # no compiler: those of any will do
+    except RuntimeError:  # no compiler: kernels that any compiler made will do
         made_by = None
     for threads in compiler.thread_options():
         first = _hash(f"{compiler.processor()}\n{threads}\n{source}")
         for library in kernels.held.glob(f"{first}-{'*' if made_by is None else _hash(made_by)}-*.so"):
-            with contextlib.suppress(OSError, AttributeError):  # which is then compiled again
+            with contextlib.suppress(OSError, AttributeError):  # a file that does not load is compiled again
                 if is_whole(library):
                     return read(ctypes.CDLL(str(library)))
             library.unlink(missing_ok=True)
@@ -224,6 +226,7 @@ def _compile(source: str, kernels: Folder, name: str, threads: tuple[str, ...]) 
         text.write_text(source, encoding="utf-8")
         compiler.compile_library(text, compiled, threads)
         compiled.chmod(0o700)
+        # Renaming is atomic: other processes see no file, or all of it. The name ends with the content's hash.
         library = kernels.held / f"{name}-{hashlib.sha256(compiled.read_bytes()).hexdigest()[:_LENGTH]}.so"
         os.replace(compiled, library)
     return library
@@ -236,11 +239,11 @@ class _Method(ctypes.Structure):
 
 
 _METH_FASTCALL = 0x80
-_methods: list[_Method] = []  # which Python's functions point to
+_methods: list[_Method] = []  # kept for ever: Python's function objects point into them
 
 
 def _function(library: ctypes.CDLL) -> Function:
-    """The function of a library, as one of Python's own: calls through ctypes take several times as long."""
+    """The function of a library as a built-in function of Python: calls through ctypes take several times as long."""
     call = library.call_from_python
     method = _Method(b"kernel", ctypes.cast(call, ctypes.c_void_p), _METH_FASTCALL)
     _methods.append(method)
@@ -252,8 +255,8 @@ def _function(library: ctypes.CDLL) -> Function:
 def with_threads_of_torch(library: ctypes.CDLL, function: Function) -> Function:
     """A function that runs on as many threads as torch does.
 
-    Where the library's OpenMP is not torch's (clang's beside gcc's), `torch.set_num_threads` does not reach it: then it
-    is told their number before each call.
+    If the library has another OpenMP than torch (clang's beside gcc's), `torch.set_num_threads` does not reach it, and
+    the number is set before each call.
     """
     try:
         own = ctypes.cast(library.omp_get_max_threads, ctypes.c_void_p).value
