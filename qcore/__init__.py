@@ -1,6 +1,6 @@
 """Number formats, the rounding law and random bits, framework-agnostic; runs by itself on NumPy arrays.
 
-`qcore.affine`, `qcore.insight` and `qcore.reproducible` are imported when they are first used.
+`qcore.affine`, `qcore.insight`, `qcore.reproducible` and `qcore.testing` are imported when they are first used.
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.names import NAMED, p3109
 from qcore.formats.number import Number
 from qcore.formats.posit import Posit
-from qcore.formats.text import parse
+from qcore.formats.text import parse, register_format
 from qcore.law.rounding import Rounding
 from qcore.lazy import subpackages
 from qcore.linalg import Accumulator, Hadamard, Operand, Product, Scale
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qcore import affine as affine
     from qcore import insight as insight
     from qcore import reproducible as reproducible
+    from qcore import testing as testing
 
 __all__ = [
     "NAMED",
@@ -55,7 +56,8 @@ __all__ = [
     "pack",
     "parse",
     "quantize",
+    "register_format",
     "unpack",
 ]
 
-__getattr__, __dir__ = subpackages(__name__, ("affine", "insight", "reproducible"))
+__getattr__, __dir__ = subpackages(__name__, ("affine", "insight", "reproducible", "testing"))

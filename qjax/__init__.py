@@ -1,7 +1,7 @@
 """Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch).
 
-`qjax.insight`, `qjax.linalg`, `qjax.nnx`, `qjax.optim`, `qjax.quantization`, `qjax.recipes` and
-`qjax.reproducible` are imported when they are first used.
+`qjax.insight`, `qjax.linalg`, `qjax.nnx`, `qjax.optim`, `qjax.quantization`, `qjax.recipes`,
+`qjax.reproducible` and `qjax.testing` are imported when they are first used.
 `qjax.optim` needs optax and `qjax.nnx` needs flax.
 """
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qjax import quantization as quantization
     from qjax import recipes as recipes
     from qjax import reproducible as reproducible
+    from qjax import testing as testing
 
 # Subpackages are not in it: `from qjax import *` must not replace a program's `nnx` and `optim`.
 __all__ = ["block_quantize", "fixed_point_quantize", "float_quantize", "quantizer"]
@@ -31,5 +32,5 @@ __all__ += qcore.__all__
 
 __getattr__, __dir__ = subpackages(
     __name__,
-    ("insight", "linalg", "nnx", "optim", "quantization", "recipes", "reproducible"),
+    ("insight", "linalg", "nnx", "optim", "quantization", "recipes", "reproducible", "testing"),
 )

@@ -1,7 +1,7 @@
 """Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax).
 
-`qtorch.insight`, `qtorch.linalg`, `qtorch.nn`, `qtorch.optim`, `qtorch.quantization`, `qtorch.recipes` and
-`qtorch.reproducible` are imported when they are first used.
+`qtorch.insight`, `qtorch.linalg`, `qtorch.nn`, `qtorch.optim`, `qtorch.quantization`, `qtorch.recipes`,
+`qtorch.reproducible` and `qtorch.testing` are imported when they are first used.
 """
 
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qtorch import quantization as quantization
     from qtorch import recipes as recipes
     from qtorch import reproducible as reproducible
+    from qtorch import testing as testing
 
 # Subpackages are not in it: `from qtorch import *` must not replace a program's `nn` and `optim`, which are torch's.
 __all__ = ["block_quantize", "fixed_point_quantize", "float_quantize", "quantizer"]
@@ -31,5 +32,5 @@ __all__ += qcore.__all__
 
 __getattr__, __dir__ = subpackages(
     __name__,
-    ("auto_low", "insight", "linalg", "nn", "optim", "quantization", "recipes", "reproducible"),
+    ("auto_low", "insight", "linalg", "nn", "optim", "quantization", "recipes", "reproducible", "testing"),
 )

@@ -36,7 +36,9 @@ ALLOWED = {
     "qcore/formats/text.py: FormatTexts.write": "the same",
     "qcore/formats/text.py: FormatTexts.name_of_dtype": "the same",
     "qcore/reproducible/binding.py: cls": "a package's class gets its functions while it is made",
-    "qcore/formats/text.py: _KINDS": "a kind of text is registered by the module that defines the kind",
+    "qcore/formats/text.py: _KINDS": "a kind of text is registered by the module that defines the kind. A ContextVar "
+    "does not reach threads of torch's engine and of data loaders, and compiled programs outlive a context",
+    "qcore/formats/text.py: _NUMBER_KINDS": "the same",
     "qcore/formats/text.py: _KIND_OF": "the same",
     "qjax/_models.py: _UNNAMED": "a class is registered where it is defined",
     "qtorch/reproducible/modules/registry.py: DEFINED": "filled by decorators of the functions that it names",

@@ -22,9 +22,11 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple
+from threading import Lock
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 from qcore.arguments import MOST_QUOTED, quoted
 from qcore.formats.affine import AffineInteger
@@ -37,6 +39,7 @@ from qcore.formats.posit import Posit
 from qcore.formats.spellings import MEANINGS, likely_meanings
 from qcore.law.tiles import block_text
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[+-]?[0-9]{1,4000}|\.\.\.|\S")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _WORD = re.compile(r"\w+")
@@ -195,8 +198,11 @@ class Reader:
         """The error at an unknown or ambiguous name; what it may mean comes first."""
         nearest = likely_meanings(name) if name not in _KINDS or name in MEANINGS else []
         hint = f"{name} may mean {' or '.join(nearest)}; " if nearest else ""
-        allowed = f"{', '.join(map(_signature, kinds))}, and the names {', '.join(NAMED)}"
-        return self.error(f"{hint}allowed here are {allowed}", start)
+        allowed = (
+            f"{', '.join(map(_signature, list(kinds)))}, and the names {', '.join(NAMED)}"  # a list: threads add kinds
+        )
+        own = "; a format of your own is read in a process that called register_format" if self.token == "(" else ""
+        return self.error(f"{hint}allowed here are {allowed}{own}", start)
 
     def _made(self, make: Callable[..., Any], values: dict[str, Any], positions: dict[str, int], start: int) -> Any:
         """Calls a function with the arguments that were read; its errors point at the argument that they name."""
@@ -226,7 +232,7 @@ class Reader:
 
     def _parameter(self, free: list[str]) -> str:
         """A parameter and its equality sign."""
-        parameter = _QPYTORCH_NAMES.get(self.token, self.token)
+        parameter = self.token if self.token in free else _QPYTORCH_NAMES.get(self.token)
         if parameter not in free:
             raise self.error(f"allowed here are {', '.join(free)}")
         self.next()
@@ -312,9 +318,93 @@ _QPYTORCH_NAMES = {  # of classes and arguments, as QPyTorch prints them
 }
 
 
+_REGISTERING = Lock()
+
+
 def register(name: str, kind: Kind) -> None:
     """Adds a kind whose class is defined on a higher floor than formats."""
     _KINDS[name], _KIND_OF[kind.make] = kind, name
+
+
+def register_format(name: str, kind: type[Number]) -> None:
+    """Gives the formats of a class of your own a text, which `parse` and all functions of the three packages take.
+
+    The text is the name with the class's fields: "name(8,3,signed=False)". Compiled programs and JAX find formats by
+    their text, so a class is registered before its formats are used there. Call this in the module that defines the
+    class, once for each process: other processes read such a text only after they import that module, as pickle does.
+    A name stays with its class until the process ends, because programs that were compiled for a text outlive a call.
+    It is safe to call from several threads.
+
+    Args:
+        name: letters, digits and underscores; not the name or a spelling of another format.
+        kind: a subclass of `Number`, a dataclass with frozen=True, whose fields are int, bool, formats, or
+            Literal["one", "other"] for words; each may also be None.
+
+    Returns:
+        None.
+
+    Raises:
+        TypeError: if kind is no such class, or a field has another type.
+        ValueError: if the name is not allowed, or belongs to another class.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Halves(Number):
+        ...     "Integers and halves of a width."
+        ...     width: int
+        ...     def reduce(self, carrier):
+        ...         return FixedPoint(self.width, 1).reduce(carrier)
+        >>> register_format("halves", Halves)
+        >>> parse("halves(6)"), Halves(8).text
+        (Halves(width=6), 'halves(8)')
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(f"name={quoted(name)}; allowed are letters, digits and underscores")
+    new = _kind_of_class(kind)
+    with _REGISTERING:
+        owner = _KINDS[name].make if name in _KINDS else None
+        taken = name in _QPYTORCH_NAMES or name.lower() in (*NAMED, *MEANINGS)
+        if taken or owner not in (None, kind):
+            raise ValueError(
+                f"name={quoted(name)} belongs to another format; allowed is a name that means nothing yet, or a new "
+                "process if the class was changed: compiled programs may have the old one"
+            )
+        if _KIND_OF.get(kind, name) != name:
+            raise ValueError(f"name={quoted(name)}; allowed for {kind.__name__} is {_KIND_OF[kind]}, its name so far")
+        _NUMBER_KINDS[name], _KINDS[name], _KIND_OF[kind] = new, new, name
+
+
+def _kind_of_class(kind: Any) -> Kind:
+    """The kind of texts that stand for a dataclass of formats: its fields are the parameters."""
+    frozen = isinstance(kind, type) and is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    if not frozen or not issubclass(kind, Number) or kind.__eq__ is object.__eq__:
+        raise TypeError(f"kind={quoted(kind)}; allowed is a subclass of Number that is a dataclass with frozen=True")
+    hints = get_type_hints(kind)
+    given = [field for field in fields(cast(Any, kind)) if field.init]
+    required = sum(field.default is MISSING and field.default_factory is MISSING for field in given)
+    return Kind(kind, {field.name: _reader(field.name, hints[field.name]) for field in given}, *(required,) * 3)
+
+
+def _reader(field: str, hint: Any) -> Callable[[Reader], Any]:
+    """The function that reads a field's value, by its type."""
+    types = [
+        one for one in (get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)) if one is not NoneType
+    ]
+    read = None
+    if len(types) == 1:
+        words = get_args(types[0]) if get_origin(types[0]) is Literal else ()
+        if words and all(isinstance(word, str) and _NAME.fullmatch(word) for word in words):
+            read = choice(words)
+        elif isinstance(types[0], type):
+            read = _flag if types[0] is bool else _int if types[0] is int else None
+            read = Reader.number if issubclass(types[0], Number) else read
+    if read is None:
+        raise TypeError(
+            f"{field} has the type {quoted(hint)}; allowed are int, bool, Number and Literal of words, also with None"
+        )
+    found = read
+    return lambda reader: None if reader.token == "None" and reader.next() else found(reader)
 
 
 def _signature(name: str) -> str:
@@ -327,13 +417,14 @@ def write(number: Any) -> str:
         return _NAME_OF[number]
     if type(number) not in _KIND_OF:
         raise TypeError(
-            f"number={quoted(number)} has no text; allowed are {', '.join(make.__name__ for make in _KIND_OF)}"
+            f"number={quoted(number)} has no text; allowed are {', '.join(make.__name__ for make in list(_KIND_OF))}, "
+            "and a class of your own after register_format(name, class)"
         )
     name = _KIND_OF[type(number)]
     values: dict[str, Any] = {parameter: getattr(number, parameter) for parameter in _KINDS[name].parameters}
-    if isinstance(values.get("element"), BinaryFloat):  # which saturates anyway
+    if name == "scaled" and isinstance(values["element"], BinaryFloat):  # which saturates anyway
         values["element"] = replace(values["element"], overflow=None)
-    if isinstance(number, BinaryFloat) and number.specials.startswith("p3109"):
+    if type(number) is BinaryFloat and number.specials.startswith("p3109"):
         name, values = _p3109_arguments(number) or (name, values)
     return _call(name, values, number)
 

@@ -121,10 +121,10 @@ def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, cod
     if not torch.compiler.is_dynamo_compiling():
         return Plan(number, *prepare(number, mode, carrier, overflow, coded), dtype, overflow)
     name = text_of(number)
-    fields, constants = _prepare(name, mode.value, carrier.name, overflow, coded)
+    fields, constants, law = _prepare(name, mode.value, carrier.name, overflow, coded)
     program = Program(Carrier(*fields[0]), mode, *fields[1:])
     # An exported program may run where qtorch's operators are not, so it contains the law itself.
-    text = () if torch.compiler.is_exporting() else (name, mode.value, overflow or "", law_digest())
+    text = () if torch.compiler.is_exporting() else (name, mode.value, overflow or "", law)
     return Plan(number, program, constants, dtype, overflow, text)
 
 
@@ -154,7 +154,7 @@ def decoder(number: Number, dtype: Any) -> tuple[Decoding, tuple[int, ...]]:
     carrier = check_dtype(dtype, "the result")
     if not torch.compiler.is_dynamo_compiling():
         return number.decoding(carrier)
-    fields, constants = _decoding(text_of(number), carrier.name)
+    fields, constants, _ = _decoding(text_of(number), carrier.name)
     return Decoding(Carrier(*fields[0]), *fields[1:]), constants
 
 
@@ -193,18 +193,22 @@ def _made(kind: type[Number], *fields: Any) -> Number:
 
 
 @constant
-def _prepare(text: str, mode: str, carrier: str, overflow: Any, coded: bool) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """The fields of a format's `Program`, and its constants."""
+def _prepare(
+    text: str, mode: str, carrier: str, overflow: Any, coded: bool
+) -> tuple[tuple[Any, ...], tuple[int, ...], str]:
+    """The fields of a format's `Program`, its constants, and `digest_of_law`."""
     program, constants = prepare(check_number(text), Rounding(mode), CARRIERS[carrier], overflow, coded)
     fields = program.kind, program.codes, program.storage, program.element, program.unscaled
-    return (_fields(program.carrier), *fields), tuple(constants)
+    fields, constants = (_fields(program.carrier), *fields), tuple(constants)
+    return fields, constants, digest_of_law(fields, constants)
 
 
 @constant
-def _decoding(text: str, carrier: str) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """The fields of a format's `Decoding`, and its constants."""
+def _decoding(text: str, carrier: str) -> tuple[tuple[Any, ...], tuple[int, ...], str]:
+    """The fields of a format's `Decoding`, its constants, and `digest_of_law`."""
     decoding, constants = check_number(text).decoding(CARRIERS[carrier])
-    return (_fields(decoding.carrier), decoding.codes, decoding.scales), tuple(constants)
+    fields, constants = (_fields(decoding.carrier), decoding.codes, decoding.scales), tuple(constants)
+    return fields, constants, digest_of_law(fields, constants)
 
 
 @constant
@@ -218,10 +222,17 @@ def _fields(carrier: Carrier) -> tuple[Any, ...]:
     return tuple(getattr(carrier, name) for name in Carrier.__match_args__)
 
 
+def digest_of_law(*integers: Any) -> str:
+    """A hash of the law's source, and of what a format was reduced to: a user's own class may change, and keep its text.
+
+    Inductor keeps programs on disk, and a changed law must not find old ones.
+    """
+    return hashlib.sha256(_files() + repr(integers).encode()).hexdigest()[:16]
+
+
 @cache
-def digest_of_law() -> str:
-    """A hash of the law's source: Inductor keeps programs on disk, and a changed law must not find old ones."""
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files_of_law())).hexdigest()[:16]
+def _files() -> bytes:
+    return b"".join(path.read_bytes() for path in files_of_law())
 
 
 def files_of_law() -> list[Path]:
@@ -231,7 +242,6 @@ def files_of_law() -> list[Path]:
     return sorted([*files, Path(__file__).parent / "paths" / "inductor.py"])
 
 
-@constant
-def law_digest() -> str:
-    """`digest_of_law`, as a literal where a program is traced."""
-    return digest_of_law()
+def law_of_decoding(number: Number, dtype: Any) -> str:
+    """`digest_of_law` of a decoding, as a literal where a program is traced."""
+    return _decoding(text_of(number), check_dtype(dtype, "the result").name)[2]

@@ -1,5 +1,8 @@
 """All programs of the README and of the pages and notebooks in docs run, from the first one of a page to its last."""
 
+import sys
+from types import ModuleType
+
 import pytest
 from documents import NAMES, programs
 
@@ -7,6 +10,7 @@ from documents import NAMES, programs
 @pytest.mark.parametrize("name", [name for name in NAMES if programs(name)])
 def test_the_programs_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = {}
+    module = ModuleType("program_of_a_page")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # where pickle finds a page's classes
     for program in programs(name):
-        exec(compile(program, name, "exec"), names)
+        exec(compile(program, name, "exec"), vars(module))

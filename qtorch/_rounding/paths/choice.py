@@ -36,7 +36,7 @@ from qtorch._rounding.paths.operations import (
     scale_dtype,
     stored_scales,
 )
-from qtorch._rounding.plan import Plan, block_sizes, decoder, law_digest, text_of
+from qtorch._rounding.plan import Plan, block_sizes, decoder, law_of_decoding, text_of
 from qtorch._rounding.sharded import check_not_transformed, is_sharded, round_shards
 from qtorch._torch_internals import is_memory
 
@@ -130,7 +130,7 @@ def decode_tensor(
         if result is not None:
             return result
     elif torch.compiler.is_dynamo_compiling() and codes.is_cpu and not torch.compiler.is_exporting():
-        return torch.ops.qtorch.decode(codes, scales, scale, text_of(number), dtype, law_digest())
+        return torch.ops.qtorch.decode(codes, scales, scale, text_of(number), dtype, law_of_decoding(number, dtype))
     decoding, constants = decoder(number, dtype)
     blocks = tiles(tuple(codes.shape) or (1,), block_sizes(number, codes.dim()) or (1,))
     lanes = blocks.split(from_codes(codes, decoding.carrier.lane_bits).reshape(blocks.shape), pad)

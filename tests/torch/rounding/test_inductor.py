@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from torch._inductor.utils import run_and_get_code
 import qcore
 import qtorch
 from benchmarks.support.inputs import MODES, hard_inputs, random_bits
+from qcore import FixedPoint
 from qtorch import _torch_internals as internals
 from qtorch._rounding.paths import inductor
 from qtorch._rounding.plan import digest_of_law, files_of_law, make_plan
@@ -186,19 +189,45 @@ def test_gradients_and_blocks_whose_sizes_change():
         torch.testing.assert_close(found, expected)
 
 
-def test_programs_on_disk_are_those_of_this_law():
-    """Inductor finds programs by the arguments of operators: the last one changes with the law."""
+@dataclass(frozen=True)
+class Edited(qcore.Number):
+    """A format of a user, who changes it and keeps its text."""
+
+    width: int
+    like: ClassVar = FixedPoint(5, 1)
+
+    def reduce(self, carrier):
+        return self.like.reduce(carrier)
+
+    def codes(self, carrier):
+        return self.like.codes(carrier)
+
+    bits = property(lambda self: self.width)
+    span = property(lambda self: self.like.span)
+
+
+def test_programs_on_disk_are_those_of_this_law(monkeypatch):
+    """Inductor finds programs by the arguments of operators: the last one changes with the law, and with a format."""
     graphs = []
 
     def keep(module, inputs):
         graphs.append(module.graph)
         return module.forward
 
-    torch.compile(lambda x: qtorch.quantize(x, "e5m2"), backend=keep)(torch.ones(3))
-    (call,) = [node for node in graphs[0].nodes if "qtorch.round" in str(node.target)]
-    plan = make_plan("e5m2", "nearest", torch.float32, None, False)
-    assert call.args[-1] == digest_of_law()
-    assert plan.text == ()  # eager calls read no files
+    def laws():
+        torch._dynamo.reset()
+        number = Edited(5)
+        torch.compile(lambda x: qtorch.quantize(x, number), backend=keep)(torch.ones(3))
+        torch.compile(lambda x: qtorch.decode(x, number), backend=keep)(torch.ones(3, dtype=torch.uint8))
+        return [node.args[-1] for graph in graphs[-2:] for node in graph.nodes if "qtorch." in str(node.target)]
+
+    qcore.register_format("edited", Edited)
+    before, digest = laws(), digest_of_law()
+    assert before == laws()
+    assert digest not in before
+    monkeypatch.setattr(Edited, "like", FixedPoint(5, 2))
+    assert len({*before, *laws()}) == 4
+    assert make_plan("e5m2", "nearest", torch.float32, None, False).text == ()  # eager calls read no files
 
 
 def test_a_torch_without_these_parts_keeps_the_call(monkeypatch):
