@@ -379,7 +379,7 @@ def affine(pick: Pick) -> Case:
         found = room(array, qparams, form)
         return found, made(found, qparams, form)
 
-    from qtorch._affine.integer import conversion
+    from qtorch._affine import conversion
 
     return (
         ("quantize_affine", *what, form),

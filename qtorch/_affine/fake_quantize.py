@@ -14,14 +14,16 @@ from qcore.arguments import check_flag, check_type
 from qtorch._affine.affine import fake_quantize, with_gradient
 from qtorch._affine.launch import observer_on_cpu
 from qtorch._affine.namespace import Names
-from qtorch._affine.observers.base import Factory, RangeObserver, store
-from qtorch._affine.observers.observer import (
+from qtorch._affine.observer import (
+    Factory,
     HistogramObserver,
     MinMaxObserver,
     MovingAverageMinMaxObserver,
     MovingAveragePerChannelMinMaxObserver,
     PerChannelMinMaxObserver,
+    RangeObserver,
     RuleObserver,
+    store,
 )
 from qtorch._affine.scaled import check_scaled, round_with_scale, scale_of_range
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor

@@ -13,12 +13,10 @@ from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic.convolutions import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
 from qcore.arguments import check_type
+from qtorch._affine import conversion
 from qtorch._affine.affine import make_qparams
 from qtorch._affine.dtypes import integers
-from qtorch._affine.integer import conversion
-from qtorch._affine.integer.convolution import rounded_windows
-from qtorch._affine.integer.kernel import Geometry, Rounding
-from qtorch._affine.integer.products import rounded_products
+from qtorch._affine.products import Geometry, Rounding, rounded_products, rounded_windows
 from qtorch._affine.tensor import QTensor
 from qtorch._affine.torch_functions import result_qparams
 from qtorch._rounding.dense import check_dense

@@ -12,9 +12,9 @@ from qcore.affine.parameters import engine
 from qcore.arguments import check_type, quoted
 from qcore.formats.block import with_scale
 from qcore.formats.number import check_number
+from qtorch._affine import observer as observers
 from qtorch._affine.fake_quantize import FakeQuantize
-from qtorch._affine.observers import observer as observers
-from qtorch._affine.observers.base import Factory
+from qtorch._affine.observer import Factory
 from qtorch.quant import Quantizer
 
 Maker = Callable[[], Any]

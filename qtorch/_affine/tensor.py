@@ -16,7 +16,7 @@ from qcore import affine
 from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.quantized import QuantizedArray, moving
 from qcore.arguments import check_float, check_type, quoted
-from qtorch._affine.integer.conversion import dequantize, quantize
+from qtorch._affine.conversion import dequantize, quantize
 from qtorch._affine.namespace import Names
 from qtorch._affine.torch_functions import FUNCTIONS, JOINS, without_integers
 from qtorch._rounding.paths.choice import check_device

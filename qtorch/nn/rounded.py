@@ -9,8 +9,8 @@ from torch import nn
 
 from qtorch._affine.tensor import QTensor
 from qtorch._classes import change_class
-from qtorch.nn.qat.layers import convolve, settings_of
-from qtorch.nn.quantized.common.weights import CodedWeight, Dequantized
+from qtorch.nn.qat import convolve, settings_of
+from qtorch.nn.quantized.weights import CodedWeight, Dequantized
 
 __all__ = ["CodedWeight", "Dequantized", "RoundedLayer"]
 

@@ -11,14 +11,15 @@ from qtorch._affine.fake_quantize import (
     enable_observer,
 )
 from qtorch._affine.functional import conv2d, dequantize, linear, quantize_per_channel, quantize_per_tensor
-from qtorch._affine.observers.base import Observer, ObserverBase
-from qtorch._affine.observers.observer import (
+from qtorch._affine.observer import (
     HistogramObserver,
     MinMaxObserver,
     MovingAverageMinMaxObserver,
     MovingAverageObserver,
     MovingAveragePerChannelMinMaxObserver,
     NoopObserver,
+    Observer,
+    ObserverBase,
     PerChannelMinMaxObserver,
     RecordingObserver,
     RuleObserver,

@@ -12,15 +12,15 @@ from torch import nn
 from qcore.arguments import check_flag, quoted
 from qcore.notices import warn
 from qtorch._affine.fake_quantize import FakeQuantize
-from qtorch._affine.observers.base import RangeObserver
+from qtorch._affine.observer import RangeObserver
 from qtorch._affine.qconfig import QConfig
 from qtorch._affine.scaled import ScaledRounding
 from qtorch._affine.tensor import QTensor
 from qtorch._classes import plain_class
 from qtorch.nn.quantized import FloatFunctional
-from qtorch.nn.quantized.common.base import uncalibrated
-from qtorch.nn.quantized.common.observed import float_parameters
+from qtorch.nn.quantized.base import uncalibrated
 from qtorch.nn.quantized.quantize import DeQuantize, Quantize
+from qtorch.nn.quantized.weights import float_parameters
 from qtorch.quant import Quantizer
 from qtorch.quantization.observing import NAME, detach, has_range, has_seen, stop_counting, warn_of_repeats
 from qtorch.quantization.quantization_mappings import (

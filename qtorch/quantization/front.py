@@ -14,7 +14,7 @@ from torch.nn.utils import skip_init
 from qcore.arguments import check_type, quoted
 from qcore.notices import warn
 from qtorch._affine.fake_quantize import FakeQuantize
-from qtorch._affine.observers.base import RangeObserver
+from qtorch._affine.observer import RangeObserver
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 from qtorch._classes import plain_class
 from qtorch.nn.quantized import FloatFunctional

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from qcore.affine import AffineInteger
-from qtorch._affine.observers.observer import MinMaxObserver
+from qtorch._affine.observer import MinMaxObserver
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, float16_dynamic_qconfig
 from qtorch.quantization.conversion import convert
 from qtorch.quantization.observing import NAME
@@ -49,7 +49,7 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
         >>> from qtorch.quantization import quantize_dynamic
         >>> saved = quantize_dynamic(nn.Sequential(nn.Linear(2, 2), nn.ReLU())).state_dict()
         >>> type(load_converted(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), saved)[0])
-        <class 'qtorch.nn.quantized.dynamic.linear.Linear'>
+        <class 'qtorch.nn.quantized.dynamic.product.Linear'>
     """
     check_state_dict(state_dict)
     model = copied(model, False).eval()

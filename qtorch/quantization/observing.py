@@ -10,11 +10,11 @@ from torch import nn
 
 from qcore.notices import warn
 from qtorch._affine.fake_quantize import FakeQuantize
-from qtorch._affine.observers.base import RangeObserver
+from qtorch._affine.observer import RangeObserver
 from qtorch._affine.qconfig import QConfigDynamic
 from qtorch._classes import change_class, plain_class, restore_class
 from qtorch._torch_internals import drop_forward_hooks, forward_hooks
-from qtorch.nn.qat.layers import QATLayer
+from qtorch.nn.qat import QATLayer
 from qtorch.quantization.propagation import check_settings, check_types
 from qtorch.quantization.tree import check_model, is_leaf, shown, walk
 

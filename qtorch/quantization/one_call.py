@@ -119,7 +119,7 @@ def quantize_dynamic(
 
     Example:
         >>> type(quantize_dynamic(nn.Linear(2, 2)))
-        <class 'qtorch.nn.quantized.dynamic.linear.Linear'>
+        <class 'qtorch.nn.quantized.dynamic.product.Linear'>
     """
     mapping = get_default_dynamic_quant_module_mappings() if mapping is None else mapping
     check_classes("mapping", mapping)

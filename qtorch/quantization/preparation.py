@@ -12,7 +12,7 @@ from qcore.notices import warn
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._classes import plain_class
 from qtorch.nn.intrinsic import Fused
-from qtorch.nn.qat.layers import QATLayer
+from qtorch.nn.qat import QATLayer
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization.observing import attach, count_forwards, is_prepared
 from qtorch.quantization.propagation import check_types, one_of, propagate_qconfig_
@@ -104,7 +104,7 @@ def prepare_qat(model: nn.Module, mapping: Mapping[Any, Any] | None = None, inpl
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
         >>> model.qconfig = default_qat_qconfig
         >>> type(prepare_qat(model)[0])
-        <class 'qtorch.nn.qat.layers.Linear'>
+        <class 'qtorch.nn.qat.Linear'>
     """
     check_model("model", model)
     if not model.training:

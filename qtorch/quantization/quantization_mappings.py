@@ -7,12 +7,12 @@ from typing import Any
 from torch import nn
 
 from qtorch._affine.fake_quantize import FakeQuantize
-from qtorch._affine.observers.base import ObserverBase
+from qtorch._affine.observer import ObserverBase
 from qtorch._classes import plain_class
 from qtorch.nn import intrinsic, qat, quantized
 from qtorch.nn.intrinsic import qat as intrinsic_qat
 from qtorch.nn.intrinsic import quantized as intrinsic_quantized
-from qtorch.nn.qat.layers import QATLayer
+from qtorch.nn.qat import QATLayer
 from qtorch.nn.quantized import dynamic
 from qtorch.quantization.stubs import DeQuantStub, QuantStub
 
@@ -104,7 +104,7 @@ def get_default_qat_module_mappings() -> Mapping:
 
     Example:
         >>> get_default_qat_module_mappings()[nn.Conv2d]
-        <class 'qtorch.nn.qat.layers.Conv2d'>
+        <class 'qtorch.nn.qat.Conv2d'>
     """
     return dict(_QAT)
 
@@ -117,7 +117,7 @@ def get_default_dynamic_quant_module_mappings() -> Mapping:
 
     Example:
         >>> get_default_dynamic_quant_module_mappings()[nn.Linear]
-        <class 'qtorch.nn.quantized.dynamic.linear.Linear'>
+        <class 'qtorch.nn.quantized.dynamic.product.Linear'>
     """
     return dict(_DYNAMIC)
 

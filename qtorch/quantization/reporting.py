@@ -11,11 +11,11 @@ from torch import nn
 
 from qcore.report import LayerReport, Report
 from qtorch._affine.fake_quantize import FakeQuantize
-from qtorch._affine.observers.base import RangeObserver
+from qtorch._affine.observer import RangeObserver
 from qtorch._affine.scaled import ScaledRounding
 from qtorch._classes import has_role, plain_class
-from qtorch.nn.quantized.common.base import Quantized
-from qtorch.nn.quantized.common.weights import CodedWeight, QuantizedWeight, Weight
+from qtorch.nn.quantized.base import Quantized
+from qtorch.nn.quantized.weights import CodedWeight, QuantizedWeight, Weight
 from qtorch.nn.rounded import RoundedLayer
 from qtorch.quant import Quantizer
 from qtorch.quantization.observing import NAME, has_seen, is_prepared

@@ -7,18 +7,17 @@ from typing import Any
 from torch import nn
 
 from qtorch._affine.fake_quantize import FakeQuantize
-from qtorch._affine.observers.base import RangeObserver
+from qtorch._affine.observer import RangeObserver
 from qtorch._affine.scaled import ScaledRounding
 from qtorch._classes import plain_class
 from qtorch.nn import intrinsic
 from qtorch.nn.intrinsic import Fused
 from qtorch.nn.intrinsic import quantized as intrinsic_quantized
-from qtorch.nn.qat.layers import QATLayer
+from qtorch.nn.qat import QATLayer
 from qtorch.nn.quantized import dynamic
-from qtorch.nn.quantized.common.observed import float_parameters
-from qtorch.nn.quantized.common.weights import rounds, weight_maker, weight_module
 from qtorch.nn.quantized.dynamic.product import dtype_of, product_rounding
 from qtorch.nn.quantized.quantize import Quantize
+from qtorch.nn.quantized.weights import float_parameters, rounds, weight_maker, weight_module
 from qtorch.nn.rounded import RoundedLayer, with_weight
 from qtorch.quantization.observing import NAME
 from qtorch.quantization.tree import shown

@@ -12,8 +12,8 @@ from qcore.arguments import quoted
 from qtorch._classes import plain_class
 from qtorch._torch_internals import forward_hooks
 from qtorch.nn.intrinsic import Fused
-from qtorch.nn.qat.layers import QATLayer
-from qtorch.nn.quantized.common.weights import Weight
+from qtorch.nn.qat import QATLayer
+from qtorch.nn.quantized.weights import Weight
 from qtorch.quantization.observing import CountCalls, ObserveOutput
 from qtorch.quantization.tree import check_mapping, check_model, shown
 
@@ -49,7 +49,7 @@ def swap_module(
         >>> layer = nn.Linear(2, 2)
         >>> layer.qconfig = default_qat_qconfig
         >>> type(swap_module(layer, {nn.Linear: qat.Linear}))
-        <class 'qtorch.nn.qat.layers.Linear'>
+        <class 'qtorch.nn.qat.Linear'>
     """
     check_model("mod", mod)
     check_mapping("mapping", mapping)

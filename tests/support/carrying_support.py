@@ -14,7 +14,7 @@ from qjax._models import all_names
 from qjax.nnx import quantized as jax_layers
 from qjax.nnx.rounded import RoundedLayer as RoundedByJax
 from qtorch.nn import quantized
-from qtorch.nn.quantized.common.base import Quantized
+from qtorch.nn.quantized.base import Quantized
 from qtorch.nn.rounded import RoundedLayer
 from qtorch.quantization import DeQuantStub, QuantStub, prepare
 

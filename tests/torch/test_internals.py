@@ -17,8 +17,7 @@ from support import assert_all_same_bits, assert_same_bits
 import qcore
 import qtorch
 from qtorch import _torch_internals as internals
-from qtorch._affine import affine, functional
-from qtorch._affine.integer import convolution, products
+from qtorch._affine import affine, functional, products
 from qtorch._kernels import store
 from qtorch._rounding import dispatch, many
 from qtorch._rounding.paths import kernels
@@ -166,7 +165,7 @@ def test_products_of_int8_with_and_without_instructions(terms, zero, monkeypatch
     results = []
     for has_instructions in (True, False):
         monkeypatch.setattr(internals, "_has_int8_instructions", has_instructions)
-        sums = products.sums_of_products(x, weight), convolution.sums_of_windows(images, filters, (1,), (1,), (1,), 1)
+        sums = products.sums_of_products(x, weight), products.sums_of_windows(images, filters, (1,), (1,), (1,), 1)
         results.append([one.to(torch.float64).float() for one in sums])
     exact = (x.values.double() - 3) @ (weight.values.double() - zero).t()
     assert torch.equal(results[0][0], exact.float())

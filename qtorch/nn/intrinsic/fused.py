@@ -10,7 +10,7 @@ from torch.nn.utils import skip_init
 
 from qcore.affine.arithmetic.convolutions import as_convolution
 from qtorch._classes import plain_class
-from qtorch.nn.qat.layers import settings_of
+from qtorch.nn.qat import settings_of
 
 
 class Fused(nn.Sequential):

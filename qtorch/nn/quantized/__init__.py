@@ -4,11 +4,9 @@ from torch.nn import MaxPool2d  # which takes quantized tensors (`qtorch._affine
 
 from qtorch.nn.quantized import dynamic, functional
 from qtorch.nn.quantized.activation import ELU, Hardswish, LeakyReLU, PReLU, ReLU, ReLU6, Sigmoid
-from qtorch.nn.quantized.conv import Conv1d, Conv2d, Conv3d
-from qtorch.nn.quantized.conv_transpose import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from qtorch.nn.quantized.embedding import Embedding
+from qtorch.nn.quantized.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from qtorch.nn.quantized.functional_modules import FloatFunctional, FXFloatFunctional, QFunctional
-from qtorch.nn.quantized.linear import Linear
+from qtorch.nn.quantized.linear import Embedding, Linear
 from qtorch.nn.quantized.normalization import (
     BatchNorm2d,
     BatchNorm3d,

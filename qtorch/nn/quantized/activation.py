@@ -10,9 +10,8 @@ from qcore.affine import arithmetic
 from qcore.arguments import check_flag, check_size
 from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized import functional
-from qtorch.nn.quantized.common.base import Quantized, check_quantized, checked
-from qtorch.nn.quantized.common.observed import output_of, weight_of
-from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, set_weight
+from qtorch.nn.quantized.base import Quantized, check_quantized, checked
+from qtorch.nn.quantized.weights import QuantizedWeight, empty_weight, output_of, set_weight, weight_of
 
 
 class ReLU(torch.nn.Module):

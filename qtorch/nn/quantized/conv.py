@@ -1,4 +1,4 @@
-"""Convolutions in integers."""
+"""Convolutions in integers, transposed ones too."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ from typing import Any, ClassVar
 
 import torch
 
+from qcore.affine import QParams
+from qcore.affine.arithmetic.convolutions import filters_of, margins_of
 from qcore.affine.quantized import PADDING_MODES, check_convolution, check_convolution_sizes
 from qcore.arguments import check_choice, check_flag, check_sizes
 from qtorch._affine.dtypes import integers
 from qtorch._affine.functional import WIDTHS, conv_to
-from qtorch._affine.integer.kernel import Geometry
+from qtorch._affine.products import Geometry
 from qtorch._affine.tensor import QTensor
-from qtorch.nn.quantized.common.base import checked
-from qtorch.nn.quantized.common.observed import float_parameters, output_of, weight_of
-from qtorch.nn.quantized.common.product import ProductLayer
-from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, finish
+from qtorch.nn.quantized.base import ProductLayer, Quantized, checked, place_of
+from qtorch.nn.quantized.weights import (
+    QuantizedWeight,
+    check_weight,
+    empty_weight,
+    finish,
+    float_parameters,
+    output_of,
+    weight_of,
+)
 
 
 class _Conv(ProductLayer):
@@ -207,6 +215,260 @@ class Conv3d(_Conv):
         >>> layer = Conv3d(4, 8, 3)
         >>> layer(quantize_per_tensor(torch.zeros(1, 4, 5, 5, 5), 0.1, 7, torch.quint8)).shape
         torch.Size([1, 8, 3, 3, 3])
+    """
+
+    dimensions = 3
+
+
+class _TransposedWeight(QuantizedWeight):
+    """A weight whose outputs are its second dimension, along which its scales lie."""
+
+    channels = 1
+
+
+class _ConvTranspose(Quantized):
+    """A transposed convolution in integers: exact sums, requantized (`qcore.affine.requantize`).
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation: as for
+            `torch.nn.ConvTranspose2d`.
+        padding_mode: "zeros".
+        dtype: of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
+        output_dtype: of the result's integers.
+
+    Attributes:
+        weight: `weight()` is the quantized weight, of shape (in_channels, out_channels / groups, *kernel_size), with
+            one scale, or one along the second dimension, which all groups share.
+        bias: float32 of shape (out_channels,), or None.
+        scale, zero_point: of the result.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+    """
+
+    bias: torch.Tensor | None
+    dimensions: ClassVar[int]
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] = 0,
+        output_padding: int | tuple[int, ...] = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: int | tuple[int, ...] = 1,
+        padding_mode: str = "zeros",
+        *,
+        dtype: Any = torch.qint8,
+        output_dtype: Any = torch.quint8,
+    ) -> None:
+        super().__init__(form=integers(output_dtype, argument="output_dtype"))
+        check_flag("bias", bias)
+        check_choice("padding_mode", padding_mode, ("zeros",))
+        sizes = check_convolution_sizes(
+            in_channels, out_channels, kernel_size, stride, dilation, groups, self.dimensions
+        )
+        self.kernel_size, self.stride, self.dilation = sizes
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.padding = check_sizes("padding", padding, 0, self.dimensions)
+        self.output_padding = check_sizes("output_padding", output_padding, 0, self.dimensions)
+        self._check_more(self.output_padding, "output_padding")
+        shape = (in_channels, out_channels // groups, *self.kernel_size)
+        self.weight = _TransposedWeight(empty_weight(shape, dtype))
+        self.register_buffer("bias", torch.zeros(out_channels) if bias else None)
+
+    def _check_more(self, more: tuple[int, ...], name: str) -> None:
+        """Raises unless the sizes that are added to a result are less than strides or dilations."""
+        for one, step, gap in zip(more, self.stride, self.dilation, strict=True):
+            if one >= max(step, gap):
+                raise ValueError(
+                    f"{name}={more} with stride={self.stride} and dilation={self.dilation}; allowed is less than one "
+                    "of both"
+                )
+
+    def forward(self, input: QTensor, output_size: Any = None) -> QTensor:
+        """The transposed convolution of a quantized tensor of shape (batch, in_channels, *sizes), or without the batch.
+
+        Args:
+            input: QTensor.
+            output_size: the result's sizes, or None for those that `output_padding` says.
+
+        Raises:
+            TypeError: if input is no QTensor, or has more than 16 bits.
+            ValueError: if its shape, or output_size, does not fit.
+        """
+        self.check_input(input)
+        if input.ndim == self.dimensions + 1:
+            result = self.forward(input.unsqueeze(0), output_size)
+            return result.reshape(result.shape[1:])
+        weight = self.weight()
+        if input.ndim != self.dimensions + 2 or input.shape[1] != self.in_channels:
+            raise ValueError(
+                f"{place_of(self)}: input has shape {tuple(input.shape)}; allowed are {self.dimensions + 2} dimensions "
+                f"and {self.in_channels} channels"
+            )
+        more = self.output_padding
+        if output_size is not None:
+            more = checked(self, self._more_for, tuple(input.shape[2:]), output_size)
+        pairs = margins_of(self.kernel_size, self.padding, more, self.dilation)
+        images, ones = spread(input, self.stride, pairs), (1,) * self.dimensions
+        filters = filters_of(weight, self.groups)
+        geometry = ones, (0,) * self.dimensions, self.dilation, self.groups, "zeros"
+        checked(self, check_convolution, images, filters, *geometry, self.dimensions, WIDTHS)
+        return conv_to(images, filters, self.bias, geometry, self.output, self.form)
+
+    def _more_for(self, sizes: tuple[int, ...], output_size: Any) -> tuple[int, ...]:
+        """What `output_padding` gives a result the sizes that are asked for."""
+        wanted = check_sizes("output_size", tuple(output_size)[-self.dimensions :], 1, self.dimensions)
+        whole = zip(sizes, self.stride, self.padding, self.dilation, self.kernel_size, strict=True)
+        least = [(size - 1) * step - 2 * margin + gap * (count - 1) + 1 for size, step, margin, gap, count in whole]
+        more = tuple(size - low for size, low in zip(wanted, least, strict=True))
+        if min(more) < 0:
+            raise ValueError(f"output_size={wanted}; allowed are sizes from {tuple(least)}")
+        self._check_more(more, f"output_size={wanted} needs output_padding")
+        return more
+
+    def set_weight_bias(self, weight: QTensor, bias: torch.Tensor | None) -> None:
+        """Replaces both.
+
+        Raises:
+            TypeError: if one has the wrong type.
+            ValueError: if one has the wrong shape.
+        """
+        check_weight(self, weight)
+        if bias is not None and (bias.dtype is not torch.float32 or bias.shape != (self.out_channels,)):
+            shape = tuple(bias.shape)
+            raise ValueError(f"bias is {bias.dtype} of shape {shape}; allowed is float32 of ({self.out_channels},)")
+        self.weight, self.bias = _TransposedWeight(weight), bias
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"padding={self.padding}, output_padding={self.output_padding}, dilation={self.dilation}, "
+            f"groups={self.groups}, {super().extra_repr()}"
+        )
+
+    @classmethod
+    def from_float(cls, mod: Any) -> _ConvTranspose:
+        """The layer in integers of one in floats that was observed.
+
+        Scales for each output lie along the weight's second dimension, whichever axis the settings name.
+
+        Args:
+            mod: torch's transposed convolution, with `activation_post_process` and `qconfig`.
+
+        Raises:
+            TypeError: if it has none of these.
+            ValueError: if the observer has seen nothing.
+        """
+        scale, zero_point, form = output_of(mod)
+        outputs_first = weight_of(mod, mod.weight.detach().to(torch.float32).transpose(0, 1))
+        qparams = outputs_first.qparams
+        axis = None if qparams.axis is None else 1
+        weight = QTensor(
+            outputs_first.values.transpose(0, 1),
+            QParams(qparams.scale, qparams.zero_point, axis),
+            outputs_first.form,
+        )
+        bias = None if mod.bias is None else mod.bias.detach().to(torch.float32).clone()
+        layer = cls(
+            *(mod.in_channels, mod.out_channels, mod.kernel_size, mod.stride, mod.padding, mod.output_padding),
+            *(mod.groups, bias is not None, mod.dilation, mod.padding_mode),
+            dtype=weight.form,
+            output_dtype=form,
+        )
+        layer.set_weight_bias(weight, bias)
+        layer.scale, layer.zero_point = scale.clone(), zero_point.clone()
+        return layer
+
+
+def spread(q: QTensor, stride: tuple[int, ...], pairs: tuple[tuple[int, int], ...]) -> QTensor:
+    """Images whose integers stand `stride` apart, with margins; between and around them is the zero point."""
+    batch, channels, *sizes = q.shape
+    whole = [max(0, (size - 1) * step + 1 + sum(pair)) for size, step, pair in zip(sizes, stride, pairs, strict=True)]
+    places, kept = [slice(None)] * 2, [slice(None)] * 2
+    for size, step, (before, _), extent in zip(sizes, stride, pairs, whole, strict=True):
+        first = max(0, -(before // step))  # the first integer that is within the margins
+        count = max(0, min(size - first, -((first * step + before - extent) // step)))
+        kept.append(slice(first, first + count))
+        start = first * step + before
+        places.append(slice(start, start + count * step if count else start, step))
+    zero = q.qparams.zero_point.to(q.values.dtype)
+    values = zero.expand(batch, channels, *whole).clone(memory_format=torch.contiguous_format)
+    values[tuple(places)] = q.values[tuple(kept)]
+    return QTensor(values, q.qparams, q.form)
+
+
+class ConvTranspose1d(_ConvTranspose):
+    """A transposed convolution of one dimension in integers, with the arguments of `torch.nn.ConvTranspose1d`.
+
+    `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation, padding_mode:
+            as for `torch.nn.ConvTranspose1d`.
+        dtype: the type of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
+        output_dtype: the type of the result's integers.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> layer = ConvTranspose1d(4, 8, 3, stride=2)
+        >>> layer(quantize_per_tensor(torch.zeros(1, 4, 5), 0.1, 7, torch.quint8)).shape
+        torch.Size([1, 8, 11])
+    """
+
+    dimensions = 1
+
+
+class ConvTranspose2d(_ConvTranspose):
+    """A transposed convolution of two dimensions in integers, with the arguments of `torch.nn.ConvTranspose2d`.
+
+    `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation, padding_mode:
+            as for `torch.nn.ConvTranspose2d`.
+        dtype: the type of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
+        output_dtype: the type of the result's integers.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> layer = ConvTranspose2d(4, 8, 2, stride=2)
+        >>> layer(quantize_per_tensor(torch.zeros(1, 4, 5, 5), 0.1, 7, torch.quint8)).shape
+        torch.Size([1, 8, 10, 10])
+    """
+
+    dimensions = 2
+
+
+class ConvTranspose3d(_ConvTranspose):
+    """A transposed convolution of three dimensions in integers, with the arguments of `torch.nn.ConvTranspose3d`.
+
+    `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation, padding_mode:
+            as for `torch.nn.ConvTranspose3d`.
+        dtype: the type of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
+        output_dtype: the type of the result's integers.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> layer = ConvTranspose3d(4, 8, 2)
+        >>> layer(quantize_per_tensor(torch.zeros(1, 4, 5, 5, 5), 0.1, 7, torch.quint8)).shape
+        torch.Size([1, 8, 6, 6, 6])
     """
 
     dimensions = 3

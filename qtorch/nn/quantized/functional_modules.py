@@ -10,8 +10,8 @@ import torch
 from qcore.affine import arithmetic
 from qtorch._affine.launch import binary_on_cpu
 from qtorch._affine.tensor import QTensor
-from qtorch.nn.quantized.common.base import Quantized, place_of, uncalibrated
-from qtorch.nn.quantized.common.observed import output_of
+from qtorch.nn.quantized.base import Quantized, place_of, uncalibrated
+from qtorch.nn.quantized.weights import output_of
 
 
 class FXFloatFunctional(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""Linear layers in integers."""
+"""Layers with a matrix in integers: linear layers multiply with it, embeddings look up its rows."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from typing import Any
 
 import torch
 
+from qcore.affine import UINT8
 from qcore.affine.quantized import check_linear
-from qcore.arguments import check_flag, check_size
+from qcore.arguments import check_flag, check_int, check_size, check_type
 from qtorch._affine.dtypes import integers
 from qtorch._affine.functional import WIDTHS, linear_to
-from qtorch._affine.integer.kernel import Geometry
+from qtorch._affine.products import Geometry
 from qtorch._affine.tensor import QTensor
-from qtorch.nn.quantized.common.base import checked
-from qtorch.nn.quantized.common.observed import float_parameters, output_of, weight_of
-from qtorch.nn.quantized.common.product import ProductLayer
-from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, finish
+from qtorch.nn.quantized.base import ProductLayer, checked, place_of
+from qtorch.nn.quantized.weights import QuantizedWeight, empty_weight, finish, float_parameters, output_of, weight_of
 
 
 class Linear(ProductLayer):
@@ -97,3 +96,51 @@ class Linear(ProductLayer):
         layer = cls(linear.in_features, linear.out_features, bias is not None, weight.form, output_dtype=form)
         finish(layer, weight, bias, scale, zero_point)
         return layer
+
+
+class Embedding(torch.nn.Module):
+    """Rows of a quantized table as numbers, in float32, or in the dtype of the layer that was converted.
+
+    Args:
+        num_embeddings, embedding_dim: rows and columns of the table.
+        dtype: of its integers: torch.quint8, or an `AffineInteger` of up to 16 bits.
+
+    Attributes:
+        weight: `weight()` is the quantized table.
+
+    Example:
+        >>> Embedding(10, 4)(torch.tensor([1, 2])).shape
+        torch.Size([2, 4])
+    """
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, *, dtype: Any = UINT8) -> None:
+        super().__init__()
+        self.num_embeddings = check_int("num_embeddings", num_embeddings, 1)
+        self.embedding_dim = check_int("embedding_dim", embedding_dim, 1)
+        self.weight = QuantizedWeight(empty_weight((num_embeddings, embedding_dim), dtype))
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        """The rows, of shape (*indices.shape, embedding_dim); only they are dequantized.
+
+        Raises:
+            TypeError: if indices is no tensor of int32 or int64.
+        """
+        checked(self, check_type, "indices", indices, torch.Tensor, "a torch.Tensor of int32 or int64")
+        if indices.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"{place_of(self)}: indices has dtype {indices.dtype}; allowed are int32 and int64")
+        return self.weight.rows(indices).to(self.weight.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}"
+
+    @classmethod
+    def from_float(cls, mod: Any) -> Embedding:
+        """Of a `torch.nn.Embedding` with a `qconfig` whose weight has one scale, or one for each row.
+
+        Raises:
+            TypeError: if it has none.
+        """
+        weight = weight_of(mod, mod.weight.detach().to(torch.float32))
+        made = cls(mod.num_embeddings, mod.embedding_dim, dtype=weight.form)
+        made.weight = QuantizedWeight(weight, mod.weight.dtype)
+        return made

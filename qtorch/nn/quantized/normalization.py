@@ -10,8 +10,8 @@ from qcore.affine import arithmetic
 from qcore.arguments import check_flag, check_size, check_type
 from qtorch._affine.tensor import QTensor
 from qtorch._rounding.dense import check_dense
-from qtorch.nn.quantized.common.base import Quantized, checked
-from qtorch.nn.quantized.common.observed import output_of
+from qtorch.nn.quantized.base import Quantized, checked
+from qtorch.nn.quantized.weights import output_of
 
 
 def _float32(name: str, x: Any) -> torch.Tensor | None:

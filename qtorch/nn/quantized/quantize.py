@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from qtorch._affine.conversion import quantize, quantize_to
 from qtorch._affine.dtypes import integers
-from qtorch._affine.integer.conversion import quantize, quantize_to
 from qtorch._affine.tensor import QTensor
-from qtorch.nn.quantized.common.base import Quantized, check_quantized, place_of
-from qtorch.nn.quantized.common.observed import output_of
+from qtorch.nn.quantized.base import Quantized, check_quantized, place_of
+from qtorch.nn.quantized.weights import output_of
 
 
 class Quantize(Quantized):

@@ -7,8 +7,7 @@ from support import assert_same_bits
 
 from qcore import affine
 from qcore.affine import INT8, INT32, UINT8, AffineInteger, QParams
-from qtorch._affine import launch
-from qtorch._affine.integer import conversion
+from qtorch._affine import conversion, launch
 from qtorch._affine.namespace import Names
 
 FORMS = [UINT8, INT8, AffineInteger(-8, 7), AffineInteger(0, 2**16 - 1), AffineInteger.of_width(16), INT32]

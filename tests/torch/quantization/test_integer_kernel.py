@@ -6,19 +6,18 @@ import torch
 from support import assert_same_bits
 
 from qcore.affine import INT8, UINT8, AffineInteger, QParams, requantize
+from qtorch._affine import products
 from qtorch._affine.functional import linear_to
-from qtorch._affine.integer import convolution, kernel, products
-from qtorch._affine.integer.convolution import sums_of_windows
-from qtorch._affine.integer.products import sums_of_products
+from qtorch._affine.products import sums_of_products, sums_of_windows
 from qtorch.quantization import QTensor, conv2d, linear
 
 
 @pytest.fixture(params=["kernel", "floats", "int8"], autouse=True)
 def path(request, monkeypatch):
     """Whatever this processor has; "int8" is torch's products."""
-    monkeypatch.setattr(convolution, "multiplies_int8", lambda device: request.param == "int8")
+    monkeypatch.setattr(products, "multiplies_int8", lambda device: request.param == "int8")
     if request.param != "kernel":
-        monkeypatch.setattr(kernel, "is_there", lambda: False)
+        monkeypatch.setattr(products, "is_there", lambda: False)
     elif not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         pytest.skip("the kernel is for AVX")
 

@@ -1,7 +1,6 @@
 """Layers of floats with quantized weights, whose activations are quantized when they are there."""
 
-from qtorch.nn.quantized.dynamic.cells import GRUCell, LSTMCell, RNNCell
-from qtorch.nn.quantized.dynamic.linear import Linear
-from qtorch.nn.quantized.dynamic.rnn import GRU, LSTM
+from qtorch.nn.quantized.dynamic.product import Linear
+from qtorch.nn.quantized.dynamic.rnn import GRU, LSTM, GRUCell, LSTMCell, RNNCell
 
 __all__ = ["GRU", "LSTM", "GRUCell", "LSTMCell", "Linear", "RNNCell"]

@@ -1,4 +1,4 @@
-"""The product that dynamic layers are made of: quantized weights, or weights of float16, with activations of floats."""
+"""Linear layers of floats with quantized weights: the product that all dynamic layers are made of."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ from qcore import Rounding
 from qcore.affine import UINT8, AffineInteger, QParams
 from qcore.affine.arithmetic import recurrent
 from qcore.affine.parameters import check_input
-from qcore.arguments import check_type
+from qcore.arguments import check_flag, check_size, check_type
 from qcore.formats.block import with_scale
 from qtorch._affine.fake_quantize import FakeQuantize
-from qtorch._affine.integer.dynamic import DynamicKernel, kernel_of
-from qtorch._affine.integer.products import sums_of_products
 from qtorch._affine.namespace import Names
+from qtorch._affine.products import DynamicKernel, kernel_of, sums_of_products
 from qtorch._affine.tensor import QTensor
-from qtorch.nn.quantized.common.base import checked, place_of
-from qtorch.nn.quantized.common.kept import KeepsMade
-from qtorch.nn.quantized.common.observed import weight_of
-from qtorch.nn.quantized.common.weights import QuantizedWeight, empty_weight, rounds, weight_maker, weight_module
+from qtorch.nn.quantized.base import KeepsMade, checked, place_of
+from qtorch.nn.quantized.weights import (
+    QuantizedWeight,
+    empty_weight,
+    float_parameters,
+    rounds,
+    weight_maker,
+    weight_module,
+    weight_of,
+)
 from qtorch.quant import Quantizer
 
 ACTIVATIONS = UINT8.reduced()
@@ -198,3 +203,41 @@ def product_rounding(module: Any) -> torch.nn.Module:
             "as activation, or integers for both (QConfigDynamic(weight=MinMaxObserver.with_args(...)))"
         )
     return made
+
+
+class Linear(DynamicProduct):
+    """A linear layer of floats: its weight is quantized, and its input by its own range (`DynamicProduct`).
+
+    Args:
+        in_features, out_features: sizes of input and result.
+        bias_: whether there is a bias.
+        dtype: of the weight: torch.qint8, an `AffineInteger` of up to 16 bits, or torch.float16.
+
+    Example:
+        >>> from qtorch.quantization import default_dynamic_qconfig
+        >>> layer = torch.nn.Linear(2, 1, bias=False)
+        >>> _ = torch.nn.init.ones_(layer.weight)
+        >>> layer.qconfig = default_dynamic_qconfig
+        >>> Linear.from_float(layer)(torch.tensor([[1.0, 0.0]]))
+        tensor([[0.9961]])
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias_: bool = True, dtype: Any = torch.qint8) -> None:
+        check_flag("bias_", bias_)
+        self.in_features = check_size("in_features", in_features)
+        self.out_features = check_size("out_features", out_features)
+        super().__init__((out_features, in_features), bias_, dtype)
+
+    @classmethod
+    def from_float(cls, mod: Any) -> Linear:
+        """The dynamic layer of one in floats, with `qconfig` or `weight_fake_quant`.
+
+        Raises:
+            TypeError: if it has none of these.
+        """
+        linear: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
+        weight, bias = float_parameters(mod)
+        dtype = dtype_of(mod)
+        layer = cls(linear.in_features, linear.out_features, bias is not None, dtype)
+        layer.take(mod, weight, bias, dtype)
+        return layer

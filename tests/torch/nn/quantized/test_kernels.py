@@ -11,12 +11,10 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from qcore.affine import INT8, UINT8, AffineInteger, QParams
-from qtorch._affine import launch
-from qtorch._affine.integer import dynamic as dynamic_kernels
-from qtorch._affine.integer import kernel
+from qtorch._affine import launch, products
 from qtorch.nn.intrinsic.quantized import ConvReLU2d
 from qtorch.nn.quantized import Conv1d, Conv2d, Conv3d, Linear, QFunctional, dynamic
-from qtorch.nn.quantized.common.weights import QuantizedWeight
+from qtorch.nn.quantized.weights import QuantizedWeight
 from qtorch.quantization import (
     QTensor,
     QuantWrapper,
@@ -51,7 +49,7 @@ def filled(layer, channels=True):
 def by_law(monkeypatch, function):
     """What a function gives without kernels."""
     with monkeypatch.context() as patch:
-        for module in (kernel, dynamic_kernels):
+        for module in (products,):
             patch.setattr(module, "is_there", lambda: False)
         patch.setattr(launch.affine, "binary", lambda *_: None)
         return function()

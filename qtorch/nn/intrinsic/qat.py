@@ -1,9 +1,4 @@
-"""Convolutions with their batch norms, trained with the weight that quantization would leave.
-
-The weight that is rounded is w * gamma / s, with the running deviation s after this batch, since that is the weight
-that inference will have; the batch's own statistics then scale and shift the result. The numerically stable form of
-pytorch's pull request 85744: a gamma of 0 is no division by 0.
-"""
+"""Fused layers whose weights, with the batch norm in them, are fake-quantized."""
 
 from __future__ import annotations
 
@@ -13,7 +8,24 @@ import torch
 from torch import nn
 
 from qcore.arguments import check_flag, check_float, check_type
-from qtorch.nn.qat.layers import QATConv
+from qtorch.nn import qat
+from qtorch.nn.intrinsic import fused
+from qtorch.nn.qat import QATConv
+
+__all__ = [
+    "ConvBn1d",
+    "ConvBn2d",
+    "ConvBn3d",
+    "ConvBnReLU1d",
+    "ConvBnReLU2d",
+    "ConvBnReLU3d",
+    "ConvReLU1d",
+    "ConvReLU2d",
+    "ConvReLU3d",
+    "LinearReLU",
+    "freeze_bn_stats",
+    "update_bn_stats",
+]
 
 
 class QATConvBn(QATConv):
@@ -207,3 +219,225 @@ def update_bn_stats(mod: nn.Module) -> None:
     check_type("mod", mod, nn.Module, "a torch.nn.Module")
     if isinstance(mod, QATConvBn):
         mod.update_bn_stats()
+
+
+class _WithReLU:
+    """A layer's results through a ReLU; it stands before the layer's class."""
+
+    def forward(self, input: torch.Tensor) -> Any:
+        return super().forward(input).relu_()  # type: ignore[misc]
+
+
+class ConvBn1d(QATConvBn, nn.Conv1d):
+    """`QATConvBn` in one dimension.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv1d`; there is no bias by default.
+        eps, momentum: of the batch norm.
+        freeze_bn: True leaves running statistics as they are.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = ConvBn1d(1, 3, 2, qconfig=default_qat_qconfig)
+        >>> layer(torch.zeros(2, 1, 4)).shape, layer.bn.num_batches_tracked
+        (torch.Size([2, 3, 3]), tensor(1))
+    """
+
+    floats, norm = fused.ConvBn1d, nn.BatchNorm1d
+
+
+class ConvBn2d(QATConvBn, nn.Conv2d):
+    """`QATConvBn` in two dimensions.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv2d`; there is no bias by default.
+        eps, momentum: of the batch norm.
+        freeze_bn: True leaves running statistics as they are.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = ConvBn2d(1, 3, 2, qconfig=default_qat_qconfig)
+        >>> layer(torch.randn(2, 1, 4, 4)).shape, layer.bn.num_batches_tracked
+        (torch.Size([2, 3, 3, 3]), tensor(1))
+    """
+
+    floats, norm = fused.ConvBn2d, nn.BatchNorm2d
+
+
+class ConvBn3d(QATConvBn, nn.Conv3d):
+    """`QATConvBn` in three dimensions.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv3d`; there is no bias by default.
+        eps, momentum: of the batch norm.
+        freeze_bn: True leaves running statistics as they are.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = ConvBn3d(1, 3, 2, qconfig=default_qat_qconfig)
+        >>> layer(torch.zeros(2, 1, 4, 4, 4)).shape, layer.bn.num_batches_tracked
+        (torch.Size([2, 3, 3, 3, 3]), tensor(1))
+    """
+
+    floats, norm = fused.ConvBn3d, nn.BatchNorm3d
+
+
+class ConvBnReLU1d(_WithReLU, ConvBn1d):
+    """`ConvBn1d` and a ReLU.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `ConvBn1d`.
+        eps, momentum, freeze_bn, qconfig: as for it.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = ConvBnReLU1d(1, 3, 2, qconfig=default_qat_qconfig)
+        >>> bool((layer(torch.ones(2, 1, 4)) >= 0).all())
+        True
+    """
+
+    floats = fused.ConvBnReLU1d
+
+
+class ConvBnReLU2d(_WithReLU, ConvBn2d):
+    """`ConvBn2d` and a ReLU.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `ConvBn2d`.
+        eps, momentum, freeze_bn, qconfig: as for it.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = ConvBnReLU2d(1, 3, 2, qconfig=default_qat_qconfig)
+        >>> bool((layer(torch.ones(2, 1, 4, 4)) >= 0).all())
+        True
+    """
+
+    floats = fused.ConvBnReLU2d
+
+
+class ConvBnReLU3d(_WithReLU, ConvBn3d):
+    """`ConvBn3d` and a ReLU.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `ConvBn3d`.
+        eps, momentum, freeze_bn, qconfig: as for it.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = ConvBnReLU3d(1, 3, 2, qconfig=default_qat_qconfig)
+        >>> bool((layer(torch.ones(2, 1, 4, 4, 4)) >= 0).all())
+        True
+    """
+
+    floats = fused.ConvBnReLU3d
+
+
+class LinearReLU(_WithReLU, qat.Linear):
+    """`qtorch.nn.qat.Linear` and a ReLU.
+
+    Args:
+        in_features, out_features, bias: as for `torch.nn.Linear`.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = LinearReLU(1, 1, bias=False, qconfig=default_qat_qconfig)
+        >>> bool((layer(torch.tensor([[-2.0], [3.0]])) >= 0).all())
+        True
+    """
+
+    floats = fused.LinearReLU
+
+
+class ConvReLU1d(_WithReLU, qat.Conv1d):
+    """`qtorch.nn.qat.Conv1d` and a ReLU.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv1d`.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = ConvReLU1d(1, 3, 2, qconfig=default_qat_qconfig)
+        >>> bool((layer(torch.ones(2, 1, 4)) >= 0).all())
+        True
+    """
+
+    floats = fused.ConvReLU1d
+
+
+class ConvReLU2d(_WithReLU, qat.Conv2d):
+    """`qtorch.nn.qat.Conv2d` and a ReLU.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv2d`.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = ConvReLU2d(1, 3, 2, qconfig=default_qat_qconfig)
+        >>> bool((layer(torch.ones(2, 1, 4, 4)) >= 0).all())
+        True
+    """
+
+    floats = fused.ConvReLU2d
+
+
+class ConvReLU3d(_WithReLU, qat.Conv3d):
+    """`qtorch.nn.qat.Conv3d` and a ReLU.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
+            `torch.nn.Conv3d`.
+        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
+
+    Raises:
+        TypeError: if qconfig is no `QConfig`.
+
+    Example:
+        >>> from qtorch.quantization import default_qat_qconfig
+        >>> layer = ConvReLU3d(1, 3, 2, qconfig=default_qat_qconfig)
+        >>> bool((layer(torch.ones(2, 1, 4, 4, 4)) >= 0).all())
+        True
+    """
+
+    floats = fused.ConvReLU3d

@@ -13,6 +13,9 @@ from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.qconfig import QConfig
 from qtorch._classes import plain_class
 
+__all__ = ["Conv1d", "Conv2d", "Conv3d", "Linear"]
+
+
 _CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
 
 

@@ -1,19 +1,73 @@
-"""What all layers that compute with integers have in common: the result's parameters, and checks."""
+"""What all layers that compute with integers have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from operator import attrgetter, is_
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from qcore.affine import QParams, check_qparams
 from qcore.affine.arithmetic.operands import check_operand
 from qcore.arguments import quoted
-from qtorch._affine.dtypes import integers
+from qtorch._affine.dtypes import FixedDtypes, integers
 from qtorch._affine.namespace import Names
+from qtorch._affine.products import Geometry, Product, Rounding, product_of
 from qtorch._affine.tensor import QTensor
-from qtorch.nn.quantized.common.kept import KeepsMade
+from qtorch._rounding.paths.choice import are_plain_tensors
+from qtorch.nn.quantized.weights import QuantizedWeight, set_weight_bias
+
+T = TypeVar("T")
+_versions = attrgetter("_version")
+
+
+def _states(tensors: tuple[torch.Tensor, ...]) -> tuple[int, ...]:
+    """How often tensors were written to, and where they lie: `x.data = y` is no write."""
+    return (*map(_versions, tensors), *map(torch.Tensor.data_ptr, tensors))
+
+
+class _Kept(NamedTuple):
+    """A thing, and the tensors and settings of which it was made."""
+
+    tensors: tuple[torch.Tensor, ...]
+    states: tuple[int, ...]
+    settings: Any
+    made: Any
+
+
+class KeepsMade(FixedDtypes):
+    """A layer that keeps what kernels read of its buffers, such as a packed weight.
+
+    It is made anew where a buffer is another tensor or has other memory, or was written to: `torch.Tensor._version`
+    counts writes, but for those by way of `.data`, of another process, and of NumPy. Copies and files of the layer do
+    not have it.
+    """
+
+    def kept(self, tensors: tuple[torch.Tensor, ...], settings: Any, make: Callable[[], T]) -> T:
+        """What `make` makes of tensors and settings, or made of them before."""
+        last: _Kept | None = self.__dict__.get("_kept")
+        if (
+            last is not None
+            and len(last.tensors) == len(tensors)
+            and all(map(is_, last.tensors, tensors))
+            and last.settings == settings
+            and last.states == _states(tensors)
+        ):
+            return last.made
+        return self._make(tensors, settings, make)
+
+    def _make(self, tensors: tuple[torch.Tensor, ...], settings: Any, make: Callable[[], T]) -> T:
+        # Writes to tensors of inference mode are not counted; those without memory are an export's, not the layer's.
+        if any(one.is_inference() for one in tensors) or not are_plain_tensors(tensors):
+            return make()
+        states = _states(tensors)
+        made = make()
+        self.__dict__["_kept"] = _Kept(tensors, states, settings, made)
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_kept"}
 
 
 def _parameter(name: str, value: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -56,7 +110,7 @@ class Quantized(KeepsMade):
     @property
     def output(self) -> QParams:
         """The result's parameters."""
-        return qparams_of(self)
+        return QParams(self.scale, self.zero_point)
 
     def checked_output(self) -> QParams:
         """The result's parameters, which fit its integers; they are checked again after a change.
@@ -94,11 +148,6 @@ class Quantized(KeepsMade):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
-def qparams_of(module: Any, axis: int | None = None) -> QParams:
-    """The parameters in a module's buffers."""
-    return QParams(module.scale, module.zero_point, axis)
-
-
 def check_quantized(module: torch.nn.Module, x: Any, name: str = "input") -> None:
     """Raises unless a layer's argument is a quantized tensor.
 
@@ -131,3 +180,47 @@ def uncalibrated(place: str) -> RuntimeError:
 def place_of(module: Any) -> str:
     """Where a layer is in a model, or what it is, if it does not know."""
     return getattr(module, "layer_name", "") or type(module).__name__
+
+
+class ProductLayer(Quantized):
+    """A layer with a quantized weight and a bias.
+
+    It keeps the weight as the kernel reads it (`KeepsMade`), which takes as much memory again; weights of at most 4
+    bits stay small, and are unpacked at each call.
+
+    Attributes:
+        weight: a `QuantizedWeight`.
+        bias: float32 of shape (outputs,), or None.
+    """
+
+    bias: torch.Tensor | None
+    _relu = False
+
+    def set_weight_bias(self, weight: QTensor, bias: torch.Tensor | None) -> None:
+        """Replaces both.
+
+        Raises:
+            TypeError: if one has the wrong type.
+            ValueError: if one has the wrong shape.
+        """
+        set_weight_bias(self, weight, bias)
+
+    def _by_kernel(self, input: Any, geometry: Geometry) -> QTensor | None:
+        """The layer of a quantized tensor in one call of C; None where the kernel does not serve it."""
+        weight: Any = self.weight
+        if type(input) is not QTensor or type(weight) is not QuantizedWeight or torch.compiler.is_dynamo_compiling():
+            return None
+        if weight.is_packed:
+            return None
+        bias, scale, zero_point, form = self.bias, self.scale, self.zero_point, self.form
+        tensors = weight.int_repr, weight.scale, weight.zero_point, scale, zero_point
+        if bias is not None:
+            tensors = *tensors, bias
+
+        def make() -> tuple[Product | None, QParams]:
+            output = QParams(scale, zero_point)
+            return product_of(weight(), geometry, Rounding(bias, output, form), self._relu), output
+
+        product, output = self.kept(tensors, (geometry, form), make)
+        values = None if product is None else product(input.values, input.qparams)
+        return None if values is None else QTensor._made(values, output, form)

@@ -1,0 +1,503 @@
+"""Observers as modules: what they see goes through unchanged, and parameters follow from it.
+
+The rules are those of `qcore.affine`; `docs/affine.md` has them. Buffers have the names and shapes of torch.ao's, so
+that its state_dicts load.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import torch
+
+from qcore import affine
+from qcore.affine import AffineInteger, Counts, Extremes, Histogram, PerChannelMinMax, QParams
+from qcore.affine.parameters import EPS, check_input
+from qcore.arguments import check_int, check_type
+from qtorch._affine.dtypes import FixedDtypes, integers, scheme
+from qtorch._affine.namespace import Names, SmallNames
+from qtorch._affine.tensor import QTensor
+from qtorch._rounding.paths.choice import is_plain_tensor
+
+
+@dataclass(frozen=True)
+class Factory:
+    """A class or function with some of its arguments, which makes another module at each call.
+
+    Example:
+        >>> from qtorch.quantization import MinMaxObserver
+        >>> signed = MinMaxObserver.with_args(dtype=torch.qint8).with_args(qscheme="symmetric")
+        >>> signed().quant_min, signed() is signed()
+        (-128, False)
+    """
+
+    make: Callable[..., Any]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        return self.make(*arguments, **self.settings | settings)
+
+    def with_args(self, **settings: Any) -> Factory:
+        """The same with more arguments, or others."""
+        return Factory(self.make, self.settings | settings)
+
+
+class ObserverBase(ABC, torch.nn.Module):
+    """What all observers are: `forward` looks at a tensor and returns it, `calculate_qparams` says what follows.
+
+    Args:
+        dtype: the type that values will be quantized to.
+
+    Example:
+        >>> from qtorch.quantization import NoopObserver
+        >>> observer = NoopObserver()
+        >>> isinstance(observer, ObserverBase), observer(torch.tensor([1.0]))
+        (True, tensor([1.]))
+    """
+
+    def __init__(self, dtype: Any) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    @abstractmethod
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x itself, after a look at it."""
+
+    @abstractmethod
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The scale, float32, and the zero point, int32, each of shape (1,), or (channels,)."""
+
+    @classmethod
+    def with_args(cls, **settings: Any) -> Factory:
+        """A function that makes such observers, with these arguments unless told others."""
+        return Factory(cls, settings)
+
+
+Observer = ObserverBase
+
+
+def store(module: torch.nn.Module, name: str, value: torch.Tensor) -> None:
+    """Writes a value into a buffer, or puts it in the buffer's place where the shapes differ."""
+    buffer = getattr(module, name)
+    if buffer.shape == value.shape:
+        buffer.copy_(value)
+    else:
+        setattr(module, name, value)
+
+
+class RangeObserver(ObserverBase, FixedDtypes):
+    """An observer whose state is that of one of qcore's, in buffers of the same names."""
+
+    _version = 3  # of torch.ao's state_dicts
+    _rule_class: Any
+    _state_class: Any = Extremes
+    _steps_by_numpy = True  # which takes less time than torch for small states
+    eps: torch.Tensor
+    min_val: torch.Tensor
+    max_val: torch.Tensor
+
+    def __init__(
+        self,
+        dtype: Any = torch.quint8,
+        qscheme: Any = torch.per_tensor_affine,
+        reduce_range: bool = False,
+        quant_min: int | None = None,
+        quant_max: int | None = None,
+        eps: float = EPS,
+    ) -> None:
+        super().__init__(dtype)
+        form = integers(dtype, quant_min, quant_max, reduce_range)
+        per_channel = issubclass(self._rule_class, PerChannelMinMax)
+        self.rule = self._rule_class(form, scheme(qscheme, per_channel), eps)
+        self.qscheme = qscheme
+        self.reduce_range = reduce_range
+        self.quant_min, self.quant_max = form.qmin, form.qmax
+        self.register_buffer("eps", torch.tensor([eps]))
+        for name, value in self._empty_state()._asdict().items():
+            self.register_buffer(name, value)
+
+    def _set(self, **settings: Any) -> None:
+        """Changes settings of the rule, where "ch_axis" is "axis", before any tensor is seen."""
+        self.rule = replace(self.rule, **{name.removeprefix("ch_"): value for name, value in settings.items()})
+        for name, value in settings.items():
+            setattr(self, name, value)
+        self.reset_min_max_vals()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Remembers what x adds, and returns x.
+
+        Args:
+            x: tensor of float32, float64, float16 or bfloat16; one without elements adds nothing.
+
+        Raises:
+            TypeError: if x has another type.
+            ValueError: if x has other channels than what was seen before.
+        """
+        check_input(x, Names)
+        if x.numel():
+            self._update(x.detach())
+        return x
+
+    def _update(self, x: torch.Tensor) -> None:
+        low, high = self.min_val, self.max_val
+        if self._steps_by_numpy and is_plain_tensor(x) and x.is_cpu and low.is_cpu and low.numel():
+            memory = low.numpy(), high.numpy()
+            state: Any = self.rule.update(Extremes(*memory), x, SmallNames)  # type: ignore[arg-type]
+            for old, new in zip(memory, state, strict=True):
+                old[...] = new
+            return
+        state = self.rule.update(self._state(x.shape), x, Names)
+        for name, value in state._asdict().items():
+            store(self, name, value)
+
+    @property
+    def has_seen(self) -> bool:
+        """Whether it has seen a number, in each channel."""
+        return self.min_val.numel() > 0 and not bool((self.min_val > self.max_val).any())
+
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The parameters that cover what was seen.
+
+        Returns:
+            The scale, float32, and the zero point, int32, each of shape (1,), or (channels,).
+
+        Raises:
+            ValueError: if nothing was seen. On a GPU, and under `torch.compile`, observers of whole tensors do not
+                wait to know.
+        """
+        if self.min_val.numel() == 0:
+            raise ValueError("no channels were observed; observe something before asking for parameters")
+        qparams = self._qparams()
+        return qparams.scale.reshape(-1), qparams.zero_point.reshape(-1)
+
+    def reset_min_max_vals(self) -> None:
+        """Forgets what was seen."""
+        for name, value in self._empty_state()._asdict().items():
+            store(self, name, value.to(self.min_val.device))
+
+    def extra_repr(self) -> str:
+        return f"min_val={self.min_val}, max_val={self.max_val}"
+
+    def _empty_state(self) -> Any:
+        """The state before there is anything to say how many channels there are."""
+        axis = getattr(self.rule, "axis", None)
+        return self.rule.init(() if axis is None else (0,) * (axis + 1), Names)
+
+    def _state(self, shape: torch.Size) -> Any:
+        """The state to which a tensor of a shape is added."""
+        seen = (getattr(self, name) for name in self._state_class._fields)
+        if self.min_val.numel() == 0:
+            seen = (value.to(self.min_val.device) for value in self.rule.init(tuple(shape), Names))
+        return self._state_class(*seen)
+
+    def _qparams(self) -> QParams:
+        low, high = self.min_val, self.max_val
+        if self._steps_by_numpy and low.is_cpu and is_plain_tensor(low):
+            found = self.rule.qparams(Extremes(low.numpy(), high.numpy()), SmallNames)
+            scale, zero_point = (torch.from_numpy(np.asarray(one)) for one in (found.scale, found.zero_point))
+            return QParams(scale, zero_point, found.axis)
+        return self.rule.qparams(self._state(low.shape), Names)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        for name in ("min_val", "max_val"):  # which have as many channels as were seen
+            if (value := state_dict.get(prefix + name)) is not None:
+                store(self, name, getattr(self, name).new_empty(value.shape))
+        state_dict.setdefault(prefix + "eps", self.eps)  # which is no part of a state in JAX
+        super()._load_from_state_dict(state_dict, prefix, *others)
+        self.rule = replace(self.rule, eps=float(self.eps))
+
+
+@dataclass(frozen=True)
+class TensorHistogram(Histogram):
+    """The same rule; counts are exact up to 2^24 a bin."""
+
+    def update(self, state: Counts, x: torch.Tensor, xp: Any = Names) -> Counts:
+        if torch.compiler.is_dynamo_compiling():
+            return Counts(*torch.ops.qtorch.histogram_update(*state, x, self.upsample_rate))
+        return super().update(state, x, xp)
+
+    def qparams(self, state: Counts, xp: Any = Names) -> QParams:
+        """By NumPy, which takes the search's thousands of small steps faster than torch."""
+        if torch.compiler.is_dynamo_compiling():
+            form = self.form
+            arguments = form.qmin, form.qmax, form.signed, form.middle, self.scheme, self.eps
+            return QParams(*torch.ops.qtorch.histogram_qparams(*state, *arguments))
+        found = super().qparams(Counts(*(value.numpy(force=True) for value in state)))
+        scale, zero_point = (torch.from_numpy(np.asarray(part)) for part in (found.scale, found.zero_point))
+        return QParams(scale.to(state.min_val.device), zero_point.to(state.min_val.device))
+
+    def _update(self, state: Counts, x: torch.Tensor, xp: Any) -> Counts:
+        """Elements that are all finite need neither be selected nor weighed."""
+        low, high = xp.extremes(x, (0,))
+        if not isfinite(low) or not isfinite(high):
+            x = x[torch.isfinite(x)]
+            if x.numel() == 0:
+                return state
+            low, high = xp.extremes(x, (0,))
+        low = xp.minimum(state.min_val, xp.unsigned(low))
+        high = xp.maximum(state.max_val, xp.unsigned(high))
+        return self._merge(xp, state, low, high, self._count(xp, x, None, low, high))
+
+    def _count(self, xp: Any, x: torch.Tensor, weight: Any, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+        """By torch's own function, whose weights are 1 as all are here; it has these bits on the CPU."""
+        if x.is_cpu:
+            return torch.histc(x, self.bins, float(low), float(high))
+        return super()._count(xp, x, torch.ones_like(x), low, high)
+
+
+def _update(
+    histogram: torch.Tensor, low: torch.Tensor, high: torch.Tensor, x: torch.Tensor, upsample_rate: int
+) -> tuple[torch.Tensor, ...]:
+    rule = TensorHistogram(bins=len(histogram), upsample_rate=upsample_rate)
+    return tuple(value.clone() for value in rule.update(Counts(histogram, low, high), x))
+
+
+def _qparams(
+    histogram: torch.Tensor, low: torch.Tensor, high: torch.Tensor, *form: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if low > high:  # nothing was seen; a traced program does not raise
+        return torch.ones_like(low), torch.zeros_like(low, dtype=torch.int32)
+    *integers, scheme, eps = form
+    found = TensorHistogram(AffineInteger(*integers), scheme, eps, len(histogram)).qparams(Counts(histogram, low, high))
+    return found.scale, found.zero_point
+
+
+_STATE = "Tensor histogram, Tensor low, Tensor high"
+_library = torch.library.Library("qtorch", "FRAGMENT")
+_library.define(f"histogram_update({_STATE}, Tensor x, int upsample_rate) -> (Tensor, Tensor, Tensor)")
+_library.define(
+    f"histogram_qparams({_STATE}, int qmin, int qmax, bool signed, int middle, str scheme, float eps)"
+    " -> (Tensor, Tensor)"
+)
+_library.impl("histogram_update", _update, "CompositeExplicitAutograd")
+_library.impl("histogram_qparams", _qparams, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "qtorch::histogram_update", lambda *state_and_x: tuple(map(torch.empty_like, state_and_x[:3])), lib=_library
+)
+torch.library.register_fake(
+    "qtorch::histogram_qparams",
+    lambda _, low, *rest: (torch.empty_like(low), torch.empty_like(low, dtype=torch.int32)),
+    lib=_library,
+)
+
+
+class MinMaxObserver(RangeObserver):
+    """The least and the greatest element of all tensors seen; see `qcore.affine.MinMax`.
+
+    Args:
+        dtype: of the integers: torch.quint8, qint8, qint32, a plain integer type, or an `AffineInteger`.
+        qscheme: torch.per_tensor_affine or torch.per_tensor_symmetric, or "affine" or "symmetric".
+        reduce_range: whether both ends of the range are halved, so that sums of products fit into 16 bits.
+        quant_min, quant_max: a part of dtype's range.
+        eps: the smallest scale.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> observer = MinMaxObserver()
+        >>> x = observer(torch.tensor([-1.0, 0.5, 3.0]))
+        >>> observer.calculate_qparams()
+        (tensor([0.0157]), tensor([64], dtype=torch.int32))
+    """
+
+    _rule_class = affine.MinMax
+
+
+class MovingAverageMinMaxObserver(MinMaxObserver):
+    """Moving averages of the least and the greatest element of each tensor; see `qcore.affine.MovingAverageMinMax`.
+
+    Args:
+        averaging_constant: the share of the newest tensor, above 0 and at most 1.
+        dtype, qscheme, reduce_range, quant_min, quant_max, eps: as for `MinMaxObserver`.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> observer = MovingAverageMinMaxObserver(averaging_constant=0.5)
+        >>> for x in (torch.tensor([0.0, 1.0]), torch.tensor([0.0, 3.0])):
+        ...     x = observer(x)
+        >>> observer.max_val
+        tensor(2.)
+    """
+
+    _rule_class = affine.MovingAverageMinMax
+
+    def __init__(self, averaging_constant: float = 0.01, *others: Any, **settings: Any) -> None:
+        super().__init__(*others, **settings)
+        self._set(averaging_constant=averaging_constant)
+
+
+MovingAverageObserver = MovingAverageMinMaxObserver
+
+
+class PerChannelMinMaxObserver(RangeObserver):
+    """The least and the greatest element of each channel; see `qcore.affine.PerChannelMinMax`.
+
+    Args:
+        ch_axis: the dimension of the tensors along which the channels lie.
+        dtype, reduce_range, quant_min, quant_max, eps: as for `MinMaxObserver`.
+        qscheme: torch.per_channel_affine or torch.per_channel_symmetric, or "affine" or "symmetric".
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> observer = PerChannelMinMaxObserver(dtype=torch.qint8, qscheme=torch.per_channel_symmetric)
+        >>> x = observer(torch.tensor([[-1.0, 0.5], [2.0, 5.1]]))
+        >>> observer.calculate_qparams()
+        (tensor([0.0078, 0.0400]), tensor([0, 0], dtype=torch.int32))
+    """
+
+    _rule_class = affine.PerChannelMinMax
+
+    def __init__(
+        self,
+        ch_axis: int = 0,
+        dtype: Any = torch.quint8,
+        qscheme: Any = torch.per_channel_affine,
+        *others: Any,
+        **settings: Any,
+    ) -> None:
+        check_int("ch_axis", ch_axis, 0, 63)
+        super().__init__(dtype, qscheme, *others, **settings)
+        self._set(ch_axis=ch_axis)
+
+
+class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver):
+    """Moving averages of each channel's extremes; see `qcore.affine.MovingAveragePerChannelMinMax`.
+
+    Args:
+        averaging_constant: the share of the newest tensor, above 0 and at most 1.
+        ch_axis, dtype, qscheme, reduce_range, quant_min, quant_max, eps: as for `PerChannelMinMaxObserver`.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> observer = MovingAveragePerChannelMinMaxObserver(averaging_constant=0.5)
+        >>> for x in (torch.tensor([[0.0, 1.0], [0.0, 2.0]]), torch.tensor([[0.0, 3.0], [0.0, 4.0]])):
+        ...     x = observer(x)
+        >>> observer.max_val
+        tensor([2., 3.])
+    """
+
+    _rule_class = affine.MovingAveragePerChannelMinMax
+
+    def __init__(self, averaging_constant: float = 0.01, *others: Any, **settings: Any) -> None:
+        super().__init__(*others, **settings)
+        self._set(averaging_constant=averaging_constant)
+
+
+class HistogramObserver(RangeObserver):
+    """Counts in equal bins, and parameters for the part of the range that loses least; see `qcore.affine.Histogram`.
+
+    Args:
+        bins: how many.
+        upsample_rate: into how many parts a bin is cut when the range grows; torch's was 128 once and is 16 now.
+        dtype, qscheme, reduce_range, quant_min, quant_max, eps: as for `MinMaxObserver`.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> observer = HistogramObserver(bins=4)
+        >>> x = observer(torch.tensor([0.0, 1, 1, 4]))
+        >>> observer.histogram
+        tensor([1., 2., 0., 1.])
+    """
+
+    _rule_class = TensorHistogram
+    _state_class = affine.Counts
+    _steps_by_numpy = False
+    histogram: torch.Tensor
+
+    def __init__(self, bins: int = 2048, upsample_rate: int = 16, *others: Any, **settings: Any) -> None:
+        super().__init__(*others, **settings)
+        self._set(bins=bins, upsample_rate=upsample_rate)
+
+
+class RuleObserver(RangeObserver):
+    """Any observer of extremes of `qcore.affine`, as a module.
+
+    Args:
+        rule: such as `qcore.affine.MinMax(INT8, "symmetric")`.
+
+    Raises:
+        TypeError: if rule is no such observer.
+
+    Example:
+        >>> x = RuleObserver(affine.MinMax())(torch.tensor([-1.0, 0.5, 3.0]))
+    """
+
+    _rule_class = affine.MinMax
+
+    def __init__(self, rule: affine.MinMax) -> None:
+        check_type("rule", rule, affine.MinMax, "an observer of extremes of qcore.affine, such as MinMax()")
+        super().__init__(rule.form, rule.scheme, eps=rule.eps)
+        self.rule = rule
+        self.reset_min_max_vals()
+
+
+class RecordingObserver(ObserverBase):
+    """Keeps a copy of every tensor; for debugging.
+
+    Args:
+        dtype: the type that values will be quantized to.
+
+    Example:
+        >>> observer = RecordingObserver()
+        >>> x = observer(torch.tensor([1.0, 2.0]))
+        >>> observer.get_tensor_value()
+        [tensor([1., 2.])]
+    """
+
+    rule = affine.Recording()
+
+    def __init__(self, dtype: Any = torch.quint8) -> None:
+        super().__init__(dtype)
+        self.tensor_val: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        check_type("x", x, (torch.Tensor, QTensor), "a torch.Tensor")
+        self.tensor_val = list(self.rule.update(tuple(self.tensor_val), x.detach(), Names))
+        return x
+
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Raises TypeError: there are none."""
+        return self.rule.qparams((), Names)  # type: ignore[return-value]
+
+    def get_tensor_value(self) -> list[torch.Tensor]:
+        """The tensors seen so far."""
+        return self.tensor_val
+
+
+class NoopObserver(ObserverBase):
+    """Remembers nothing: for tensors that need no range, say in float16.
+
+    Args:
+        dtype: the type that values will be converted to.
+
+    Example:
+        >>> observer = NoopObserver()
+        >>> observer(torch.tensor([1.0])), observer.dtype
+        (tensor([1.]), torch.float16)
+    """
+
+    rule = affine.Noop()
+
+    def __init__(self, dtype: Any = torch.float16) -> None:
+        super().__init__(dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Raises TypeError: there are none."""
+        return self.rule.qparams((), Names)  # type: ignore[return-value]

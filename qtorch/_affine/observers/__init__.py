@@ -1,1 +1,0 @@
-"""What chooses parameters from the tensors that it sees."""

@@ -1,0 +1,485 @@
+"""Exact sums of products of integers, and their rounding: by kernels in C, by products of int8, or by floats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from qcore.affine import AffineInteger, QParams
+from qcore.affine.operations import check_requantized
+from qtorch._affine.conversion import dequantize, requantize
+from qtorch._affine.namespace import Names
+from qtorch._kernels import dynamic, products
+from qtorch._rounding.paths.choice import are_plain_tensors
+from qtorch._torch_internals import INT8_TERMS, int8_product, is_memory, multiplies_int8
+
+MANY_CHANNELS = 16  # from which on the kernel serves convolutions of each channel alone
+_DIMENSIONS = 3  # of images, as in `integer.c`
+_LEVELS = 255  # between the least and the greatest integer of 8 bits
+_CPU = torch.device("cpu")
+_INT24, _INT32, _INT53 = 2**24, 2**31, 2**53
+
+
+class Rounding(NamedTuple):
+    """What becomes of sums (`qcore.affine.requantize`): the bias, and the result's parameters and integers."""
+
+    bias: torch.Tensor | None
+    output: QParams
+    form: AffineInteger
+
+
+class Geometry(NamedTuple):
+    """Of a convolution, for each dimension of images, of which a linear layer has none."""
+
+    stride: tuple[int, ...] = ()
+    padding: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+    groups: int = 1
+
+
+class Product:
+    """Products of windows of images with a weight in panels; the sums, or the integers to which they are rounded.
+
+    Attributes:
+        memory: the weight as the kernel reads it.
+        outputs, terms: of the weight.
+
+    Args:
+        weight: QTensor, served by the kernel (`product_of`).
+        geometry: of the convolution.
+        rounding: to integers of 8 bits; None for sums in int32.
+        relu: whether integers are no less than the result's zero point.
+    """
+
+    def __init__(self, weight: Any, geometry: Geometry, rounding: Rounding | None, relu: bool = False) -> None:
+        dimensions = len(geometry.stride)
+        filters = weight.values.movedim(1, -1).contiguous() if dimensions else weight.values.contiguous()
+        self._apart = geometry.groups > 1
+        self.outputs, *kernel, self.channels = filters.shape
+        self.terms = prod(kernel) * self.channels
+        self.memory = packed(filters, weight.qparams.zero_point, self._apart)
+        self._kernel, self._geometry, self._dtype = tuple(kernel), geometry, torch.int32
+        self._missing = _DIMENSIONS - dimensions
+        self._tensors: tuple[torch.Tensor, ...] = ()  # whose addresses the kernel is given
+        biased = rounding is not None and rounding.bias is not None
+        if rounding is not None:
+            self._dtype = getattr(torch, rounding.form.storage)
+            self._tensors = self._rounding(weight, rounding, relu)
+        addresses = [one.data_ptr() for one in self._tensors] or [0] * 5
+        self._addresses = self.memory.data_ptr(), *addresses
+        self._function: Any = products.of_integers(biased)
+        self._last: tuple[Any, ...] = None, (), (), ()
+
+    def _rounding(self, weight: Any, rounding: Rounding, relu: bool) -> tuple[torch.Tensor, ...]:
+        """What the kernel reads to round."""
+        output, form = rounding.output, rounding.form
+        scales = weight.qparams.scale.expand(self.outputs).contiguous()
+        bias = scales if rounding.bias is None else rounding.bias.contiguous()  # which is not read if there is none
+        low = max(form.low, float(output.zero_point)) if relu else form.low
+        return scales, bias, output.scale, output.zero_point, torch.tensor([low, form.high], device=_CPU)
+
+    def __call__(self, values: torch.Tensor, qparams: QParams) -> torch.Tensor | None:
+        """The results for integers of images, or rows; None where the kernel does not serve them.
+
+        Args:
+            values: of shape (batch, channels, *sizes), or (..., channels) for a linear layer.
+            qparams: their parameters.
+
+        Returns:
+            Integers of shape (batch, outputs, *places), channels being last in memory, or (..., outputs).
+        """
+        if qparams.axis is not None or not are_plain_tensors((values, qparams.scale, qparams.zero_point)):
+            return None
+        layout = values.shape, values.stride(), values.dtype
+        last = self._last
+        if last[0] != layout:
+            found = self._laid_out(values) if values.is_cpu else None
+            if found is None:
+                return None
+            last = self._last = layout, *found
+        result = torch.empty_strided(last[2], last[3], dtype=self._dtype, device=_CPU)
+        self._function(
+            *last[1], values.data_ptr(), qparams.zero_point.data_ptr(), qparams.scale.data_ptr(), result.data_ptr()
+        )
+        return result
+
+    def _laid_out(self, values: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+        """What the kernel is told of images of a shape, and the shape and strides of the result."""
+        stride, padding, dilation, groups = self._geometry
+        shape, strides = tuple(values.shape), values.stride()
+        if values.numel() == 0 or values.dtype not in (torch.int8, torch.uint8):
+            return None
+        if not stride:
+            if not values.is_contiguous() or shape[-1] != self.terms:
+                return None
+            shape, strides = (values.numel() // self.terms, self.terms), (self.terms, 1)
+        batch, channels, *sizes = shape
+        if len(sizes) != len(stride) or channels != self.channels * groups:
+            return None
+        larger = [size + 2 * margin for size, margin in zip(sizes, padding, strict=True)]
+        extents = [gap * (count - 1) + 1 for count, gap in zip(self._kernel, dilation, strict=True)]
+        if any(size < extent for size, extent in zip(larger, extents, strict=True)):
+            return None
+        places = [(size - extent) // step + 1 for size, extent, step in zip(larger, extents, stride, strict=True)]
+        moves = strides[0], *self._in_three(strides[2:], 0), strides[1]
+        settings = [
+            self._in_three(each, one) for each, one in ((padding, 0), (self._kernel, 1), (stride, 1), (dilation, 1))
+        ]
+        arguments = (
+            *(batch, *self._in_three(sizes, 1), channels, *moves, *(number for each in settings for number in each)),
+            *(self.outputs, int(self._apart), int(values.dtype is torch.int8), int(bool(self._tensors))),
+            *self._addresses,
+        )
+        if not stride:
+            size = (*values.shape[:-1], self.outputs)
+            return arguments, size, torch.empty(size, device="meta").stride()
+        last = torch.empty((batch, *places, self.outputs), device="meta").movedim(-1, 1)
+        return arguments, tuple(last.shape), last.stride()
+
+    def _in_three(self, numbers: Any, absent: int) -> tuple[int, ...]:
+        return (*(absent,) * self._missing, *numbers)
+
+
+def packed(filters: torch.Tensor, zeros: torch.Tensor, apart: bool) -> torch.Tensor:
+    """A contiguous weight of shape (outputs, ...) as the kernel reads it."""
+    function: Any = products.packing()
+    zeros = zeros.contiguous()
+    outputs, is_signed = len(filters), filters.dtype is torch.int8
+    facts = outputs, filters.numel() // outputs, int(apart), int(is_signed), zeros.dim()
+    addresses = filters.data_ptr(), zeros.data_ptr()
+    memory = torch.empty(function(*facts, *addresses, 0), dtype=torch.uint8, device=_CPU)
+    function(*facts, *addresses, memory.data_ptr())
+    return memory
+
+
+def product_of(weight: Any, geometry: Geometry, rounding: Rounding | None, relu: bool = False) -> Product | None:
+    """The product with a weight of 8 bits; None where the kernel is not there, or does not serve it.
+
+    The kernel has convolutions of all channels, and of those of each channel alone, if they are many.
+
+    Raises:
+        TypeError, ValueError: what `qcore.affine.requantize` raises of the rounding.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        return None
+    tensors: list[torch.Tensor] = [weight.values, weight.qparams.scale, weight.qparams.zero_point]
+    narrow = weight.values.element_size() == 1
+    if rounding is not None:
+        sums = torch.empty((0, weight.shape[0]), dtype=torch.int32, device="meta")
+        check_requantized(sums, rounding.output.scale, weight.qparams.scale, *rounding, xp=Names)
+        narrow = narrow and rounding.form.storage in ("int8", "uint8")
+        tensors += [
+            rounding.output.scale,
+            rounding.output.zero_point,
+            *([] if rounding.bias is None else [rounding.bias]),
+        ]
+    apart = geometry.groups == weight.shape[0] >= MANY_CHANNELS and weight.shape[1] == 1
+    fits = prod(weight.shape[1:]) * _LEVELS * (weight.form.qmax - weight.form.qmin) < 2**31
+    if not (narrow and fits and (geometry.groups == 1 or apart) and weight.values.is_cpu and weight.values.numel() > 0):
+        return None
+    return Product(weight, geometry, rounding, relu) if are_plain_tensors(tensors) and is_there() else None
+
+
+def is_there() -> bool:
+    """True if the kernel is there, on a processor for which it was written."""
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX") and products.of_integers() is not None
+
+
+_FEW_ROWS = 16  # fewer take no longer than the kernel needs to lay out the weight
+
+
+def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
+    """The sums of (x - its zero point) * (w - its zero point) over the last dimension, without rounding.
+
+    Integers of 8 bits are multiplied as int8, where a processor has no instructions for int8 by a kernel in C, or in
+    parts that float32 holds; others in float64, which holds all sums up to 2^53.
+
+    Args:
+        input: QTensor of shape (rows, terms), with one scale.
+        weight: QTensor of shape (outputs, terms), with one scale or one for each output.
+
+    Returns:
+        Integers in int32, float32 or float64, of shape (rows, outputs).
+
+    Raises:
+        ValueError: if sums may not be exact in float64.
+    """
+    terms = weight.shape[1]
+    sums = _by_kernel(input, weight, None)
+    if sums is not None:
+        return sums
+    if fits_int32(input, weight, terms):
+        (rows, zero), (filters, zeros) = signed(input), signed(weight)
+        rows = rows.contiguous()  # expanded and overlapping ones oneDNN gets wrong
+        return corrected(int8_product(rows, filters.t()), rows, zero, filters, zeros)
+    if largest_sum(input, weight, terms) > _INT53:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}, whose sums may pass 2^53; allowed are fewer terms")
+    return float_differences(input, torch.float64) @ float_differences(weight, torch.float64).t()
+
+
+def rounded_products(input: Any, weight: Any, rounding: Rounding) -> torch.Tensor:
+    """The integers to which `sums_of_products` are rounded, which raises the same errors."""
+    values = _by_kernel(input, weight, rounding)
+    if values is not None:
+        return values
+    return requantize(sums_of_products(input, weight), input.qparams.scale, weight.qparams.scale, *rounding)
+
+
+def _by_kernel(input: Any, weight: Any, rounding: Rounding | None) -> torch.Tensor | None:
+    if input.shape[0] < _FEW_ROWS:
+        return None
+    product = product_of(weight, Geometry(), rounding)
+    return None if product is None else product(input.values.contiguous(), input.qparams)
+
+
+def corrected(
+    sums: torch.Tensor, rows: torch.Tensor, zero: torch.Tensor, filters: torch.Tensor, zeros: torch.Tensor
+) -> torch.Tensor:
+    """The sums of (row - zero) * (filter - its zero), of those of row * filter, which are new.
+
+    Those in float32 are of at most `INT8_TERMS` products, so that what is taken away is exact too, and the difference
+    is rounded once, as the conversion of int32 is.
+    """
+    if not are_zero(zeros):
+        of_rows = (row_sums(rows) - zero * rows.shape[1]).unsqueeze(1) * zeros
+        sums = sums.to(torch.int32) - of_rows
+    return sums.sub_((zero * row_sums(filters)).to(sums.dtype))
+
+
+def are_zero(zeros: torch.Tensor) -> bool:
+    """True if all of these are known to be 0: in programs, and of tensors without values, none is."""
+    return not torch.compiler.is_dynamo_compiling() and is_memory(zeros) and not zeros.is_meta and not zeros.any()
+
+
+def row_sums(rows: torch.Tensor) -> torch.Tensor:
+    """The sums of int8 matrices' rows, int32; float32, which is faster, holds those of up to 2^17 numbers."""
+    if rows.shape[1] <= 1 << 17:
+        return rows.to(torch.float32).sum(1).to(torch.int32)
+    return rows.sum(1, dtype=torch.int32)
+
+
+def fits_int32(input: Any, weight: Any, terms: int) -> bool:
+    """True if the integers have 8 bits and int32 holds all sums of so many products."""
+    narrow = max(q.values.element_size() for q in (input, weight)) == 1
+    return narrow and largest_sum(input, weight, terms) < _INT32
+
+
+def largest_sum(input: Any, weight: Any, terms: int) -> int:
+    """A bound of all sums of so many products."""
+    return terms * (input.form.qmax - input.form.qmin) * (weight.form.qmax - weight.form.qmin)
+
+
+def float_differences(q: Any, dtype: torch.dtype) -> torch.Tensor:
+    """The integers less their zero points, as floats."""
+    zero = q.qparams.zero_point
+    if dtype is torch.float32:
+        return dequantize(q.values, QParams(torch.ones_like(q.qparams.scale), zero, q.qparams.axis), q.form)
+    if zero.ndim:
+        zero = zero.reshape(-1, *(1,) * (q.ndim - 1))
+    return (q.values.to(torch.int32) - zero).to(dtype)
+
+
+def signed(q: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """int8 values and a zero point with the same differences; unsigned ones are moved by 128."""
+    if q.values.dtype is torch.int8:
+        return q.values, q.qparams.zero_point
+    return (q.values ^ 0x80).view(torch.int8), q.qparams.zero_point - 128
+
+
+_CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+
+
+def sums_of_windows(
+    input: Any,
+    weight: Any,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+) -> torch.Tensor:
+    """The sums of (x - its zero point) * (w - its zero point) over each window, without rounding; around x is nothing.
+
+    Args:
+        input: QTensor of shape (batch, channels, *sizes), with one scale.
+        weight: QTensor of shape (outputs, channels / groups, *kernel), with one scale or one for each output.
+        stride, padding, dilation: for each dimension.
+        groups: into how many parts channels and outputs are split.
+
+    Returns:
+        Integers in int32, float32 or float64, of shape (batch, *places, outputs).
+
+    Raises:
+        ValueError: if sums may not be exact in float64.
+    """
+    terms = prod(weight.shape[1:])
+    product = product_of(weight, Geometry(stride, padding, dilation, groups), None)
+    sums = None if product is None else product(input.values, input.qparams)
+    if sums is not None:
+        return sums.movedim(1, -1)
+    if groups == 1 and fits_int32(input, weight, terms):
+        if multiplies_int8(input.device) or prod(weight.shape[2:]) == 1:
+            return _by_int8(input, weight, stride, padding, dilation)
+        if prod(weight.shape[2:]) <= INT8_TERMS // 2:
+            return _by_parts(input, weight, stride, padding, dilation)
+    most = largest_sum(input, weight, terms)
+    if most > _INT53:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}, whose sums may pass 2^53; allowed are fewer terms")
+    exact = torch.float32 if most <= _INT24 and input.values.is_cpu else torch.float64  # GPUs may go by way of Winograd
+    if len(stride) > 1 and exact is torch.float32:  # torch takes ten times as long for groups with channels first
+        input = input._with(input.values.movedim(1, -1).contiguous().movedim(-1, 1))
+    operands = (float_differences(q, exact) for q in (input, weight))
+    convolve: Any = _CONVOLUTIONS[len(stride)]
+    with torch.autocast(input.device.type, enabled=False):
+        return convolve(*operands, None, stride, padding, dilation, groups).movedim(1, -1)
+
+
+def rounded_windows(input: Any, weight: Any, geometry: Geometry, rounding: Rounding) -> torch.Tensor:
+    """The integers of shape (batch, outputs, *places) to which `sums_of_windows` are rounded; the same errors."""
+    product = product_of(weight, geometry, rounding)
+    values = None if product is None else product(input.values, input.qparams)
+    if values is not None:
+        return values
+    sums = sums_of_windows(input, weight, *geometry)
+    return requantize(sums, input.qparams.scale, weight.qparams.scale, *rounding).movedim(-1, 1)
+
+
+def _by_parts(
+    input: Any, weight: Any, stride: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]
+) -> torch.Tensor:
+    """Convolutions of so few channels at a time that float32 holds the sums, where there is nothing faster for int8."""
+    (images, zero), filters = signed(input), float_differences(weight, torch.float32)
+    centred = weight.form.signed and are_zero(weight.qparams.zero_point)
+    terms = INT8_TERMS if centred else INT8_TERMS // 2  # differences may be twice as large
+    channels = max(1, terms // prod(weight.shape[2:]))
+    images = _padded(images.movedim(1, -1), zero, padding).movedim(-1, 1).to(torch.float32)
+    convolve: Any = _CONVOLUTIONS[len(stride)]
+    with torch.autocast(input.device.type, enabled=False):
+        parts = zip(images.split(channels, 1), filters.split(channels, 1), strict=True)
+        sums = [convolve(*part, None, stride, 0, dilation).movedim(1, -1) for part in parts]
+    total = sums[0] if len(sums) == 1 else torch.stack([one.to(torch.int32) for one in sums]).sum(0, dtype=torch.int32)
+    of_filters = filters.flatten(1).sum(1, dtype=torch.float64).to(torch.int32)
+    return total.sub_((zero * of_filters).to(total.dtype))
+
+
+def _by_int8(
+    input: Any, weight: Any, stride: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]
+) -> torch.Tensor:
+    (images, zero), (filters, zeros) = signed(input), signed(weight)
+    rows = _windows(_padded(images.movedim(1, -1), zero, padding), weight.shape[2:], stride, dilation)
+    places = rows.shape[: images.ndim - 1]
+    terms = prod(weight.shape[1:])
+    rows = rows.reshape(prod(places), terms).contiguous()  # of one dimension they may overlap, which oneDNN gets wrong
+    filters = filters.movedim(1, -1).reshape(len(filters), terms)
+    sums = corrected(int8_product(rows, filters.t()), rows, zero, filters, zeros)
+    return sums.reshape(*places, len(filters))
+
+
+def _padded(images: torch.Tensor, zero: torch.Tensor, padding: tuple[int, ...]) -> torch.Tensor:
+    """Images of shape (batch, *sizes, channels) within margins of their zero point."""
+    if not any(padding):
+        return images.contiguous()
+    batch, *sizes, channels = images.shape
+    larger = [size + 2 * margin for size, margin in zip(sizes, padding, strict=True)]
+    result = zero.to(images.dtype).expand(batch, *larger, channels).contiguous()
+    inside = tuple(slice(margin, margin + size) for size, margin in zip(sizes, padding, strict=True))
+    result[(slice(None), *inside)] = images
+    return result
+
+
+def _windows(
+    images: torch.Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> torch.Tensor:
+    """All places of a kernel, as a view of shape (batch, *places, *kernel, channels) of images with channels last."""
+    sizes, strides = list(images.shape), list(images.stride())
+    places = [
+        (size - gap * (count - 1) - 1) // step + 1
+        for size, count, step, gap in zip(sizes[1:-1], kernel, stride, dilation, strict=True)
+    ]
+    along = strides[1:-1]
+    moves = [one * step for one, step in zip(along, stride, strict=True)]
+    inner = [one * gap for one, gap in zip(along, dilation, strict=True)]
+    shape = (sizes[0], *places, *kernel, sizes[-1])
+    return images.as_strided(shape, (strides[0], *moves, *inner, strides[-1]))
+
+
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+class DynamicKernel:
+    """A product of floats with a packed weight (`qcore.affine.arithmetic.recurrent`).
+
+    Args:
+        weight: QTensor of shape (outputs, features), served by the kernel (`kernel_of`).
+        bias: float32 of shape (outputs,), or None.
+        form: the integers that floats become.
+    """
+
+    def __init__(self, weight: Any, bias: torch.Tensor | None, form: AffineInteger) -> None:
+        self.outputs, self.features = weight.shape
+        self.form, self.biased = form, bias is not None
+        self._memory = packed(weight.values.contiguous(), weight.qparams.zero_point, False)
+        self._scales = weight.qparams.scale.expand(self.outputs).contiguous()
+        self._bias = self._scales if bias is None else bias.contiguous()  # which is not read if there is none
+        self.addresses = tuple(one.data_ptr() for one in (self._memory, self._scales, self._bias))
+        self._function: Any = dynamic.product(self.biased, form)
+
+    def __call__(self, x: Any) -> torch.Tensor | None:
+        """The product with the last dimension of a tensor of floats; None of all that the kernel does not serve."""
+        if not isinstance(x, torch.Tensor) or x.dtype not in _FLOATS or not are_plain_tensors((x,)) or not x.is_cpu:
+            return None
+        shape = x.shape
+        if not shape or shape[-1] != self.features or x.numel() == 0:
+            return None
+        if x.dtype is not torch.float32:
+            x = x.to(torch.float32)
+        x = x.contiguous()
+        result = torch.empty((*shape[:-1], self.outputs), dtype=torch.float32, device=_CPU)
+        rows = x.numel() // self.features
+        self._function(rows, self.features, self.outputs, *self.addresses, x.data_ptr(), result.data_ptr())
+        return result
+
+    def steps(
+        self,
+        law: str,
+        of_input: torch.Tensor,
+        sizes: Sequence[int],
+        states: Sequence[torch.Tensor],
+        reverse: bool,
+    ) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
+        """The results of all steps of a recurrent layer, and its last states; None where no kernel serves it.
+
+        Args:
+            law: "lstm" or "gru".
+            of_input: the products of the input's rows, those of one step after those of another.
+            sizes: how many sequences, the first ones, have each step.
+            states: float32 of shape (batch, size), before the first step.
+            reverse: whether the steps are taken from the last to the first.
+        """
+        function: Any = dynamic.steps(law, self.biased, self.form)
+        needs_gradient = torch.is_grad_enabled() and any(one.requires_grad for one in states)
+        if function is None or needs_gradient or not are_plain_tensors((of_input, *states)) or not of_input.is_cpu:
+            return None
+        made = [one.clone(memory_format=torch.contiguous_format) for one in states]
+        counts = torch.tensor(sizes, dtype=torch.int64, device=_CPU)
+        result = torch.empty((len(of_input), self.features), dtype=torch.float32, device=_CPU)
+        tensors = counts, of_input.contiguous(), made[0], made[-1], result
+        function(
+            *(len(sizes), self.features, len(made[0]), int(reverse)),
+            *self.addresses,
+            *(one.data_ptr() for one in tensors),
+        )
+        return result, made
+
+
+def kernel_of(weight: Any, bias: torch.Tensor | None, form: AffineInteger) -> DynamicKernel | None:
+    """The kernel of a product with a weight of 8 bits; None where there is none."""
+    levels = (weight.form.qmax - weight.form.qmin) * (form.qmax - form.qmin)
+    tensors = [weight.values, weight.qparams.scale, weight.qparams.zero_point, *([] if bias is None else [bias])]
+    fits = weight.values.element_size() == 1 and prod(weight.shape[1:]) * levels < 2**31
+    if not (fits and weight.values.is_cpu and weight.values.numel() > 0 and are_plain_tensors(tensors) and is_there()):
+        return None
+    return DynamicKernel(weight, bias, form)

@@ -1,1 +1,0 @@
-"""What layers in integers have in common."""
