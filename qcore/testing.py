@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qcore.arguments import quoted
+from qcore.arguments import check_type, quoted
 from qcore.arrays import decode, encode, quantize
 from qcore.formats.number import Number, check_number, prepare
 from qcore.formats.text import parse
@@ -89,7 +89,10 @@ def inputs(number: Number) -> Iterator[tuple[np.dtype, np.ndarray]]:
 
 def chosen_modes(modes: Sequence[str | Rounding] | None) -> list[Rounding]:
     """The rounding modes of the argument `modes`."""
-    return list(Rounding) if modes is None else [check_rounding(mode) for mode in modes]
+    if modes is None:
+        return list(Rounding)
+    check_type("modes", modes, list | tuple, "a list of rounding modes, or None")
+    return [check_rounding(mode) for mode in modes]
 
 
 def compare(

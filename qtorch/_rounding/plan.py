@@ -223,7 +223,7 @@ def _fields(carrier: Carrier) -> tuple[Any, ...]:
 
 
 def digest_of_law(*integers: Any) -> str:
-    """A hash of the law's source, and of what a format was reduced to: a user's own class may change, and keep its text.
+    """A hash of the law's source, and of a format's integers: a user's own class may change, and keep its text.
 
     Inductor keeps programs on disk, and a changed law must not find old ones.
     """

@@ -86,4 +86,6 @@ def test_what_can_be_tested():
         check_format("mxfp4")
     with pytest.raises(ValueError, match="rounding='closest'"):
         check_format("e4m3", ["closest"])
+    with pytest.raises(TypeError, match="modes is a str; allowed is a list"):
+        check_format("e4m3", "nearest")
     check_format(BinaryFloat(8, 23), ["up"])  # too many codes to list: rounding alone is tested

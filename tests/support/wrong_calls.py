@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 ROOMS = {
-    "qcore": ("", "linalg", "affine", "affine.arithmetic", "insight", "reproducible", "recipes"),
+    "qcore": ("", "linalg", "affine", "affine.arithmetic", "insight", "reproducible", "recipes", "testing"),
     "qtorch": (
         *("", "recipes", "insight", "linalg", "nn", "nn.intrinsic", "nn.intrinsic.qat", "nn.intrinsic.quantized"),
         *("nn.intrinsic.quantized.dynamic", "nn.qat", "nn.quantized", "nn.quantized.dynamic"),
