@@ -90,8 +90,8 @@ def unflatten(arrays: Mapping[str, Any], metadata: Mapping[str, str] | None) -> 
     """The inverse of `flatten`, but states stay arrays; `restore` gives them their types.
 
     Args:
-        arrays: by name.
-        metadata: strings by name, or None, as in files that nobody wrote for this purpose.
+        arrays: arrays by name.
+        metadata: strings by name; None for files without metadata of this library.
     """
     entries = dict(arrays)
     for name, description in _descriptions(metadata).items():
@@ -131,7 +131,7 @@ def _quantized(parts: dict[str, Any], description: dict[str, Any]) -> Quantized:
 
 
 def _form(description: Mapping[str, Any]) -> AffineInteger:
-    """The range of an array's integers; older files have its fields in the place of its text."""
+    """The range of an array's integers, from its text; older files have its fields instead."""
     if "format" not in description:
         return AffineInteger(**{field: value for field, value in description.items() if field != "axis"})
     form = parse(description["format"])
@@ -154,12 +154,12 @@ def wrapped(value: Any, kind: Callable[[Any, QParams, AffineInteger], Any]) -> A
 
 
 def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
-    """A state that a checkpoint holds, in the shapes and dtypes of another one.
+    """A state of a checkpoint, in the shapes and dtypes of another state.
 
     Args:
-        state: a state of the wanted kind and shapes, say one before any array was seen.
-        entries: NumPy arrays by name; others than the state's do no harm.
-        name: of the state.
+        state: a state of the wanted kind and shapes, such as an observer's first state.
+        entries: NumPy arrays by name; arrays that do not belong to the state are ignored.
+        name: the name of the state.
 
     Returns:
         A state of NumPy arrays.
@@ -197,7 +197,7 @@ def save_file(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
     """Writes a checkpoint to a safetensors file; needs safetensors.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         entries: as for `flatten`.
     """
     check_path(path)
@@ -213,7 +213,7 @@ def load_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_file(path: str | os.PathLike[str], framework: str) -> tuple[dict[str, Any], dict[str, str] | None]:
-    """The arrays and the metadata of a safetensors file; "numpy" or "torch" says whose arrays."""
+    """The arrays and the metadata of a safetensors file, as arrays of "numpy" or "torch"."""
     check_path(path)
     with installed("safetensors").safe_open(path, framework) as file:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
@@ -224,7 +224,7 @@ def check_path(path: Any) -> None:
 
 
 def installed(module: str) -> Any:
-    """Imports safetensors, or a module of it; the error says how to install it."""
+    """Imports safetensors, or a module of it; without it, an error with the command that installs it."""
     try:
         return import_module(module)
     except ImportError as error:

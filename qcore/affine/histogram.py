@@ -37,14 +37,14 @@ class Counts(NamedTuple):
 class Histogram(RangeRule):
     """A histogram over the range of all elements; parameters for the part with the least error, by torch's search.
 
-    Where an array has elements outside of the range so far, the range grows, and the old counts move: each bin is cut
-    into `upsample_rate` parts, which go where their middles lie. Infinities and NaN are left out. Counts are exact up
-    to 2^24 a bin. Its arithmetic is float32, save where `docs/affine.md` says float64.
+    If an array has elements outside of the range so far, the range grows and the old counts move: each old bin is cut
+    into `upsample_rate` parts, and each part is counted in the new bin around its middle. Infinities and NaN are left
+    out. Counts are exact up to 2^24 a bin. The arithmetic is float32; docs/affine.md lists the steps in float64.
 
     Args:
         form, scheme, eps: as for `MinMax`.
-        bins: how many.
-        upsample_rate: into how many parts a bin is cut.
+        bins: the number of bins.
+        upsample_rate: the number of parts into which a bin is cut when the range grows.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -126,7 +126,7 @@ class Histogram(RangeRule):
         """The parameters that cover the part of the range with the least error.
 
         Raises:
-            ValueError: if nothing was seen, as far as that is known.
+            ValueError: if no array was seen (in traced programs this is not known).
         """
         check_range(state.min_val, state.max_val, xp)
         with xp.arithmetic():
@@ -153,7 +153,7 @@ _ABOVE = np.subtract.accumulate(np.concatenate([[1.0], _QUANTILE]))
 
 
 class _Part(NamedTuple):
-    """A state of the search: how many quantiles are cut below and above, which bins are left, and their error."""
+    """A state of the search: the numbers of quantiles cut below and above, the remaining bins, and their error."""
 
     below: Any
     above: Any
@@ -164,7 +164,7 @@ class _Part(NamedTuple):
 
 
 def best_range(xp: Any, histogram: Any, low: Any, high: Any, levels: int) -> tuple[Any, Any]:
-    """The ends of the part with the least error, float32, for integers of so many levels; needs 64-bit types."""
+    """The float32 ends of the part with the least error, for this number of levels; needs 64-bit types."""
     bins = histogram.shape[0]
     lowest, highest = _quantiles(xp, histogram)
     below, above = xp.asarray(_BELOW), xp.asarray(_ABOVE)
@@ -208,7 +208,7 @@ def _quantiles(xp: Any, histogram: Any) -> tuple[Any, Any]:
 
 
 def error_of_part(xp: Any, histogram: Any, width: Any, first: Any, last: Any, levels: int) -> Any:
-    """The error if the bins from `first` to `last` are cut into as many intervals as there are levels; float32."""
+    """The float32 error if the bins from `first` to `last` are cut into one interval for each level."""
     # A bin covers intervals from that of its begin to that of its end: two in part, those between as a whole.
     interval = xp.divide(width * xp.astype(last - first + 1, "float64"), float(levels))
     width, interval = xp.astype(width, "float32"), xp.astype(interval, "float32")
@@ -238,7 +238,7 @@ def _moment(xp: Any, start: Any, stop: Any, density: Any) -> Any:
 
 
 def total(xp: Any, x: Any) -> Any:
-    """The sum of one dimension, in float32 and the order in which torch adds up to 8,192 numbers on x86.
+    """The float32 sum of one dimension, in the order in which torch adds up to 8,192 numbers on x86.
 
     Numbers lie in rows of 4 vectors of 8, and zeros fill the last block of 16 rows. The rows of a block are added, then
     blocks, vectors, and lanes, each from the first to the last.

@@ -41,7 +41,7 @@ class Extremes(NamedTuple):
 
 
 def widened(xp: Any, state: Extremes, low: Any, high: Any) -> Extremes:
-    """The extremes of all arrays, after one with these."""
+    """The extremes of all arrays, after one more array with these extremes."""
     return Extremes(xp.minimum(state.min_val, low), xp.maximum(state.max_val, high))
 
 
@@ -74,10 +74,10 @@ class RangeRule:
 class MinMax(RangeRule):
     """The extremes of all elements.
 
-    An infinity or a NaN is kept. Arrays without elements change nothing. A zero has no sign.
+    An infinity or a NaN is kept. Arrays without elements change nothing. An extreme of zero is +0.
 
     Args:
-        form: the integers to choose parameters for.
+        form: the range of the integers.
         scheme: "affine" or "symmetric", see `choose_qparams`.
         eps: the smallest scale.
 
@@ -100,7 +100,7 @@ class MinMax(RangeRule):
         """The state before any array was seen.
 
         Args:
-            shape: of the arrays that will be seen; per-channel observers need it, up to the channels at least.
+            shape: the shape of later arrays, at least up to the channels; only per-channel observers read it.
             xp: the array namespace.
         """
         channels = () if self.axis is None else (shape[check_axis(self.axis, len(shape))],)
@@ -132,7 +132,7 @@ class MinMax(RangeRule):
         """The parameters that cover the range that was seen.
 
         Raises:
-            ValueError: if nothing was seen, as far as that is known.
+            ValueError: if no array was seen (in traced programs this is not known).
         """
         return choose_qparams(*state, self.form, self.scheme, axis=self.axis, eps=self.eps, xp=xp)
 
@@ -224,7 +224,7 @@ class MovingAveragePerChannelMinMax(PerChannelMinMax, MovingAverageMinMax):
 
 class _WithoutParameters:
     def qparams(self, state: Any, xp: Any = Names) -> QParams:
-        """Raises TypeError: there are none."""
+        """Raises TypeError: this observer has no parameters."""
         raise TypeError(f"{self} chooses no parameters; allowed are observers of ranges, such as MinMax")
 
 
@@ -250,7 +250,7 @@ class Recording(_WithoutParameters):
 
 @dataclass(frozen=True)
 class Noop(_WithoutParameters):
-    """Remembers nothing: for arrays that need no range, say in float16.
+    """An observer without a state, for arrays that need no range, such as float16 ones.
 
     Example:
         >>> import numpy as np

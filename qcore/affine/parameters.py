@@ -33,12 +33,12 @@ def engine(backend: Any) -> tuple[bool, bool]:
 
 @dataclass(frozen=True, eq=False)
 class QParams:
-    """The scale and the zero point of quantized integers q, which stand for (q - zero_point) * scale.
+    """The scale and the zero point of quantized integers q, which represent (q - zero_point) * scale.
 
     Attributes:
         scale: float32, of shape () for the whole array, or (channels,).
         zero_point: int32, of the same shape.
-        axis: the dimension of the array along which the channels lie; None where there are none.
+        axis: the dimension of the array along which the channels lie; None for one scale of the whole array.
 
     Example:
         >>> QParams(np.float32(0.1), np.int32(3)).zero_point
@@ -76,13 +76,13 @@ def check_qparams(qparams: Any, form: Any, shape: tuple[int, ...], xp: Any = Nam
     """Raises unless parameters fit an array of a shape; values that are not concrete are not checked.
 
     Args:
-        qparams: what is checked: a `QParams`.
+        qparams: the parameters, a `QParams`.
         form: the integers, an `AffineInteger`.
-        shape: of the array.
+        shape: the shape of the array.
         xp: the array namespace.
 
     Returns:
-        None, if the parameters fit.
+        None; the parameters fit.
 
     Raises:
         TypeError: if qparams is not a QParams of float32 and int32, or form not an AffineInteger.
@@ -197,14 +197,13 @@ def choose_qparams(
 
     With l = min(low, 0) and h = max(high, 0), "affine" is scale = max((h - l) / (qmax - qmin), eps) and zero_point =
     clip(qmin - rint(l / scale), qmin, qmax); "symmetric" is scale = max(max(-l, h) / ((qmax - qmin) / 2), eps) and
-    zero_point = form.middle. Where the range has a NaN or an infinity in it, the scale is NaN or infinite, and
-    `quantize_affine` refuses it.
+    zero_point = form.middle. If an end of the range is NaN or infinite, so is the scale, and `quantize_affine` raises.
 
     Args:
         low, high: float32 arrays of shape (), or (channels,), low <= high.
         form: the integers.
         scheme: "affine" or "symmetric".
-        axis: of the parameters.
+        axis: the axis of the parameters.
         eps: the smallest scale.
         xp: the array namespace.
 
@@ -213,7 +212,7 @@ def choose_qparams(
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if scheme is none of these, affine int32 is asked for, or low > high, both being concrete.
+        ValueError: if scheme is another one, or is "affine" for int32, or if low > high for concrete arrays.
 
     Example:
         >>> choose_qparams(np.float32(-1), np.float32(3), AffineInteger.of_width(8, signed=False))

@@ -19,8 +19,8 @@ def moving(name: str, function: Callable[..., Any] | None = None) -> Callable[..
     """Makes a method that only moves integers; array and result have one scale for the whole array.
 
     Args:
-        name: of the method.
-        function: what does it to the integers; None for their method of this name. It returns one array, or several.
+        name: the name of the method.
+        function: the function of the integers; None for their method of this name. It returns one array, or several.
     """
 
     def own(values: Any, *arguments: Any, **settings: Any) -> Any:
@@ -184,8 +184,8 @@ class QArray(QuantizedArray):
     """Quantized NumPy arrays: the reference of the arithmetic in `qcore.affine.arithmetic`.
 
     Args:
-        values: array of the integers, of the form's dtype.
-        qparams: their scale and zero point, or those of each channel.
+        values: the array of the integers, of the form's dtype.
+        qparams: the scale and zero point of the array, or of each channel.
         form: the integers' range.
 
     Raises:
@@ -217,7 +217,7 @@ def check_linear(input: Any, weight: Any, widths: tuple[int, ...] = (8,)) -> Non
 
     Args:
         input, weight: quantized arrays.
-        widths: of their integers in memory.
+        widths: the bits of their integers in memory.
     """
     _check_operands(input, weight, 2, widths)
     if input.ndim == 0 or input.shape[-1] != weight.shape[1]:
@@ -238,8 +238,8 @@ def check_convolution(
     """The stride, padding and dilation of all dimensions; raises unless a convolution can have these arguments.
 
     Args:
-        input, weight, stride, padding, dilation, groups, padding_mode: of the convolution.
-        dimensions: of images: 1, 2 or 3.
+        input, weight, stride, padding, dilation, groups, padding_mode: the arguments of the convolution.
+        dimensions: the number of dimensions of an image: 1, 2 or 3.
         widths: as for `check_linear`.
     """
     _check_operands(input, weight, dimensions + 2, widths)
@@ -274,7 +274,7 @@ def check_convolution(
 def check_convolution_sizes(
     inputs: Any, outputs: Any, kernel_size: Any, stride: Any, dilation: Any, groups: Any, dimensions: int
 ) -> list[tuple[int, ...]]:
-    """The kernel's sizes, strides and dilations of a convolution in so many dimensions, whose sizes are checked."""
+    """The sizes, strides and dilations of a convolution's kernel in each dimension, checked."""
     check_size("in_channels", inputs)
     check_size("out_channels", outputs)
     check_size("groups", groups)

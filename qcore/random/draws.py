@@ -69,7 +69,7 @@ def permutation(key: int | tuple[int, int], count: int) -> np.ndarray:
 
     Args:
         key: as for `random_bits`.
-        count: how many.
+        count: the number of integers.
 
     Returns:
         An int64 array of shape (count,).
@@ -94,11 +94,11 @@ def initial_state(
     embeddings: Collection[str] = (),
     slopes: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
-    """A state_dict to begin with, whose numbers depend on the key, their names and shapes alone.
+    """An initial state_dict, whose numbers depend on the key and on their names and shapes alone.
 
     Weights and biases of linear layers and convolutions are uniform from -1 / sqrt(n) to 1 / sqrt(n) for n inputs, as
-    in torch.nn; embeddings are uniform of deviation 1. Norms begin with weights of one and biases of zero, running
-    statistics with zero and one. Each array has a key of its own: `fold_in(key, crc32(name))`.
+    in torch.nn. Embeddings are uniform with deviation 1. Norms have weights of one and biases of zero, running means
+    are zero and running variances one. Each array has a key of its own: `fold_in(key, crc32(name))`.
 
     Args:
         key: as for `random_bits`.
@@ -110,7 +110,7 @@ def initial_state(
         Float32 arrays by name.
 
     Raises:
-        TypeError, ValueError: if an argument is not as above, or a name is of another layer's.
+        TypeError, ValueError: if an argument is not as above, or a name has another ending.
 
     Example:
         >>> {name: x.tolist() for name, x in initial_state(7, {"weight": (1, 2), "bias": (1,)}).items()}
@@ -123,6 +123,8 @@ def initial_state(
 def _initial(
     key: int | tuple[int, int], name: str, shapes: Mapping[str, Sequence[int]], is_embedding: bool
 ) -> np.ndarray:
+    # A bias has the bound of its weight, whose axes after the first are its inputs. Weights of one axis belong to
+    # norms.
     prefix, dot, last = name.rpartition(".")
     shape = tuple(shapes[name])
     if last not in _ALLOWED:
@@ -130,5 +132,5 @@ def _initial(
     weight = shapes.get(f"{prefix}{dot}weight", ()) if last == "bias" else shape
     if last in _CONSTANT or len(weight) < 2:
         return np.full(shape, _CONSTANT.get(last, float(last == "weight")), np.float32)
-    bound = sqrt(3) if is_embedding else 1 / sqrt(prod(weight[1:]))
+    bound = sqrt(3) if is_embedding else 1 / sqrt(prod(weight[1:]))  # uniform from -sqrt(3) on has deviation 1
     return uniform(fold_in(key, crc32(name.encode())), shape, -bound, bound)

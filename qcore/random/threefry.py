@@ -19,7 +19,7 @@ Rotate = Callable[[Any, int], Any]
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
-MOST_HALF_BITS = 16  # random bits of roundings of which four share a block of two words
+MOST_HALF_BITS = 16  # up to this number of random bits, four roundings share a block of two words
 
 
 def identity(lanes: Any) -> Any:
@@ -62,7 +62,7 @@ def threefry(
 
 
 class Noise(NamedTuple):
-    """Where the random words of an array come from.
+    """The source of the random words of an array.
 
     Attributes:
         key: two int32 arrays of one word each, or one array of two words.
@@ -106,7 +106,7 @@ def element_words(
     """One random int32 word for each element of an array, by its row-major index plus `start`.
 
     Args:
-        arange: n -> the int32 array 0, 1, ..., n - 1 where the words are wanted.
+        arange: n -> the int32 array 0, 1, ..., n - 1, on the device of the words.
         shape: the array's shape, at least one dimension.
         key: two int32 arrays, 0-d or of one element.
         start: high and low word of the first element's 64-bit index, int32 arrays like the key's words.
@@ -141,6 +141,7 @@ def _along(arange: Callable[[Any], Any], shape: Sequence[Any], axis: int) -> Any
 
 def _multiply(x: Any, factor: int) -> tuple[Any, Any]:
     """High and low 32-bit words of x * factor for lanes 0 <= x < 2^31 and 0 <= factor < 2^63, in 16-bit digits."""
+    # In digits of 16 bits, as lanes have no wider product. >> copies the sign, hence a mask after each shift.
     x0, x1 = x & 0xFFFF, x >> 16
     f0, f1, f2 = factor & 0xFFFF, factor >> 16 & 0xFFFF, factor >> 32
     low = x0 * f0
@@ -179,8 +180,8 @@ def fold_in(key: int | tuple[int, int], data: int) -> tuple[int, int]:
 def fold_words(word0: int, word1: int, data: int) -> tuple[int, int]:
     """`fold_in` of a key's two words, signed or unsigned, without checks.
 
-    Python's ints take a twelfth of the time that arrays take. They have no highest bit, but in Threefry no bit moves
-    down from above bit 31, so it is enough to cut these bits off now and then.
+    Python's ints take a twelfth of the time of arrays. They do not wrap, but in Threefry no bit above bit 31 moves
+    down, so it is enough to cut the higher bits off once in each group of rounds.
     """
     return threefry(word0, word1, 0, data, lambda number: number & 0xFFFFFFFF)
 
@@ -208,6 +209,7 @@ def block_of_step(step: Any, random_bits: int) -> tuple[Any, Any]:
 def word_of_part(y0: Any, y1: Any, part: Any, random_bits: int) -> Any:
     """A rounding's word of 31 bits, from the block's two words."""
     word = y0 ^ y1
+    # The parts 0 and 1 read the halves of y0, 2 and 3 those of y1: y0 ^ (y0 ^ y1) is y1, without a branch.
     if random_bits <= MOST_HALF_BITS:
         word = (y0 ^ (word & -(part >> 1))) << ((part & 1) * 16)
     return leading_bits(word, leading_bits_mask(random_bits))
@@ -222,15 +224,15 @@ def words_of_step(
     random_bits: int,
     materialize: Materialize = identity,
 ) -> Any:
-    """Words of 31 bits for each element, as `qcore.random.threefry.rounding_words` makes them.
+    """Words of 31 bits for each element, as `rounding_words` returns them.
 
     Args:
         arange: see `qcore.random.threefry.element_words`.
-        shape: of the product, its leading dimensions included.
+        shape: the shape of the product, with its leading dimensions.
         key: the two words of the key.
         start: high and low word of block * (size of the product), for the block of `block_of_step`.
-        part: which part of the block, int or int32 array.
-        random_bits: how many leading bits stay.
+        part: the part of the block, int or int32 array.
+        random_bits: the number of leading bits that stay.
         materialize: see `qcore.random.threefry.threefry`.
     """
     index = element_index(arange, shape, start, prod(shape) >= 2**31)

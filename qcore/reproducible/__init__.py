@@ -8,11 +8,11 @@ bits: the frameworks differentiate the backward law in float64, with operations 
 **Operations** (`qcore.reproducible.operations.Names`; `qtorch.reproducible` and `qjax.reproducible` have their own):
 
 - A float32 number of magnitude at most 2^-126 is a zero of its sign, as an operand and as a result. So bits do not
-  depend on who flushes subnormal numbers, and when. `xp.settled(x)` makes these zeros; its results are called settled.
+  depend on hardware that flushes subnormal numbers. `xp.settled(x)` makes these zeros; its results are called settled.
 - `xp.add`, `xp.sub`, `xp.mul`, `xp.div`, `xp.sqrt` take float32 arrays and Python numbers that are not subnormal. Each
   result is rounded once and settled. The choice in `settled` stands between a product and a sum, so no compiler
   contracts them.
-- A function of ONE float32 number is evaluated in float64 by the framework's own library and rounded once:
+- A function of one float32 number is evaluated in float64 by the framework's own library and rounded once:
   `xp.narrow(xp.exp(xp.wide(x)))`. Products of `wide` numbers are exact, and may be added up in float64.
 - Sums have a fixed order (`xp.sums`): float64, halves by index, an odd rest appended, rounded once.
 - `xp.where`, comparisons, `xp.maximum` and shapes round nothing.
@@ -24,13 +24,13 @@ bits: the frameworks differentiate the backward law in float64, with operations 
         return y, (x, weight)                        # the result, and the arrays that backward needs
     def backward(xp, saved, gradient, eps=1e-5):     # of the result
         ...
-        return of_x, of_weight                       # one for each array; None for one that has no gradient
+        return of_x, of_weight                       # one for each array; None for an array without a gradient
 
 A package runs laws by `apply(law, *arrays, **options)` (NumPy) or `differentiable(law)` (PyTorch, JAX) in its
 `reproducible.functions`. They settle arguments, and write 0x7fc00000 for each NaN of the results.
 
-**Functions** that users call are methods of a class in the file of their laws. `qcore.reproducible.binding` gives each
-package its own, with docstrings whose examples run there.
+**Public functions** are methods of a class in the file of their laws. `qcore.reproducible.binding` makes the functions
+of each package from them, with docstrings whose examples run in that package.
 
 Example:
     >>> import numpy as np

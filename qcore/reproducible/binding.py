@@ -31,16 +31,16 @@ _IMPORTS = """Example:
 
 
 def public(function: F) -> F:
-    """Marks a function that users call. Its docstring, with NumPy's example, is the pattern for those of all packages.
+    """Marks a public function. Its docstring, with NumPy's example, is the pattern for the docstrings of all packages.
 
-    "Raises" and the imports of the example are added, as they are the same everywhere.
+    "Raises" and the imports of the example are added, because they are the same in all functions.
     """
     function.__dict__["pattern"], function.__doc__ = cleandoc(function.__doc__ or ""), None
     return function
 
 
 class Binding:
-    """What a package says of its arrays: the base of all functions with defined bits.
+    """The base of all functions with defined bits: a package's arrays, and the checks of arguments.
 
     Attributes:
         xp: the package's operations, see `qcore.reproducible.operations.Names`.
@@ -49,11 +49,11 @@ class Binding:
     xp: Any
 
     def __init_subclass__(cls, package: str = "", words: dict[str, str] = NUMPY) -> None:
-        """Gives the class of a package functions of its own, with docstrings whose examples run there.
+        """Gives the class of a package its own functions, with docstrings whose examples run in that package.
 
         Args:
-            package: where users find the functions; "" for a class that no package offers.
-            words: what takes the place of NumPy's names in examples.
+            package: the public module of the functions; "" for an inner class.
+            words: the package's replacements for NumPy's names in examples.
         """
         for name in dir(cls) if package else ():
             function = getattr(cls, name)
@@ -70,11 +70,11 @@ class Binding:
         raise NotImplementedError
 
     def integers(self, name: str, x: Any) -> Any:
-        """The same for an array of integers."""
+        """`float32` for an array of integers."""
         raise NotImplementedError
 
     def bools(self, name: str, x: Any) -> Any:
-        """The same for an array of bools."""
+        """`float32` for an array of bools."""
         raise NotImplementedError
 
     def number(self, value: float, like: Any) -> Any:
@@ -121,18 +121,18 @@ def _of_package(function: Any, pattern: str, package: str, words: dict[str, str]
     return found
 
 
-# Functions that differ in nothing but law, sentence and example have one row each, in the class of their file.
+# Functions that differ only in law, sentence and example are one row each, in the class of their file.
 
 
 def of_one(name: str, law: Differentiable, sentence: str, x: str, shows: str) -> Any:
     """A function of one float32 array.
 
     Args:
-        name: of the function.
+        name: the function's name.
         law: the law.
-        sentence: the first one of the docstring.
+        sentence: the first sentence of the docstring.
         x: the numbers of the example.
-        shows: its results.
+        shows: the results of the example.
     """
 
     def function(self: Any, x: Any) -> Any:
@@ -208,7 +208,7 @@ def check_axes(name: str, axis: Any, ndim: int) -> Axes:
     """Axes as numbers from 0 on, in ascending order; None is all axes.
 
     Raises:
-        TypeError, ValueError: if they are no axes of an array of so many dimensions, each named once.
+        TypeError, ValueError: unless they are different axes of an array with this number of dimensions.
     """
     if axis is None:
         return tuple(range(ndim))
@@ -228,14 +228,14 @@ def check_axis(axis: Any, x: Any) -> int:
 
 
 def check_numbers(x: Any, axes: Axes) -> None:
-    """Refuses an array x without numbers along axes."""
+    """Raises for an array x without numbers along axes."""
     for axis in axes:
         if x.shape[axis] == 0:
             raise ValueError(f"x has shape {tuple(x.shape)}; allowed is at least one number along axis {axis}")
 
 
 def check_broadcast(a: str, shape: Any, b: str, other: Any) -> None:
-    """Refuses shapes that do not broadcast, of two arguments with these names."""
+    """Raises unless the shapes of two arguments with these names broadcast."""
     for m, n in zip(shape[::-1], other[::-1], strict=False):
         if m != n and m != 1 and n != 1:
             came = f"{a} has shape {tuple(shape)}, {b} {tuple(other)}"

@@ -16,14 +16,14 @@ class Differentiable:
 
     Attributes:
         forward: (xp, *arrays, **options) -> the result, or a tuple of results, and a tuple of the arrays to save.
-        backward: (xp, saved, gradient, **options) -> a tuple of the gradients of all arrays, None where there is none.
-            If results are a tuple, so are their gradients.
-        by_pieces: True if gradients read no more of the arrays than choices, such as which one is greatest: second
-            derivatives take saved arrays for constants. Else the arrays themselves are kept for them.
-        several: True if results are a tuple even where there is one.
+        backward: (xp, saved, gradient, **options) -> a tuple with the gradient of each array, or None. If results are a
+            tuple, so are their gradients.
+        by_pieces: True if gradients depend on the arrays only by choices, such as the place of the greatest number.
+            Second derivatives then take saved arrays for constants; else the arrays themselves are kept for them.
+        several: True if results are a tuple, even of one array.
         fusible: False if PyTorch runs the law operation by operation: it uses names that
             `qtorch.reproducible.fused.recording` does not have.
-        name: a different one for each law. A traced program looks up a text faster than an object.
+        name: a name that differs between laws. A traced program looks up a text faster than an object.
     """
 
     forward: Callable[..., tuple[Any, tuple[Any, ...]]]
@@ -34,13 +34,13 @@ class Differentiable:
     name: str = field(init=False, default_factory=lambda: f"law {next(_numbers)}")
 
     def run(self, xp: Any, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-        """The result and what is saved; arguments need not be settled."""
+        """The result and the saved arrays; arguments need not be settled."""
         with xp.arithmetic():
             result, saved = self.forward(xp, *(_entered(xp, x) for x in arrays), **options)
             return _returned(xp, result), saved
 
     def gradient_of(self, gradients: tuple[Any, ...]) -> Any:
-        """What `backward` takes, given the gradients of all results."""
+        """The gradient argument of `backward`, from the gradients of all results."""
         return gradients[0] if len(gradients) == 1 and not self.several else gradients
 
     def gradients(self, xp: Any, saved: Any, gradient: Any, options: dict[str, Any]) -> tuple[Any, ...]:
@@ -56,11 +56,11 @@ class Differentiable:
         """The gradients as differentiable functions of float64 arrays and gradients.
 
         Args:
-            xp: names that are `Unrounded`.
-            arrays: those of the forward pass; not read by laws `by_pieces`.
-            saved: what the forward pass saved; read by laws `by_pieces` only.
-            gradient: of the result, or a tuple for several.
-            options: the law's.
+            xp: an array namespace with `Unrounded`.
+            arrays: the arrays of the forward pass; laws `by_pieces` do not read them.
+            saved: the arrays that the forward pass saved; only laws `by_pieces` read them.
+            gradient: the gradient of the result, or a tuple for several results.
+            options: the law's options.
         """
         with xp.arithmetic():
             kept = saved if self.by_pieces else self.forward(xp, *arrays, **options)[1]

@@ -69,7 +69,7 @@ def times_sigmoid_slope(xp: Any, argument: Any, change: Any) -> Any:
 
 
 def _decay(xp: Any, x: Any) -> Any:
-    """exp(-|x|). Written as a choice: its derivative at zero is not 0, as that of the absolute value would be."""
+    """exp(-|x|), written as a choice: its derivative at zero is then not 0, unlike that of the absolute value."""
     return xp.exp(xp.where(x < 0, x, -x))
 
 
@@ -144,7 +144,7 @@ _DENSITY = 1 / sqrt(2 * pi)  # of the normal distribution at zero
 _NEAR = 0.125
 _NORMAL = [_DENSITY * (-0.5) ** k / (factorial(k) * (2 * k + 1)) for k in range(8)]  # the distribution, less 1/2
 _NORMAL_SLOPE = [(2 * k + 2) * c for k, c in enumerate(_NORMAL)]  # of x times the distribution
-_FAR = 10.0  # erfc(10) and exp(-100) are no normal float32 numbers
+_FAR = 10.0  # erfc(10) and exp(-100) are below the normal float32 numbers
 
 
 def erf(xp: Any, x: Any) -> Any:
@@ -277,7 +277,7 @@ def _leaky_slope(xp: Any, x: Any, slope: float) -> Any:
 
 
 def _clamped(xp: Any, x: Any, low: float, high: float, ends: bool) -> Any:
-    # Two comparisons in the place of a minimum and a maximum: NaN fails both and stays.
+    # Comparisons, not a minimum and a maximum: NaN fails both comparisons and stays.
     return xp.where(x < low, low, xp.where(x > high, high, x))
 
 
@@ -425,7 +425,7 @@ class ElementaryFunctions(Binding):
 
     @public
     def hardtanh(self, x: Any, low: float = -1.0, high: float = 1.0) -> Any:
-        """`clamp` whose derivative at both ends is 0, as that of torch.nn.Hardtanh.
+        """`clamp` with a derivative of 0 at both ends, as torch.nn.Hardtanh.
 
         Args:
             x: float32 array.

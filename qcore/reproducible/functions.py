@@ -15,7 +15,7 @@ from qcore.reproducible.elementary import ELEMENTARY, PIECEWISE
 from qcore.reproducible.operations import Names
 from qcore.reproducible.optimizers import OptimizerFunctions
 
-# A package binds all laws to its arrays when it is imported: a program that is being traced could not.
+# A package binds all laws to its arrays when it is imported, because a traced program cannot do it.
 LAWS = (
     *ELEMENTARY.values(),
     *PIECEWISE.values(),

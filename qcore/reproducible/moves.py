@@ -1,7 +1,7 @@
-"""Laws that move numbers, choose among them and find their places; nothing is rounded but the gradients of copies.
+"""Laws that move numbers, choose among them and find their places; only the gradients of copies are rounded.
 
-A number that goes to several places has the sum of its gradients there. Numbers that are taken by their places have the
-law of an embedding. Laws that cut arrays into parts, or return them as they are, define gradients only: frameworks
+A number that is copied to several places gets the sum of their gradients. Numbers that are taken by their places follow
+the law of an embedding. Laws that cut arrays into parts, or return them unchanged, define gradients only: frameworks
 differ in the sign of zeros where gradients of slices meet, and in subnormal numbers where gradients are added.
 """
 
@@ -44,7 +44,7 @@ def _of_broadcast(xp: Any, saved: tuple[Any], gradient: Any, shape: tuple[int, .
 
 
 def padded(xp: Any, x: Any, widths: Pairs, value: float) -> Any:
-    """x with so many numbers before and after the last axes."""
+    """x with the given numbers of elements before and after the last axes."""
     for axis, width in enumerate(widths, x.ndim - len(widths)):
         before, after = (xp.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), x) + value for size in width)
         x = xp.concatenate([before, x, after], axis) if any(width) else x
@@ -67,7 +67,7 @@ def _greatest_place(xp: Any, x: Any, axis: int) -> Any:
 
 
 def _order(xp: Any, x: Any, descending: bool) -> Any:
-    """Places along the last axis in the order of their numbers; equal ones keep theirs, NaN is the greatest."""
+    """Places along the last axis in the order of their numbers; equal numbers keep their order, NaN is the greatest."""
     if not descending:
         return xp.to_int32(xp.argsort(x))
     backward = x.shape[-1] - 1 - xp.arange(x.shape[-1], x)
@@ -75,7 +75,7 @@ def _order(xp: Any, x: Any, descending: bool) -> Any:
 
 
 def _places(xp: Any, indices: Any, shape: tuple[int, ...], axis: int) -> Any:
-    """Row-major places, in an array of a shape, of the numbers at indices along an axis; -1 where there is none."""
+    """Row-major places, in an array of a shape, of the numbers at indices along an axis; -1 for wrong indices."""
     known = xp.to_float64(indices)  # int8 may not have the length of the axis
     known = (known >= 0) & (known < shape[axis])
     places = xp.to_int32(indices) * prod(shape[axis + 1 :])
@@ -195,11 +195,11 @@ class MovingFunctions(NormFunctions):
 
     @public
     def broadcast_to(self, x: Any, shape: Sequence[int]) -> Any:
-        """Copies of x along new axes, and along those of length 1; the gradients of copies have a `sum`.
+        """Copies of x along new axes, and along axes of length 1; the gradients of copies are added by `sum`.
 
         Args:
             x: float32 array.
-            shape: of the result.
+            shape: the shape of the result.
 
         Returns:
             A float32 array of this shape.
@@ -228,9 +228,9 @@ class MovingFunctions(NormFunctions):
         Args:
             x: float32 array.
             widths: a pair of numbers of elements for each of the last axes, such as ((1, 1), (2, 0)).
-            mode: "constant"; or "reflect" (without the number at the end), "replicate" (the number at the end) and
-                "circular" (from the other end), where a number that is copied has the sum of its gradients.
-            value: of "constant".
+            mode: "constant", or "reflect" (without the number at the end), "replicate" (the number at the end) or
+                "circular" (from the other end). A number that is copied gets the sum of its gradients.
+            value: the number for "constant".
 
         Returns:
             A float32 array.
@@ -259,20 +259,20 @@ class MovingFunctions(NormFunctions):
 
     @public
     def moved(self, x: Any, move: Callable[[Any], Any]) -> Any:
-        """The numbers of x where a function moves them: any function that cuts, copies and rearranges arrays.
+        """The numbers of x after a function has moved them: any function that cuts, copies and rearranges arrays.
 
         The gradient of a number is the sum over its copies: float64, pairs of neighbours, rounded once.
 
         Args:
             x: float32 array.
-            move: called with an array of integers of x's shape, the places of its numbers; returns an array of them,
-                where -1 stands for NaN.
+            move: a function of the places of x's numbers, an array of integers of x's shape. It returns an array of
+                places, in which -1 stands for NaN.
 
         Returns:
             A float32 array of the shape that `move` returns.
 
         Raises:
-            TypeError: if x is no float32 array, or move returns no array of integers.
+            TypeError: if x is not a float32 array, or move does not return an array of integers.
 
         Example:
             >>> reproducible.moved(np.float32([1.0, 2, 3]), lambda places: np.roll(places, 1)).tolist()
@@ -290,7 +290,7 @@ class MovingFunctions(NormFunctions):
 
     @public
     def part(self, x: Any, index: Any) -> Any:
-        """x[index] of any index; the gradient of what is left out is +0, and that of copies their sum, as for `moved`.
+        """x[index] for any index. Numbers that are left out get the gradient +0, copies are summed as for `moved`.
 
         Args:
             x: float32 array.
@@ -300,7 +300,7 @@ class MovingFunctions(NormFunctions):
             A float32 array.
 
         Raises:
-            TypeError, IndexError, ValueError: if x is no float32 array, or the index is none of its shape.
+            TypeError, IndexError, ValueError: if x is not a float32 array, or the index does not fit its shape.
 
         Example:
             >>> reproducible.part(np.float32([[1.0, 2], [3, 4]]), (..., -1)).tolist()
@@ -336,11 +336,11 @@ class MovingFunctions(NormFunctions):
 
         Args:
             x: float32 array, with at least one number along the axis.
-            indices: array of integers from 0 to the axis's length - 1; others give NaN.
+            indices: array of integers from 0 to the axis's length - 1; other integers give NaN.
             axis: the axis.
 
         Returns:
-            A float32 array of x's shape, with that of indices in the place of the axis.
+            A float32 array of x's shape, in which the shape of indices replaces the axis.
 
         Example:
             >>> reproducible.take(np.float32([[1.0, 2, 3]]), np.array([2, 0, 2]), 1).tolist()
@@ -354,12 +354,12 @@ class MovingFunctions(NormFunctions):
 
     @public
     def take_along_axis(self, x: Any, indices: Any, axis: int = -1) -> Any:
-        """For each index the number of x at its place but along an axis, as torch's gather; gradients as for `moved`.
+        """Numbers of x at indices along one axis, as torch's gather; gradients as for `moved`.
 
         Args:
             x: float32 array.
-            indices: array of integers with x's number of axes, along the others at most as long; those that are not
-                from 0 to the axis's length - 1 give NaN.
+            indices: array of integers with x's number of axes, along all other axes at most as long as x. Indices that
+                are not from 0 to the axis's length - 1 give NaN.
             axis: the axis.
 
         Returns:
@@ -404,12 +404,12 @@ class MovingFunctions(NormFunctions):
 
     @public
     def argsort(self, x: Any, axis: int = -1, descending: bool = False) -> Any:
-        """The places of numbers in ascending order; equal ones keep their order, and NaN is the greatest.
+        """The places of numbers in ascending order; equal numbers keep their order, and NaN is the greatest.
 
         Args:
             x: float32 array.
             axis: the axis.
-            descending: True for the reverse order, in which equal numbers keep theirs too.
+            descending: True for descending order; equal numbers still keep their order.
 
         Returns:
             An int32 array of x's shape; it has no gradients.
@@ -443,7 +443,7 @@ class MovingFunctions(NormFunctions):
 
     @public
     def to_integers(self, x: Any) -> Any:
-        """The numbers without their fractions, as int32; 0 for NaN, and for what int32 does not hold.
+        """The numbers without their fractions, as int32; 0 for NaN and for numbers outside of int32.
 
         Args:
             x: float32 array.
@@ -460,7 +460,7 @@ class MovingFunctions(NormFunctions):
 
     @public
     def settle(self, x: Any) -> Any:
-        """x with zeros in the place of numbers of magnitude at most 2^-126, and so is its gradient.
+        """x with 0 for every number of magnitude at most 2^-126; the same happens to its gradient.
 
         Args:
             x: float32 array.
@@ -480,11 +480,11 @@ class MovingFunctions(NormFunctions):
 
         Args:
             x: float32 array.
-            chunks: how many; it divides the length of the axis.
+            chunks: the number of parts, a divisor of the axis's length.
             axis: the axis.
 
         Returns:
-            A tuple of float32 arrays of x's shape, but of its length / chunks along the axis.
+            A tuple of float32 arrays of x's shape, with length / chunks along the axis.
 
         Example:
             >>> [part.tolist() for part in reproducible.chunk(np.float32([1.0, 2, 3, 4]), 2)]
@@ -498,16 +498,16 @@ class MovingFunctions(NormFunctions):
 
     @public
     def narrow(self, x: Any, axis: int, start: int, length: int) -> Any:
-        """A part along an axis; the gradient of what is left out is +0.
+        """A part along an axis; numbers that are left out get the gradient +0.
 
         Args:
             x: float32 array.
             axis: the axis.
-            start: where the part begins.
-            length: of the part.
+            start: the index of the first number.
+            length: the length of the part.
 
         Returns:
-            A float32 array of x's shape, but of this length along the axis.
+            A float32 array of x's shape, with this length along the axis.
 
         Example:
             >>> reproducible.narrow(np.float32([1.0, 2, 3, 4]), 0, 1, 2).tolist()
@@ -525,9 +525,9 @@ class MovingFunctions(NormFunctions):
         """Rows of a table. The gradient of a row is the sum over its uses: float64, pairs of neighbours, rounded once.
 
         Args:
-            indices: array of integers from 0 to rows - 1; others give rows of NaN.
+            indices: array of integers from 0 to rows - 1; other integers give rows of NaN.
             weight: float32 array of shape (rows, width), with at least one row.
-            padding_idx: the row that has no gradient, from -rows to rows - 1; or None.
+            padding_idx: a row without a gradient, from -rows to rows - 1; or None.
 
         Returns:
             A float32 array of shape (*indices.shape, width).

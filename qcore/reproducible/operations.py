@@ -27,7 +27,7 @@ def normal(number: float) -> float:
 
 
 class Names(namespace.Names):
-    """The vocabulary for NumPy; a framework overrides the primitives, and inherits what is made of them.
+    """The operations for NumPy; a framework overrides the primitives, and inherits the operations made of them.
 
     Besides these names laws use comparisons, negation, `abs`, slices, `shape`, `ndim` and `reshape`.
 
@@ -73,16 +73,16 @@ class Names(namespace.Names):
 
     @classmethod
     def settled(cls, x: Any) -> Any:
-        """x with zeros of their sign in the place of float32 numbers of magnitude at most 2^-126.
+        """x with a zero of the same sign for every float32 number of magnitude at most 2^-126.
 
-        A compiler cannot predict the choice. So it contracts no product with a sum across it, and drops no conversion
-        to float32.
+        A compiler cannot predict the choice, so it does not contract a product with a sum across it, or drop a
+        conversion to float32.
         """
         return cls.where(abs(x) > SMALLEST, x, x * 0.0)
 
     @classmethod
     def one_nan(cls, x: Any) -> Any:
-        """x with 0x7fc00000 in the place of every NaN."""
+        """x with 0x7fc00000 for every NaN."""
         nan: Any = np.nan
         return cls.where(x == x, x, nan)
 
@@ -134,14 +134,14 @@ class Names(namespace.Names):
 
     @classmethod
     def near_zero(cls, x: Any, bound: float, near: Any, beyond: Any) -> Any:
-        """One function of x as two formulas, of which the first rounds to the right numbers next to zero."""
+        """One function of x as two formulas; the first one rounds correctly next to zero, the second elsewhere."""
         return cls.where(abs(x) < bound, near, beyond)
 
 
 class Unrounded(Names):
-    """The operations in float64, without roundings, for a framework to differentiate. It comes first among the bases.
+    """The operations in float64 without roundings, for a framework to differentiate; the first base of its namespace.
 
-    Second derivatives are those of the functions: roundings have no derivatives.
+    Roundings have no derivatives, so second derivatives are derivatives of the functions before rounding.
 
     Example:
         >>> Unrounded.div(np.array([1.0]), np.array([3.0])).tolist()
@@ -190,8 +190,8 @@ def tree_sums(xp: Any, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
 def sums_by_index(xp: Any, rows: Any, indices: Any, count: int) -> Any:
     """For each index from 0 to count - 1 the float64 sum of its float32 rows.
 
-    The rows of an index, in their order, are summed in pairs of neighbours, level by level, as a tree of additions: the
-    odd one out goes on to the next level. Rows of all indices are done at once, after a stable sort.
+    The rows of an index, in their order, are summed in pairs of neighbours, level by level, as a tree of additions. An
+    odd row goes on to the next level. Rows of all indices are added at once, after a stable sort.
     """
     rows = xp.wide(rows)
     if rows.shape[0] == 0:
@@ -240,7 +240,7 @@ def squeezed(x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def expanded(x: Any, axes: tuple[int, ...], ndim: int) -> Any:
-    """The inverse of `squeezed`, for a result with so many dimensions."""
+    """The inverse of `squeezed`, for an array that had `ndim` dimensions."""
     sizes = iter(tuple(x.shape))
     return x.reshape(tuple([1 if axis in axes else next(sizes) for axis in range(ndim)]))
 

@@ -1,7 +1,7 @@
 """Laws of dropout and pooling.
 
-Dropout: a number's random word, by its index, decides whether the number stays. Pooling: a number that lies in several
-windows has a gradient from each. These are summed in float64, ascending in the number's place in the window (its tap,
+Dropout: a number's random word, by its index, decides whether the number stays. Pooling: a number in several windows
+gets a gradient from each. They are summed in float64, in the order of the number's place in the window (its tap,
 row-major), and rounded once.
 """
 
@@ -110,7 +110,7 @@ def _counts(xp: Any, x: Any, kernel: Shape, stride: Shape, widths: Pairs, counte
 
 
 def _taps(x: Any, kernel: Shape, stride: Shape, dilation: Shape) -> Iterator[Any]:
-    """For each tap its numbers of all windows."""
+    """For each tap the numbers of all windows at this tap."""
     lengths = x.shape[x.ndim - len(kernel) :]
     reaches = [space * (size - 1) + 1 for size, space in zip(kernel, dilation, strict=True)]
     counts = [(length - reach) // step + 1 for length, reach, step in zip(lengths, reaches, stride, strict=True)]
@@ -123,7 +123,7 @@ def _taps(x: Any, kernel: Shape, stride: Shape, dilation: Shape) -> Iterator[Any
 def _gathered(
     xp: Any, parts: Iterator[Any], shape: Shape, kernel: Shape, stride: Shape, widths: Pairs, dilation: Shape
 ) -> Any:
-    """The gradients of x from those of its taps."""
+    """The gradients of x, from the gradients of its taps."""
     dims = len(kernel)
     lengths = [size + sum(width) for size, width in zip(shape[len(shape) - dims :], widths, strict=True)]
     total = None
@@ -162,7 +162,7 @@ class LayerFunctions(MovingFunctions):
         Args:
             x: float32 array.
             rate: the probability of a zero, at least 0 and below 1.
-            key: of the random words, as for `quantize`.
+            key: the key of the random words, as for `quantize`.
 
         Returns:
             A float32 array of x's shape.
@@ -191,9 +191,9 @@ class LayerFunctions(MovingFunctions):
             x: float32 array of shape (..., height, width).
             kernel_size: the window's size, an int or a pair.
             stride: the distance of windows; None is kernel_size.
-            padding: how many numbers are missing on both sides, at most half of kernel_size.
+            padding: the number of missing numbers on both sides, at most half of kernel_size.
             dilation: the distance of a window's numbers.
-            ceil_mode: True for windows that begin in the array, or in the padding before it, and end behind it.
+            ceil_mode: True adds windows that begin in the array, or in the padding before it, and end behind it.
 
         Returns:
             A float32 array of shape (..., windows down, windows across).
@@ -221,7 +221,7 @@ class LayerFunctions(MovingFunctions):
         Args:
             x: float32 array of shape (..., height, width).
             kernel_size, stride, padding, ceil_mode: as for `max_pool2d`.
-            count_include_pad: True if zeros of the padding count as numbers; those that ceil_mode adds never do.
+            count_include_pad: True if zeros of the padding count as numbers; zeros that ceil_mode adds never count.
 
         Returns:
             A float32 array of shape (..., windows down, windows across).

@@ -13,7 +13,7 @@ from qcore.reproducible.optimizers import OptimizerFunctions
 
 
 def _convolution(dims: int, lengths: str, kernel: str, positions: str) -> Any:
-    """The function of convolutions along so many axes, with the words of its docstring."""
+    """The function of convolutions along this number of axes, with its docstring."""
 
     def function(self: Any, x: Any, weight: Any, bias: Any = None, *window: Any, **products: Any) -> Any:
         return self._convolved(dims, x, weight, bias, *window, **products)
@@ -43,10 +43,10 @@ def _convolution(dims: int, lengths: str, kernel: str, positions: str) -> Any:
 
 
 class ProductFunctions(OptimizerFunctions):
-    """`OptimizerFunctions`, and products of a package's `linalg`, whose default accumulator is that of this law.
+    """`OptimizerFunctions`, and products by a package's `linalg` with this law's default accumulator.
 
     Attributes:
-        linalg: the package's room of products.
+        linalg: the package's module of products.
     """
 
     linalg: Any
@@ -156,12 +156,12 @@ class ProductFunctions(OptimizerFunctions):
         Args:
             query: float32 array of shape (..., L, E).
             key: float32 array of shape (..., S, E), with query's leading dimensions.
-            value: float32 array of shape (..., S, V), with the same.
-            attn_mask: what broadcasts to (..., L, S): array of bools, True where a key counts, or float32 array that
-                is added to the scores; or None.
+            value: float32 array of shape (..., S, V), with query's leading dimensions.
+            attn_mask: array that broadcasts to (..., L, S): bools, True where a key counts, or float32 numbers that are
+                added to the scores; or None.
             is_causal: True masks keys after the query's position.
             scale: None is 1 / sqrt(E).
-            enable_gqa: True where a head of keys and values, on the third axis from the end, serves several heads of
+            enable_gqa: True if a head of keys and values, on the third axis from the end, serves several heads of
                 queries: each head is repeated (`broadcast_to`).
 
         Returns:
@@ -182,7 +182,7 @@ class ProductFunctions(OptimizerFunctions):
         return self.matmul(self.attention_weights(query, key, attn_mask, is_causal, factor), value)
 
     def attention_weights(self, query: Any, key: Any, attn_mask: Any, is_causal: bool, scale: float) -> Any:
-        """softmax(scale * query @ key^T); arguments are those of `scaled_dot_product_attention`."""
+        """softmax(scale * query @ key^T), with the arguments of `scaled_dot_product_attention`."""
         scores = self.matmul(self.multiply(query, self.number(scale, query)), key.mT)
         if attn_mask is not None and "float" in str(attn_mask.dtype):
             scores = self.add(scores, attn_mask)
@@ -191,7 +191,7 @@ class ProductFunctions(OptimizerFunctions):
         return self.softmax(scores)
 
     def _repeated(self, name: str, x: Any, query: Any) -> Any:
-        """Keys or values with as many heads as queries have: each head several times in a row."""
+        """Keys or values with one head for each head of the queries: each head several times in a row."""
         heads, wanted = (one.shape[-3] if one.ndim >= 3 else 0 for one in (x, query))
         if not heads or wanted % heads:
             allowed = "a number of heads that divides the queries'"

@@ -29,7 +29,7 @@ def mean(xp: Any, x: Any, axes: Axes) -> Any:
 
 def greatest(xp: Any, x: Any, axes: Axes) -> Any:
     """The greatest numbers along axes, which stay; a zero is +0."""
-    found = xp.greatest(x, axes)  # of -0 and +0, frameworks return either
+    found = xp.greatest(x, axes)  # frameworks differ in the sign of a zero here
     return xp.where(found == 0, 0.0, found)
 
 
@@ -134,7 +134,7 @@ class ReductionFunctions(ArithmeticFunctions):
             x: float32 array.
             axis: one axis, several, or all with None.
             keepdims: True to keep the axes with length 1.
-            correction: at least 0: 1 for the unbiased variance, 0 for that of the numbers themselves.
+            correction: at least 0; 1 for the unbiased variance, 0 for the variance of the numbers themselves.
 
         Returns:
             A float32 array of x's shape without the axes, or with length 1 there for keepdims.

@@ -1,6 +1,7 @@
 """Functions of one number on quantized arrays: the law's integers for the function of (q - zero_point) * scale.
 
-Exponentials are computed in float64 and rounded once to float32; all else is float32, in the order written down.
+Exponentials are computed in float64 and rounded once to float32; all other operations are float32, in the order of the
+formulas.
 """
 
 from __future__ import annotations
@@ -171,15 +172,16 @@ def hardsigmoid(input: Any, output: QParams | None = None, form: AffineInteger |
 
     Args:
         input: quantized array.
-        output: the result's scale and zero point; None for those of numbers from 0 to 1, see `unit_qparams`.
+        output: the result's scale and zero point; None for the parameters of numbers from 0 to 1, see `unit_qparams`.
         form: the result's integers; None means input's.
 
     Returns:
-        A quantized array of input's shape, with the form and the parameters given, or those of numbers from 0 to 1.
+        A quantized array of input's shape, with the given form and parameters, or those of numbers from 0 to 1.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if input has a scale for each channel, or parameters do not fit the integers; None fits no int32.
+        ValueError: if input has a scale for each channel, or parameters do not fit the integers; output must be given
+        for int32.
 
     Example:
         >>> import numpy as np
@@ -200,11 +202,12 @@ def sigmoid(input: Any, output: QParams | None = None, form: AffineInteger | Non
         input, output, form: as for `hardsigmoid`.
 
     Returns:
-        A quantized array of input's shape, with the form and the parameters given, or those of numbers from 0 to 1.
+        A quantized array of input's shape, with the given form and parameters, or those of numbers from 0 to 1.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if input has a scale for each channel, or parameters do not fit the integers; None fits no int32.
+        ValueError: if input has a scale for each channel, or parameters do not fit the integers; output must be given
+        for int32.
 
     Example:
         >>> import numpy as np
@@ -220,10 +223,10 @@ def tanh(input: Any, output: QParams | None = None, form: AffineInteger | None =
 
     Args:
         input, form: as for `hardsigmoid`.
-        output: the result's scale and zero point; None for those of numbers from -1 to 1, see `unit_qparams`.
+        output: the result's scale and zero point; None for the parameters of numbers from -1 to 1, see `unit_qparams`.
 
     Returns:
-        A quantized array of input's shape, with the form and the parameters given, or those of numbers from -1 to 1.
+        A quantized array of input's shape, with the given form and parameters, or those of numbers from -1 to 1.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -247,15 +250,15 @@ def softmax(input: Any, axis: int, output: QParams | None = None, form: AffineIn
 
     Args:
         input, output, form: as for `hardsigmoid`.
-        axis: along which results add up to 1; -1 is the last.
+        axis: the axis along which results add up to 1; -1 is the last.
 
     Returns:
-        A quantized array of input's shape, with the form and the parameters given, or those of numbers from 0 to 1.
+        A quantized array of input's shape, with the given form and parameters, or those of numbers from 0 to 1.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if there is no such axis, input has a scale for each channel, or parameters do not fit the integers;
-            None fits no int32.
+        ValueError: if axis does not fit, input has a scale for each channel, or parameters do not fit the integers;
+            output must be given for int32.
 
     Example:
         >>> import numpy as np
@@ -307,8 +310,8 @@ def sigmoid_of(xp: Any, x: Any) -> Any:
     """1 / (1 + exp(-x)) of float32 numbers, computed in float64 and rounded once.
 
     Next to 0 it is 1/2 + x/4 - x^3/48. The cube is too small for float64, and many sums of the other two terms lie in
-    the middle of two float32 numbers, where the last bit of exp would decide. Libraries differ in that bit, so there
-    the result is 1/2 plus an exact product a little smaller than x/4.
+    the middle of two float32 numbers, where the last bit of exp would decide. Libraries differ in this bit. So next to
+    0 the result is 1/2 plus an exact product a little smaller than x/4.
     """
     wide = xp.astype(x, "float64")
     beyond = xp.divide(xp.full_like(x, 1, "float64"), 1.0 + xp.exp(-wide))

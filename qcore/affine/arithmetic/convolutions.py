@@ -1,7 +1,7 @@
 """Images and weights of quantized convolutions: padding, and transposed convolutions as convolutions.
 
-A transposed convolution is a convolution of images whose integers stand apart, with mirrored kernels. Between and
-around the integers is the zero point, so that sums are exact, and rounded as those of a convolution.
+A transposed convolution is a convolution with mirrored kernels of spread images: zero points are put between and around
+the integers. So its sums are exact, and are rounded as the sums of a convolution.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ def pad_images(input: Any, padding: tuple[tuple[int, int], ...], mode: str, firs
 
     Args:
         input: quantized array with one scale.
-        padding: how many before and after the image, for each of its dimensions.
-        mode: "reflect": mirrored at the last integer, which is not repeated; "replicate": the last integer; "circular":
-            from the other side. Where there are more than the image has, it is mirrored, or repeated, again, as by
-            NumPy's `pad` and flax; torch allows no more (`qcore.affine.quantized.check_convolution`).
-        first: where the images' dimensions begin: 2 behind channels, 1 before them.
+        padding: the numbers of integers before and after the image, for each of its dimensions.
+        mode: "reflect" mirrors at the last integer, which is not repeated; "replicate" repeats the last integer;
+            "circular" continues on the other side. Padding longer than the image is mirrored or repeated again, as by
+            NumPy's `pad` and flax; torch does not allow it (`qcore.affine.quantized.check_convolution`).
+        first: the first dimension of the image: 2 if channels come before it, 1 if they come last.
 
     Example:
         >>> import numpy as np
@@ -57,7 +57,7 @@ def filters_of(weight: Any, groups: int) -> Any:
 
     Args:
         weight: quantized array of shape (inputs, outputs / groups, *kernel), with one scale, or one along axis 1.
-        groups: into how many parts channels and outputs are split.
+        groups: the number of parts into which channels and outputs are split.
 
     Returns:
         A quantized array of shape (outputs, inputs / groups, *kernel), with one scale, or one for each output.
@@ -84,7 +84,7 @@ def filters_of(weight: Any, groups: int) -> Any:
 def as_convolution(weight: Any, groups: int) -> Any:
     """An array of shape (inputs, outputs / groups, *kernel) as one of shape (outputs, inputs / groups, *kernel).
 
-    The function is its own inverse: it turns a convolution's weight into that of a transposed convolution.
+    The function is its own inverse: it also turns the weight of a convolution into that of a transposed convolution.
     """
     inputs, outputs, *kernel = weight.shape
     parts = weight.reshape(groups, inputs // groups, outputs, *kernel).swapaxes(1, 2)

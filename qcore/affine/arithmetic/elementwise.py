@@ -1,7 +1,8 @@
 """Sums, products, contractions and concatenations of quantized arrays: one law for all frameworks.
 
-Every operation is rounded to float32 in the order that is written down; nothing is fused. Operands have one scale each,
-and may have integers of different ranges. The result's integers are the first operand's unless `form` says otherwise.
+Every operation is rounded to float32 in the order of the formulas; none is fused. Each operand has one scale, and
+operands may have integers of different ranges. The result has the first operand's range of integers, unless `form` is
+given.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ _MOST = 2**53  # up to which float64 holds all integers
 def einsum(equation: str, a: Any, b: Any, output: QParams, form: AffineInteger | None = None) -> Any:
     """The quantized contraction of two arrays: rint(sums * ((sa * sb) * (1 / scale))) + zero_point, clipped.
 
-    The sums are those of (a - za) * (b - zb), exactly, and then rounded to float32.
+    The sums are the exact sums of (a - za) * (b - zb), rounded to float32.
 
     Args:
         equation: as for `numpy.einsum`, of two operands, with "->": `bij,bjk->bik`.
@@ -120,7 +121,7 @@ def einsum(equation: str, a: Any, b: Any, output: QParams, form: AffineInteger |
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if the equation is not of two operands, or sums may pass 2^53; if there is a scale for each channel,
-            or output does not fit the integers. Where shapes do not fit the equation, what the framework raises.
+            or output does not fit the integers. If shapes do not fit the equation, the framework's error.
 
     Example:
         >>> from qcore.affine import INT8, QArray
@@ -184,8 +185,8 @@ def cat(arrays: Sequence[Any], axis: int, output: QParams | None = None, form: A
 
     Args:
         arrays: quantized arrays, at least one, of equal sizes but along the axis.
-        axis: along which they are joined; -1 is the last.
-        output: the result's scale and zero point; None means the first array's, by which the others are clipped.
+        axis: the axis along which they are joined; -1 is the last.
+        output: the result's scale and zero point. None means the first array's; the other arrays are clipped by them.
         form: as for `add`.
 
     Returns:
@@ -310,9 +311,8 @@ def add_scalar(input: Any, number: float) -> Any:
 
     Raises:
         TypeError: if an argument has the wrong type; number is an int or a float of Python's.
-        ValueError: if number is not finite, input has a scale for each channel, or the result's scale is above 2^125;
-            in
-            JAX that is found when the result is dequantized.
+        ValueError: if number is not finite, input has a scale for each channel, or the result's scale is above 2^125.
+            JAX raises the last one when the result is dequantized.
 
     Example:
         >>> from qcore.affine import UINT8, QArray
@@ -353,7 +353,7 @@ def mul_scalar(input: Any, number: float) -> Any:
     Raises:
         TypeError: if an argument has the wrong type; number is an int or a float of Python's.
         ValueError: if number is not finite, input has a scale for each channel, or the result's scale is not from
-            2^-125 to 2^125; in JAX that is found when the result is dequantized.
+            2^-125 to 2^125. JAX raises the last one when the result is dequantized.
 
     Example:
         >>> from qcore.affine import UINT8, QArray
@@ -379,7 +379,7 @@ def mul_scalar(input: Any, number: float) -> Any:
 def clamp(input: Any, low: float | None = None, high: float | None = None) -> Any:
     """The integers clipped to those of `low` and `high`; the parameters stay.
 
-    `relu6` is clamp(input, 0, 6), and `hardtanh` clamp(input, -1, 1). Where low is above high, all are the law's for
+    `relu6` is clamp(input, 0, 6), and `hardtanh` clamp(input, -1, 1). If low is above high, all become the integer of
     `high`.
 
     Args:
@@ -411,7 +411,7 @@ def clamp(input: Any, low: float | None = None, high: float | None = None) -> An
 
 
 def threshold(input: Any, threshold: float, value: float) -> Any:
-    """Keeps the integers of numbers above `threshold`, and puts that of `value` in the place of the others.
+    """Keeps the integers of numbers above `threshold`; all other integers become the integer of `value`.
 
     The parameters stay.
 

@@ -63,7 +63,7 @@ def layer_norm(
 def group_norm(
     input: Any, groups: int, weight: Any, bias: Any, eps: float, output: QParams, form: AffineInteger | None = None
 ) -> Any:
-    """`layer_norm`'s law over groups of channels and all sizes; with as many groups as channels it is instance norm.
+    """`layer_norm`'s law over groups of channels and all sizes; instance norm is the case of one channel per group.
 
     Args:
         input: quantized array of shape (batch, channels, *sizes).

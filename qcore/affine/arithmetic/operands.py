@@ -20,7 +20,7 @@ def check_operand(name: str, q: Any) -> None:
 
 
 def check_output(like: Any, output: Any, form: AffineInteger | None) -> AffineInteger:
-    """The result's integers, which are `like`'s where form is None; raises unless the parameters fit them."""
+    """The range of the result's integers, by default `like`'s; raises unless the parameters fit it."""
     check_type("output", output, QParams, "a QParams")
     chosen: AffineInteger = like.form if form is None else check_form(form)
     check_qparams(output, chosen, (), like.names)
@@ -39,19 +39,19 @@ def numbers(q: Any) -> Any:
 
 
 def integer_of(q: Any, number: float) -> Any:
-    """The integer, int32, that stands for a number by an array's parameters; infinities give the ends."""
+    """The int32 integer of a number under an array's parameters; an infinity becomes an end of the range."""
     xp, qparams = q.names, q.qparams
     x = xp.full_like(qparams.scale, float(number), "float32")
     return law.quantize(xp, x, qparams.scale, qparams.zero_point, None, q.form)
 
 
 def quantized(like: Any, x: Any, output: QParams, form: AffineInteger) -> Any:
-    """A quantized array of `like`'s kind, whose integers the law gives for numbers."""
+    """A quantized array of `like`'s kind, with the integers of the law for these numbers."""
     return wrapped(like, law.quantize(like.names, x, output.scale, output.zero_point, None, form), output, form)
 
 
 def wrapped(like: Any, integers: Any, output: QParams, form: AffineInteger) -> Any:
-    """A quantized array of `like`'s kind, of integers in whatever type."""
+    """A quantized array of `like`'s kind, from integers of any type."""
     return type(like)._made(like.names.astype(integers, form.storage), output, form)
 
 

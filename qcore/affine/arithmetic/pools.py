@@ -22,11 +22,11 @@ def max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> Any:
-    """The greatest integer of each window; padding never is the greatest.
+    """The greatest integer of each window; padding is never the greatest.
 
     Args:
         input: quantized array of shape (batch, channels, *sizes), or (channels, *sizes).
-        dimensions: how many sizes there are: 1, 2 or 3.
+        dimensions: the number of sizes: 1, 2 or 3.
         kernel_size, stride, padding, dilation: for all dimensions or for each; stride None means kernel_size.
         ceil_mode: True if a last window may reach beyond the padding.
 
@@ -66,8 +66,8 @@ def avg_pool(
 
     Args:
         input, dimensions, kernel_size, stride, padding, ceil_mode: as for `max_pool`.
-        count_include_pad: whether the padding is counted.
-        divisor_override: what to divide by in the place of the count.
+        count_include_pad: True if the padding is counted.
+        divisor_override: a divisor that replaces the count; None keeps the count.
 
     Returns:
         A quantized array of shape (batch, channels, *windows), or without the batch, with input's form and parameters.
@@ -104,8 +104,8 @@ def adaptive_avg_pool(input: Any, output_size: Any, dimensions: int = 2) -> Any:
 
     Args:
         input: quantized array of shape (batch, channels, *sizes), or (channels, *sizes).
-        output_size: how many windows there are along all dimensions, or each; None leaves a dimension as it is.
-        dimensions: how many sizes there are: 1, 2 or 3.
+        output_size: the number of windows along all dimensions, or along each; None keeps a dimension's size.
+        dimensions: the number of sizes: 1, 2 or 3.
 
     Returns:
         A quantized array of shape (batch, channels, *windows), or without the batch, with input's form and parameters.
@@ -151,14 +151,14 @@ def mean(input: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
     Args:
         input: quantized array.
         axes: the dimensions.
-        keepdims: whether they stay, with a size of 1.
+        keepdims: True if they stay, with size 1.
 
     Returns:
         A quantized array without these dimensions, or with sizes of 1 there, of input's form and parameters.
 
     Raises:
-        TypeError: if an argument has the wrong type; axes is a tuple, of one dimension too.
-        ValueError: if a dimension is out of range or stands there twice, or input has a scale for each channel.
+        TypeError: if an argument has the wrong type; axes is a tuple, also for one dimension.
+        ValueError: if a dimension is out of range or given twice, or input has a scale for each channel.
 
     Example:
         >>> import numpy as np
@@ -208,9 +208,10 @@ class Windows(NamedTuple):
     """The windows along the last dimensions of an array.
 
     Attributes:
-        kernel, stride, dilation, before: of each dimension; `before` is the padding at its start.
-        after: how much is added at its end, so that all windows are inside.
-        counts: how many windows there are.
+        kernel, stride, dilation: the sizes and distances of windows in each dimension.
+        before: the padding at the start of each dimension.
+        after: the padding at its end, with which all windows are inside.
+        counts: the number of windows along each dimension.
     """
 
     kernel: tuple[int, ...]

@@ -14,7 +14,7 @@ from qcore.formats.affine import AffineInteger
 
 
 def quantize_dynamic(xp: Any, x: Any, form: AffineInteger) -> tuple[Any, QParams]:
-    """The integers of a float32 array, int32, by the parameters of its own range (`choose_qparams_dynamic`).
+    """The int32 integers of a float32 array, with the parameters of its own range (`choose_qparams_dynamic`).
 
     A NaN or an infinity anywhere makes the scale one, so that every result of `dynamic_output` is NaN.
     """

@@ -18,10 +18,11 @@ def interpolate(
 
     Args:
         input: quantized array of shape (batch, channels, *sizes), with one to three sizes; two for "bilinear".
-        size: of the result, for all dimensions or for each.
-        scale_factor: the same as multiples; one of both is given.
+        size: the size of the result, for all dimensions or for each.
+        scale_factor: the size of the result as a multiple of the input's; exactly one of size and scale_factor is
+            given.
         mode: "nearest" or "bilinear".
-        align_corners: of "bilinear": whether the elements at corners stay where they are; None means False.
+        align_corners: True if "bilinear" keeps the elements at the corners; None means False.
 
     Returns:
         A quantized array of shape (batch, channels, *new sizes), with input's form and parameters.
@@ -60,7 +61,7 @@ def interpolate(
 
 
 class _Along(NamedTuple):
-    """A dimension: its size, that of the result, and how far apart the result's neighbours lie here."""
+    """A dimension: its size, the size of the result, and the distance of the result's neighbours in the input."""
 
     old: int
     new: int
