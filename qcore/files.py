@@ -14,8 +14,8 @@ from pathlib import Path
 def replaced(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> Iterator[Path]:
     """Yields a fresh file beside a path. At the end it replaces the path; after an error the old file stays.
 
-    A device or a pipe, say /dev/stdout, is written directly; of a link, the file that it points to is replaced. The new
-    file has the mode of the old one, or the default mode.
+    A device or a pipe such as /dev/stdout is written directly; for a link, its target is replaced. The new file has the
+    mode of the old one, or the default mode.
     """
     target = Path(os.path.realpath(os.fsdecode(path)))
     before = target.stat() if target.exists() else None

@@ -13,12 +13,12 @@ import numpy as np
 
 
 class Names:
-    """The vocabulary, for NumPy; a framework gives the same names for its own arrays.
+    """The functions that laws call, for NumPy; a framework defines the same names for its own arrays.
 
     Besides these names laws use operators, comparisons, `abs`, slices, `shape`, `ndim`, `reshape` and `view`. `where`,
     `clip`, `minimum`, `maximum`, `trunc`, `floor`, `stack`, `concatenate`, `broadcast_to` and `copy` are NumPy's; NaN
     passes. Dtypes are strings: "float32". Every operation on floats is rounded once, to nearest even, in the order
-    that is written down.
+    of the law.
 
     **The law of rounding** (`qcore.law`) works on integers and needs the first seven names only:
 
@@ -27,22 +27,22 @@ class Names:
       conversion is exact where an integer has no more significant bits than the float. No result is subnormal.
     - `integers(bits)`: converts floats with these bits to integers, toward zero; the floats are integers or 1/2.
     - `quotient_bits(a, b)`: the bits of the quotient of two integers that are divided as floats. It may be
-      `quotient_error` steps off: 0 where division is that of IEEE 754, 3 where a compiler may multiply by a reciprocal.
+      `quotient_error` steps off: 0 if division follows IEEE 754, 3 if a compiler may multiply by a reciprocal.
     - `float32_bits(x)`: the bits of float32 numbers as int32, without a conversion; `float32_from(bits)`: the inverse.
 
     **Arithmetic on floats**:
 
     - `rint(x)`: to nearest, ties to even.
-    - `divide(a, b)`: a true division, also where b is one number for all of a; never a product with 1 / b.
-    - `rounded(product)`: the product itself, which a compiler must not fuse with an addition that follows.
-    - `unsigned(x)`: x with +0 in the place of -0.
+    - `divide(a, b)`: a true division, also if b is one number for all of a; never a product with 1 / b.
+    - `rounded(product)`: the product itself, which a compiler must not fuse with a later addition.
+    - `unsigned(x)`: x with +0 for every -0.
     - `exp`, `log`, `log1p`, `tanh`, `sin` and `cos` of float64 may err by a few units in the last place; `sqrt` may
       not.
-    - `extremes(x, axes)`: the least and the greatest element along axes, if there are any; NaN where there is one. The
+    - `extremes(x, axes)`: the least and the greatest of at least one element along axes; NaN if there is a NaN. The
       order of -0.0 and 0.0 is not defined.
     - `greatest(x, axes)`: the greatest elements along axes, which keep length 1.
     - `arithmetic()`: the context in which laws run: NumPy does not warn of overflow and NaN, JAX has 64-bit types.
-    - `materialize(x)`: x, which a compiler computes once and keeps in memory.
+    - `materialize(x)`: x itself; compilers compute it once and keep it in memory.
 
     **Arrays**:
 
@@ -59,7 +59,8 @@ class Names:
     **Sorting and counting**:
 
     - `argsort(x)`: the places of numbers in ascending order; equal numbers keep their order.
-    - `searchsorted(edges, x, right=False)`: for each x how many edges are less, with right=True at most equal, int32.
+    - `searchsorted(edges, x, right=False)`: for each x the number of edges below it, with right=True also of those
+      equal to it, int32.
     - `cumsum(x)` of one dimension.
     - `bincount(index, weight, size)`: float32 sums of each index's weights, added to 0 in the order of the elements
       (and not, as XLA would, to what the sums are added to afterwards).
@@ -67,7 +68,7 @@ class Names:
     **Control flow**, for traced programs:
 
     - `cond(flag, true, false, *operands)`: the result of one of two functions, for a 0-d flag.
-    - `while_loop(condition, body, state)`: the tuple that is left when `condition(state)` has become false.
+    - `while_loop(condition, body, state)`: the first state for which `condition(state)` is false.
 
     Example:
         >>> Names.divide(np.float32([1, 2]), 4.0), Names.dtype(np.float32(1))

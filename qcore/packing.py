@@ -24,7 +24,7 @@ def pack(codes: np.ndarray, bits: int) -> np.ndarray:
 
     Raises:
         TypeError: if codes is not an array of integers, or bits not an integer.
-        ValueError: if bits is out of range, or codes has no dimension.
+        ValueError: if bits is out of range, or codes has shape ().
 
     Example:
         >>> pack(np.uint8([1, 2, 3]), 4)
@@ -47,7 +47,7 @@ def unpack(packed: np.ndarray, bits: int, size: int) -> np.ndarray:
 
     Raises:
         TypeError: if packed is not an array of integers, or bits or size not an integer.
-        ValueError: if bits or size is out of range, or packed has another length than they ask for.
+        ValueError: if bits or size is out of range, or packed does not have the length for them.
 
     Example:
         >>> unpack(np.uint8([33, 3]), 4, 3)

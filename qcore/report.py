@@ -18,15 +18,15 @@ class LayerReport:
     Attributes:
         path: its dotted name; "" is the model itself.
         layer: its class.
-        state: "float", "observed", "trained" with simulated quantization, "quantized", "rounded": in floats, with a
-            coded weight; or "passing": its result is integers or floats, as its input is.
-        weight: the weight's format as text, or "" where it is floats, or not of the layer's own.
-        bits: of each of the weight's numbers, or None where there is no weight.
-        bytes: of the layer's weights, biases, scales and statistics in memory.
+        state: "float"; "observed"; "trained", with simulated quantization; "quantized"; "rounded", in floats with a
+            coded weight; or "passing", with integers or floats as its input has.
+        weight: the weight's format as text; "" for floats, and for layers without a weight of their own.
+        bits: the bits of each number of the weight; None without a weight.
+        bytes: the bytes of the layer's weights, biases, scales and statistics in memory.
         output: the result's format, as for weight.
-        scale, zero_point: of the output, or None where there is none, or none for the whole.
+        scale, zero_point: the parameters of the output; None if it has none, or one pair for each channel.
         observer: the observer that chose them.
-        reason: why the layer is in floats, or what is missing.
+        reason: the reason why the layer is in floats, or the missing part.
 
     Example:
         >>> LayerReport("fc", "Linear", "observed", observer="MinMaxObserver").weight
@@ -64,7 +64,7 @@ class Report:
         """The layer of a name.
 
         Raises:
-            KeyError: if there is none.
+            KeyError: if the model does not have it.
         """
         return {layer.path: layer for layer in self.layers}[path]
 
@@ -96,14 +96,14 @@ class ProductReport:
 
     Attributes:
         place: the dotted name of the module, or of the name scope, that multiplies; "" is the model itself.
-        number: which product of that place it is, counted from 0.
-        kind: "linear", "conv", "attention_scores", "attention_output", "matmul", or the function's name where qcore
-            has no such product.
-        shapes: those of the operands.
-        multiply_adds: how many the forward product has; None where that is not known.
-        products: the formats and accumulators, forward and of both gradients; None where the product stayed wide.
-        reason: why it stayed wide; "" where it did not.
-        share: its part of all multiply-adds of the run that are known, from 0 to 1.
+        number: the index of the product in this place, counted from 0.
+        kind: "linear", "conv", "attention_scores", "attention_output", "matmul", or for other products the name of the
+            function.
+        shapes: the shapes of the operands.
+        multiply_adds: the number of multiply-adds of the forward product; None if it is not known.
+        products: the formats and accumulators, forward and of both gradients; None if the product stayed wide.
+        reason: the reason why the product stayed wide; else "".
+        share: its part of all known multiply-adds of the run, from 0 to 1.
 
     Example:
         >>> ProductReport("head", 0, "linear", ((2, 8), (4, 8)), 64, reason="no entry of the recipe").multiply_adds
@@ -149,7 +149,7 @@ class RunReport:
         return found / total if total else 0.0
 
     def __getitem__(self, place: str) -> tuple[ProductReport, ...]:
-        """The products of a place; none where nothing is multiplied."""
+        """The products of a place; () for a place without products."""
         return tuple(one for one in self.products if one.place == place)
 
     def __iter__(self) -> Iterator[ProductReport]:

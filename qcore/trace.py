@@ -1,7 +1,7 @@
 """The law as a list of operations, from which C is written: kernels of qtorch, and the file of `emit-c`.
 
-The law's own Python runs once, on `Value`s that note what is done to them, with `Trace` as its array namespace.
-How often a value is computed is its level: once, once a tensor, once a block, or for each element.
+The law's own Python runs once, on `Value`s that record their operations, with `Trace` as its array namespace. The level
+of a value is the number of times that it is computed: once, once a tensor, once a block, or for each element.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ class Value:
     """The result of an operation, as a variable of C.
 
     Attributes:
-        name: of the variable.
-        text: C for the operation; "" for a maximum, which takes a loop.
-        dtype: a key of `C_TYPES`. Comparisons are integers as wide as what they compare.
-        level: how often it is computed.
+        name: the name of the variable.
+        text: C for the operation; "" for a maximum, which needs a loop.
+        dtype: a key of `C_TYPES`. Comparisons are integers with the width of their operands.
+        level: CONSTANT, TENSOR, BLOCK or ELEMENT.
         operands: the values that the operation reads.
         pattern, parts: the operation, with `{}` for its operands, and these with its numbers; "" and () for arguments.
-        pairs: C for the operation on pairs of lanes, with `{}` for operands, where vectors have none for single ones.
+        pairs: C for the operation on pairs of lanes, with `{}` for operands, if vectors have no operation on single
+            ones.
     """
 
     shape = (0, 0)  # a kernel sees every tensor as rows and columns
@@ -85,15 +86,15 @@ class Value:
 
 
 class Trace:
-    """The values of a kernel, in an order in which they can be computed; the same operation is one value.
+    """The values of a kernel, in an order in which they can be computed; equal operations are one value.
 
-    It has the names that the law uses of an array namespace, see `qcore.namespace`.
+    It is the array namespace of the law, see `qcore.namespace`.
 
     Args:
         float16: the float with which lanes of 16 bits are converted, "float16" or "bfloat16"; else unused.
 
     Attributes:
-        values: by what they are.
+        values: the values, by their operation.
         maxima: the maxima of blocks and of the tensor.
     """
 
@@ -116,8 +117,8 @@ class Trace:
 
         Args:
             pattern: C, with `{}` for operands.
-            operands: values, and numbers, which are written with the type of the first value, or like.
-            dtype: of the result, if not that of the first value.
+            operands: values, and numbers, which are written with the type of the first value, or of `like`.
+            dtype: the type of the result, by default the type of the first value.
         """
         values = tuple(operand for operand in operands if isinstance(operand, Value))
         like = like or values[0].dtype
@@ -195,7 +196,7 @@ class Trace:
         return self.note(f"rotate({{}}, {distance})", x)
 
 
-# Operations with a number that change nothing, and those that give the number.
+# Operations with a number whose result is the other operand, and operations whose result is the number.
 _NEUTRAL = {*(("+", 0), ("|", 0), ("^", 0), ("&", -1), ("*", 1)), *(("-", 0), ("<<", 0), (">>", 0))}
 _DECIDED = {("&", 0), ("*", 0), ("|", -1)}
 _BOTH_WAYS = "+|^&*"
@@ -211,7 +212,7 @@ def decided(sign: str, a: Any, b: Any) -> Any:
 
 
 def literal(number: Any, dtype: str) -> str:
-    """A number in C, in which the least integers have no names of their own."""
+    """A number in C, which has no literals for the least integers."""
     if dtype.startswith("float"):
         text = float(number).hex().replace("inf", "__builtin_inf()").replace("nan", '__builtin_nan("")')
         return f"({C_TYPES[dtype]})({text})"

@@ -28,13 +28,13 @@ class Finding(NamedTuple):
 
     Attributes:
         site: the site.
-        statistics: of all steps in which the site had the format.
-        overflowed, saturated: numbers beyond the format's range whose results are not finite, and finite, as a part
-            of the nonzero numbers.
-        underflowed: those that became zero, as a part of the nonzero numbers.
+        statistics: the statistics of all steps in which the site had the format.
+        overflowed, saturated: the shares of the nonzero numbers that lie beyond the format's range and have results
+            that are not finite, or finite.
+        underflowed: the share of the nonzero numbers that became zero.
         problem: "is NaN", "is infinite", "overflows", "saturates", "underflows", "is noisy" or "".
         advice: a sentence.
-        is_source: True if NaN, or without any NaN infinity, is first in the run at this site.
+        is_source: True if the first NaN of the run, or without any NaN the first infinity, appears at this site.
 
     Example:
         >>> from qcore.insight import statistics_of
@@ -66,12 +66,12 @@ class Finding(NamedTuple):
 def findings(record: Record) -> list[Finding]:
     """All sites of a record, the worst first; a site with several formats appears once for each.
 
-    The first site of the run with NaN among its results is the worst, then others with NaN, then those that get
-    infinities, then those where numbers overflow. Else a site is worse than another if the sum of three parts is
-    larger: of saturated numbers, of those that became zero (both of the nonzero numbers), and noise by signal.
+    The worst is the first site of the run with NaN among its results. Then come all other sites with NaN, sites that
+    get infinities, and sites where numbers overflow. The rest is ordered by the sum of three shares, the largest first:
+    saturated numbers and numbers that became zero (both of the nonzero numbers), and noise by signal.
 
     Args:
-        record: of a run, with at least one entry.
+        record: the record of a run, with at least one entry.
 
     Returns:
         A finding for each site and format.
@@ -115,7 +115,7 @@ def percent(part: float) -> str:
 def ends_of(number: Number, statistics: Statistics) -> tuple[int, float]:
     """The exponent of a format's smallest number above zero, and the base-2 logarithm of its largest number.
 
-    For blocks they are relative to the largest number that occurred, as scales follow it.
+    For blocks both are relative to the largest number that occurred, as scales follow it.
     """
     _, step, exponent = getattr(number, "element", number).span
     if isinstance(number, BlockNumber):
@@ -135,9 +135,9 @@ def _is_finite(statistics: Statistics) -> bool:
 
 
 def _source(entries: Sequence[Entry]) -> Entry | None:
-    """The site where NaN first appears in the run; without any NaN, where infinity does.
+    """The site where NaN first appears in the run; without any NaN, the site where infinity first appears.
 
-    This is the first site, of the first step that has any, with NaN among its results and none among its numbers.
+    It is in the first step with any NaN: the first site with NaN among its results and without NaN among its numbers.
     Entries of a step need not be in the order of the program (in JAX they are not), so a site that only receives NaN
     counts if no site makes it.
     """
@@ -233,12 +233,12 @@ def print_worst(record: Record, count: int = 10, console: Console | None = None)
     """Prints the worst sites, worst first, each with a sentence of advice; rich is needed.
 
     Args:
-        record: of a run.
-        count: how many sites to print at most.
-        console: rich's; standard output if None, where lines are as long as they need to be if it is not a terminal.
+        record: the record of a run.
+        count: the largest number of sites to print.
+        console: a console of rich; None is standard output, with lines of any length if it is not a terminal.
 
     Returns:
-        Nothing; the table is printed.
+        None; the table is printed.
 
     Raises:
         TypeError: if record is not a Record, or count not an int.

@@ -67,7 +67,7 @@ def statistics_between(x: np.ndarray, y: np.ndarray, number: Number | str) -> St
 
     Args:
         x: array of any shape; float32, float16 or ml_dtypes.bfloat16.
-        y: what x was rounded to, of the same shape and dtype.
+        y: the rounded x, of the same shape and dtype.
         number: the format, or its text.
 
     Returns:

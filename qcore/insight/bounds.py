@@ -32,7 +32,7 @@ class Range(NamedTuple):
 
     Attributes:
         carrier: the carrier.
-        kind: of the program; "" for formats without blocks.
+        kind: the kind of the program; "" for formats without blocks.
         constants: for blocks the exponent of the smallest normal number of elements before they are scaled, then the
             program's; for other formats the fields of `Bounds`, in float32. Ints or 0-d arrays.
     """
@@ -61,7 +61,7 @@ def range_of(number: Number, carrier: Carrier) -> Range:
         number = replace(number, wrap=False)
     program, constants = number.program(Rounding.TOWARD_ZERO, carrier, coded=False)
     largest = (carrier.infinity >> carrier.padding) - 1 << carrier.padding
-    # The law itself says where the range ends: it saturates the carrier's largest numbers.
+    # The law itself shows the ends of the range: it saturates the carrier's largest numbers.
     ends = program.run(Names, np.array([largest, largest | carrier.negative], np.int32), constants, ())
     normal = 0 if _low(number) is None else number.magnitudes.lowest_lane(carrier)  # type: ignore[attr-defined]
     lanes = np.array([*(ends & carrier.magnitude_mask), normal], np.int32)

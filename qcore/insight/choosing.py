@@ -32,9 +32,9 @@ class Sensitivity(NamedTuple):
         format: the format's text.
         bits: the format's bits, see `bits_per_element`.
         loss: the model's loss.
-        difference: the loss less that of the model without rounding.
-        sqnr: of the model's outputs, in dB: 10 log10(sum of y^2 / sum of (y - z)^2) for outputs y without rounding
-            and z with it, in float64; inf if they are equal, NaN if one is not finite.
+        difference: the loss less the loss of the model without rounding.
+        sqnr: the SQNR of the model's outputs in dB: 10 log10(sum of y^2 / sum of (y - z)^2) for outputs y without
+            rounding and z with it, in float64; inf if they are equal, NaN if one is not finite.
 
     Example:
         >>> (row,) = sensitivity({"a": 2}, ["e4m3fn"], lambda formats: (0.5 if formats else 0.25, 1.0))
@@ -81,9 +81,9 @@ class Choice:
 
     Attributes:
         chosen: the point of the front with the least loss within the budget.
-        front: the points that no other measured one beats in bits and loss, by bits, descending.
+        front: the points that no other measured point beats in bits and loss, by bits, descending.
         uniform: the points with one format for all sites, by candidate.
-        measured: how many points were measured.
+        measured: the number of measured points.
 
     Example:
         >>> losses = {"e4m3fn": 0.25, "e2m1fn": 0.5}
@@ -109,7 +109,7 @@ def sensitivity(
     """Rounds each site alone to each format.
 
     Args:
-        sites: how many weights each site has, by name.
+        sites: the number of weights of each site, by name.
         candidates: formats or their texts.
         evaluate: the loss and the outputs of the model with these formats by site.
 
@@ -117,7 +117,7 @@ def sensitivity(
         A row for each site and format, in the order of the arguments.
 
     Raises:
-        TypeError, ValueError: if there are no sites or candidates, or one is unknown, has no codes or stands there
+        TypeError, ValueError: if there are no sites or candidates, or a candidate is unknown, has no codes or is given
             twice.
 
     Example:
@@ -164,23 +164,23 @@ def choose_formats(
     2. Begin with each site in the widest candidate; if several are as wide, in the one whose loss alone is least, then
        the first.
     3. A move gives a site a narrower candidate. Its price is the growth of loss divided by the bits that it saves, a
-       mean over all weights. At first the growth is estimated from the losses of step 1, later from where it was last
-       measured.
-    4. Take the move of least price (of several the first by site, then by candidate) and measure it from where the
-       search stands. If its price is still the least, make it; else look for the least again. A move whose loss is
-       not finite is never made.
-    5. Where no move is left, go to the narrowest point, the best of several. Give each site in turn the candidate of
-       the same bits with the least loss; at equal loss the one it has, then the first.
+       mean over all weights. At first the growth is estimated from the losses of step 1, later from its last
+       measurement.
+    4. Take the move of least price (of several the first by site, then by candidate) and measure it from the current
+       point. If its price is still the least, make it; else look for the least again. A move whose loss is not finite
+       is never made.
+    5. Without further moves, go to the narrowest point, the best of several. Give each site in turn the candidate of
+       the same bits with the least loss; at equal loss its own candidate, then the first.
 
-    The front has the best of all measured points, uniform ones among them, so it is never worse than one format for
-    all sites. The result depends on nothing but the arguments and the results of `evaluate`.
+    The front has the best of all measured points, uniform points included, so it is never worse than one format for
+    all sites. The result depends only on the arguments and on the results of `evaluate`.
 
     Args:
         sites, candidates, evaluate: as for `sensitivity`.
-        budget_bits: what the mean of bits over all weights may be at most.
+        budget_bits: the largest mean of bits over all weights.
 
     Returns:
-        The front, and the point of it that the budget allows.
+        The front, and its best point within the budget.
 
     Raises:
         TypeError, ValueError: as for `sensitivity`, if the budget is below the narrowest candidate's bits, or if no
@@ -228,7 +228,7 @@ class _Search:
     """The points measured so far.
 
     Attributes:
-        bits: of the candidates.
+        bits: the bits of the candidates.
         points: the measured points, by the formats of the sites.
     """
 
@@ -247,7 +247,7 @@ class _Search:
         return self.points[key]
 
     def descend(self, alone: Mapping[tuple[str, str], float]) -> Iterator[float]:
-        """Goes from the widest formats to the narrowest; yields after each step how many bits it has saved."""
+        """Goes from the widest formats to the narrowest; yields after each step the number of saved bits."""
         widest = [text for text, bits in self.bits.items() if bits == max(self.bits.values())]
         now = self.point({site: min(widest, key=lambda text: alone[site, text]) for site in self.sites})
         begin, step = now.bits, 0
@@ -282,11 +282,11 @@ class _Search:
         return (self.bits[now.formats[move.site]] - self.bits[move.format]) * self.sites[move.site] / self.weights
 
     def price(self, move: _Move, now: Point) -> float:
-        """The growth of loss per bit saved; inf if there is none."""
+        """The growth of loss per saved bit; inf if the move saves no bits."""
         return move.growth / self.saved(move, now) if isfinite(move.growth) else inf
 
     def front(self) -> tuple[Point, ...]:
-        """The points that no other beats, by bits, descending; of equal ones the first measured."""
+        """The points that no other point beats, by bits, descending; of equal points the first measured one."""
         found: list[Point] = []
         for point in sorted(self.points.values(), key=lambda point: (point.bits, point.loss)):
             if isfinite(point.loss) and (not found or point.loss < found[-1].loss):
@@ -334,7 +334,7 @@ def check_candidates(candidates: Iterable[Number | str]) -> dict[str, float]:
 
 
 def check_sites(sites: Mapping[str, int]) -> None:
-    """Raises if a model has no sites, or a site no weights."""
+    """Raises if a model has no sites, or a site has no weights."""
     check_type("sites", sites, Mapping, "a dict of names and numbers of weights")
     if not sites:
         raise ValueError("model has no sites; allowed are models with linear layers or convolutions that lower finds")
@@ -344,7 +344,7 @@ def check_sites(sites: Mapping[str, int]) -> None:
 
 
 def check_budget(budget_bits: float, candidates: Mapping[str, float]) -> float:
-    """Checks the mean of bits, which must be at least that of the narrowest candidate."""
+    """Checks the mean of bits, which must be at least the bits of the narrowest candidate."""
     if isinstance(budget_bits, bool) or not isinstance(budget_bits, int | float):
         raise TypeError(
             f"budget_bits={quoted(budget_bits)} is a {type(budget_bits).__name__}; allowed is a number of bits"
@@ -405,7 +405,7 @@ def progress(text: str) -> Iterator[Callable[[float], None]]:
     """Shows a bar on standard error while it is entered.
 
     Yields:
-        A function that says which part of the work is done, from 0 to 1.
+        A function to call with the finished part of the work, from 0 to 1.
     """
     try:
         from rich.console import Console

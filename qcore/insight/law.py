@@ -2,13 +2,13 @@
 
 Numbers before and after are int32 lanes of float32, in which all numbers of float16 and bfloat16 are exact.
 
-Sums are exact and have no order: elements are counted by keys, and what is summed follows from the counts.
+Sums are exact in any order: elements are counted by keys, and the sums follow from the counts.
 
     number = significand * 2^exponent       the significand rounded to 5 bits, nearest, ties to even: 16 to 32
     key = field, significand                counts[key] += 1
 
-An error is the result minus the number, rounded to 24 bits, as float32's subtraction does, and then to 5 bits. No error
-has the field 0, whose first key is that of zero.
+An error is the result minus the number, rounded to 24 bits as by a subtraction in float32, and then to 5 bits. An error
+of zero has the field 0 and its first key.
 
 Most elements are plain: finite, within bounds and not tiny. Their errors are differences of floats. Number and error
 are counted by their upper bits, which are rounded to 5 bits when sums are made.
@@ -61,9 +61,9 @@ class Bounds(NamedTuple):
     """The range of a format, as magnitudes in float32: ints, or lanes for each element.
 
     Attributes:
-        largest: the largest number; infinity's for formats without range.
+        largest: the largest number; infinity for formats without range.
         lowest: the magnitude of the lowest number.
-        normal: the smallest normal number; 0 for formats without subnormal ones.
+        normal: the smallest normal number; 0 for formats without subnormal numbers.
     """
 
     largest: Any
@@ -76,9 +76,9 @@ class Effects(NamedTuple):
 
     Attributes:
         flags: -1 or 0 for each name of `COUNTS` but the first.
-        magnitudes: for each name of `MAGNITUDES`; 0 where there is no nonzero finite number. The smallest ones are
-            subtracted from infinity, so that the maximum of each is what statistics keep.
-        number_key, error_key: by which elements are counted; see `number_weights` and `error_weights`.
+        magnitudes: for each name of `MAGNITUDES`; 0 where there is no nonzero finite number. The smallest magnitudes
+            are subtracted from infinity, so that statistics keep the maximum of each.
+        number_key, error_key: the keys by which elements are counted; see `number_weights` and `error_weights`.
     """
 
     flags: tuple[Any, ...]
@@ -92,10 +92,10 @@ class PlainEffects(NamedTuple):
 
     Attributes:
         special: below zero where an element is not plain.
-        underflowed, subnormal: 1 or 0; of the other names of `COUNTS`, plain elements can only be zeros.
-        ends: the magnitudes of numbers and results, and each subtracted from the least int32, where zero stays the
+        underflowed, subnormal: 1 or 0. Of all other names of `COUNTS`, plain elements can only be zeros.
+        ends: the magnitudes of numbers and results, and both subtracted from the least int32, which leaves zero the
             smallest; statistics keep the maxima of all four.
-        number_key, error_key: plain keys; the fields 0 are those of zeros and of no errors.
+        number_key, error_key: plain keys; the field 0 is for zeros, and for errors of zero.
     """
 
     special: Any
@@ -173,7 +173,7 @@ def _error_key(xp: Any, before: Any, after: Any, field: Any, significand: Any, b
 
 
 def _shifted(x: Any, distance: Any) -> Any:
-    """x >> distance, with the last bit set if any bit is lost, so that what is made of it is rounded correctly."""
+    """x >> distance, with the last bit set if any bit is lost, so that a later rounding is correct."""
     kept = x >> distance
     return kept | -(((kept << distance) - x) >> 31)
 
@@ -196,7 +196,7 @@ def error_weights() -> np.ndarray:
 
 
 def plain_weights() -> tuple[np.ndarray, np.ndarray]:
-    """The same for plain keys, of numbers and of positive errors; elements of field 0 add nothing."""
+    """The weights of plain keys, for numbers and for positive errors; elements of field 0 add nothing."""
     keys = np.arange(PLAIN_KEYS)
     significands = 16 + (keys >> 2) + ((keys >> 1) & (keys | (keys >> 2)) & 1)
     sizes = np.where(keys < PLAIN_CARRY, significands, 16)
@@ -222,7 +222,7 @@ LENGTH = 2 * SUMS + len(MAGNITUDES)
 
 
 class Packed(NamedTuple):
-    """Lanes that are mostly zeros: the indices of the others, and their values."""
+    """Lanes that are mostly zeros: the indices and the values of all nonzero lanes."""
 
     places: np.ndarray
     values: np.ndarray
@@ -249,7 +249,7 @@ def sums_of(lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def as_numpy(lanes: Any) -> np.ndarray:
-    """The lanes of any package, or packed ones, as a NumPy array."""
+    """The lanes of any package, or packed lanes, as a NumPy array."""
     if isinstance(lanes, Packed):
         whole = np.zeros(LENGTH, np.int32)
         whole[lanes.places] = lanes.values

@@ -40,7 +40,7 @@ _SQNR_NAMES = ("from 50 dB", "from 40", "from 30", "from 20", "from 10", "less")
 
 
 class _Map(NamedTuple):
-    """A map: what it shows of statistics, as a number from 0 (good) to 5, and the names of these; -1 is blank.
+    """A map: a function of statistics with results from 0 (good) to 5, and the names of the results; -1 is blank.
 
     In all maps the number 6 stands for NaN or infinity among the numbers, or NaN among the results.
     """
@@ -69,14 +69,14 @@ def draw(record: Record, path: str | Path) -> None:
     """Draws a page with three maps of sites over steps, and the exponents of the worst sites with their format's range.
 
     Of more than 40 sites the worst are drawn, in the order of the record; of more than 60 steps, neighbours are
-    merged. Dark is bad on light pages, and light on dark ones; NaN and infinity have a colour of their own.
+    merged. On light pages bad sites are dark, on dark pages light; NaN and infinity have a colour of their own.
 
     Args:
-        record: of a run.
-        path: of the SVG file; matplotlib is needed.
+        record: the record of a run.
+        path: the path of the SVG file; matplotlib is needed.
 
     Returns:
-        Nothing; the file is written, over one that is there.
+        None; the file is written, and replaces an older one.
 
     Raises:
         TypeError: if record is not a Record, or path not a path.
@@ -224,9 +224,9 @@ def page(path: Path, width: float, height: float, title: str, text: str) -> Iter
     """A figure to draw on; it is written when the context ends.
 
     Args:
-        path: of the SVG file.
-        width, height: in inches.
-        title, text: what is read out instead of the picture: a line, and what can be seen.
+        path: the path of the SVG file.
+        width, height: its size in inches.
+        title, text: a line, and a description of the picture, for readers that read it out.
     """
     from matplotlib import rc_context, rcdefaults, rcParams
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -249,7 +249,7 @@ def page(path: Path, width: float, height: float, title: str, text: str) -> Iter
 
 
 def _finished(svg: str, title: str, text: str) -> str:
-    """The file with the colours of dark pages and what is read out."""
+    """The file with the colours of dark pages, and with title and description."""
     rules = "".join(
         f"[style*='{kind}: {light}']{{{kind}:{dark}!important}}"
         for light, dark in _DARK.items()

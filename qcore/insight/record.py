@@ -1,4 +1,4 @@
-"""The statistics of a run, what every rounding site did at every step: kept as JSON, compared, and sent to logs."""
+"""The record of a run: the statistics of every rounding site at every step, saved as JSON, compared, sent to logs."""
 
 # pyright: reportUnnecessaryIsInstance=false
 # Callers need not check types; wrong ones raise here.
@@ -25,15 +25,15 @@ _FIELDS = ("version", "model", "entries")
 
 
 class Site(NamedTuple):
-    """Where a model rounds.
+    """A place in a model where numbers are rounded.
 
     Attributes:
         path: the dotted path of the module: "features.0"; "" is the model itself.
-        kind: what is rounded there: "output" (of a layer), "gradient" (of that output), "weight" (of a layer),
-            "operand" (of a product), "accumulator" (of a product), "state" (of an optimizer: the path is the
-            parameter's).
-        role: which of several tensors of that kind: "input", "weight" or "gradient" of an operand, "exp_avg" or
-            "weight" of an optimizer; "" where there is only one.
+        kind: the kind of the rounded tensor: "output" (of a layer), "gradient" (of an output), "weight" (of a layer),
+            "operand" (of a product), "accumulator" (of a product), "state" (of an optimizer, with the parameter's
+            path).
+        role: the tensor among several of one kind: "input", "weight" or "gradient" of an operand, "exp_avg" or
+            "weight" of an optimizer; "" for a single one.
 
     Example:
         >>> str(Site("conv1", "operand", "weight")), str(Site("", "output"))
@@ -54,9 +54,10 @@ class Entry:
 
     Attributes:
         step: the number of the step, from 0.
-        site: where.
-        statistics: of all roundings at this site in this step together.
-        digest: of the results' bits, see `qcore.insight.statistics`, as hexadecimal digits; None if not kept.
+        site: the site.
+        statistics: the statistics of all roundings at this site in this step together.
+        digest: the digest of the results' bits, see `qcore.insight.statistics`, as hexadecimal digits; None if not
+            kept.
 
     Example:
         >>> import numpy as np
@@ -129,12 +130,12 @@ class Record:
         return list(dict.fromkeys(one.site for one in self.entries))
 
     def add(self, step: int, site: Site, statistics: Statistics, digest: str | None = None) -> None:
-        """Adds the statistics of a site at a step; those of the same site and step are merged, digests too.
+        """Adds the statistics of a site at a step; statistics and digests of the same site and step are merged.
 
         Args:
-            step, site: where.
-            statistics: of the roundings.
-            digest: of the results' bits; None is that of the statistics, if they have one.
+            step, site: the step and the site.
+            statistics: the statistics of the roundings.
+            digest: the digest of the results' bits; None takes the digest of the statistics, if they have one.
 
         Raises:
             TypeError, ValueError: if the step is not an int of at least 0, the kind is unknown, or the site had another
@@ -157,11 +158,11 @@ class Record:
             self.add(step, site, statistics)
 
     def at(self, step: int, site: Site) -> Entry:
-        """The entry of a step and a site; a KeyError if there is none."""
+        """The entry of a step and a site; raises KeyError without one."""
         return self.entries[self._places[step, site]]
 
     def site(self, site: Site) -> Statistics:
-        """The statistics of a site over all steps together; a KeyError if there is no such site."""
+        """The statistics of a site over all steps together; raises KeyError for an unknown site."""
         found = [one.statistics for one in self.entries if one.site == site]
         if not found:
             raise KeyError(site)
@@ -222,11 +223,11 @@ class Record:
         """Reads a file of `save`.
 
         Args:
-            path: of the file.
-            model: the name of the model that it must be of; None takes any.
+            path: the path of the file.
+            model: the name of the model that the record must have; None allows any.
 
         Raises:
-            ValueError: if the file is not a record, or one of another version or model.
+            ValueError: if the file is not a record, or has another version or model.
         """
         try:
             fields = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -254,9 +255,9 @@ class Difference(NamedTuple):
     """The first difference of two runs.
 
     Attributes:
-        step, site: where it is.
+        step, site: the place of the difference.
         fields: the fields of `Statistics` that differ, "digest", or "missing" if only one run has the site.
-        first, second: the two entries; None for a missing one.
+        first, second: the two entries; None for a missing entry.
 
     Example:
         >>> import numpy as np
@@ -279,8 +280,8 @@ class Difference(NamedTuple):
 def compare(run_a: Record, run_b: Record, tolerance: float | None = None) -> Difference | None:
     """The first step and site at which two recorded runs differ.
 
-    Steps are compared in ascending order; the sites of a step in the order in which run_a has them, then those that
-    only run_b has. If both runs have the same sites, the first difference is the first rounding with another result.
+    Steps are compared in ascending order; the sites of a step in the order of run_a, then the sites that only run_b
+    has. If both runs have the same sites, the first difference is the first rounding with another result.
 
     A site of run_b that run_a lacks is compared with run_a's site for the same tensor by another name: an optimizer's
     state as PyTorch and optax call it ("exp_avg" and "mu"), a parameter as torch and flax call it ("weight" and
@@ -288,11 +289,11 @@ def compare(run_a: Record, run_b: Record, tolerance: float | None = None) -> Dif
 
     Args:
         run_a, run_b: records of one model, perhaps of different frameworks.
-        tolerance: None for bits: all statistics must be equal, and digests where both have them. A number from 0 on:
-            counts, magnitudes and sums may differ by so much, relative to the larger one; digests do not matter.
+        tolerance: None compares bits: all statistics must be equal, and digests if both runs have them. A number >= 0
+            is the largest difference of counts, magnitudes and sums, relative to the larger one; digests do not matter.
 
     Returns:
-        The difference; None if there is none.
+        The difference; None if the runs agree.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -323,7 +324,7 @@ def compare(run_a: Record, run_b: Record, tolerance: float | None = None) -> Dif
 
 
 def _same_sites(first: list[Site], second: list[Site]) -> dict[Site, Site]:
-    """The sites of the first run for those of the second that it calls otherwise."""
+    """The names of the first run for sites of the second run that have another name there."""
     free = {_plain(site): site for site in reversed(first) if site not in second}
     found = {}
     for site in second:
@@ -333,7 +334,7 @@ def _same_sites(first: list[Site], second: list[Site]) -> dict[Site, Site]:
 
 
 def _plain(site: Site) -> Site:
-    """A site of an optimizer by the names that stand for those of all frameworks."""
+    """A site with the names of torch, for comparisons between frameworks."""
     if site.kind != "state":
         return site
     path, dot, last = site.path.rpartition(".")
@@ -386,21 +387,21 @@ def send(record: Record, to: Writer | Callable[[dict[str, Any]], Any], step: int
     """Sends a record's numbers to a writer of logs, or to a function.
 
     A writer gets under `site/name` the counts saturated, overflowed, underflowed, nan_results and subnormal as parts
-    of all elements, and the SQNR in dB; and under `site/exponents` a histogram of the exponents before rounding:
-    floor(log2 |x|) of about 4,096 elements, each exponent as often as the nearest integer to its part of them, at
-    least once. A function gets the rows of `Record.rows`, one for each site and step.
+    of all elements, and the SQNR in dB. Under `site/exponents` it gets a histogram of the exponents floor(log2 |x|)
+    before rounding: about 4,096 elements, each exponent in proportion to its count, and at least once. A function gets
+    the rows of `Record.rows`, one for each site and step.
 
     Args:
-        record: of a run.
+        record: the record of a run.
         to: an object with add_scalar and add_histogram, or a function of a dictionary.
-        step: sends this step only; None sends all.
+        step: the step to send; None sends all.
 
     Returns:
-        Nothing; the numbers are handed to the writer, or to the function.
+        None; the numbers are passed to the writer, or to the function.
 
     Raises:
-        TypeError: if record is not a Record, or to is neither.
-        ValueError: if record has no such step.
+        TypeError: if record is not a Record, or `to` is neither a writer nor a function.
+        ValueError: if record does not have the step.
 
     Example:
         >>> from qcore.insight import Site, statistics_of

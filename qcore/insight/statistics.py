@@ -37,22 +37,22 @@ _JSON = ("number", *COUNTS, *MAGNITUDES, "numbers", "errors")
 class Statistics:
     """Statistics of a rounding, in integers: `==` holds between packages, and for any order of summation.
 
-    Statistics are made by `statistics_of`. Those of parts, `merge`d in any order, are those of the whole. All numbers
-    below refer to numbers before rounding, if they do not name results.
+    Statistics are made by `statistics_of`. The statistics of parts, `merge`d in any order, are equal to those of the
+    whole. All counts below refer to numbers before rounding, unless they name results.
 
     Sums of errors are over the elements that are finite before and after. Every error, result - number, and every
     number is first rounded to 5 significant bits (numbers below 2^-126 to multiples of 2^-131), to nearest, ties to
-    even; the sums of these are exact. That changes the SQNR of many elements by some thousandths of a dB.
+    even; their sums are exact. This changes the SQNR of many elements by some thousandths of a dB.
 
     Args:
         number: the text of the format.
-        lanes: int32 array of any package, of shape (LENGTH,): the higher parts of all sums, the lower 30 bits of these,
-            and magnitudes; a digest may follow. With dimensions before it: several statistics, see `parts`; the
-            properties below are then those of all together.
+        lanes: int32 array of any package, of shape (LENGTH,): the higher parts of all sums, their lower 30 bits, and
+            magnitudes; a digest may follow. With dimensions before it: several statistics, see `parts`; the properties
+            below then describe all of them together.
 
     Attributes:
-        elements: how many there are.
-        zeros, infinite, nan: elements that are so.
+        elements: the number of elements.
+        zeros, infinite, nan: the numbers of zeros, infinities and NaNs.
         underflowed: nonzero numbers that became zero, unless they saturated.
         saturated: numbers beyond the format's, or their block's, largest or lowest, whose results are finite.
         overflowed: finite numbers whose results are infinite or NaN.
@@ -60,12 +60,12 @@ class Statistics:
         subnormal: results that are nonzero and below the format's, or their block's, smallest normal number.
         finite: elements that are finite before and after.
         smallest_before, largest_before, smallest_after, largest_after: magnitudes of finite nonzero numbers and
-            results, in float32; 0.0 where there are none.
-        exponents: how many finite nonzero numbers have each exponent floor(log2 |x|); -127 stands for all below
-            2^-126.
+            results, in float32; 0.0 if there are no such numbers.
+        exponents: the number of finite nonzero numbers with each exponent floor(log2 |x|); -127 stands for all numbers
+            below 2^-126.
         error_absolute, error_squared, error_signed: exact sums of |error|, error^2 and error.
         signal: the exact sum of the squares of the numbers.
-        digest: of the results' bits, hexadecimal, as the lanes of a watch with digests have it; else None.
+        digest: the digest of the results' bits, hexadecimal, for the lanes of a watch with digests; else None.
 
     Example:
         >>> from qcore.insight import statistics_of
@@ -177,16 +177,16 @@ class Statistics:
         return int(high - low + 1).bit_length()
 
     def rate(self, name: str) -> float:
-        """A count as a part of all elements: `rate("saturated")`; 0.0 where there are none."""
+        """A count as a part of all elements: `rate("saturated")`; 0.0 without elements."""
         if name not in COUNTS[1:]:
             raise ValueError(f"name={quoted(name)}; allowed are {', '.join(COUNTS[1:])}")
         return getattr(self, name) / self.elements if self.elements else 0.0
 
     def merge(self, *others: Statistics) -> Statistics:
-        """The statistics of all elements of these together.
+        """The statistics of all elements together.
 
         Raises:
-            ValueError: if they are of different formats.
+            ValueError: if the formats differ.
         """
         for one in others:
             if one.number != self.number:
@@ -252,7 +252,7 @@ class Statistics:
         return cls(fields["number"], lanes_of(np.concatenate([counts, *tables]), magnitudes))
 
     def row(self) -> dict[str, int | float]:
-        """The fields that fit a column of a table: counts, magnitudes, sums as floats, and what follows from them."""
+        """The fields for columns of a table: counts, magnitudes, sums as floats, and the measures made of them."""
         one = self._unpack()
         counts = {name: getattr(one, name) for name in COUNTS + MAGNITUDES}
         sums = ("signal", "error_absolute", "error_squared", "error_signed")
@@ -279,7 +279,7 @@ def _sparse(table: np.ndarray) -> list[list[Any]]:
 
 
 def _dense(entries: Any, name: str, fields: int, columns: int) -> np.ndarray:
-    """The inverse of `_sparse`; sums other than errors' signed ones are at least 0."""
+    """The inverse of `_sparse`; all sums are at least 0, except the sums of signed errors."""
     table = np.zeros((fields, columns), np.int64)
     for pair in entries if isinstance(entries, list | tuple) else [entries]:
         if not (isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[1], list | tuple)):

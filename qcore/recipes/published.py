@@ -20,7 +20,7 @@ from qcore.recipes.recipe import Entry, Recipe
 _E5M2, _FP16 = FloatingPoint(5, 2), FloatingPoint(6, 9)
 _E4M3_SATURATING = BinaryFloat(4, 3, specials="fn", overflow="saturate")
 _E5M2_SATURATING = BinaryFloat(5, 2, specials="ieee", overflow="saturate")
-# Sun et al. add 4 to the usual bias of 7 (†); what is too large becomes the largest number.
+# Sun et al. add 4 to the usual bias of 7 (†); too large numbers become the largest one.
 _E4M3_SUN = BinaryFloat(4, 3, bias=11, specials="fnuz", overflow="saturate")
 _CHUNKED = Accumulator(_FP16, chunk=64, inner=Accumulator(_FP16, chunk=1))
 _HALF, _BF16 = Product(_FP16, _FP16, _CHUNKED), Product("bfloat16", "bfloat16")
@@ -57,10 +57,10 @@ def _deepseek() -> Recipe:
     """DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.3.
 
     E4M3 for all operands; scales amax / 448 in float32, just in time, of 1 x 128 tiles of inputs and gradients along
-    the sum and of 128 x 128 blocks of weights; sums promoted to float32 every 128 terms. Here those 128 are summed
-    exactly; sums as Hopper's (docs/products.md) can be the inner accumulator.
-    Linear layers but the head, which is the last one; norms, gating, attention and embedding stay wide. Scales that are
-    powers of two, of the inputs of linear layers after attention, and E5M6 for those in caches (†) are not in it.
+    the sum and of 128 x 128 blocks of weights; sums promoted to float32 every 128 terms. Here the 128 terms are summed
+    exactly; an inner accumulator can give them the sums of Hopper (docs/products.md). All linear layers but the last
+    one, the head; norms, gating, attention and embedding stay wide. Two details are left out (†): scales that are
+    powers of two for the inputs of linear layers after attention, and E5M6 for such inputs in caches.
     """
     tile, block = (Operand(_E4M3_SATURATING, scale=Scale(rows, 128)) for rows in (1, 128))
     promoted = Accumulator(chunk=128)
@@ -78,8 +78,8 @@ def _nvfp4() -> Recipe:
 
     NVFP4 for all operands of linear layers: tiles of 1 x 16 along the sum, of 16 x 16 for weights; gradients rounded
     stochastically, the rest to nearest; both operands of the weight's gradient after a random Hadamard transform of 16,
-    with one vector of signs. Sums in float32. About 15 % of the linear layers stay in bfloat16, of the 12B model those
-    of its first 2 and last 8 blocks (†): here the first and the last layer; put entries for more in front.
+    with one vector of signs. Sums in float32. About 15 % of the linear layers stay in bfloat16: in the 12B model the
+    layers of its first 2 and last 8 blocks (†), here the first and the last layer. Entries in front can add more.
     """
     signs = Hadamard()
     tile, block = NVFP4(), NVFP4({-2: 16, -1: 16})

@@ -29,7 +29,7 @@ Layers = Sequence[tuple[str, str]]  # dotted names, and what is multiplied there
 
 @dataclass(frozen=True)
 class Entry:
-    """Layers or products, and their three products; without products they are left wide.
+    """A row of a recipe: layers or products by pattern, and their three products; without products they stay wide.
 
     Args:
         name: a shell pattern for the dotted name of the layer, or of the place of a product: "features.*",
@@ -37,12 +37,12 @@ class Entry:
         layer_type: "linear" or "conv" for products with a weight; "attention_scores", "attention_output", or for both
             "attention", of scaled_dot_product_attention; "matmul" for products of two other tensors. None is "linear"
             and "conv".
-        first, last: if given, only so many of the layers that the name and the type match, in the model's order, from
-            the first and from the last on; the one that is not given is 0. They count "linear" and "conv" only.
+        first, last: if given, the entry is for this number of matching layers from the start, and from the end, of the
+            model; an argument that is not given is 0. They count "linear" and "conv" only.
         forward: the `Product` of the input and the weight, or its text. None leaves the layers as they are.
         grad_input: the product of the output's gradient and the weight.
-        grad_weight: the product of the output's gradient and the input. None for one of these takes the other operand
-            as the forward product rounds it, the gradient as it is, and the same accumulator.
+        grad_weight: the product of the output's gradient and the input. None for grad_input or grad_weight takes the
+            other operand as the forward product rounds it, the unrounded gradient, and the same accumulator.
 
     Attributes:
         text: the entry in the text of a recipe.
@@ -133,17 +133,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The products of a model's layers: the first entry that matches a layer counts, others are left wide.
+    """The products of a model's layers: the first entry that matches a layer counts; layers without an entry stay wide.
 
     Args:
         entries: `Entry`s, in order.
 
     Attributes:
-        text: what `parse` makes the recipe from.
+        text: the text form, which `parse` reads.
 
     Raises:
-        TypeError: if an entry is no `Entry`.
-        ValueError: if there is none.
+        TypeError: if an entry is not an `Entry`.
+        ValueError: if there are no entries.
 
     Example:
         >>> recipe = Recipe([Entry("head"), Entry("*", "linear", Product("e5m2", "e4m3fn"))])
@@ -195,15 +195,15 @@ class Recipe:
         return self.products_of([(name, layer_type)])[0]
 
     def entry_at(self, name: str, layer_type: str) -> Entry | None:
-        """The first entry that matches a product; those that count layers are not for products of no layer."""
+        """The first entry that matches a product. Entries with first or last match layers only."""
         return next((entry for entry in self.entries if not entry.counts and entry.matches(name, layer_type)), None)
 
     def check(self, layers: Layers, places: Sequence[str] = ()) -> None:
         """Raises if no entry of the recipe matches, and for patterns other than "*" that match nothing.
 
         Args:
-            layers: those of the model.
-            places: dotted names where a run may have other products.
+            layers: the layers of the model.
+            places: dotted names of modules that may have other products.
         """
         names = ", ".join(f"{quoted(name)} ({kind})" for name, kind in dict.fromkeys(layers)) or "none"
         matching = [

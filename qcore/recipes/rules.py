@@ -36,7 +36,7 @@ def _hooks(hooks: Iterable[Any]) -> tuple[Callable[[Any], Any], ...]:
 
 @dataclass(frozen=True)
 class Quantization:
-    """How a value and its gradient are rounded.
+    """The formats and roundings of a value and of its gradient.
 
     Attributes:
         forward_number, backward_number: a format or its text; None does not round the values, or the gradients.
@@ -44,11 +44,11 @@ class Quantization:
         clamping_grad_zero: True sets gradients to 0 where a clamping `FixedPoint` clamped; forward_number must then be
             a `FixedPoint` or None.
         backward_hooks: functions of the gradient, applied in this order before it is rounded.
-        overflow: what numbers beyond the range of either format become, as in `quantize`: "saturate", "inf", "nan" or
-            "wrap"; None is each format's own policy. It is an argument only; the formats have it afterwards.
-        stochastic: True if a call needs a key; computed from the others.
-        unclamped: forward_number without its range, if gradients are masked: an element was clamped if the two formats
-            round it to different numbers. Otherwise None; computed from the others.
+        overflow: the policy for numbers beyond the range of either format, as in `quantize`: "saturate", "inf", "nan"
+            or "wrap"; None is each format's own policy. It is an argument only; the formats then have it.
+        stochastic: True if a call needs a key; computed.
+        unclamped: forward_number without its range if gradients are masked, else None; computed. An element was clamped
+            if the two formats round it to different numbers.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -100,7 +100,7 @@ class Quantization:
 
     @property
     def history(self) -> int | None:
-        """How many past tensors delayed scales follow from; None if there are none."""
+        """The number of past tensors in the history of delayed scales; None if no scale is delayed."""
         return next((number.history for number in self.delayed if number is not None), None)
 
 
