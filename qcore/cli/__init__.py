@@ -1,1 +1,1 @@
-"""What `python -m qcore` shows, draws and checks; nothing else in the library imports this."""
+"""The commands of `python -m qcore`: tables, drawings and checks. No other module of the library imports them."""

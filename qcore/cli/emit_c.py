@@ -1,8 +1,8 @@
 """A format's rounding as a stand-alone C99 file, with a header and an import for SystemVerilog.
 
-The law's own Python runs once on values that note operations (`qcore.trace`), as for the kernels of qtorch. Here the
-text is for readers: a variable of C has the name that the law gives it, and the comment above it is the law's line.
-What the law computes once in passing becomes a part of the expression that reads it.
+The law's own Python runs once on values that record operations (`qcore.trace`), as for the kernels of qtorch. The text
+is for readers: a variable of C has its name in the law, and the comment above it is the law's line. Values without a
+name in the law become parts of the expressions that read them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _RESERVED = set(
     )
 )
 
-# C for the functions that the text may call; what is not called is left out, as compilers warn of it.
+# C for the functions that the text may call. Functions that it does not call are left out: compilers warn of them.
 _HELPERS = {
     "bits_of": """
 /* The bits of a number. */
@@ -172,10 +172,10 @@ class Field(int):
 
 
 class Origin(NamedTuple):
-    """Where the law computes a value.
+    """The place in the law where a value is computed.
 
     Attributes:
-        name: of the variable that it is assigned to, or else of the function.
+        name: the name of the variable that it is assigned to, or else of the function.
         complete: true if the statement assigns this value, not an expression around it.
         line: the name of the function and the statement.
     """
@@ -314,7 +314,7 @@ def _assigned(statement: ast.stmt, node: ast.expr | None, index: int | None) -> 
     """The place of an expression among the values of a statement, None if it is a part of one, and the value's name.
 
     Args:
-        statement: an assignment, or what a function returns, which has no name.
+        statement: an assignment, or a return statement, which has no name.
         node: the expression.
         index: the place of a value among several that the expression, a call, returns.
     """
@@ -393,7 +393,7 @@ class _Unit:
         return list(found.values())
 
     def _variables(self) -> set[str]:
-        """The values that are variables of C; the others are parts of expressions.
+        """The values that are variables of C; all other values are parts of expressions.
 
         These are the values that the law assigns, values that several expressions or other levels read, and arguments.
         """
@@ -409,7 +409,7 @@ class _Unit:
     # Expressions and statements.
 
     def _name(self, value: Value) -> str:
-        """The name of a variable: the law's, with a number where the law gives it again."""
+        """The name of a variable: its name in the law, with a number if the law uses the name again."""
         if value.name not in self.names:
             if not value.parts and value.text:
                 return value.text  # an argument
@@ -649,7 +649,7 @@ class _Unit:
         return x, self.law(x), f"{blocks}, {count}"
 
     def law(self, x: np.ndarray) -> np.ndarray:
-        """The results for blocks, the rows of x, of the law on arrays; random words are those of the vectors."""
+        """The results of the law on arrays for the rows of x as blocks, with the random words of the vectors."""
         word = None
         if self.stochastic:
             high, low = (np.int32(as_lane(one)) for one in (_START >> 32, _START & 0xFFFFFFFF))
@@ -688,7 +688,7 @@ _LEAST, _MOST = _ALL = -(1 << 31), (1 << 31) - 1
 
 
 def _exact(pattern: str, ranges: list[tuple[int, int]]) -> tuple[int, int]:
-    """Bounds of an operation's result before it wraps around, from those of its operands."""
+    """Bounds of an operation's result before it wraps around, from the bounds of its operands."""
     (low, high), *others = ranges
     match pattern, others:
         case "{} + {}", [(least, most)]:
@@ -733,7 +733,7 @@ def _listed(arguments: Sequence[str]) -> str:
 
 
 def _block_size(number: BlockNumber) -> int:
-    """The elements of a block; of formats without a size, as many as vectors have."""
+    """The number of elements in a block; for formats without a size, the number that vectors have."""
     for ndim in (1, 2, 3):
         with suppress(ValueError):
             sizes = number.block_sizes(ndim)

@@ -29,12 +29,12 @@ def _patterns(texts: Iterable[str]) -> np.ndarray:
 
 
 def differing(package: str, compiled: bool = False) -> Iterator[tuple[str, int, np.ndarray]]:
-    """(function, number of its hard inputs, bit patterns of those whose result is not the law's).
+    """(function, number of its hard inputs, bit patterns of the inputs whose result differs from the law).
 
     Args:
         package: one of `ROOMS`.
         compiled: True for all functions as one program of `torch.compile` or `jax.jit`, whose compilers contract and
-            rewrite what eager operations cannot.
+            rewrite operations.
     """
     xp, hard = import_module(ROOMS[package]).Names, hard_inputs()
 
@@ -52,7 +52,7 @@ def differing(package: str, compiled: bool = False) -> Iterator[tuple[str, int, 
 
 
 def report(package: str) -> tuple[str, int]:
-    """What was found, eagerly and compiled, and how many results are wrong."""
+    """The text of the results, eager and compiled, and the number of wrong results."""
     lines, all_wrong = [], 0
     for compiled in (False, True) if package in COMPILERS else (False,):
         found = [*differing(package, compiled)]

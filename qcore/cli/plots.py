@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg")
 
 _NORMAL, _SUBNORMAL, _ALONE, _LINE = "#0b5fa5", "#d95f02", "#1b9e77", "#444444"
-# The same text, and the same file, everywhere: no date, no random ids, nothing that depends on a user's settings.
+# The same text and the same file on every machine: without a date, random ids, or a user's settings.
 _STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -41,7 +41,7 @@ def draw(names: Sequence[str], path: Path) -> None:
     """Draws the number lines of formats above each other, and below them the rounding errors, on one axis.
 
     Raises:
-        ValueError: if path ends in none of `SUFFIXES`, or a format has numbers that float64 has not.
+        ValueError: if path ends in none of `SUFFIXES`, or a format has numbers that float64 does not have.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"plot file {quoted(str(path))}; allowed are names that end in {' or '.join(SUFFIXES)}")
@@ -131,11 +131,11 @@ class Drawing(NamedTuple):
     """The numbers and curves that are drawn for a format.
 
     Attributes:
-        known: the properties of it; of blocks, of their elements.
-        numbers: its positive numbers, as base-2 logarithms; for blocks, those up to 1 in a block that has a 1.
+        known: the properties of the format; for blocks the properties of their elements.
+        numbers: its positive numbers, as base-2 logarithms; for blocks the numbers up to 1 in a block with a 1.
         curve: the rounding errors between these numbers.
         normal: the logarithm of the smallest normal number.
-        alone: for blocks, the errors of their largest numbers, which the scales follow, in an array whose largest is 1.
+        alone: for blocks, the errors of their largest numbers, which decide the scales, in an array whose largest is 1.
     """
 
     known: Properties

@@ -96,7 +96,7 @@ def _properties_lines(known: Properties, defined: str) -> Iterator[tuple[str, st
 
 
 def _print_all(console: Console, known: Properties) -> None:
-    """Prints all codes, in as many columns as fit; in a pipe in one column, as lines are searched there."""
+    """Prints all codes, in columns that fill the terminal; in a pipe in one column, for searches by line."""
     codes = np.arange(1 << known.bits)
     cells = [_cells(known, int(code), float(value)) for code, value in zip(codes, _decode(known, codes), strict=True)]
     room = console.width // (sum(max(map(len, column)) for column in zip(*cells, strict=True)) + 8)

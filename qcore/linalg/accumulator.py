@@ -1,4 +1,4 @@
-"""Accumulators: what a sum of products is rounded to, and after how many terms."""
+"""Accumulators: the formats that sums of products are rounded to, and the number of terms between two roundings."""
 
 # pyright: reportUnnecessaryIsInstance=false
 # Callers need not check types; wrong ones raise here.
@@ -27,14 +27,14 @@ MOST_TERMS = 64  # of a tree or an aligned sum, which programs have one by one
 
 @dataclass(frozen=True)
 class Accumulator:
-    """What a product of matrices keeps of its sums: C[m, n] is a fold over k, ascending, in chunks of `chunk` terms.
+    """The accumulator of a product of matrices: C[m, n] is a fold over k, ascending, in chunks of `chunk` terms.
 
         accumulator <- R(accumulator + S),    S = the sum over the chunk of P(a[m, k] * b[k, n])
 
     It starts at +0. R rounds to `number`, once, the float64 sum of the accumulator and S. A product of two float32
-    numbers is exact in float64. S is the float64 sum of its terms in ascending order, each addition rounded to nearest:
-    where formats and lengths say that no such addition rounds (`qcore.linalg.sums_are_exact`), S is the exact sum,
-    in any order. A sum that is zero is +0. docs/products.md has the whole law.
+    numbers is exact in float64. S is the float64 sum of its terms in ascending order, each addition rounded to nearest.
+    If no such addition rounds, by formats and lengths (`qcore.linalg.sums_are_exact`), S is the exact sum in any order.
+    A sum that is zero is +0. docs/products.md has the whole law.
 
     Sources: Wang et al., "Training Deep Neural Networks with 8-bit Floating Point Numbers", 2018 (chunks, two levels);
     Fasi et al., "Numerical behavior of NVIDIA tensor cores", 2021 (aligned sums).
@@ -43,16 +43,16 @@ class Accumulator:
 
     Args:
         number: the format of the accumulator, or its text; no blocks. None is float32.
-        chunk: how many terms are summed before the accumulator is rounded; None is all of them, 1 is a
+        chunk: the number of terms that are summed before the accumulator is rounded; None is all of them, 1 is a
             multiply-accumulate unit.
-        rounding: a name or member of `Rounding`: that of the accumulator.
-        product: a format that each exact product is rounded to first, to nearest; None is the exact product.
+        rounding: the accumulator's rounding, a name or member of `Rounding`.
+        product: a format that each exact product is rounded to first, to nearest; None keeps the exact product.
         inner: an accumulator that sums each chunk, starting at +0; None sums in float64.
-        tree: True sums a chunk of at most 64 terms in pairs, neighbours first, each sum of two rounded as R does; the
-            odd one out goes on to the next level.
-        fraction_bits: aligns the accumulator and the at most 64 products of a chunk to the largest of their exponents,
-            the sum of its factors' for a product; each is cut off toward zero after so many bits of fraction, and their
-            exact sum is rounded. 1 to 40, or None.
+        tree: True sums a chunk of at most 64 terms in pairs, neighbours first, each sum of two rounded as by R. An odd
+            term goes on to the next level.
+        fraction_bits: aligns the accumulator and the at most 64 products of a chunk to the largest of their exponents;
+            the exponent of a product is the sum of its factors' exponents. Each is cut off toward zero after this
+            number of bits of fraction, and their exact sum is rounded. 1 to 40, or None.
         output: the rounding of aligned sums, if it is not `rounding`; for `fraction_bits` only.
         random_bits: the random bits of each stochastic rounding, 1 to 24. Up to 16, four roundings share two words.
 
@@ -155,7 +155,7 @@ class Accumulator:
 
     @property
     def converts(self) -> bool:
-        """True if the only rounding is that of the sum of all terms to the nearest float32, as of a conversion."""
+        """True if the sum of all terms is rounded once, to the nearest float32, as by a conversion."""
         return self.chunk is None and self.number == FLOAT32_NUMBER and self.rounding is Rounding.NEAREST
 
     def length(self, terms: int) -> int:

@@ -26,8 +26,8 @@ def matmul(
     Args:
         a: float32 array of shape (..., M, K).
         b: float32 array of shape (K, N), or (..., K, N) with a's leading dimensions.
-        operands: how a and b are rounded first: a pair of formats, their texts, `Operand`s or None, which does not
-            round; None is (None, None).
+        operands: the roundings of a and b: a pair of formats, their texts, `Operand`s or None, which does not round;
+            None is (None, None).
         accumulator: an `Accumulator`; None is the exact sum, rounded once to float32.
         key: for stochastic rounding: an int from 0 to 2^64 - 1, or two 32-bit words.
 
@@ -67,8 +67,8 @@ def multiply_arrays(
         form, which, other: see `MatrixForm.matrices`.
         product: the formats and the accumulator.
         first, second: the operands, float32.
-        key: of the forward product, whatever `which` is.
-        state: of delayed scales, see `first_scaling`.
+        key: the key of the forward product, for every value of `which`.
+        state: the state of delayed scales, see `first_scaling`.
     """
     words = None if key is None else check_seed(key)
     if product.stochastic and words is None:
@@ -96,14 +96,14 @@ def first_scaling(history: int) -> np.ndarray:
     """The state of delayed scales before the first call: scales of 1, and no magnitudes.
 
     Args:
-        history: of the scales, how many past tensors they follow from.
+        history: the number of past tensors in the scales' history.
 
     Returns:
-        A float32 array of shape (3, 1 + history), with a row for the first operand, the second one and the gradient of
-        the result: the scale that counts, then the largest magnitudes of past calls, the newest first.
+        A float32 array of shape (3, 1 + history), with a row for the first operand, the second operand and the gradient
+        of the result: the current scale, then the largest magnitudes of past calls, the newest first.
 
     Raises:
-        TypeError: if history is no int.
+        TypeError: if history is not an int.
         ValueError: if history is less than 1.
 
     Example:

@@ -14,8 +14,8 @@ from qcore.linalg.law import tree_sum
 def softmax(xp: Any, x: Any) -> Any:
     """exp(x - max) / sum along the last axis, of float32 numbers, each step rounded once to float32.
 
-    Exponentials and quotients are those of float64. The sum is float64's, by halves: each number of the first half is
-    added to the one in the same place of the second, the middle one of an odd length to zero.
+    Exponentials, quotients and the sum are computed in float64. The sum goes by halves: each number of the first half
+    is added to the number in the same place of the second half, the middle one of an odd length to zero.
     """
     exponentials = xp.narrow(xp.exp(xp.wide(x - xp.greatest(x, (-1,)))))
     total = xp.narrow(tree_sum(xp, xp.wide(exponentials)))
@@ -47,14 +47,14 @@ def check_attention(query: Any, key: Any, value: Any, mask: Any, is_causal: bool
 
 
 def check_mask(mask: Any, query: Any, key: Any) -> None:
-    """Raises unless a mask may be added to scores, or say which of them count.
+    """Raises unless a mask can be added to scores, or can select the scores that count.
 
     Args:
         mask: the argument attn_mask; None is allowed.
         query, key: shapes, which `check_attention` has checked.
 
     Raises:
-        TypeError: if it is no array of bools or float32 numbers.
+        TypeError: if it is not an array of bools or float32 numbers.
         ValueError: if it does not broadcast to the scores.
     """
     if mask is None:

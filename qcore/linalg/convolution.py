@@ -20,13 +20,13 @@ from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Contraction, MatrixForm,
 
 
 class Windows(NamedTuple):
-    """What each tap of a convolution reads.
+    """The numbers that each tap of a convolution reads.
 
     Attributes:
-        x: the operand, with zeros around its spatial dimensions, and between.
-        places: for each tap the spatial place of what it reads for the first position.
-        positions: how many positions there are in each spatial dimension.
-        strides: how far their places are apart.
+        x: the operand, with zeros around its spatial dimensions, and between its numbers.
+        places: for each tap the spatial place that it reads for the first position.
+        positions: the number of positions in each spatial dimension.
+        strides: the distances of their places.
     """
 
     x: Any
@@ -40,8 +40,8 @@ class ConvolutionForm:
     """A convolution of (batch, channels, *positions) with a weight (outputs, channels / groups, *taps).
 
     Attributes:
-        stride, padding, dilation: for each spatial dimension.
-        groups: into how many parts channels and outputs are split.
+        stride, padding, dilation: one number for each spatial dimension.
+        groups: the number of parts into which channels and outputs are split.
     """
 
     stride: Shape
@@ -58,7 +58,7 @@ class ConvolutionForm:
         return "convolution " + " ".join(",".join(map(str, field)) for field in fields)
 
     def check(self, a: Shape, b: Shape) -> None:
-        """Refuses shapes that do not fit."""
+        """Raises for shapes that do not fit."""
         dims = len(self.stride)
         fits = len(a) == len(b) == dims + 2 and a[1] == b[1] * self.groups and b[0] % self.groups == 0
         if not fits or min(self._positions(a, b)) < 1 or 0 in b:
@@ -118,7 +118,7 @@ class ConvolutionForm:
         return rows, columns.reshape(groups, batch * positions, channels * prod(taps))
 
     def windows(self, xp: Any, which: str, first: Any, second: Any, other: Shape) -> Windows:
-        """What each tap reads of one operand: the input forward and in the gradient of the weight, else the gradient.
+        """The windows of one operand: of the gradient in the gradient of the input, else of the input.
 
         Args:
             xp, which, first, second, other: see `MatrixForm.matrices`.
@@ -150,7 +150,7 @@ class ConvolutionForm:
         return Windows(gradient, places, tuple(positions), (1,) * len(taps))
 
     def _gathered(self, xp: Any, windows: Windows) -> Any:
-        """(batch, groups, channels of a group * taps, positions): what each tap reads, for all positions."""
+        """The numbers that each tap reads for all positions: (batch, groups, channels of a group * taps, positions)."""
         x, places, positions, strides = windows
         parts = []
         for first in places:
@@ -204,11 +204,11 @@ Axis = int | np.ndarray  # places as multiples of a stride, or each of them
 
 
 class Places(NamedTuple):
-    """The elements of C = A B for each of a batch, as numbers of elements from the operands' first ones.
+    """The places of the elements of C = A B for a batch, counted in elements from the operands' first elements.
 
     Attributes:
-        sizes: of the batch, M, N and K.
-        axes: the batch in A and in B, M, K in A and in B, and N: a place is the sum of its axes' places.
+        sizes: the sizes of the batch, M, N and K.
+        axes: the places along the batch in A and in B, M, K in A and in B, and N; an element's place is their sum.
     """
 
     sizes: tuple[int, int, int, int]
@@ -221,7 +221,7 @@ def convolution_places(form: ConvolutionForm, which: str, first: Shape, second: 
     Args:
         form, which: the product.
         first, second: the operands' shapes.
-        windows: of one of them, whose x lies in memory in its place.
+        windows: the windows of one operand; their x replaces this operand in memory.
     """
     taps = tuple(windows.places), windows.positions, windows.strides
     return _places_in_memory(form, which, first, second, tuple(windows.x.shape), *taps)
@@ -267,7 +267,7 @@ def _multiples(count: int, step: int) -> np.ndarray:
 
 
 def _sums(*axes: np.ndarray) -> np.ndarray:
-    """All sums of one place of each axis, the last one fastest."""
+    """The sums of all combinations of one place from each axis, the last axis fastest."""
     found = axes[0]
     for axis in axes[1:]:
         found = np.add.outer(found, axis).ravel()

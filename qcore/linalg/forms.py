@@ -27,7 +27,7 @@ def derivatives(which: str, v: Any, first: Any, second: Any) -> tuple[tuple[Any,
     """A product's gradients, for the gradient v of its result: each is a product (first, second, which).
 
     The products of a form are the derivatives of one number, the sum of gradient * (a times b), which is linear in all
-    three tensors. So the derivative of one of the products is made of the other two, at every order.
+    three tensors. So the derivatives of each product are the two other products, at every order.
     """
     if which == FORWARD:
         return (v, second, GRAD_A), (v, first, GRAD_B)
@@ -40,8 +40,8 @@ class Contraction(NamedTuple):
     """The sums of a product.
 
     Attributes:
-        terms: how many terms each has.
-        first, second: the operands' axes that they run along, the last one fastest.
+        terms: the number of terms of each sum.
+        first, second: the operands' axes that are summed over, the last one fastest.
         gathers: True if neighbouring terms are not neighbours in the operands.
     """
 
@@ -72,7 +72,7 @@ class MatrixForm:
         return ("input", "weight") if self.transposed else ("a", "b")
 
     def check(self, a: Shape, b: Shape) -> None:
-        """Refuses shapes that do not fit."""
+        """Raises for shapes that do not fit."""
         batched = len(b) > 2 and len(a) == len(b) and a[:-2] == b[:-2]
         least = 1 if self.transposed else 2
         terms = b[-1 if self.transposed else -2] if len(b) >= 2 else None
@@ -140,13 +140,13 @@ class MatrixForm:
 
 
 def check_batches(a: Shape, b: Shape) -> None:
-    """Refuses shapes of `bmm` that have not three dimensions."""
+    """Raises unless both shapes of `bmm` have three dimensions."""
     if len(a) != 3 or len(b) != 3:
         raise ValueError(f"a has shape {a}, b has shape {b}; allowed are (batch, M, K) and (batch, K, N)")
 
 
 def check_bias(bias: Shape, dtype: str, outputs: int) -> None:
-    """Refuses a bias that is not one float32 number for each output."""
+    """Raises unless a bias has one float32 number for each output."""
     if dtype != "float32":
         raise TypeError(f"bias has dtype {dtype}; allowed is float32")
     if bias != (outputs,):

@@ -16,7 +16,7 @@ from qcore.linalg.accumulator import Accumulator
 from qcore.linalg.scaling import of_both, rescaled
 
 _EXPONENT_BIAS, _MANTISSA_BITS = 1023, 52
-_LEAST_EXPONENT = -1022  # of numbers that are zero, and below those of all products
+_LEAST_EXPONENT = -1022  # the exponent of zeros here, below the exponents of all products
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def multiply(xp: Any, a: Any, b: Any, sums: Sums, scales: tuple[Any, Any] | None
 def _fold(
     xp: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any, scales: tuple[Any, Any] | None = None
 ) -> Any:
-    """The sum of all terms; `first` is how often each element was rounded before."""
+    """The sum of all terms; `first` is the number of earlier roundings of each element."""
     found = xp.sequential(a, b, accumulator, first) if accumulator.sequential and scales is None else None
     if found is not None:
         return found

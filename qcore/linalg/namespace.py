@@ -16,7 +16,7 @@ from qcore.random.threefry import as_lane, block_of_step, words_of_step
 
 
 class Float64(namespace.Names):
-    """The names that the law of products uses, and its sums; arrays are float64 unless said.
+    """The array namespace of the law of products; arrays are float64 unless a method names another type.
 
     Args:
         key: two 32-bit words for stochastic accumulators, else None.

@@ -25,12 +25,12 @@ SIZE = 16  # of a Hadamard transform
 class Hadamard:
     """16 neighbouring terms of a sum, times signs, times the orthogonal Hadamard matrix of 16 rows.
 
-    Element j of the result is the sum over i of (-1)^(number of ones in i & j) * sign[i] * x[i] / 4. Four stages
-    compute it, of float32 additions and subtractions of numbers whose places differ by 1, 2, 4 and 8; at last 1/4 is
-    multiplied. Each result is rounded to float32, subnormal numbers included. Zeros are appended to a sum whose length
-    16 does not divide. Applied to both operands it leaves the exact product as it is, so a `Product` has it in both or
-    in neither. Source: NVIDIA, "Pretraining Large Language Models with NVFP4", 2025: one vector of signs for all
-    layers.
+    Element j of the result is the sum over i of (-1)^(number of ones in i & j) * sign[i] * x[i] / 4. Four stages of
+    float32 additions and subtractions compute it, for numbers whose places differ by 1, 2, 4 and 8; then each is
+    multiplied by 1/4. Each result is rounded to float32, subnormal numbers included. A sum whose length is not a
+    multiple of 16 is filled up with zeros. Applied to both operands it leaves the exact product as it is, so a
+    `Product` has it in both or in neither. Source: NVIDIA, "Pretraining Large Language Models with NVFP4", 2025: one
+    vector of signs for all layers.
 
     Args:
         seed: the key of the signs, from 0 to 2^64 - 1. The i-th sign is minus where the highest bit of the key's random
@@ -82,17 +82,17 @@ class Scale:
         s = largest number of the format / largest magnitude of the tile / 2^margin
         q = the format's rounding of float32(x * s)
 
-    The quotient is rounded to float32 once; it is at most float32's largest number, and 1 where the largest magnitude
-    is zero, infinite or NaN. The sum of a tile's products is multiplied with r = float32(1 / s) of both operands:
+    The quotient is rounded to float32 once. It is at most float32's largest number, and 1 if the largest magnitude is
+    zero, infinite or NaN. The sum of a tile's products is multiplied with r = float32(1 / s) of both operands:
 
         float32(float32(sum) * float32(r of the first * r of the second))
 
-    Scales of whole tensors multiply the accumulator's last number, others the sum of each chunk before it is added.
-    Tiles are those of the matrix that a product multiplies, laid out as (..., other axis, terms of the sum).
+    Scales of whole tensors multiply the accumulator's last number, scales of tiles the sum of each chunk before it is
+    added. Tiles divide the matrix that a product multiplies, laid out as (..., other axis, terms of the sum).
 
     With a history, scales are delayed: they follow from the largest magnitudes of earlier calls, and are state. The
-    largest of the past `history` ones takes the place of the tensor's own; where it is zero, infinite or NaN, the scale
-    stays as it was. All uses of a state in a backward pass are one step, which adds the largest of their magnitudes.
+    largest of the past `history` magnitudes replaces the tensor's own; if it is zero, infinite or NaN, the scale does
+    not change. All uses of a state in a backward pass are one step, which adds the largest of their magnitudes.
 
     Sources: "DeepSeek-V3 Technical Report", 2024, section 3.3 (tiles of 1 x 128 and 128 x 128); NVIDIA Transformer
     Engine's documentation of DelayedScaling.
@@ -104,7 +104,7 @@ class Scale:
             that is not delayed.
         margin: the number of powers of two that remain free above the largest magnitude.
         reduce_amax: True takes the largest magnitudes of delayed scales over all processes of torch's default group, or
-            all devices of a mesh; False keeps each one's own.
+            all devices of a mesh; False keeps a separate scale for each.
 
     Attributes:
         text: the text form, which `parse` reads.

@@ -40,8 +40,8 @@ def first_scaling(history: int, device: torch.device | str | None = None) -> tor
     """The state of delayed scales before the first call, see `qcore.linalg.first_scaling`.
 
     Args:
-        history: how many past tensors a scale follows from.
-        device: of the tensor; None is the CPU.
+        history: the number of past tensors in a scale's history.
+        device: the device of the tensor; None is the CPU.
 
     Returns:
         A float32 tensor of shape (3, 1 + history).
@@ -49,7 +49,7 @@ def first_scaling(history: int, device: torch.device | str | None = None) -> tor
     Raises:
         TypeError: if history is not an int.
         ValueError: if history is less than 1.
-        RuntimeError: if torch has no device of that name.
+        RuntimeError: if torch does not have this device.
 
     Example:
         >>> first_scaling(2)[0]
@@ -112,7 +112,7 @@ def call_in_float32(
 
 
 def _check_dtypes(first: torch.Tensor, others: tuple[Any, ...], automatic: bool) -> None:
-    """Refuses tensors of different dtypes where no autocast brings them together."""
+    """Raises for tensors of different dtypes, unless autocast converts them to one dtype."""
     for x in others:
         if isinstance(x, tuple | list):
             _check_dtypes(first, tuple(x), automatic)
@@ -138,7 +138,7 @@ def _narrow(y: Any, dtype: torch.dtype) -> Any:
 
 @dataclass(slots=True)
 class Call:
-    """A product with its gradients, checked. It is not a tuple, whose numbers torch.func would take as arguments.
+    """A product with its gradients, checked. It is not a tuple: torch.func would take a tuple's numbers for arguments.
 
     Attributes:
         form: the form as text.
@@ -153,7 +153,7 @@ class Call:
     result: Any
 
     def spec(self, which: str) -> ProductSpec:
-        """The forward product, or that of a gradient."""
+        """The forward product, or the product of a gradient."""
         if which == FORWARD:
             return ProductSpec(self.b, self.result, self.form, which, self.products[0])
         shape, product = (self.a, self.products[1]) if which == GRAD_A else (self.b, self.products[2])
@@ -178,7 +178,7 @@ def prepare(
         form: the form.
         a, b: the operands.
         operands, accumulator, grad_a, grad_b, names: see `qcore.linalg.product.check_products`.
-        key, scaling: as the user gives them.
+        key, scaling: the user's arguments.
     """
     name_a, name_b = form.names
     check_operand(name_a, a)
@@ -186,7 +186,8 @@ def prepare(
     if is_sharded(a, b):
         check_placed(name_a, name_b, a, b)
     check_device(name_b, b, a.device, name_a)
-    # A traced program holds texts in the place of formats. Eager calls look up texts as well: their hashes are faster.
+    # A traced program holds texts instead of formats. Eager calls look up texts as well, because they are hashed
+    # faster.
     if torch.compiler.is_dynamo_compiling():
         shape = _shape(form, a.shape, b.shape)
         pair = tuple(map(_literal, operands)) if isinstance(operands, tuple | list) else _literal(operands)
@@ -219,7 +220,7 @@ def _shape(form: Form, a: torch.Size, b: torch.Size) -> tuple[int, ...]:
 
 
 def _describe(*arguments: Any) -> tuple[tuple[str, str, str], bool, int | None, bool]:
-    """The three products as text, and whether they are stochastic, the history of their scales, and if they have none.
+    """The three products as text; whether they are stochastic; their scales' history; and whether they have no scales.
 
     Their arguments are checked.
     """
@@ -252,16 +253,16 @@ def _text(argument: Any, kind: type[Any]) -> Any:
 
 
 def _literal(argument: Any) -> Any:
-    """The text or constant that a traced program holds in the place of a format, an accumulator or a product."""
+    """The text or constant that represents a format, an accumulator or a product in a traced program."""
     if isinstance(argument, Number):
         return text_of(argument)
     return literal(getattr(argument, "text", argument))
 
 
 class _Product(torch.autograd.Function):
-    """(first, second, key words, state, which, call) -> the product; `which` is FORWARD but in second derivatives.
+    """(first, second, key words, state, which, call) -> the product; `which` is FORWARD except in second derivatives.
 
-    The state is that of delayed scales for the forward product, and its first column for the others.
+    The forward product gets the whole state of delayed scales, all other products its first column.
     """
 
     generate_vmap_rule = True
@@ -298,7 +299,7 @@ class _WithTangent(_Product):
 
     @staticmethod
     def jvp(ctx: Any, of_first: Any, of_second: Any, *_: Any) -> torch.Tensor:  # type: ignore[override]
-        """The sum of the same product of each operand's tangent with the other operand."""
+        """The sum of two products: of each operand's tangent with the other operand."""
         if ctx.state is not None:
             raise NotImplementedError(_DELAYED.format("forward-mode"))
         check_one_tangent()
@@ -354,7 +355,7 @@ def gradient_product(
 def differentiable_product(
     a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, state: torch.Tensor | None, call: Call
 ) -> torch.Tensor:
-    """The product; its gradients are those of the other two products, and advance the state of delayed scales."""
+    """The product; its gradients are the two other products, which also advance the state of delayed scales."""
     if not torch.compiler.is_dynamo_compiling():
         return _apply(a, b, key, state, FORWARD, call)
     differentiated = is_differentiated(a) or is_differentiated(b)

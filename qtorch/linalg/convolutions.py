@@ -77,11 +77,11 @@ def conv2d(
         input: float32 tensor of shape (batch, channels, height, width), or without the batch.
         weight: float32 tensor of shape (outputs, channels / groups, height, width).
         bias: float32 tensor of shape (outputs,), or None.
-        stride, padding, dilation: an int, or one for each spatial dimension. Padding is zeros on both sides; or
-            "valid", none; or "same", with which the result has the sizes of the input.
-        groups: into how many parts channels and outputs are split.
+        stride, padding, dilation: an int, or one for each spatial dimension. Padding is a number of zeros on both
+            sides, "valid" for 0, or "same" for a result with the sizes of the input.
+        groups: the number of parts into which channels and outputs are split.
         operands, accumulator, key, scaling: as for `matmul`.
-        grad_input, grad_weight: the products of these gradients, as grad_a and grad_b of `matmul`.
+        grad_input, grad_weight: the products of both gradients, as grad_a and grad_b of `matmul`.
 
     Returns:
         A float32 tensor of shape (batch, outputs, height, width).

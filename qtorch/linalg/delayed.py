@@ -1,9 +1,8 @@
 """The states of delayed scales: a backward pass gathers largest magnitudes, and advances each state once, at its end.
 
-Until then all products read the same scales, also those of layers that are used several times or that checkpointing
-computes again. A pass begins with the first product with a state that runs in a backward pass, and ends with that
-backward pass. Backward passes inside of one another, as `torch.utils.checkpoint` with `use_reentrant=True` makes
-them, are one pass.
+Until then all products read the same scales, also in layers that are used several times or that checkpointing computes
+again. A pass begins with the first product with a state in a backward pass, and ends with this backward pass. Nested
+backward passes (`torch.utils.checkpoint` with `use_reentrant=True`) are one pass.
 """
 
 from __future__ import annotations
@@ -96,9 +95,9 @@ def enter_pass() -> _Pass | None:
 
 
 def gather(state: torch.Tensor, rows: tuple[Operand, ...], tensors: Iterable[torch.Tensor]) -> None:
-    """Notes largest magnitudes of tensors, by which the backward pass that runs now advances a state at its end.
+    """Collects the largest magnitudes of tensors; the current backward pass advances the state by them at its end.
 
-    The state has a row for each tensor, which is rounded as `rows` says.
+    The state has a row for each tensor; `rows` are the roundings of the tensors.
     """
     found = enter_pass()
     if found is None:

@@ -27,21 +27,21 @@ def matmul(
 ) -> torch.Tensor:
     """The product of two matrices, or of batches of them, with a defined accumulator; see `qcore.linalg.matmul`.
 
-    The gradients are products of their own: of the gradient of the result and b transposed, and of a transposed and
-    that gradient, where rows of all leading dimensions are summed if b is a matrix. Rounding passes gradients straight
-    through.
+    The gradients are two products of their own: the gradient of the result times b transposed, and a transposed times
+    the gradient of the result. If b is a matrix, the second sums over the rows of all leading dimensions. Rounding
+    passes gradients straight through.
 
     Args:
         a: float32 tensor of shape (..., M, K).
         b: float32 tensor of shape (K, N), or (..., K, N) with a's leading dimensions.
-        operands: how a and b are rounded first: a pair of formats, their texts, `Operand`s or None.
+        operands: the roundings of a and b: a pair of formats, their texts, `Operand`s or None.
         accumulator: an `Accumulator` or its text; None is the exact sum, rounded once to float32.
         grad_a, grad_b: the products of the gradients of a and b: each a `Product` (or its text), whose first operand is
-            the gradient of the result. None takes the other operand as the forward product rounds it, the gradient as
-            it is, and the same accumulator.
+            the gradient of the result. None takes the other operand as the forward product rounds it, the unrounded
+            gradient, and the same accumulator.
         key: for stochastic rounding, as for `qtorch.quantize`; None draws one from torch's default generator.
-        scaling: the state of delayed scales, a float32 tensor that starts as `first_scaling(history)`;
-            the gradients' products put the next state into it, in place.
+        scaling: the state of delayed scales, a float32 tensor that starts as `first_scaling(history)`. The products of
+            the gradients write the next state into it, in place.
 
     Returns:
         A float32 tensor of shape (..., M, N).

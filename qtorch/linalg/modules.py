@@ -24,8 +24,8 @@ class _Layer:
 
     Attributes:
         products: operands, accumulator, grad_input and grad_weight, as for `linear`.
-        scaling: a buffer, the state of delayed scales, which backward passes advance; None where there are none.
-            Checkpoints without it are loaded too.
+        scaling: a buffer, the state of delayed scales, which backward passes advance; None without delayed scales.
+            Checkpoints without it can be loaded.
     """
 
     products: dict[str, Any]
@@ -187,7 +187,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     """`torch.nn.MultiheadAttention` by `linear` and `scaled_dot_product_attention`.
 
     Args:
-        embed_dim, num_heads, bias, batch_first: as for torch's; it has no dropout, and keys and values have embed_dim.
+        embed_dim, num_heads, bias, batch_first: as for torch's module. There is no dropout; keys and values have
+            embed_dim features.
         linear: keyword arguments of `linear` for the four projections, as a dictionary.
         scores, output: as for `scaled_dot_product_attention`.
 

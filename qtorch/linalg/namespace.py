@@ -1,4 +1,4 @@
-"""The array namespace of products, for tensors: float64 sums, and kernels for sequential ones."""
+"""The array namespace of products, for tensors: float64 sums, and kernels for sequential accumulators."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sequential_product(
 ) -> torch.Tensor | None:
     """A product with a sequential accumulator, in float64; None if there is no kernel.
 
-    Without an accumulator sums are float64, and not rounded.
+    With None as the accumulator sums are float64 and are not rounded.
     """
     function = products.sequential(accumulator, narrow) if a.is_cpu else None
     return None if function is None else run_sequential(function, a, b, key)

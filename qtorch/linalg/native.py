@@ -1,8 +1,8 @@
 """Products that C computes: kernels of sums in chunks, and programs of several kernels in one call.
 
 A product without scales and random words needs the same steps at each call: round the operands, multiply them.
-`direct_product` looks them up once for its formats and shapes. Where both operands have no gaps, `program` makes the
-steps one call of C; `qtorch.reproducible` puts further steps into such programs.
+`direct_product` looks them up once for its formats and shapes. If both operands have no gaps, `program` makes one call
+of C from the steps; `qtorch.reproducible` puts further steps into such programs.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ BLOCK = 1 << 21  # so many numbers have float64 copies at a time
 
 
 class ProductSpec(NamedTuple):
-    """One of a form's products, in the order in which the operator `qtorch::product` has it.
+    """One of a form's products, with the fields in the order of the operator `qtorch::product`.
 
     Attributes:
         other: the shape of the operand that is not given; see `qcore.linalg.forms.MatrixForm.matrices`.
-        shape: of the result.
+        shape: the shape of the result.
         form: the form as text.
         which: FORWARD, GRAD_A or GRAD_B.
         product: the `Product` as text.
@@ -95,11 +95,11 @@ class Native(NamedTuple):
 
 
 def program(steps: Sequence[Native], slots: Mapping[str, int]) -> Callable[[Slots], None]:
-    """A function that runs steps in one call of C, on a list of tensors, in which it puts results where None is.
+    """A function that runs steps in one call of C, on a list of tensors; results replace each None in the list.
 
     Args:
         steps: the steps in order.
-        slots: the index in the list of each array that is a tensor, by name. The program has memory for the others.
+        slots: the index in the list of each array that is a tensor, by name. The program has memory for other arrays.
 
     Raises:
         NoKernelError: if there is no compiler.
@@ -112,7 +112,7 @@ def program(steps: Sequence[Native], slots: Mapping[str, int]) -> Callable[[Slot
     all_made = [made for one in steps for made in one.makes]
     own = [made for made in all_made if made.name not in slots]
     fresh = [(slots[made.name], made.shape, getattr(torch, made.dtype)) for made in all_made if made.name in slots]
-    # C finds an array by its number: first the tensors that it is given, then the program's own, -1 for none.
+    # C finds an array by its number: first the tensors of the call, then the program's own arrays; -1 is no array.
     at: dict[Any, int] = {name: given.index(slots[name]) for name in names if name in slots}
     at |= {made.name: len(given) + index for index, made in enumerate(own)} | {None: -1}
     begins = np.cumsum(
@@ -139,7 +139,7 @@ def program(steps: Sequence[Native], slots: Mapping[str, int]) -> Callable[[Slot
 def convolution_product(
     form: Any, which: str, first: torch.Tensor, second: torch.Tensor, other: Any, sums: Sums, key: torch.Tensor | None
 ) -> torch.Tensor | None:
-    """A convolution's product in float32, without a matrix of columns; None if no kernel has its sums."""
+    """A convolution's product in float32, without a matrix of columns; None without a kernel for its sums."""
     if not (isinstance(form, ConvolutionForm) and _has_kernel(first, sums)):
         return None
     first, second = aligned(first.contiguous()), aligned(second.contiguous())
@@ -150,7 +150,7 @@ def convolution_product(
 
 
 def matrix_product(a: torch.Tensor, b: torch.Tensor, sums: Sums, key: torch.Tensor | None) -> torch.Tensor | None:
-    """A product of matrices, or of batches of them, in float32; None if no kernel has its sums."""
+    """A product of matrices, or of batches of them, in float32; None without a kernel for its sums."""
     if not _has_kernel(a, sums):
         return None
     a, b = aligned(a), aligned(b)
@@ -197,7 +197,7 @@ def _from_places(
 
 
 def _of_chunks(accumulator: Accumulator) -> Accumulator | None:
-    """The accumulator that `products.chunked` has a kernel for; None is one sum of all terms."""
+    """The accumulator argument for `products.chunked`; None is one sum of all terms."""
     return None if accumulator.converts or (accumulator.sequential and not accumulator.rounds) else accumulator
 
 
@@ -210,20 +210,20 @@ def _arguments(places: Places, accumulator: Accumulator) -> tuple[tuple[int, ...
 def multiplication(
     operands: Sequence[torch.Tensor], matrices: Sequence[torch.Tensor], sums: Sums, names: Sequence[str], result: Array
 ) -> Native:
-    """The step of a program that multiplies matrices which lie in two operands without gaps.
+    """The step of a program that multiplies two matrices; both are views of operands without gaps.
 
     Args:
         operands: contiguous tensors without memory.
         matrices: the matrices, in general views of the operands.
-        sums: how products are summed.
+        sums: the accumulator, and its faster sums.
         names: the names of the operands.
         result: the array of the product.
 
     Raises:
-        NoKernelError: if a matrix is not a view from an operand's first element on, or is empty, or no kernel has the
-            sums.
+        NoKernelError: if a matrix is not a view from an operand's first element on, or is empty, or there is no kernel
+            for the sums.
     """
-    # A step has the addresses of the operands alone: a matrix that is a copy, or begins elsewhere, has none of its own.
+    # A step has the addresses of the operands only, so a matrix that is a copy, or begins elsewhere, cannot be used.
     views = [matrix.untyped_storage() is x.untyped_storage() for matrix, x in zip(matrices, operands, strict=True)]
     if not all(views) or any(matrix.storage_offset() for matrix in matrices) or prod(result.shape) == 0:
         raise NoKernelError
@@ -251,10 +251,10 @@ class Direct(NamedTuple):
 
     Attributes:
         form: the form.
-        plans: how the operands are rounded; None for an operand that stays as it is.
-        sums: how products are summed.
+        plans: the plans that round the operands; None for an operand that is not rounded.
+        sums: the accumulator, and its faster sums.
         program: runs on [first, second, None] if both have no gaps, and puts the product in the third place; None if
-            no program can, and for convolutions.
+            there is no program, and for convolutions.
         sequential: the kernel of a sequential accumulator that rounds; None for other accumulators.
     """
 
@@ -304,11 +304,11 @@ def product_steps(
 
     Args:
         spec: the product.
-        shapes, names: those of the operands.
+        shapes, names: the shapes and the names of the operands.
         result: an `Array`, or an object with its attributes.
 
     Raises:
-        NoKernelError: if the product has none.
+        NoKernelError: if there is no kernel for the product.
     """
     direct = direct_product(spec, *shapes)
     if direct is None:

@@ -51,7 +51,7 @@ _library.define(
     tags=(torch.Tag.cudagraph_unsafe,),  # it leaves the state to the end of the backward pass
 )
 
-# Called with (kind, role, before, after, format) for every rounding; kind and role are those of `qcore.insight.Site`.
+# Called with (kind, role, before, after, format) for every rounding; kind and role as in `qcore.insight.Site`.
 Observer = Callable[[str, str, torch.Tensor, torch.Tensor, Number], None]
 _OPERANDS = {
     FORWARD: {FIRST: "input", SECOND: "weight"},
@@ -81,8 +81,8 @@ def multiply_tensors(
 
     Args:
         first, second: the operands, see `qcore.linalg.forms.MatrixForm.matrices`.
-        key: int32 tensor of two words, of the forward product; None if nothing is stochastic.
-        state: of delayed scales, in the first column; None if there are none.
+        key: int32 tensor of two words, the key of the forward product; None without stochastic rounding.
+        state: a tensor with delayed scales in the first column; None without delayed scales.
         spec: the product.
     """
     if are_plain_tensors((first, second)):
@@ -173,9 +173,9 @@ def _multiply_matrices(found: Matrices, key: Any, sums: Sums) -> torch.Tensor:
 
 
 def _blocks(result: torch.Tensor, operands: Sequence[Any], whole: bool) -> Iterator[tuple[Any, ...]]:
-    """Parts of a product and of its operands, so small that float64 copies take little memory; or the whole.
+    """Parts of a product and of its operands, small enough for float64 copies; or the whole product.
 
-    Operands are a left and a right matrix, or two such pairs, of which one or the other may be None.
+    Operands are a left and a right matrix, or two such pairs, one of which may be None.
     """
     a, b = operands[:2]
     if whole or max(result.numel(), a.numel(), b.numel()) <= BLOCK:
@@ -197,7 +197,7 @@ def _blocks(result: torch.Tensor, operands: Sequence[Any], whole: bool) -> Itera
 
 
 def _multiply_shards(first: Any, second: Any, key: Any, spec: ProductSpec) -> Any:
-    """The product of DTensors, of which each process computes its part of the result."""
+    """The product of DTensors; each process computes its part of the result."""
     from torch.distributed.tensor import DTensor
 
     form, product, which = form_of(spec.form), product_of(spec.product), spec.which
@@ -275,7 +275,7 @@ def _batched(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any,
 
 
 def check_placed(name_a: str, name_b: str, a: torch.Tensor, b: torch.Tensor) -> None:
-    """Refuses a DTensor beside a tensor of one process, on another mesh, or in a traced program."""
+    """Raises for a DTensor together with a tensor of one process, on another mesh, or in a traced program."""
     if torch.compiler.is_dynamo_compiling():
         raise TypeError(f"{name_a} or {name_b} is a DTensor in torch.compile; allowed there are plain tensors")
     meshes = [getattr(x, "device_mesh", None) for x in (a, b)]
