@@ -28,15 +28,15 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
     Args:
         logits: tensor of shape (..., classes), with at least two dimensions, of any float dtype.
-        targets: int64 tensor of the shape without the last axis, of numbers from 0 to classes - 1; -100 does not
-            count.
+        targets: int64 tensor of the shape without the last axis, of classes from 0 to classes - 1; examples with -100
+            are left out.
 
     Returns:
         A tensor without dimensions of the logits' dtype, in nats.
 
     Raises:
         TypeError: if an argument is not a tensor, or has another dtype.
-        ValueError: if logits has one dimension or none, or targets another shape.
+        ValueError: if logits has less than two dimensions, or targets has another shape.
         IndexError: if a target is not a class, on the CPU.
 
     Example:
@@ -63,12 +63,12 @@ def sensitivity(
 ) -> tuple[Sensitivity, ...]:
     """Rounds the input and the weight of each layer alone to each format, to nearest, and measures the model.
 
-    The layers are those that a recipe may apply to (`nn.Linear`, `nn.Conv1d` to `Conv3d`, no subclasses), by their
-    dotted names. The model is not touched; copies of it are measured in evaluation mode, without gradients.
+    The layers are all `nn.Linear` and `nn.Conv1d` to `Conv3d` (without subclasses), as for recipes, by their dotted
+    names. The model does not change; copies of it are measured in evaluation mode, without gradients.
 
     Args:
         model: any module.
-        data: batches, pairs of what the model takes and of targets.
+        data: batches, pairs of the model's input and of targets.
         candidates: formats or their texts.
         loss: the mean loss of the model's outputs and targets.
 
@@ -78,7 +78,7 @@ def sensitivity(
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if the model has no such layers or is lowered, data is empty, or a candidate is unknown, has no
-            codes or stands there twice.
+            codes or is given twice.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -101,14 +101,14 @@ def choose_formats(
 ) -> Choice:
     """The formats by layer with the least loss found within a budget of bits, by `qcore.insight.choose_formats`.
 
-    The law of the search is stated there; it is deterministic where the model is.
+    That function describes the search, which is deterministic if the model is.
 
     Args:
         model, data, candidates, loss: as for `sensitivity`.
-        budget_bits: what the mean of bits over all weights of the layers may be at most.
+        budget_bits: the largest mean of bits over all weights of the layers.
 
     Returns:
-        The front of bits against loss, and its point within the budget, whose `recipe` is what `lower` takes.
+        The front of bits against loss, and its point within the budget, with the `recipe` for `lower`.
 
     Raises:
         TypeError, ValueError: as for `sensitivity`, if the budget is below the narrowest candidate's bits, or if no

@@ -34,7 +34,7 @@ class Watch:
 
     Attributes:
         record: the statistics of all steps that have ended.
-        steps: how many steps have ended.
+        steps: the number of steps that have ended.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), Quantizer("e4m3fn", forward_rounding="nearest"))
@@ -103,10 +103,10 @@ class Watch:
         return {"steps": self.steps, "record": self.record.to_json()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues the watch whose `state_dict` this is.
+        """Continues a watch from its `state_dict`.
 
         Raises:
-            ValueError: if it is not what `state_dict` returns, or that of another model's watch.
+            ValueError: if it is not the result of `state_dict`, or belongs to the watch of another model.
         """
         if not isinstance(state, Mapping) or set(state) != {"steps", "record"}:
             raise ValueError(f"state={state!r:.80}; allowed is what Watch.state_dict returns")
@@ -116,10 +116,10 @@ class Watch:
         self._watch_optimizer()
 
     def step(self) -> None:
-        """Ends a step: adds what was rounded since the last one to the record.
+        """Ends a step: adds all roundings since the last step to the record.
 
         Raises:
-            RuntimeError: if nothing was rounded: the model did not run.
+            RuntimeError: if there were no roundings, because the model did not run.
         """
         if self._looks and not self._found:
             raise RuntimeError("nothing was rounded in this step; allowed is a model that runs")
@@ -205,15 +205,15 @@ def watch(
     A model that is not watched is not slower. A watched model has the same bits. A forward pass that a checkpoint
     repeats is counted again.
 
-    A model may be compiled, before the watch or in it. Each site ends a graph, so that fullgraph=True is refused by
-    torch while a model is watched.
+    A model may be compiled before the watch or during it. Each site ends a graph, so torch does not accept
+    fullgraph=True while a model is watched.
 
     Args:
-        model: the model, or what torch.compile made of it.
-        optimizer: its optimizer, if that rounds.
-        name: of the record's model; None is the model's class.
+        model: the model, or the compiled model.
+        optimizer: its optimizer, if the optimizer rounds.
+        name: the name of the model in the record; None is the model's class.
         digests: True keeps digests of the bits of all results, for `qcore.insight.compare`.
-        every: the record has the steps 0, every, 2 * every, ...; the others cost next to nothing.
+        every: the record has the steps 0, every, 2 * every, ...; all other steps cost next to nothing.
 
     Returns:
         A context manager. Call its `step()` at the end of every step; its `record` has the statistics.
@@ -275,7 +275,7 @@ def _site_of(path: str, model: nn.Module) -> Site:
 
 
 def _plain_name(name: str) -> str:
-    """The name of a parameter in the model as it was before its weights were rounded."""
+    """The name of a parameter in the model before its weights were rounded."""
     parts = name.split(".")
     if len(parts) >= 3 and parts[-3] == "parametrizations":
         parts = [*parts[:-3], parts[-2]]

@@ -50,7 +50,7 @@ class Hooks(OrderedDict[int, Hook]):
     """Hooks of one kind, in the order in which they are called."""
 
     def add(self, hook: Hook, prepend: bool) -> RemovableHandle:
-        """Adds a hook after the others, or before them; the handle removes it."""
+        """Adds a hook after all other hooks, or before them; the handle removes it."""
         handle = RemovableHandle(self)
         self[handle.id] = hook
         if prepend:
@@ -96,7 +96,7 @@ class StateHooks:
 class OptimLP(StateHooks, torch.optim.Optimizer):
     """Steps another optimizer in low precision.
 
-    A step, for each parameter that requires a gradient and has one (others are not touched):
+    A step, for each parameter that requires a gradient and has one (other parameters do not change):
 
     1. gradient <- grad_quant(gradient * grad_scaling), in `p.grad` itself, so that it can be read afterwards;
     2. weight <- accumulator, if there is `acc_quant`;
@@ -105,55 +105,55 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
     5. weight <- weight_quant(accumulator), or of the weight if there is no accumulator;
     6. each floating tensor in the inner optimizer's state <- momentum_quant.
 
-    The state's scalars (steps and schedules) are no momentum, nor are tensors within lists (the history of LBFGS).
+    Scalars in the state (steps and schedules) and tensors within lists (the history of LBFGS) are not momenta.
 
     Parameters of bfloat16 and float16 are stepped in float32 if weights, accumulators or momenta are rounded. Gradient,
     accumulator and the inner optimizer's state are float32 then; `p.grad` gets the rounded gradient and p the rounded
-    weight, both rounded to nearest where their dtype does not hold them. So `weight_quant=quantizer("bfloat16")` is
-    stochastic rounding of bfloat16 weights, and the bits are those of float32 parameters that start from the same
+    weight, both rounded to nearest if their dtype does not hold them. So `weight_quant=quantizer("bfloat16")` is
+    stochastic rounding of bfloat16 weights. The bits are equal to those of float32 parameters that start from the same
     numbers, as long as each weight is a number of the parameter's dtype.
 
-    An accumulator starts as its weight. Where a weight is not, bit for bit, what the last step left there, it was
-    loaded or changed by others, and that element of the accumulator follows it.
+    An accumulator starts as a copy of its weight. If the bits of a weight differ from those of the last step, other
+    code has loaded or changed it; this element of the accumulator then becomes the weight.
 
-    A closure sees the low-precision weights. If the inner optimizer evaluates it again (LBFGS), the later evaluations
-    see that optimizer's own points, unrounded; the gradients of all are rounded, with the same keys.
+    A closure reads the low-precision weights. If the inner optimizer evaluates it again (LBFGS), the later evaluations
+    read this optimizer's own unrounded points; the gradients of all evaluations are rounded with the same keys.
 
-    All is written in place: parameters, gradients and momenta stay where they are in memory. Between steps, `state` has
-    accumulators and what was last written to weights (`low_precision_accumulator`, `low_precision_weight`), and
-    `param_groups` the number of steps and the key.
+    Parameters, gradients and momenta are written in place. Between steps, `state` has the accumulators and the numbers
+    last written to weights (`low_precision_accumulator`, `low_precision_weight`), and `param_groups` the number of
+    steps and the key.
 
-    A format with a delayed scale (`BlockScaled(history=)`) rounds a tensor with a scale that follows from those of past
-    steps, as for `Quantizer`; the first step's is 1. Each parameter's gradient, accumulator, weight and momenta have
-    scales of their own, which a step advances once, after all evaluations of a closure. `state` has them as
-    `low_precision_scaling_of_weight` and alike: float32 tensors of the scale and the past largest magnitudes; momenta
-    have `low_precision_scaling_of_state_exp_avg` and alike. A `Quantizer`'s own buffer is neither read nor changed. An
-    optimizer sees gradients that processes have reduced, and so `reduce_amax` has nothing to do. Such tensors are of
-    float32, and not sharded.
+    A format with a delayed scale (`BlockScaled(history=)`) rounds a tensor with a scale that follows from the tensor in
+    past steps, as for `Quantizer`; the scale of the first step is 1. Each parameter's gradient, accumulator, weight and
+    momenta have their own scales, which a step advances once, after all evaluations of a closure. They are float32
+    tensors in `state`, of the scale and the past largest magnitudes: `low_precision_scaling_of_weight` and so on, and
+    for momenta `low_precision_scaling_of_state_exp_avg` and so on. A `Quantizer`'s own buffer is neither read nor
+    changed. Processes have already reduced the gradients of an optimizer, so `reduce_amax` has no effect. Tensors with
+    delayed scales must be float32, and must not be sharded.
 
-    A step with learning rates and gradients of 0, as torch.distributed.checkpoint takes one to make state, does nothing
-    but that: weights stay as they are, and it does not count.
+    A step with learning rates and gradients of 0 only makes the state, as torch.distributed.checkpoint needs it:
+    weights do not change, and the step is not counted.
 
     Keys: step number s (0, 1, ...) has the key k = fold_in(key, s). The role r of parameter number j is rounded with
-    fold_in(fold_in(k, r), j), where gradient, accumulator, weight are the roles 0, 1, 2, and the parameter's momenta,
-    sorted by name, 3 and on. Parameters are numbered in the order of the param groups, all of them counted.
+    fold_in(fold_in(k, r), j). The roles of gradient, accumulator and weight are 0, 1 and 2; the parameter's momenta,
+    sorted by name, have the roles from 3 on. All parameters are numbered in the order of the param groups.
 
     Args:
         optim: the inner optimizer, any of torch.optim.
-        weight_quant: how weights are rounded: a function of a tensor that returns the rounded one; a `Quantizer`; a
-            `Number` or its name, which round to nearest; None leaves them as they are.
-        grad_scaling: what gradients are multiplied with; the inverse of a loss scale.
-        grad_quant: how gradients are rounded.
-        momentum_quant: how the inner optimizer's state is rounded.
-        acc_quant: how accumulators are rounded; None is to have none.
+        weight_quant: the rounding of weights: a function of a tensor that returns the rounded tensor; a `Quantizer`; or
+            a `Number` or its name, which rounds to nearest. None does not round.
+        grad_scaling: a factor of all gradients; the inverse of a loss scale.
+        grad_quant: the rounding of gradients.
+        momentum_quant: the rounding of the inner optimizer's state.
+        acc_quant: the rounding of accumulators; None is without accumulators.
         key: for stochastic quantizers: an int from 0 to 2^64 - 1, two 32-bit words, or an integer tensor of two words.
-            None draws k from torch's default generator, once a step. Functions do as they like.
+            None draws k from torch's default generator, once a step. Functions do not get a key.
 
     Attributes:
         optim: the inner optimizer.
-        steps: how many steps were taken.
-        observer: None, or what is called after each rounding to a format, with the parameter, the name of the tensor
-            ("gradient", "accumulator", "weight", or that of a tensor in its state), the tensor before and after, and
+        steps: the number of steps so far.
+        observer: None, or a function that is called after each rounding to a format, with the parameter, the name of
+            the tensor ("gradient", "accumulator", "weight", or its name in the state), the tensor before and after, and
             the format; `qtorch.insight.watch` sets it.
 
     Raises:
@@ -232,13 +232,13 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
 
     @_run_eagerly
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Takes a step; see the class. Programs for `torch.compile` call it as eager ones do, with the same bits.
+        """Takes a step; see the class. Programs for `torch.compile` call it as eager programs do, with the same bits.
 
         Args:
             closure: evaluates the model, computes gradients and returns the loss; needed by some optimizers.
 
         Returns:
-            What the inner optimizer's step returns: the loss if there is a closure.
+            The result of the inner optimizer's step: the loss if there is a closure.
         """
         quantizers, trained = self._quantizers(), self._current()
         numbers = delayed_numbers(quantizers)
@@ -295,12 +295,13 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         """Loads what `state_dict` returned, before or after the model's state; the key is loaded as well.
 
         Args:
-            state_dict: that of an `OptimLP` with the same kind of inner optimizer, and with accumulators, and
-                delayed scales, just if this one has some. A plain optimizer's can be loaded into `optim`.
+            state_dict: the state of an `OptimLP` with the same kind of inner optimizer, and with accumulators and
+                delayed scales if this one has them, otherwise without. Load the state of a plain optimizer into
+                `optim`.
 
         Raises:
             TypeError: if it is not a dictionary.
-            ValueError: if it is another's.
+            ValueError: if it is the state of another optimizer.
         """
         check_type("state_dict", state_dict, dict, "a dict")
         steps, key, pairs, rows, inner = _split(self._before_loading.apply(self, state_dict.copy()))

@@ -34,7 +34,7 @@ Rows = dict[str, torch.Tensor]  # by entry
 
 
 def check_quantizer(name: str, quantizer: Any) -> Quantization | Function | None:
-    """A quantizer as the rounding of its forward direction, or as a function; None where it rounds nothing."""
+    """The forward rounding of a quantizer, or a function; None for an argument that does not round."""
     if quantizer is None:
         return None
     if isinstance(quantizer, Quantizer):
@@ -77,7 +77,7 @@ def describe(quantizer: Any) -> str:
 
 
 def entry_of(argument: str, tensor: str) -> str:
-    """The entry of a tensor's row: one that an argument of `OptimLP` rounds; a momentum has the name in its state."""
+    """The name in `state` of a tensor's row of scales; a momentum has its name in the inner optimizer's state."""
     return f"{_PREFIX}{_STATE if argument == 'momentum_quant' else ''}{tensor}"
 
 
@@ -99,8 +99,8 @@ def delayed_numbers(quantizers: Quantizers) -> dict[str, BlockScaled]:
 class Scalings:
     """The rows in a step.
 
-    All that a step rounds, in each evaluation of a closure, reads the scales from before. `advance` then takes the
-    largest magnitudes of all.
+    All roundings of a step, in each evaluation of a closure, read the scales of the step before. `advance` then takes
+    the largest of all their magnitudes.
 
     Args:
         numbers: see `delayed_numbers`.
@@ -117,7 +117,7 @@ class Scalings:
         return argument in self._numbers
 
     def take_out(self, state: State) -> None:
-        """Takes the rows out of the state, of which the inner optimizer should see its own entries only."""
+        """Takes the rows out of the state, so that the inner optimizer finds only its own entries."""
         for p, rows in zip(self._trained.parameters, self._rows, strict=True):
             entries = state.get(p) or {}
             for name in list(filter(is_entry, entries)):
@@ -132,7 +132,7 @@ class Scalings:
                 state[p].update(rows)
 
     def check_tensors(self, tensors: Tensors, chosen: Sequence[int]) -> None:
-        """Refuses parameters whose tensors cannot have a delayed scale, before a step changes anything."""
+        """Raises for parameters whose tensors cannot have a delayed scale, before a step changes anything."""
         for argument in self._numbers:
             self._check(argument, tensors, chosen)
 
@@ -151,7 +151,7 @@ class Scalings:
                 )
 
     def prepare(self, argument: str, tensor: str, sources: Tensors, chosen: Sequence[int]) -> list[torch.Tensor]:
-        """The rows of a tensor of each chosen parameter, which are made if there are none."""
+        """The rows of a tensor of each chosen parameter; missing rows are made."""
         self._check(argument, sources, chosen)
         history, entry = self._numbers[argument].history, entry_of(argument, tensor)
         assert history is not None
@@ -194,7 +194,7 @@ class Scalings:
 
     @torch.no_grad()
     def advance(self) -> None:
-        """Ends the step: the rows of all that was rounded go on by it."""
+        """Ends the step: advances the rows of all tensors that were rounded."""
         for (i, entry), (newest, number) in self._newest.items():
             row = self._rows[i][entry]
             row.copy_(next_row(Float64, row, newest, operand_of(number)))
@@ -208,14 +208,14 @@ def check_saved(
     states: Mapping[int, Mapping[str, Any]],
     steps: int,
 ) -> None:
-    """Raises ValueError unless a checkpoint has the rows that an optimizer needs, and no others.
+    """Raises ValueError unless a checkpoint has exactly the rows that an optimizer needs.
 
     Args:
         numbers: see `delayed_numbers`.
         trained: the parameters.
         saved: rows by the parameters' numbers.
-        states: the other entries of the inner optimizer's state, alike.
-        steps: after how many steps it was saved.
+        states: the other entries of the inner optimizer's state, by the parameters' numbers.
+        steps: the number of steps before it was saved.
     """
     for number, p in zip(trained.numbers, trained.parameters, strict=True):
         rows, entries = saved.get(number, {}), states.get(number, {})

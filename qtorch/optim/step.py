@@ -28,10 +28,10 @@ class Step:
         trained: the parameters.
         quantizers: the result of `check_quantizer` for each of OptimLP's arguments.
         grad_scaling: see `OptimLP`.
-        key: the two words of the step's key; None where nothing is stochastic.
+        key: the two words of the step's key; None without stochastic rounding.
         observer: see `OptimLP`.
-        masters: of the inner optimizer, if 16-bit parameters are stepped in float32.
-        scalings: of formats with delayed scales, if there are any.
+        masters: the float32 copies of 16-bit parameters, if these are stepped in float32.
+        scalings: the rows of delayed scales, if formats have them.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Step:
             sources = [trained.accumulators[i] for i in chosen]
             self._round("acc_quant", _ACCUMULATOR, sources, stepped, chosen)
             weights = [trained.written[i] for i in chosen]
-        # A 16-bit weight is rounded in float32, and then to its own dtype, where that does not hold the result.
+        # A 16-bit weight is rounded in float32, and then to its own dtype if this does not hold the result.
         targets = [x if x.dtype is y.dtype else y for x, y in zip(weights, stepped, strict=True)]
         self._round("weight_quant", _WEIGHT, targets, sources, chosen)
         narrow = [(x, y) for x, y in zip(weights, targets, strict=True) if x is not y]

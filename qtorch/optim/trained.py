@@ -1,4 +1,4 @@
-"""The parameters that an optimizer trains, their accumulators, and float32 copies of 16-bit ones."""
+"""The parameters that an optimizer trains, their accumulators, and float32 copies of 16-bit parameters."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ class Trained:
     """The parameters that are trained and, if any, an accumulator for each.
 
     Args:
-        groups: the optimizer's.
-        state: the optimizer's, in which accumulators are kept between the steps, once there was one.
-        accumulate: True for accumulators; a new one is a copy of its weight, in float32 if that has 16 bits.
-        before: the object that this replaces; parameters keep their accumulators, unless their shape has changed.
+        groups: the optimizer's parameter groups.
+        state: the optimizer's state, which keeps accumulators between the steps, from the first step on.
+        accumulate: True for accumulators. A new accumulator is a copy of its weight, in float32 if the weight has 16
+            bits.
+        before: the object that this one replaces; parameters keep their accumulators, unless their shape has changed.
 
     Attributes:
-        parameters: those that require gradients, or did before, in the groups' order.
-        numbers: their places among all parameters.
-        frozen: the parameters that require no gradients.
-        accumulators: one for each of `parameters`, or none.
+        parameters: the parameters that require gradients, or did before, in the groups' order.
+        numbers: their indices among all parameters.
+        frozen: the parameters that do not require gradients.
+        accumulators: one for each of `parameters`, or an empty list.
         written: the numbers last written to the weights, for each accumulator.
     """
 
@@ -96,14 +97,14 @@ class Trained:
             self.write_weights(sorted(self._in_use))
 
     def put_in(self, state: State, chosen: list[int]) -> None:
-        """Puts accumulators into the optimizer's state: of the chosen parameters, and where they were before."""
+        """Puts accumulators into the optimizer's state, for the chosen parameters and those with one there before."""
         if self.accumulates:
             self._kept.update(chosen)
             for i in self._kept:
                 state[self.parameters[i]].update(zip(ENTRIES, (self.accumulators[i], self.written[i]), strict=True))
 
     def take_out(self, state: State) -> None:
-        """Takes accumulators out of the state; others that somebody put there are taken over."""
+        """Takes accumulators out of the state; accumulators that other code put there replace the old ones."""
         for i, p in enumerate(self.parameters):
             if p in state and (pair := _pair(state[p])) is not None:
                 for entry in ENTRIES:
@@ -113,7 +114,7 @@ class Trained:
                 self._kept.add(i)
 
     def check(self, saved: Mapping[int, Pair], steps: int) -> None:
-        """Raises ValueError unless `load` can take this: pairs by the parameters' numbers, after so many steps."""
+        """Raises ValueError unless `load` accepts these pairs by the parameters' numbers, after `steps` steps."""
         if (steps > 0 or saved) and bool(saved) != self.accumulates:
             has, wants = ("some", "none") if saved else ("none", "some")
             raise ValueError(f"state_dict has {has} of the accumulators; allowed is {wants}, by acc_quant")
@@ -136,9 +137,9 @@ class Trained:
 
 
 class Masters:
-    """Puts float32 parameters in the places of bfloat16 and float16 ones, in an optimizer's groups and its state.
+    """Replaces bfloat16 and float16 parameters by float32 copies, in an optimizer's groups and in its state.
 
-    The optimizer keeps its lists and dictionaries, since optimizers such as LBFGS hold on to them.
+    The optimizer keeps its lists and dictionaries, because optimizers such as LBFGS keep references to them.
 
     Args:
         optimizer: the inner optimizer.
@@ -150,7 +151,7 @@ class Masters:
         self._in_place = False
 
     def put_in(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Returns the tensors that the optimizer steps from now on: parameters, or float32 copies of 16-bit ones."""
+        """Returns the tensors that the optimizer steps from now on: parameters, or float32 copies of them."""
         for p in parameters:
             if p.dtype in NARROW and p not in self._of:
                 self._of[p] = torch.nn.Parameter(p.detach().to(torch.float32))
@@ -183,7 +184,7 @@ class Masters:
 
 
 def is_momentum(value: Any, name: str, p: torch.Tensor) -> bool:
-    """True for floating tensors in a parameter's state, scalars that are no parameter's aside."""
+    """True for floating tensors in a parameter's state, except scalars of parameters that are not scalars."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return False
     return value.dim() > 0 or (p.dim() == 0 and name not in _SCHEDULES)

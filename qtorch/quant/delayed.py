@@ -26,7 +26,7 @@ def first_state(history: int) -> torch.Tensor:
 
 
 def check_call(x: torch.Tensor, training: bool) -> None:
-    """Refuses a tensor whose scale cannot be delayed."""
+    """Raises for a tensor that cannot have a delayed scale."""
     check_passes()
     if x.dtype is not torch.float32:
         raise TypeError(f"x has dtype {x.dtype}; allowed is torch.float32 with a delayed scale")

@@ -22,19 +22,20 @@ _LANES = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
 
 class Quantizer(torch.nn.Module):
-    """Rounds a tensor, and its gradient.
+    """A module that rounds a tensor and its gradient.
 
-    It has no parameters, and a buffer `scaling` only where a scale is delayed (float32 only; the first row is the
-    forward direction's, see `BlockScaled(history=)`). All uses in a backward pass advance it by one step, at the pass's
-    end, to the largest magnitudes of all, and of all processes of torch's default group. It can be copied, compiled,
-    and pickled if its hooks can; `quantizer` is another name for it. The arguments are those of `qcore.Quantization`.
+    It has no parameters. It has a buffer `scaling` only for delayed scales (float32 only; the first row is for the
+    forward direction, see `BlockScaled(history=)`). All uses in a backward pass advance it by one step, at the end of
+    the pass, to the largest of their magnitudes in all processes of torch's default group. It can be copied and
+    compiled, and pickled if its hooks can; `quantizer` is another name for it. The arguments are those of
+    `qcore.Quantization`.
 
     The forward pass rounds x with the key k. The backward pass applies the hooks to the gradient, rounds it with the
     key `fold_in(k, 1)`, and sets it to 0 where the forward pass clamped: where x, rounded without a range, is out of
-    range. A number of None rounds nothing. Gradients of gradients treat rounding as the identity.
+    range. With None as a number nothing is rounded. Gradients of gradients treat rounding as the identity.
 
     Tangents (`torch.func.jvp`, `torch.autograd.forward_ad`) pass straight through and become 0 where the forward pass
-    clamped. They exist only where gradients are neither rounded nor given to hooks.
+    clamped. They exist only if gradients are neither rounded nor passed to hooks.
 
     Args:
         forward_number, backward_number, forward_rounding, backward_rounding, clamping_grad_zero, backward_hooks,
@@ -258,10 +259,10 @@ def _draws_backward(quantization: Quantization) -> bool:
 
 
 def _needing_key(x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-    """x, computed so that a compiled forward pass needs the key.
+    """x, computed in a way that makes a compiled forward pass draw the key.
 
-    Otherwise a key that only gradients need would be drawn with them, or never, and later keys would differ from those
-    of an eager program.
+    Otherwise a key that only gradients need would be drawn in the backward pass, or never, and later keys would differ
+    from the keys of an eager program.
     """
     zero = (words[0] & 1) >> 1
     return (x.view(_LANES[x.element_size()]) | zero).view(x.dtype)

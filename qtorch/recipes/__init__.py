@@ -1,4 +1,4 @@
-"""Low-precision models from full-precision ones, without editing them."""
+"""Low-precision models from full-precision models, without edits of their code."""
 
 from __future__ import annotations
 
@@ -51,34 +51,34 @@ def lower(
 ) -> Model:
     """Makes a model's layers round their outputs, and the gradients of these, in place.
 
-    The model keeps its types and, where no weights are rounded, the names of its parameters; copies and pickles of
-    it are lowered too, each with quantizers of its own. Every floating tensor of an output is rounded, also in
-    tuples and dictionaries.
+    The model keeps its types and, unless weights are rounded, the names of its parameters. Copies and pickles of it are
+    lowered too, each with quantizers of its own. Every floating tensor of an output is rounded, also in tuples and
+    dictionaries.
 
     Weights that are rounded become parametrizations (`torch.nn.utils.parametrize`): `layer.weight` is the rounded
-    weight, `layer.parametrizations.weight.original` the parameter, whose gradient is that of the rounded one. Such
-    models have `state_dict` and `deepcopy`, but torch refuses to pickle them; checkpoints of the model as it was can
-    still be loaded. A weight is a parameter of the layer whose name contains "weight".
+    weight, `layer.parametrizations.weight.original` the parameter, which gets the gradient of the rounded weight. Such
+    models have `state_dict` and `deepcopy`, but torch does not pickle them. They can load checkpoints of the original
+    model. A weight is a parameter of the layer whose name contains "weight".
 
-    Delayed scales (`BlockScaled(history=)`) are state: such a layer has its quantizer as the child `rounding`, and in
-    checkpoints. A model that is not in training, and a layer whose output needs no gradient, does not advance them.
+    Delayed scales (`BlockScaled(history=)`) are state: such a layer has its quantizer as the child `rounding`, also in
+    checkpoints. They advance only in training, and only in layers whose output needs a gradient.
 
-    What a layer computes inside itself is not rounded: with "linear", an `nn.MultiheadAttention` is left alone; its
-    group is "attention".
+    Results inside of a layer are not rounded: "linear" does not touch the linear layers inside of an
+    `nn.MultiheadAttention`, whose group is "attention".
 
     Args:
         model: any module; it may itself be a layer.
         layer_types: groups ("conv", "linear", "pool", "pad", "activation", "normalization", "dropout", "loss",
-            "embedding", "attention", "rnn") and layer classes. Subclasses count. Or a `qcore.Recipe`, alone, for
+            "embedding", "attention", "rnn") and layer classes, with their subclasses. Or a `qcore.Recipe`, alone, for
             all products: `nn.Linear` and `nn.Conv1d` to `Conv3d` become layers of `qtorch.linalg`, and the products of
-            other modules are computed where they happen; `report` lists them.
+            other modules are replaced while they run; `report` lists them.
         forward_number, backward_number, forward_rounding, backward_rounding: as for `qtorch.quant.Quantizer`.
-        layer_type: the same as layer_types.
-        rules: for single layers, before the arguments above: the first that matches counts, and one that says nothing
-            leaves its layers as they are. A rule's name is a pattern for the layer's dotted name ("features.*"); one
-            without a layer type is for modules without children and for those of a group.
-        weight_number, weight_rounding: the format of weights and how they are rounded to it; None leaves them.
-        overflow: what numbers beyond the range of these formats become, as in `qtorch.quantize`: "saturate", "inf",
+        layer_type: another name of layer_types.
+        rules: for single layers, before the arguments above: the first rule that matches counts, and a rule without
+            formats leaves its layers unchanged. A rule's name is a pattern for the layer's dotted name ("features.*").
+            A rule without a layer type matches modules without children and modules of a group.
+        weight_number, weight_rounding: the format and the rounding of weights; None does not round them.
+        overflow: the policy for numbers beyond the range of these formats, as in `qtorch.quantize`: "saturate", "inf",
             "nan" or "wrap"; None is each format's own policy. Rules have their own: "e4m3fn:saturate".
 
     Returns:
@@ -86,7 +86,7 @@ def lower(
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if there is no such group, formats without layer types stand beside rules, or a layer is lowered
+        ValueError: if a group is unknown, formats without layer types are given with rules, or a layer is lowered
             already; the model is unchanged then.
 
     Example:
@@ -132,8 +132,8 @@ def sequential_lower(
 ) -> nn.Module:
     """A new model in which layers are pairs, `Sequential(layer, Quantizer)`; the old one is not touched.
 
-    Indexing a pair with 0 gives the layer back, and its attributes are the pair's too. Checkpoints of the old model
-    can be loaded into the new one, and so can its own.
+    Index 0 of a pair is the layer, and a pair has the attributes of its layer. The new model can load checkpoints of
+    the old one, and its own.
 
     Args:
         model: any module; if it is itself a layer, the result is a pair.
@@ -206,7 +206,7 @@ def _tuple(name: str, values: Any) -> tuple[Any, ...]:
 
 
 def _classes(rule: Rule) -> tuple[type, ...] | None:
-    """The classes of a rule's layers; None if its names are all it asks for."""
+    """The classes of a rule's layers; None for rules by name alone."""
     kind, allowed = rule.layer_type, f"{', '.join(GROUPS)} and classes of torch.nn.Module"
     if kind is None:
         return None

@@ -32,7 +32,7 @@ class Multiplier(Protocol):
         ...
 
     def rows(self, kind: str, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """a @ b.mT + bias, where b has two dimensions or a's leading ones."""
+        """a @ b.mT + bias, where b has two dimensions, or a's leading dimensions."""
         ...
 
     def convolve(
@@ -46,7 +46,7 @@ class Multiplier(Protocol):
 
 
 class UnknownCallError(Exception):
-    """Raised by laws for calls that they do not cover; its text says why."""
+    """Raised by laws for calls that they do not cover; its text is the reason."""
 
 
 def _rows(m: Multiplier, kind: str, a: torch.Tensor, b: torch.Tensor, bias: Any = None) -> torch.Tensor:
@@ -66,7 +66,7 @@ def _linear(m: Multiplier, input: Any, weight: Any, bias: Any = None) -> torch.T
 
 
 def _matmul(m: Multiplier, input: Any, other: Any, bias: Any = None, kind: str = "") -> torch.Tensor:
-    """input @ other. The weight is the second operand of the product that is computed, as it is in linear layers."""
+    """input @ other. A weight becomes the second operand of the computed product, as in linear layers."""
     first, second = m.is_weight(input), m.is_weight(other)
     kind = kind or (LINEAR if first != second else MATMUL)
     if first and not second and bias is None and input.dim() > 1:
@@ -171,7 +171,7 @@ def _contract(m: Multiplier, a: Any, b: Any, of_a: list[str], of_b: list[str], o
 
 
 def _summed(x: Any, of_x: list[str], kept: Sequence[str]) -> tuple[Any, list[str]]:
-    """An operand and its indices, summed over the indices that nothing else has."""
+    """An operand and its indices, summed over the indices that are only in this operand."""
     alone = [axis for axis, index in enumerate(of_x) if index not in kept]
     return (x.sum(alone), [index for index in of_x if index in kept]) if alone else (x, of_x)
 
@@ -242,7 +242,7 @@ def _sizes(value: Any, dims: int) -> tuple[int, ...]:
 
 
 def _bilinear(m: Multiplier, input1: Any, input2: Any, weight: Any, bias: Any = None) -> torch.Tensor:
-    """A linear layer of all products of a number of the one input with a number of the other one."""
+    """A linear layer of all products of a number of one input with a number of the other input."""
     pairs = (input1.unsqueeze(-1) * input2.unsqueeze(-2)).flatten(-2)
     return _rows(m, LINEAR, pairs, weight.flatten(1), bias)
 
@@ -399,8 +399,9 @@ def _run_layer(
 ) -> tuple[torch.Tensor, State]:
     """One layer in one direction: the results of all steps, and the last state of each sequence.
 
-    `rows` are the inputs of all steps, one after the other, and `counts` how many sequences have each step; longer
-    sequences come first. `weights` are those of the input and of the result, their biases, and an LSTM's projection.
+    `rows` are the inputs of all steps, one after the other; `counts` are the numbers of sequences with each step;
+    longer sequences come first. `weights` are the weights of the input and of the result, their biases, and an LSTM's
+    projection.
     """
     w_ih, w_hh = weights[:2]
     b_ih, b_hh = weights[2:4] if has_biases else (None, None)

@@ -321,7 +321,7 @@ def weight_quantizers(layer: nn.Module) -> Iterator[tuple[str, Quantizer]]:
 
 
 def check_weights(name: str, layer: nn.Module) -> None:
-    """Refuses a lazy layer, which becomes one of another class at its first call, by its class."""
+    """Raises for a lazy layer, whose class changes at its first call."""
     if any(isinstance(x, UninitializedParameter) for x in own_parameters(layer).values()):
         raise ValueError(f"{name or type(layer).__name__} has no weight yet; run the model once before lower")
 

@@ -18,20 +18,20 @@ from qtorch.recipes.modes import KINDS, Listing, Lowering, ProductMode, list_wid
 
 
 def report(model: nn.Module, *inputs: Any, **options: Any) -> RunReport:
-    """Runs a model once, and lists every product of the run: where it is, its formats, and its part of the work.
+    """Runs a model once, and lists every product of the run: its place, its formats, and its part of the work.
 
-    Products are those of torch's functions that multiply, and of layers of `qtorch.linalg`. The model runs as it is,
-    in its mode and without gradients; a compiled model runs without its programs.
+    It lists the products of torch's functions that multiply, and of layers of `qtorch.linalg`. The model runs in its
+    current mode and without gradients; a compiled model runs without its programs.
 
     Args:
         model: any module, lowered or not.
-        inputs, options: what the model takes.
+        inputs, options: the arguments of the model.
 
     Returns:
         One row for each forward product, in order. `print` shows a table.
 
     Raises:
-        TypeError: if model is no module.
+        TypeError: if model is not a module.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))

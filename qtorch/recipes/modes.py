@@ -1,7 +1,7 @@
 """Modules whose own products are lowered: a mode around their methods finds torch's functions that multiply.
 
-Such a module gets a made class, whose methods enter the mode. The innermost mode computes a product: that of the module
-that multiplies.
+Such a module gets a new class, whose methods enter the mode. The innermost mode computes a product: the mode of the
+module that multiplies.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ _WEIGHT_SECOND = ("linear", *_CONVOLVING)
 
 @dataclass
 class Lowering:
-    """How the products are computed that a module computes itself.
+    """The formats of the products that a module computes itself.
 
     Attributes:
         path: the module's dotted name.
-        products: by kind; None leaves products of the kind wide.
-        reasons: by kind, why they stay wide.
+        products: the products by kind; None leaves a kind wide.
+        reasons: the reasons by kind why products stay wide.
         weight: the quantizer of the weights that are multiplied; None if a recipe gives the products.
         states: for each own weight the name of the buffer with the state of its delayed scales.
-        warned: the functions that a warning has named.
+        warned: the functions with a warning so far.
     """
 
     path: str
@@ -110,9 +110,9 @@ listing: ContextVar[Listing | None] = ContextVar("listing", default=None)
 
 
 class ProductMode(TorchFunctionMode):
-    """Computes torch's products as a `Lowering` says, while a method of a module runs.
+    """Computes torch's products with the formats of a `Lowering`, while a method of a module runs.
 
-    It keeps torch's own `__enter__` and `__exit__`: `torch.compile` breaks graphs only within modes that have these.
+    It keeps torch's own `__enter__` and `__exit__`: without them `torch.compile` does not break graphs within a mode.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class ProductMode(TorchFunctionMode):
             args, kwargs = self.with_rounded_weights(name, args, kwargs)
             return func(*args, **kwargs)
         found = self.kinds_of(name, args)
-        # A product that a recipe names and that cannot be lowered stays wide, with a warning: nothing is silent.
+        # A product that matches a recipe but cannot be lowered stays wide, with a warning.
         reason = ""
         if any(self.lowering.arguments[kind] is not None for kind in found):
             reason = NO_LAW if name in LEFT else _refused(first)
@@ -222,9 +222,9 @@ class ProductMode(TorchFunctionMode):
         return y
 
     def refuse_checkpoint(self, name: str) -> None:
-        """Raises where a checkpoint runs a function that is neither a module nor a method of one.
+        """Raises if a checkpoint runs a function that is neither a module nor a method of a module.
 
-        Its backward pass runs the function again, without this mode: torch raises, or gives wrong gradients.
+        The checkpoint's backward pass runs the function again without this mode: torch raises, or gradients are wrong.
         """
         if torch.compiler.is_dynamo_compiling() or not self.has_gradients:
             return
@@ -277,7 +277,7 @@ class ProductMode(TorchFunctionMode):
         return (*args[:index], round_(args[index]), *args[index + 1 :]), kwargs
 
     def rounded_matrix(self, x: Any) -> Any:
-        """A weight rounded, and all else as it is."""
+        """The rounded matrix if it is a weight, else the matrix itself."""
         if not self.is_weight(x) or x.dim() < 2:
             return x
         self.rounded += 1
@@ -297,7 +297,7 @@ class _Lowered:
 
     def name_of(self, x: torch.Tensor) -> str | None:
         """The module's name of a weight, or of the weight that a tensor is a view of; None for all other tensors."""
-        # `given` are the arguments in float32, which may be copies: the mode itself knows the originals only.
+        # `given` are the arguments in float32, which may be copies; the mode finds states by the original tensors.
         base = base_of(x)
         for one, name in zip(self.given, self.names, strict=True):
             if one is x or one is base:
@@ -382,7 +382,7 @@ def list_wide(
     y: Any,
     reasons: Mapping[str, str],
 ) -> None:
-    """Lists the products of a function that was called as it is, with the reason for each kind."""
+    """Lists the products of a function that was not replaced, with the reason for each kind."""
 
     def add(kind: str, shapes: Any, work: int | None) -> None:
         lists.add(path, kind, shapes, work, None, reasons[kind])

@@ -1,4 +1,4 @@
-"""Lowers the products of a model as a recipe says."""
+"""Lowers the products of a model by a recipe."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def product_sites(model: nn.Module) -> dict[str, int]:
-    """The layers that `choose_formats` measures, by their dotted names, and how many weights each has."""
+    """The layers that `choose_formats` measures, by their dotted names, with their numbers of weights."""
     layers = ((name, layer) for name, layer in named_layers(model) if plain_class(layer) in _LAYERS)
     return {name: layer.weight.numel() for name, layer in layers}  # type: ignore[operator, union-attr, misc]
 
@@ -43,7 +43,7 @@ def is_plain(layer: nn.Module) -> bool:
 
 
 def layer_kind(layer: nn.Module) -> str | None:
-    """The kind of a layer in a recipe; None for modules that own no weight to multiply by.
+    """The kind of a layer in a recipe; None for modules without a weight of their own to multiply by.
 
     A module of a program is a layer if it has no children and owns a parameter of two dimensions or more.
     """
@@ -65,15 +65,15 @@ def has_functions(layer: nn.Module) -> bool:
 
 
 def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> None:
-    """Makes a model multiply as a recipe says, in place: the same objects with the same parameters and hooks.
+    """Makes a model multiply by a recipe, in place: objects, parameters and hooks stay the same.
 
-    Layers of torch.nn become those of `qtorch.linalg`. All other modules that may multiply enter a mode; see
+    Layers of torch.nn become layers of `qtorch.linalg`. All other modules that may multiply enter a mode; see
     `qtorch.recipes.modes`.
 
     Args:
         model: any module.
         recipe: the products.
-        functions: False leaves all but layers of torch.nn as they are.
+        functions: False changes only layers of torch.nn.
 
     Raises:
         ValueError: if a layer is lowered already or has no weight yet, or no entry or pattern matches; the model is

@@ -1,7 +1,7 @@
 """Functions of tensors with the same bits in NumPy and JAX, gradients too; see `qcore.reproducible`.
 
-Eager programs have second and higher derivatives, whose bits are not defined: products of the same formats for those
-of products, and torch's derivatives of float64 functions for all others.
+Eager programs have second and higher derivatives, whose bits are not defined: derivatives of products are products of
+the same formats, and all other derivatives are torch's derivatives of float64 functions.
 """
 
 from qcore import reproducible as laws

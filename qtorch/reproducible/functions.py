@@ -32,7 +32,7 @@ from qtorch.reproducible.operations import Names, UnroundedNames
 def _run(
     law: Differentiable, planned: bool, kind: str, tensors: tuple[Any, ...], options: tuple[tuple[str, Any], ...]
 ) -> Any:
-    """The result, and of kind "forward" what is saved."""
+    """The result; for the kind "forward" also the saved arrays."""
     plan = plan_for(law, kind, tensors, options) if planned else None
     if plan is not None:
         return plan.run(tensors)
@@ -41,7 +41,7 @@ def _run(
 
 
 def _gradients(law: Differentiable, fused: bool, ctx: Any, saved: Any, *gradients: Any) -> tuple[Any, ...]:
-    """None for arrays that are no tensors, and the gradients of all tensors, or of those that need one."""
+    """The gradients of all tensors, or only of tensors that need one; None for other arguments."""
     tensors = *saved, *gradients
     plain = fused and not torch.compiler.is_dynamo_compiling() and are_plain_tensors(tensors)
     if plain and OBSERVER.get() is None:  # a plan tells an observer nothing
@@ -109,7 +109,7 @@ def differentiable(law: Differentiable, recorded: Callable[..., tuple[Any, ...]]
     Args:
         law: the law.
         recorded: (arrays, which of them need gradients, gradient, **options) -> the gradients, by functions that
-            autograd knows; None to have torch differentiate `law.smooth_gradients`.
+            autograd records; with None torch differentiates `law.smooth_gradients`.
     """
 
     fused = law.fusible
@@ -198,7 +198,7 @@ def _recorded_product(
     form: str,
     products: tuple[str, str, str],
 ) -> tuple[Any, ...]:
-    """The gradients of `PRODUCT` by two products and a sum, each a function that autograd knows."""
+    """The gradients of `PRODUCT` by two products and a sum, each a function that autograd records."""
     a, b, _ = arrays
     call, of_y = Call(form, products, a.shape, b.shape, shape), FUNCTIONS.settle(gradient)
     of_a = gradient_product(of_y, b, GRAD_A, call) if needed[0] else None

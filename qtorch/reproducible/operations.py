@@ -63,9 +63,9 @@ class Names(operations.Names, namespace.Names):
 
     @classmethod
     def settled(cls, x: torch.Tensor) -> torch.Tensor:
-        """As a product with 0 or 1: fewer operations, and Inductor follows an expression to two uses, not three.
+        """`settled` by a product with 0 or 1: fewer operations, and Inductor inlines an expression into two uses.
 
-        It is exact, so that it may be contracted with a sum; and nothing is contracted across it.
+        The product is exact, so it may be contracted with a sum; and nothing is contracted across it.
         """
         return x * (abs(x) > SMALLEST)
 
@@ -98,7 +98,7 @@ class UnroundedNames(operations.Unrounded, Names):
 
 
 def tensor_sums(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) -> torch.Tensor:
-    """See `qcore.reproducible.operations.tree_sums`; of plain tensors by a kernel where there is one."""
+    """`qcore.reproducible.operations.tree_sums`; for plain tensors by a kernel, if it can be compiled."""
     served = a.is_cpu and (b is None or b.is_cpu) and axes and a.numel() and a.dim() <= products.MOST_AXES
     kernel = products.tree_sums() if served else None
     if kernel is None:
@@ -115,7 +115,7 @@ def _shape(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) -> torc
 
 
 def _batched(info: Any, in_dims: tuple[Any, ...], a: Any, b: Any, axes: Sequence[int]) -> tuple[torch.Tensor, int]:
-    """Under vmap the batch becomes the first axis, along which nothing is summed."""
+    """The rule for vmap: the batch becomes the first axis, which is not summed."""
     pairs = zip((a, b), in_dims[:2], strict=True)
     a, b = (x if x is None else x.expand(info.batch_size, *x.shape) if n is None else x.movedim(n, 0) for x, n in pairs)
     return torch.ops.qtorch.sums(a, b, [axis + 1 for axis in axes]), 0

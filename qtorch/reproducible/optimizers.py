@@ -33,13 +33,13 @@ class _Optimizer(torch.optim.Optimizer):
     buffers: tuple[str, ...] = ()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads what `state_dict` of an optimizer of this kind, or of torch's, returned.
+        """Loads a `state_dict` of an optimizer of this kind, or of torch's optimizer of the same name.
 
         Args:
-            state_dict: "state" by the numbers of parameters, and "param_groups" of as many parameters as there are.
+            state_dict: "state" by the numbers of parameters, and "param_groups" for the same number of parameters.
 
         Raises:
-            TypeError, ValueError: if an entry is not that of such an optimizer; nothing is loaded then.
+            TypeError, ValueError: if an entry does not belong to such an optimizer; nothing is loaded then.
         """
         check_type("state_dict", state_dict, dict, "a dict")
         for name, kind in (("state", dict), ("param_groups", list)):
@@ -151,10 +151,10 @@ def _apply(
 
     Args:
         law: (parameter, gradient, *state, *common) -> the parameter and its state.
-        check: takes the law's arrays, and raises an error if they are not what the law takes.
-        options: the law's.
-        groups: of each parameter: itself, its gradient and its state.
-        common: what all have in common.
+        check: a function of the law's arrays that raises an error for wrong ones.
+        options: the law's options.
+        groups: for each parameter: itself, its gradient and its state.
+        common: further arguments, which all parameters share.
     """
     # A kernel takes float32 alone, and results that fit where they are written: it needs no check.
     if replace(law, groups, common, (0, *range(2, len(groups[0]))), options):
@@ -322,8 +322,8 @@ def clip_grad_norm_(parameters: Iterable[torch.Tensor], max_norm: float) -> torc
     """Clips the gradients of parameters in place, by `qtorch.reproducible.clip_by_norm`.
 
     Args:
-        parameters: tensors; those without a gradient do not count.
-        max_norm: the largest norm that changes nothing, above 0.
+        parameters: tensors; tensors without a gradient are skipped.
+        max_norm: the largest norm of gradients that stay as they are, above 0.
 
     Returns:
         The gradients' common norm before: a float32 tensor without dimensions.

@@ -1,4 +1,4 @@
-"""Steps in C: loops over arrays of one shape, with what is computed of each element, and sums."""
+"""Steps in C: loops over the elements of arrays with one shape, and sums."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ OUTER = 3  # dimensions outside the innermost one, as in `loops.c`
 
 
 def loop_for(results: Sequence[Node], is_memory: Container[str]) -> Native:
-    """The loop that makes nodes of one shape; it reads its sizes, and the strides of all arrays.
+    """The loop that computes nodes of one shape; its sizes and the strides of all arrays are arguments.
 
     Args:
-        results: what it computes.
+        results: the nodes that it computes.
         is_memory: the names of nodes that are in memory already.
 
     Raises:

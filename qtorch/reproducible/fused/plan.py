@@ -1,4 +1,4 @@
-"""A law of tensors of given shapes as a list of steps: programs in C, and what torch computes itself between them."""
+"""A law of tensors of given shapes as a list of steps: programs in C, and torch's own operations between them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Call(NamedTuple):
 
 
 class Plan:
-    """What computes a recording's results from its arguments.
+    """The steps that compute a recording's results from its arguments.
 
     Args:
-        arguments: one for each tensor; None where there is none.
+        arguments: the node of each tensor, or None.
         results: nodes, in tuples, or None.
         apart: True if no loop makes parts of several results.
 
@@ -87,9 +87,9 @@ class Plan:
             step(slots)
 
     def may_replace(self, places: Sequence[int]) -> bool:
-        """True if each result may lie where an argument lies, whose place is given.
+        """True if each result may overwrite the argument whose place is given.
 
-        So it is if it has the argument's shape, and the step that makes it is the last one that reads the argument.
+        It may if it has the argument's shape, and no step after the one that writes it reads the argument.
         """
         arguments, results = self._outside
         for result, place in zip(results, places, strict=True):
@@ -120,7 +120,7 @@ class Plan:
         return self._places[name]
 
     def _tensor(self, name: str) -> int:
-        """The slot of a node's tensor; a view is made of what it views."""
+        """The slot of a node's tensor; a view is made from the node that it shows."""
         if name not in self._places:
             base = self._places[self._memory[name]]
             self._steps.append(_call(self._views[name], [base], self._new(name)))
@@ -147,10 +147,10 @@ class _List:
     """The steps that make nodes from arguments, in order.
 
     Attributes:
-        steps: in order.
-        memory: the node whose memory each node in memory has: itself, or what it views.
+        steps: the steps in order.
+        memory: for each node in memory the node with this memory: itself, or the node that it shows.
         views: the step of each view.
-        constants: what follows from no argument.
+        constants: the nodes that do not depend on arguments.
     """
 
     def __init__(self, arguments: Sequence[Node | None], groups: Iterable[list[Node]]) -> None:
@@ -165,7 +165,7 @@ class _List:
             self._place(wanted)
 
     def _note(self, node: Node) -> None:
-        """Appends what makes a node that has a step, after its operands."""
+        """Appends the step of a node, after the steps of its operands."""
         operands = [one for one in node.operands if isinstance(one, Node)]
         self._place(operands)
         names = [one.name for one in operands]
@@ -183,7 +183,7 @@ class _List:
             self.steps.append(Call(node.step, names, [node]))
 
     def _multiply(self, node: Node, names: Sequence[str], operands: Sequence[Node]) -> None:
-        """Appends the steps of a product; one step of torch's where C has no such product."""
+        """Appends the steps of a product: steps of C, or one step of torch without a kernel."""
         try:
             made = product_steps(node.step, [one.shape for one in operands], names, node)
         except NoKernelError:
@@ -192,7 +192,7 @@ class _List:
         self.memory |= {array.name: array.name for one in made for array in one.makes}
 
     def _place(self, nodes: Iterable[Node]) -> None:
-        """Appends what computes nodes that are not in memory yet: a loop for each shape."""
+        """Appends the steps of nodes that are not in memory yet: a loop for each shape."""
         missing = {node.name: node for node in nodes if node.name not in self.memory}
         shapes = sorted(missing.values(), key=lambda node: node.shape)
         for _, group in groupby(shapes, key=lambda node: node.shape):
@@ -201,7 +201,7 @@ class _List:
             self.memory |= {node.name: node.name for node in results}
 
     def parts(self) -> Iterator[list[Native | Call]]:
-        """The steps; those of C that follow one another are a part, those of torch one each."""
+        """The steps in parts: neighbouring steps of C are one part, each step of torch is a part of its own."""
         for _, part in groupby(self.steps, lambda one: one.makes[0].name if isinstance(one, Call) else ""):
             yield list(part)
 
@@ -232,7 +232,7 @@ def _leaves(results: Any) -> list[Node]:
 
 
 class Backward(NamedTuple):
-    """The gradients of a law: how many of the tensors were saved, and which gradients are wanted."""
+    """The gradients of a law: the number of saved tensors, and the gradients that are needed."""
 
     saved: int
     wanted: tuple[bool, ...]
@@ -241,14 +241,13 @@ class Backward(NamedTuple):
 def plan_for(
     law: Differentiable, kind: str | Backward, tensors: Sequence[torch.Tensor | None], options: tuple[Any, ...]
 ) -> Plan | None:
-    """What computes a law; None where tensors are no memory of the processor, or there is no kernel.
+    """The plan of a law; None if tensors are not in the memory of the CPU, or there is no kernel.
 
     Args:
         law: the law.
-        kind: "result", "each" for results that have nothing in common, "forward" for the result and what is saved, or
-            what gradients need.
-        tensors: arguments, or what was saved and the gradients of all results; all are plain (`are_plain_tensors`).
-        options: the law's, as pairs.
+        kind: "result"; "each" for independent results; "forward" for the result and the saved arrays; or `Backward`.
+        tensors: arguments, or the saved arrays and the gradients of all results; all are plain (`are_plain_tensors`).
+        options: the law's options, as pairs.
     """
     kinds = []
     for x in tensors:
@@ -282,14 +281,14 @@ def replace(
 ) -> bool:
     """Runs law(*group, *common, **options) for each group, and writes the results over some of its tensors.
 
-    Returns False, and writes nothing, if there is no kernel for that.
+    Returns False, and writes nothing, if there is no kernel for it.
 
     Args:
-        law: without gradients; its results are as many as `places`, or None.
-        groups: of tensors.
-        common: what all have in common.
-        places: in a group, of the tensors that the results replace.
-        options: the law's.
+        law: a law without gradients, whose results are one for each of `places`; further results are None.
+        groups: the groups of tensors.
+        common: further arguments, which all groups share.
+        places: the indices in a group of the tensors that the results replace.
+        options: the law's options.
     """
     if torch.compiler.is_dynamo_compiling():
         return False
@@ -315,7 +314,7 @@ def replace(
 
 @cache
 def _of_groups(law: Differentiable, count: int, size: int) -> Differentiable:
-    """The law of so many groups of a size, followed by what they have in common."""
+    """The law of `count` groups of a size, followed by the arguments that they share."""
 
     def function(xp: Any, *arrays: Any, **options: Any) -> tuple[Any, ...]:
         groups = [arrays[begin : begin + size] for begin in range(0, count * size, size)]

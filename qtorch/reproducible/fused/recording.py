@@ -1,4 +1,4 @@
-"""The namespace with which a law's own Python notes what it does to arrays, instead of doing it."""
+"""The array namespace that records a law's operations instead of computing them."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class Node(Value):
     """An array of a recording.
 
     Attributes:
-        text: C for an element, with `{}` for those of operands; "" where it is memory: an argument, or made by a step.
-        shape: of the array.
-        step: a function of the operands' tensors that makes it; None where `text` does, and of an argument.
+        text: C for an element, with `{}` for elements of operands; "" for arguments and for results of a step.
+        shape: the shape of the array.
+        step: a function of the operands' tensors that returns the array; None for arguments, and for nodes with a text.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ def _of_float64(function: Callable[..., torch.Tensor]) -> Any:
 
 
 class Names(operations.Names):
-    """`qcore.reproducible.operations.Names` for nodes; what it lacks no law that is recorded uses."""
+    """`qcore.reproducible.operations.Names` for nodes, with the operations of all laws that are recorded."""
 
     exp = _of_float64(torch.exp)
     log = _of_float64(torch.log)

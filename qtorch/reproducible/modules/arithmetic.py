@@ -113,7 +113,7 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
 
 @defines(torch.addmm, Tensor.addmm)
 def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """With a bias of one axis it is `linear`."""
+    """addmm: `linear` if the bias has one axis."""
     refuse(beta=beta != 1, alpha=alpha != 1)
     if bias.ndim == 1 and len(bias) == b.shape[-1]:
         return FUNCTIONS.linear(a, b.t(), bias)

@@ -30,7 +30,7 @@ _SWITCHED: dict[type[nn.Module], type[nn.Module]] = {
     **dict.fromkeys((nn.Conv2d, linalg.Conv2d, layers.Conv2d), layers.Conv2d),
     **dict.fromkeys((nn.Conv3d, linalg.Conv3d, layers.Conv3d), layers.Conv3d),
 }
-# Layers whose functions have rows in the registry, or which have none.
+# Layers whose functions have rows in the registry, and layers without functions.
 _KNOWN = {
     *(nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict, nn.Identity, nn.Embedding),
     *(nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.UpsamplingNearest2d),
@@ -49,18 +49,18 @@ _KNOWN = {
 def convert(model: Model, recipe: Recipe | None = None) -> Model:
     """Makes a model compute with the functions of `qtorch.reproducible`, in place: same object, parameters and names.
 
-    Layers of torch.nn and torch's functions between them are replaced by those with defined bits. While the model
-    runs, a function that has none raises. The loss and the optimizer are the caller's: `qtorch.reproducible` has some.
-    Under `torch.compile` the converted model is what is compiled.
+    Layers of torch.nn and torch's functions between them are replaced by functions with defined bits. While the model
+    runs, a function without defined bits raises. The caller chooses loss and optimizer; `qtorch.reproducible` has some.
+    With `torch.compile`, compile the converted model.
 
     Args:
-        model: any module; its own code and that of its layers may be anything that calls torch's functions.
-        recipe: the products of its linear layers and convolutions, as for `qtorch.recipes.lower`; those that it
-            leaves wide, or all without it, have float32 operands and the sequential float64 sum, as those of attention
-            modules always have. A model that `lower` made keeps its products.
+        model: any module; its own code and the code of its layers may call any function of torch.
+        recipe: the products of its linear layers and convolutions, as for `qtorch.recipes.lower`. Products that it
+            leaves wide, or all without a recipe, have float32 operands and the sequential float64 sum; products of
+            attention modules always have these. A model that `lower` made keeps its products.
 
     Returns:
-        The same model. Where products or dropout are random, `set_key` must set their keys before each step.
+        The same model. If products or dropout are random, `set_key` must set their keys before each step.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -147,16 +147,16 @@ def initialize(model: nn.Module, key: int | tuple[int, int]) -> None:
     """Gives all parameters and statistics their first numbers: the same as in JAX, by `qcore.random.initial_state`.
 
     Args:
-        model: of linear layers, convolutions, norms, embeddings, PReLU and attention, switched by `convert` or not; it
-            is changed in place.
+        model: a model of linear layers, convolutions, norms, embeddings, PReLU and attention, converted by `convert` or
+            not; it is changed in place.
         key: an int from 0 to 2^64 - 1, or two 32-bit words.
 
     Returns:
-        Nothing; the model is changed in place.
+        None; the model is changed in place.
 
     Raises:
-        TypeError, ValueError: if model is no module, key is none, or the model has another layer of torch.nn with
-            parameters, or another parameter; it is unchanged then.
+        TypeError, ValueError: if model is not a module, key is not a key, or the model has another layer of torch.nn
+            with parameters, or another parameter; it is unchanged then.
 
     Example:
         >>> model = nn.Linear(2, 1)
@@ -178,7 +178,7 @@ def initialize(model: nn.Module, key: int | tuple[int, int]) -> None:
 
 
 def _check_known(name: str, layer: nn.Module) -> None:
-    """A layer of torch.nn is known, or has no parameters; what others have, their names say."""
+    """Raises for a layer of torch.nn with parameters that is not in the table; other modules' parameters go by name."""
     of_torch = type(layer).__module__.startswith("torch.nn.modules")
     if of_torch and not isinstance(layer, _INITIALIZED) and next(layer.parameters(recurse=False), None) is not None:
         where = f"layer '{name}'" if name else "the model itself"

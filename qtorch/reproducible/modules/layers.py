@@ -1,4 +1,4 @@
-"""Layers that a converted model has in the place of torch's: those with products, dropout and attention."""
+"""Layers that replace torch's layers in a converted model: layers with products, dropout and attention."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def add_key(layer: nn.Module) -> None:
 
 
 def set_key(model: nn.Module, key: int | tuple[int, int]) -> None:
-    """Gives each layer that is stochastic the key of this step: `fold_in(key, crc32(its dotted name))`.
+    """Sets the key of this step in each stochastic layer: `fold_in(key, crc32(its dotted name))`.
 
     Args:
-        model: what `convert` made.
-        key: an int from 0 to 2^64 - 1, or two 32-bit words; another one for each step, say `fold_in(seed, step)`.
+        model: a model that `convert` has converted.
+        key: an int from 0 to 2^64 - 1, or two 32-bit words; a new one for each step, such as `fold_in(seed, step)`.
 
     Returns:
-        Nothing; the buffers `key` of these layers are changed in place.
+        None; the buffers `key` of these layers are changed in place.
 
     Raises:
-        TypeError, ValueError: if model is no module, or key is none.
+        TypeError, ValueError: if model is not a module, or key is not a key.
 
     Example:
         >>> model = nn.Sequential(Dropout(0.5))
@@ -136,7 +136,7 @@ class Dropout(nn.Dropout):
 class MultiheadAttention(nn.MultiheadAttention):
     """`nn.MultiheadAttention`: `linear`, `scaled_dot_product_attention` by heads, and `linear`.
 
-    Where query, key and value are one tensor, one product projects it to all three. Masks are those of torch, of bools.
+    If query, key and value are one tensor, one product projects it to all three. Masks are torch's masks of bools.
     """
 
     def forward(  # type: ignore[override]
@@ -150,7 +150,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The output, and the weights if they are asked for; is_causal masks keys after the query's position."""
+        """The output, and with need_weights the weights; is_causal masks keys after the query's position."""
         turned = query.ndim == 3 and not self.batch_first
         with paused():
             q, k, v = self._projected((query, key, value), turned)
@@ -179,7 +179,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
 
 def _counting(attn_mask: Any, padding: Any, heads: int, is_causal: bool, q: torch.Tensor, k: torch.Tensor) -> Any:
-    """The mask of the keys that count, from torch's masks of those that do not; None if all count."""
+    """The mask of keys that count, from torch's masks of keys that do not count; None if all count."""
     for name, mask in (("attn_mask", attn_mask), ("key_padding_mask", padding)):
         if mask is not None and mask.dtype is not torch.bool:
             raise TypeError(f"{name} has dtype {mask.dtype}; allowed is torch.bool")

@@ -1,4 +1,4 @@
-"""Rows of the registry: what moves numbers, compares them, and chooses among them."""
+"""Rows of the registry: functions that move numbers, compare them, and choose among them."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def _sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | 
 
 @defines(torch.topk, Tensor.topk)
 def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Found:
-    """The first k of the sorted numbers; of equal ones those with the lower index."""
+    """The first k of the sorted numbers; of equal numbers the lower index comes first."""
     return _chosen(x, _argsort(x, dim, largest).narrow(dim, 0, k), dim, True)
 
 
@@ -329,7 +329,7 @@ def _float(x: Tensor, memory_format: Any = torch.preserve_format) -> Tensor:
 
 @defines(torch.arange)
 def _arange(*arguments: Any, **options: Any) -> Tensor:
-    """Integers as floating numbers; a step that is none would be rounded."""
+    """Integers as floating numbers; a step that is not an integer would be rounded."""
     given = [one for one in (*arguments, *options.values()) if isinstance(one, float)]
     refuse(step=any(one != int(one) for one in given))
     return torch.arange(*arguments, **options)

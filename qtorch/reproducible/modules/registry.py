@@ -2,12 +2,12 @@
 
 A function has one row, in one of these tables:
 
-- `DEFINED`: what computes it instead, with the same arguments. The decorator `defines` makes a row.
-- `EXACT`: it moves numbers, or asks about them, and so do its gradients. It stays.
-- `MAKERS`: it makes floating numbers of none. It stays.
-- `RANDOM`: it draws from torch's generator, and is refused.
+- `DEFINED`: its replacement, with the same arguments. The decorator `defines` makes a row.
+- `EXACT`: it moves numbers, or returns facts about them, and so do its gradients. It stays.
+- `MAKERS`: it returns floating numbers without floating arguments. It stays.
+- `RANDOM`: it draws from torch's generator, and raises.
 
-All others stay where neither arguments nor results are floating numbers, and are refused elsewhere.
+All other functions stay if neither arguments nor results are floating numbers, and raise otherwise.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def named(names: str, *rooms: Any) -> set[Any]:
 
 
 def row(computes: Callable[..., Any], *functions: Any) -> None:
-    """Says that a function computes what some of torch's do, with the same arguments."""
+    """Registers a function as the replacement of some of torch's functions, with the same arguments."""
     DEFINED.update(dict.fromkeys(functions, computes))
     METHODS.update(dict.fromkeys(python_methods(functions), computes))
 
@@ -52,7 +52,7 @@ def defines(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 
 def refuse(**given: bool) -> None:
-    """Refuses options that have no law."""
+    """Raises for options without a law."""
     wrong = [name for name, is_given in given.items() if is_given]
     if wrong:
         raise ValueError(f"{', '.join(wrong)} has no defined bits here; allowed is the default")
@@ -64,7 +64,7 @@ def placed(inplace: bool, function: Callable[..., Tensor], x: Tensor, *arguments
 
 
 def in_place(function: Callable[..., Tensor], *functions: Any) -> None:
-    """Says that some of torch's functions put into their first argument what a function computes."""
+    """Registers functions of torch that write the result of a function into their first argument."""
 
     def replace(x: Tensor, *arguments: Any, **options: Any) -> Tensor:
         y = function(x.clone(), *arguments, **options)
@@ -86,7 +86,7 @@ def has_floats(arguments: Iterable[Any]) -> bool:
 
 
 def float32(x: Any) -> Any:
-    """A tensor of integers or bools as float32; all else as it is."""
+    """A tensor of integers or bools as float32; other arguments unchanged."""
     return x if not isinstance(x, Tensor) or x.is_floating_point() else x.to(torch.float32)
 
 
