@@ -63,8 +63,8 @@ def lower(
     Delayed scales (`BlockScaled(history=)`) are state: such a layer has its quantizer as the child `rounding`, also in
     checkpoints. They advance only in training, and only in layers whose output needs a gradient.
 
-    Results inside of a layer are not rounded: "linear" does not touch the linear layers inside of an
-    `nn.MultiheadAttention`, whose group is "attention".
+    Results inside of a layer are not rounded: "linear" does not touch the linear layers of `nn.MultiheadAttention`; its
+    group is "attention".
 
     Args:
         model: any module; it may itself be a layer.
