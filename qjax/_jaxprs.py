@@ -1,9 +1,9 @@
-"""Programs of JAX (jaxprs), walked equation by equation: the one interpreter for all that reads or changes programs.
+"""Programs of JAX (jaxprs), walked equation by equation: the one interpreter for modules that read or change programs.
 
 `take_arrays` finds the arrays that a program is traced for. `walk` gives each variable a value of any kind: an array,
-a fact about it, or both; `evaluate` does so in the name scopes of the equations. For an equation that holds programs,
-such as a loop, `inner_programs` says which values enter them, and `rebuild` makes the same loop, branch or call around
-other programs.
+a fact about it, or both; `evaluate` does it in the name scopes of the equations. For an equation that contains
+programs, such as a loop, `inner_programs` returns the values that enter them, and `rebuild` makes the same loop, branch
+or call around other programs.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ class Program(NamedTuple):
 
 
 def inner_programs(equation: Any, values: Sequence[Any], carried: Any = None) -> list[Program] | None:
-    """The programs that an equation runs; None for equations that hold none, and for kinds that are not known.
+    """The programs that an equation runs; None for equations without programs, and for unknown kinds.
 
     Args:
         equation: the equation.
-        values: those of its operands.
+        values: the values of its operands.
         carried: the value of a loop's state, which differs from the operand after the first iteration.
     """
     params, name = equation.params, equation.primitive.name
@@ -162,16 +162,16 @@ def scan_parts(equation: Any) -> tuple[int, int]:
 def rebuild(
     equation: Any, operands: Sequence[Any], run: Run, carried: Any = None, sliced: Any = None
 ) -> tuple[Sequence[Any], Any, Any]:
-    """Computes a loop, branch or call with other programs inside, which may pass on more than their results.
+    """Computes a loop, branch or call with other programs inside, which may have further results.
 
     Args:
-        equation: one of a kind in `REBUILT`.
-        operands: the equation's.
+        equation: an equation of a kind in `REBUILT`.
+        operands: the equation's operands.
         run: run(which, operands, carried, sliced) computes the program with that index among `inner_programs`. It
             returns the program's results, the next `carried`, and `made`, a pytree. Only the results of a while_loop's
             condition count, and `made` in a while_loop is dropped.
         carried: a pytree that runs through all programs, as the state of a loop does.
-        sliced: a pytree of arrays, of which each iteration of a scan takes one slice.
+        sliced: a pytree of arrays; each iteration of a scan takes one slice of each.
 
     Returns:
         The results; `carried` after the last program; and `made`, which a scan stacks.

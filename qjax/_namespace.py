@@ -1,4 +1,4 @@
-"""The array namespace of JAX: `qcore.namespace.Names` for JAX arrays, traced ones included."""
+"""The array namespace of JAX: `qcore.namespace.Names` for JAX arrays, also traced ones."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _keep = jax.lax.optimization_barrier  # XLA makes one of two reductions after ea
 
 
 class Names(namespace.Names):
-    """`qcore.namespace.Names` for JAX arrays, traced ones included.
+    """`qcore.namespace.Names` for JAX arrays, also traced ones.
 
-    XLA contracts products with sums, multiplies by reciprocals instead of dividing, and drops additions of 0. The names
-    below that it would change are written so that it cannot.
+    XLA contracts products with sums, multiplies by reciprocals instead of dividing, and drops additions of 0. The
+    functions below are written so that XLA cannot change their results.
     """
 
     where = staticmethod(jnp.where)
@@ -76,7 +76,7 @@ class Names(namespace.Names):
 
     @staticmethod
     def rint(x: jax.Array) -> jax.Array:
-        """Zeros have no sign: XLA leaves out the addition of a zero point of 0, which would take it from -0.0."""
+        """rint without -0.0: XLA leaves out the addition of a zero point of 0, which would make +0.0 of it."""
         return Names.unsigned(jnp.rint(x))
 
     @staticmethod
@@ -86,9 +86,9 @@ class Names(namespace.Names):
 
     @staticmethod
     def rounded(product: jax.Array) -> jax.Array:
-        """A choice stands between the product and an addition: twice the product, where that is the product too.
+        """The product, behind a choice that keeps XLA from contracting it: twice the product, if it equals the product.
 
-        LLVM removes a choice by NaN where both factors are known, say converted integers and a constant scale.
+        LLVM removes a choice by NaN if both factors are known, such as converted integers and a constant scale.
         """
         largest = jnp.finfo(product.dtype).max
         return jnp.where(jnp.abs(product) <= largest, product, product + product)

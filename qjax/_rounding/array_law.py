@@ -9,8 +9,8 @@ from qcore.law.carrier import Carrier
 
 
 def materialize(x: jax.Array) -> jax.Array:
-    """The same integers, computed once: where many elements read one, XLA computes all but divisions for each again."""
-    one = jnp.minimum(jnp.maximum(x, 1), 1)  # which XLA does not see
+    """The same integers, computed once. XLA computes all but divisions again for each element that reads them."""
+    one = jnp.minimum(jnp.maximum(x, 1), 1)  # 1 for every x, but XLA cannot simplify it
     return jax.lax.div(x, one)
 
 
@@ -23,6 +23,7 @@ def arange(size: int) -> jax.Array:
 
 
 def to_lanes(x: jax.Array, carrier: Carrier) -> jax.Array:
+    """The lanes of numbers; 16-bit numbers become the upper end of a lane of 32 bits."""
     if carrier.padding == 0:
         return x.view(f"int{carrier.lane_bits}")
     return x.view(jnp.int16).astype(jnp.int32) << carrier.padding

@@ -80,7 +80,7 @@ def encode(
         x, number, rounding, key, random_bits, start, overflow: as for `quantize`.
 
     Returns:
-        What `qcore.encode` returns, as JAX arrays: unsigned integers of x's shape, and the scales of blocks with them.
+        The results of `qcore.encode` as JAX arrays: unsigned integers of x's shape, with the scales of blocks.
 
     Raises:
         TypeError, ValueError: as `quantize` does, and if the format has no codes.
@@ -93,13 +93,13 @@ def encode(
 
 
 def decode(codes: ArrayLike, number: Number | str, dtype: Any = jnp.float32, *, scales: Any = None) -> jax.Array:
-    """The numbers that integer codes stand for, exactly; see `qcore.decode`.
+    """The exact numbers of integer codes; see `qcore.decode`.
 
     Args:
         codes: array of integers.
         number: the format, or its text.
-        dtype: of the result: float32, float16, bfloat16 or, where x64 is enabled, float64.
-        scales: the blocks' scales as `encode` returns them, of a format that has them.
+        dtype: the dtype of the result: float32, float16, bfloat16 or, where x64 is enabled, float64.
+        scales: the scales of a block format, as `encode` returns them; None for other formats.
 
     Returns:
         An array of codes' shape.
@@ -158,7 +158,7 @@ def _lanes_of(carrier: Carrier, constants: Any) -> tuple[Any, ...]:
 
 
 class _Plan(NamedTuple):
-    """The program and constants of a format, a mode and a dtype, and the sizes of blocks in so many dimensions."""
+    """The program and constants of a format, a mode and a dtype, and the sizes of blocks for a number of dimensions."""
 
     program: Program
     sizes: Sizes
@@ -197,7 +197,7 @@ def _apply(
     arguments = number, rounding, x.dtype.name, overflow, coded, x.ndim
     try:
         program, sizes, constants, scope = _plan_for(*arguments)
-    except TypeError:  # as an argument has no hash, which is refused in other words
+    except TypeError:  # an argument has no hash: `_make_plan` raises an error that names the argument
         program, sizes, constants, scope = _make_plan(*arguments)
     noise = _make_noise(program.mode, key, random_bits, start)
     if x.size > 0:
@@ -236,7 +236,7 @@ def quantize_rows(rows: jax.Array, number: Number, mode: Rounding, keys: jax.Arr
 
 
 def same_bits(x: jax.Array, y: jax.Array) -> jax.Array:
-    """True where two arrays of one dtype have the same bits; unlike ==, -0.0 is not 0.0, and a NaN is itself."""
+    """True where two arrays of one dtype have the same bits: -0.0 differs from 0.0, and a NaN equals itself."""
     integers = f"int{8 * x.dtype.itemsize}"
     return x.view(integers) == y.view(integers)
 
@@ -288,8 +288,8 @@ _encode = jax.jit(_law, static_argnums=(0, 1))
 def _over_blocks(function: Callable[..., Any], x: jax.Array, sizes: Sizes | None, scaled: bool = False) -> Any:
     """A function of arrays like x with blocks of these sizes, where axes of x may be sharded explicitly.
 
-    Where shards cut blocks, the compiler chooses the shardings inside. The result is sharded like x; of a `scaled`
-    function it is a pair, and the second part is the same everywhere.
+    If shards cut blocks, the compiler chooses the shardings inside. The result is sharded like x. A `scaled` function
+    returns a pair, whose second part is replicated.
     """
     sharding = jax.typeof(x).sharding
     if not sizes or AxisType.Explicit not in sharding.mesh.axis_types:

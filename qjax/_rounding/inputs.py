@@ -1,4 +1,4 @@
-"""The arrays that users may pass: JAX's, traced ones included, and NumPy's."""
+"""The arrays that users may pass: JAX's, also traced ones, and NumPy's."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ArrayLike = jax.Array | np.ndarray | np.generic
 
 
 def as_array(x: Any, name: str = "x") -> jax.Array:
-    """A JAX array of numbers as it is, or a copy of NumPy's; name is the argument's.
+    """A JAX array of numbers unchanged, or a copy of a NumPy array; name is the argument's.
 
     Raises:
-        TypeError: if x is no array, or its dtype is no carrier, or float64 while x64 is not enabled: JAX would convert
-            it to float32 silently.
+        TypeError: if x is not an array of a carrier's dtype, or is float64 without x64: JAX would convert it to float32
+            silently.
     """
     if not isinstance(x, (jax.Array, np.ndarray, np.generic)):
         raise TypeError(
@@ -31,7 +31,7 @@ def as_array(x: Any, name: str = "x") -> jax.Array:
 
 
 def as_integers(x: Any, name: str) -> jax.Array:
-    """A JAX array of integers as it is, or a copy of NumPy's, of whose 64-bit integers 32 bits stay; or a TypeError."""
+    """A JAX array of integers unchanged, or a copy of NumPy's (64-bit integers keep 32 bits); else a TypeError."""
     return _of_kind(x, name, jnp.integer, "integers")
 
 
@@ -44,7 +44,7 @@ def as_numbers(x: Any, name: str) -> jax.Array:
 
 
 def as_float32(x: Any, name: str) -> jax.Array:
-    """A JAX array of float32 as it is, or a copy of NumPy's; or a TypeError."""
+    """A JAX array of float32 unchanged, or a copy of NumPy's; else a TypeError."""
     return _of_kind(x, name, jnp.float32, "float32")
 
 
@@ -66,7 +66,7 @@ def _of_numpy(x: np.ndarray | np.generic, name: str) -> jax.Array:
                 f'{name} has dtype float64; allowed only after jax.config.update("jax_enable_x64", True), or as float32'
             )
         x = x.astype(f"{x.dtype.kind}4")
-    return jnp.asarray(np.array(x))  # a copy: even after jnp.array, XLA may read x when the user has changed it
+    return jnp.asarray(np.array(x))  # a copy: even after jnp.array, XLA may read x later, when the user has changed it
 
 
 def varying(x: Any) -> frozenset[str]:

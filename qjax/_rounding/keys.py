@@ -35,7 +35,7 @@ def key_words(key: Any) -> Any:
 
 def _seed_words(key: Any) -> np.ndarray:
     words = np.array([as_lane(word) for word in check_seed(key)], np.int32)
-    words.flags.writeable = False  # as others may get them too
+    words.flags.writeable = False  # the cache returns the same array to later calls
     return words
 
 

@@ -14,7 +14,7 @@ def pack(codes: ArrayLike, bits: int) -> jax.Array:
 
     Args:
         codes: array of integers of shape (..., size).
-        bits: how many each has.
+        bits: the width of a code, 1 to 32.
 
     Returns:
         A uint8 array of shape (..., ceil(size * bits / 8)).
@@ -36,8 +36,8 @@ def unpack(packed: ArrayLike, bits: int, size: int) -> jax.Array:
 
     Args:
         packed: uint8 array of shape (..., bytes).
-        bits: how many each code has.
-        size: how many codes there are along the last axis.
+        bits: the width of a code, 1 to 32.
+        size: the number of codes along the last axis.
 
     Returns:
         An array of shape (..., size) of the smallest unsigned integers that hold the codes.

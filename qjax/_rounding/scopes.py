@@ -1,6 +1,6 @@
 """Name scopes that mark the roundings of a traced program; `qjax.insight.watch` reads them.
 
-They cost nothing where a compiled program runs. The scopes around a rounding are read from the outside:
+They cost nothing when a compiled program runs. The scopes around a rounding are read from the outside:
 
     encoder.linear1 / qjax.gradient / qjax.round:e5m2       the site's path, its kind (and role), the format
 """
@@ -16,7 +16,7 @@ PREFIX = "qjax."
 ROUND = "qjax.round:"
 PRODUCT = "qjax_product"  # the name of a primitive
 LAW = "qjax.law"  # a function of `qjax.reproducible`
-UNWATCHED = "qjax.unwatched"  # roundings that are no sites, or whose sites are marked
+UNWATCHED = "qjax.unwatched"  # roundings that are not sites, or whose sites are marked
 ROUNDING, MARK = "_straight_through", "_marked"  # the names of jitted functions
 
 

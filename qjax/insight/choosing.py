@@ -27,14 +27,15 @@ def cross_entropy(logits: Any, targets: Any) -> jax.Array:
 
     Args:
         logits: array of shape (..., classes), of any float dtype.
-        targets: int array of the shape without the last axis, of numbers from 0 to classes - 1; -100 does not count.
+        targets: int array of the shape without the last axis, of classes from 0 to classes - 1; examples with -100 are
+            left out.
 
     Returns:
-        An array of shape () and the logits' dtype, in nats; NaN if no target counts, or one is not a class.
+        An array of shape () and the logits' dtype, in nats; NaN if all are left out, or a target is not a class.
 
     Raises:
         TypeError: if logits is not an array of numbers, or targets are not ints.
-        ValueError: if logits has no dimension, the shape of targets does not fit, or no array holds an int.
+        ValueError: if logits has shape (), the shape of targets does not fit, or an int is too large for an array.
 
     Example:
         >>> round(float(jnp.exp(cross_entropy(jnp.zeros((2, 3, 4)), jnp.ones((2, 3), int)))), 5)
@@ -51,13 +52,13 @@ def sensitivity(
 ) -> tuple[Sensitivity, ...]:
     """Rounds the input and the weight of each layer alone to each format, to nearest, and measures the model.
 
-    The layers are those that a recipe may apply to, see `qjax.recipes.lower`, by their dotted name scopes; those of
-    one name are one site. Put `jax.named_scope` around layers that have none. The model is run operation by
-    operation, not under jit, as each choice of formats is another program.
+    The layers are the same as for recipes, see `qjax.recipes.lower`, by their dotted name scopes; layers with the same
+    name are one site. Put `jax.named_scope` around layers without a name. The model runs operation by operation, not
+    under jit, because each choice of formats is another program.
 
     Args:
         model: a function of inputs, or a module, such as one of flax.nnx in evaluation mode.
-        data: batches, pairs of what the model takes and of targets.
+        data: batches, pairs of the model's input and of targets.
         candidates: formats or their texts.
         loss: the mean loss of the model's outputs and targets.
 
@@ -67,7 +68,7 @@ def sensitivity(
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if the model has no such layers or is lowered, data is empty, or a candidate is unknown, has no
-            codes or stands there twice.
+            codes or is given twice.
 
     Example:
         >>> w = jnp.float32([[0.3, -1.1, 0.7], [2.3, 0.9, -0.2]])
@@ -91,14 +92,14 @@ def choose_formats(
 ) -> Choice:
     """The formats by layer with the least loss found within a budget of bits, by `qcore.insight.choose_formats`.
 
-    The law of the search is stated there; it is deterministic where the model is.
+    That function describes the search, which is deterministic if the model is.
 
     Args:
         model, data, candidates, loss: as for `sensitivity`.
-        budget_bits: what the mean of bits over all weights of the layers may be at most.
+        budget_bits: the largest mean of bits over all weights of the layers.
 
     Returns:
-        The front of bits against loss, and its point within the budget, whose `recipe` is what `lower` takes.
+        The front of bits against loss, and its point within the budget, with the `recipe` for `lower`.
 
     Raises:
         TypeError, ValueError: as for `sensitivity`, if the budget is below the narrowest candidate's bits, or if no

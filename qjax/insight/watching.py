@@ -34,16 +34,16 @@ _digests: ContextVar[bool] = ContextVar("digests", default=False)  # True while 
 def watch(fn: Callable[..., Any], digests: bool = False) -> Callable[..., tuple[Any, Found]]:
     """A function that returns fn's result, with the same bits, and the statistics of all its roundings.
 
-    The sites are: calls of `quantize` and of `quantizer`s, and what `qjax.recipes.lower` rounds, by the dotted name
-    scope; the gradients of these, if fn computes them; operands and accumulators of the products of `qjax.linalg`;
-    gradients, accumulators, weights and states in `qjax.optim.low_precision`, by the parameters' paths. An
-    accumulator's error is its distance from the exact sum, rounded to float32.
+    The sites are: calls of `quantize` and of `quantizer`s, and roundings of `qjax.recipes.lower`, by the dotted name
+    scope; their gradients, if fn computes them; operands and accumulators of the products of `qjax.linalg`; gradients,
+    accumulators, weights and states in `qjax.optim.low_precision`, by the parameters' paths. An accumulator's error is
+    its distance from the exact sum, rounded to float32.
 
     It works under jit and grad, and through jit, checkpoint, cond, while_loop, scan, vmap and shard_map within fn.
-    Statistics of a scan have one entry for each iteration (`Statistics.parts`); those of a while_loop, and of a
-    shard_map's shards, are of all together. Of shards that are copies only one counts, unless check_vma=False hides
+    Statistics of a scan have one entry for each iteration (`Statistics.parts`). A while_loop, and the shards of a
+    shard_map, have one entry for all together. Of shards that are copies only one counts, unless check_vma=False hides
     that they are copies; in digests shards have indices of their own. Gradients of the watched function itself are not
-    seen: watch the function that takes them. Under vmap blocks must be defined from the last axis on.
+    included: watch the function that takes them. Under vmap blocks must be defined from the last axis on.
 
     Args:
         fn: a function of pytrees of arrays.
@@ -55,7 +55,8 @@ def watch(fn: Callable[..., Any], digests: bool = False) -> Callable[..., tuple[
 
     Raises:
         TypeError: if fn is not a function.
-        ValueError: in a call: if fn rounds nothing, or rounds where no statistics can come out: in a Pallas kernel.
+        ValueError: in a call: if fn rounds nothing, or rounds in a Pallas kernel, from which statistics cannot come
+        out.
 
     Example:
         >>> from qjax import quantize
@@ -223,9 +224,9 @@ class Rounded(NamedTuple):
     """The rounding of an equation.
 
     Attributes:
-        site: where.
+        site: the site.
         number: the text of the format.
-        batched: True under vmap, where the array's first axis is that of the examples.
+        batched: True under vmap, where the array's first axis has the examples.
     """
 
     site: Site

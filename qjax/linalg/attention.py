@@ -87,7 +87,7 @@ def scaled_dot_product_attention(
     Args:
         query: float32 array of shape (..., L, E).
         key: float32 array of shape (..., S, E), with query's leading dimensions.
-        value: float32 array of shape (..., S, V), with the same.
+        value: float32 array of shape (..., S, V), with query's leading dimensions.
         attn_mask: bool array that broadcasts to (..., L, S), True where a key counts, or float32 array that is added
             to the scores; or None.
         is_causal: True masks keys after the query's position.

@@ -44,7 +44,7 @@ def call(
         form: the form.
         a, b: the operands.
         operands, accumulator, grad_a, grad_b, names: see `qcore.linalg.product.check_products`.
-        key, scaling: as the user gives them.
+        key, scaling: the user's arguments.
     """
     a, b = (float32_array(x, name) for x, name in zip((a, b), form.names, strict=True))
     form.check(a.shape, b.shape)
@@ -76,7 +76,7 @@ def first_scaling(history: int) -> jax.Array:
     """The state of delayed scales before the first call, see `qcore.linalg.first_scaling`.
 
     Args:
-        history: how many past tensors a scale follows from.
+        history: the number of past tensors in a scale's history.
 
     Returns:
         A float32 array of shape (3, 1 + history).
@@ -151,7 +151,7 @@ def share_scaling(scaling: jax.Array, uses: int) -> tuple[jax.Array, ...]:
 
     Args:
         scaling: the state, float32 of shape (3, 1 + history).
-        uses: how many products use it, at most once each. Those that are not differentiated do not count.
+        uses: the number of products that use it, at most once each; only products that are differentiated count.
 
     Returns:
         The state, `uses` times, for one product each.
@@ -187,7 +187,7 @@ def _share_forward(state: jax.Array, uses: int) -> tuple[Any, Any]:
 
 
 def _share_backward(uses: int, state: jax.Array, found: tuple[jax.Array, ...]) -> tuple[jax.Array]:
-    """Each row of the use with the largest newest magnitude, as the older ones are the same in all uses."""
+    """For each row, the row of the use with the largest newest magnitude; older magnitudes are equal in all uses."""
     rows = jnp.stack(found)
     used = rows[:, :, 0] != 0  # a state that was not used has the derivative 0, and no scale is 0
     newest = jnp.where(used, jax.lax.bitcast_convert_type(rows[:, :, 1], jnp.int32), -1)
@@ -216,7 +216,7 @@ def _add(axis: int, x: jax.Array, bias: jax.Array) -> jax.Array:
 
 
 def _derivative(axis: int, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax.Array, Any]:
-    """The bias's tangent is a product with ones, whose transpose is the product that sums."""
+    """The tangent of the sum. The bias's part is a product with ones, whose transpose is the product that sums."""
     x, bias = primals
     of_x, of_bias = tangents
     y = _add(axis, x, bias)

@@ -77,9 +77,9 @@ def conv2d(
         weight: float32 array of shape (outputs, channels / groups, height, width).
         bias: float32 array of shape (outputs,), or None.
         stride, padding, dilation: an int, or one for each spatial dimension. Padding is zeros on both sides.
-        groups: into how many parts channels and outputs are split.
+        groups: the number of parts into which channels and outputs are split.
         operands, accumulator, key, scaling: as for `matmul`.
-        grad_input, grad_weight: the products of these gradients, as grad_a and grad_b of `matmul`.
+        grad_input, grad_weight: the products of both gradients, as grad_a and grad_b of `matmul`.
 
     Returns:
         A float32 array of shape (batch, outputs, height, width).

@@ -27,23 +27,22 @@ def matmul(
 ) -> jax.Array:
     """The product of two matrices, or of batches of them, with a defined accumulator; see `qcore.linalg.matmul`.
 
-    It has the same bits in all packages, under jit, vmap and any sharding, and needs no x64 flag. The gradients are
-    products of their own: of the gradient of the result and b transposed, and of a transposed and that gradient, where
-    rows of all leading dimensions are summed if b is a matrix. Rounding passes gradients straight through. All
-    arguments but a, b and key are static.
+    It has the same bits in all packages, under jit, vmap and any sharding, and works without x64. The gradients are two
+    products of their own: the gradient of the result times b transposed, and a transposed times the gradient of the
+    result. If b is a matrix, the second sums over the rows of all leading dimensions. Rounding passes gradients
+    straight through. All arguments but a, b and key are static.
 
     Args:
         a: float32 array of shape (..., M, K).
         b: float32 array of shape (K, N), or (..., K, N) with a's leading dimensions.
-        operands: how a and b are rounded first: a pair of formats, their texts, `Operand`s or None.
+        operands: the roundings of a and b: a pair of formats, their texts, `Operand`s or None.
         accumulator: an `Accumulator` or its text; None is the exact sum, rounded once to float32.
         grad_a, grad_b: the products of the gradients of a and b: each a `Product` (or its text), whose first operand is
-            the gradient of the result. None takes the other operand as the forward product rounds it, the gradient as
-            it is, and the same accumulator.
+            the gradient of the result. None takes the other operand as the forward product rounds it, the unrounded
+            gradient, and the same accumulator.
         key: for stochastic rounding, as for `qjax.quantize`.
-        scaling: the state of delayed scales, a float32 array that starts as `first_scaling(history)`;
-            its gradient is the next state, not a
-            derivative. Each state belongs to one call.
+        scaling: the state of delayed scales, a float32 array that starts as `first_scaling(history)`. Its gradient is
+            the next state, not a derivative. Each state belongs to one call.
 
     Returns:
         A float32 array of shape (..., M, N).
@@ -117,7 +116,7 @@ def linear(
         weight: float32 array of shape (out, in), or (*batch, out, in) with input's leading dimensions (*batch, M).
         bias: float32 array of shape (out,), or None.
         operands, accumulator, key, scaling: as for `matmul`.
-        grad_input, grad_weight: the products of these gradients, as grad_a and grad_b of `matmul`.
+        grad_input, grad_weight: the products of both gradients, as grad_a and grad_b of `matmul`.
 
     Returns:
         A float32 array of shape (..., out).

@@ -102,7 +102,7 @@ class Float64(Names):
         return total
 
     def _by_fours(self, step: Callable[..., Any], total: Any, chunks: Any) -> Any:
-        """Steps of which four share a block of random words."""
+        """The fold of steps in groups of four, which share a block of random words."""
 
         def body(total: Any, chunks: Any) -> Any:
             total = self._four(step, total, chunks)
@@ -165,8 +165,8 @@ class Float32(Float64):
     """`Float64` in float32, for sums that have the same bits there, see `Sums.narrow`.
 
     Args:
-        key: as above.
-        sums: of a sequential accumulator.
+        key: as for `Float64`.
+        sums: the sums of a sequential accumulator.
     """
 
     def __init__(self, key: jax.Array | None, sums: Sums) -> None:
@@ -175,7 +175,7 @@ class Float32(Float64):
         self._multiples = sums.multiples and self.rule.by_floats  # whose formats have subnormal numbers
 
     def unsigned_zero(self, x: jax.Array) -> jax.Array:
-        """Left to `finished` where no sum is rounded to zero: -0 is there but a sum of nothing else."""
+        """x, or x with +0 for every -0. If no sum is rounded to zero, `finished` does it at the end."""
         return x if self._multiples else Float64.unsigned_zero(x)
 
     def finished(self, total: jax.Array) -> jax.Array:
@@ -185,8 +185,8 @@ class Float32(Float64):
     def _four(self, step: Callable[..., Any], total: Any, chunks: Any) -> Any:
         """One loop over memory for all steps and their words.
 
-        LLVM makes no vectors of a loop that reads the chunks where they lie, at places that are themselves in memory.
-        XLA cannot move what copies them, a branch, into the loop.
+        LLVM does not vectorize a loop that reads chunks at places that are themselves in memory. XLA cannot move the
+        branch that copies the chunks into the loop.
         """
         chunks = jax.lax.cond(chunks[0][0] >= 0, lambda x: x, lambda x: jax.tree.map(jnp.zeros_like, x), chunks)
         y0, y1 = self._block(total.shape, chunks[0][0] >> 2)

@@ -156,7 +156,7 @@ def compute(
 
 
 def _tangent(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
-    """The sum of the same product of each operand's tangent with the other operand."""
+    """The sum of two products: of each operand's tangent with the other operand."""
     first, second, *others = primals
     if len(others) > params["keyed"]:
         raise NotImplementedError(
@@ -213,7 +213,7 @@ def multiply(
     Args:
         form, products, which: the product.
         first, second: its operands.
-        shapes: those of the form's operands and result.
+        shapes: the shapes of the form's operands and result.
         others: the words of the forward product's key, and the state of delayed scales; each may be None.
     """
     key, state = others or (None, None)

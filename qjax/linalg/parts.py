@@ -22,24 +22,24 @@ Matrices = tuple[Any, ...]  # a matrix, or batches of them, and the scales of it
 
 
 def _fits(numbers: int) -> bool:
-    """True if so many numbers are copied at once. Several devices hold parts each, so that all is copied at once."""
+    """True if this count of numbers is copied at once, as it always is on several devices, which hold parts."""
     return numbers <= BLOCK or jax.device_count() > 1
 
 
 def _together(count: int, numbers: int) -> int:
-    """How many of `count` examples are multiplied at a time; all together have so many numbers."""
+    """The number of examples that are multiplied at a time, of `count` examples with `numbers` numbers together."""
     return count if _fits(numbers) else _even(count, max(BLOCK * count // numbers, 1))
 
 
 def _even(length: int, most: int) -> int:
-    """The length of parts that have at most so many elements each, and nearly as many as one another."""
+    """The length of parts with at most `most` elements each, all of nearly the same length."""
     return -(-length // -(-length // most))
 
 
 def multiply_in_parts(
     multiply: Callable[[Matrices, Matrices], jax.Array], left: Matrices, right: Matrices
 ) -> jax.Array:
-    """A float32 product of matrices, each element of which follows from a row and a column alone.
+    """A float32 product of matrices whose elements each follow from one row and one column.
 
     Args:
         multiply: the product of parts.
@@ -96,7 +96,7 @@ def _begin(index: jax.Array, size: int, length: int) -> jax.Array:
 
 
 def _put_together(part: Callable[[jax.Array], tuple[jax.Array, Any]], count: int, shape: Shape) -> jax.Array:
-    """The float32 array of so many parts, each with its place.
+    """The float32 array of all parts, each in its place.
 
     Places are int32: vmap outside of `jax.enable_x64` has no int64.
     """
@@ -202,9 +202,9 @@ def _sums_of_weights(form: ConvolutionForm, gradient: jax.Array, x: jax.Array, s
 def _reader(
     form: ConvolutionForm, which: str, first: jax.Array, second: jax.Array, other: Shape
 ) -> tuple[Callable[[jax.Array], jax.Array], jax.Array]:
-    """A function that reads the numbers of a tap from where it starts, and the starts of all taps.
+    """A function that reads the numbers of a tap from its start, and the starts of all taps.
 
-    Channels come first, so that each product is one of two matrices, of a group's channels and of all examples'
+    Channels come first, so that each product is a product of two matrices: a group's channels and all examples'
     positions. The numbers of a tap are copied for its product alone.
     """
     x, places, positions, strides = form.windows(Float64, which, first, second, other)

@@ -45,7 +45,7 @@ def low_precision(
 ) -> optax.GradientTransformationExtraArgs:
     """Rounds the inputs and results of any optax optimizer, as QPyTorch's `OptimLP` does.
 
-    A step, with p the parameter, or its accumulator where acc_quant is given:
+    A step, with p the parameter, or its accumulator if acc_quant is given:
 
         g <- grad_quant(g * grad_scaling)
         p <- p + the optimizer's update for g, p and its state
@@ -54,8 +54,8 @@ def low_precision(
         each of the optimizer's state tensors <- momentum_quant
 
     State tensors are the floating arrays in those parts of the optimizer's state that have the parameters' structure,
-    as `optax.tree_utils.tree_map_params` finds them, or by the parameters' paths where that fails (`optax.lbfgs`, whose
-    memories have an axis more). A state of floats without such parts (`optax.flatten`) is refused by `init`.
+    as `optax.tree_utils.tree_map_params` finds them, or by the parameters' paths if that fails (`optax.lbfgs`, whose
+    memories have an axis more). For a state of floats without such parts (`optax.flatten`) `init` raises.
 
     Parameters of bfloat16 and float16 are stepped in float32 if weights, accumulators or momenta are rounded: gradients
     and accumulators are float32 then, as is the optimizer's state. The parameter is the rounded weight, rounded to
@@ -66,10 +66,11 @@ def low_precision(
     fold_in(fold_in(k, role), j), where the role is 0 for its gradient, 1 for its accumulator, 2 for its weight and
     3 + i for its i-th state tensor, in the order of their names (`mu`, `nu`).
 
-    A format with a delayed scale (`BlockScaled(history=)`) rounds an array with a scale that follows from those of past
-    steps, as for `quantizer`; the first step's is 1. Each gradient, accumulator, weight and state tensor has its own,
-    which each update advances; the state has them in `scaling`. Such arrays are float32. An optimizer sees gradients
-    that devices have reduced, and so `reduce_amax` has nothing to do; in `shard_map` parameters are to be whole.
+    A format with a delayed scale (`BlockScaled(history=)`) rounds an array with a scale that follows from the array in
+    past steps, as for `quantizer`; the scale of the first step is 1. Each gradient, accumulator, weight and state
+    tensor has its own scale, which each update advances; the state has them in `scaling`. Such arrays are float32.
+    Devices have already reduced the gradients of an optimizer, so `reduce_amax` has no effect; in `shard_map`
+    parameters must be whole.
 
     `optax.apply_updates` gives the quantized weights wherever any update does; `qjax.optim.apply_updates` always does.
     If the user has changed a parameter since the last step, its accumulator starts from the new number. Transformations
@@ -77,9 +78,9 @@ def low_precision(
 
     Args:
         tx: the optimizer; its updates are added to the parameters.
-        weight_quant, grad_quant, momentum_quant, acc_quant: a format or its text (to nearest); a `qjax.quantizer`, of
-            which the forward rounding is used; a function of an array that keeps shape and dtype; or None.
-        grad_scaling: a factor for gradients, above 0; 1 does nothing.
+        weight_quant, grad_quant, momentum_quant, acc_quant: a format or its text (to nearest); a `qjax.quantizer`,
+            whose forward rounding is used; a function of an array that keeps shape and dtype; or None.
+        grad_scaling: a factor for gradients, above 0; 1 changes nothing.
         key: for stochastic quantizers, see `qjax.quantize`.
 
     Returns:
@@ -133,7 +134,7 @@ class _Rounding(NamedTuple):
         """The arrays rounded, and the next rows of their delayed scales, if they have any.
 
         Args:
-            arrays: of the parameters.
+            arrays: the arrays of the parameters.
             keys: a row for each array.
             sites: the parameters' paths and the tensors' names.
             rows: see `LowPrecisionState.scaling`.
@@ -371,7 +372,7 @@ def quantize_delayed(
 
     Args:
         arrays, number, mode, keys: as for `quantize_arrays`.
-        rows: of each array, its scale and the past largest magnitudes.
+        rows: for each array its scale and the past largest magnitudes.
     """
 
     def round_elements(scaled: list[Any], element: Number) -> list[Any]:
@@ -409,7 +410,7 @@ def _quantize_unfused(number: Number, mode: Rounding, rows: jax.Array, keys: Any
 
 
 def prevent_fma(x: jax.Array) -> jax.Array:
-    """x itself; XLA does not contract a product that gives x and a sum that uses x to one FMA."""
+    """x itself; XLA then does not contract the product that gives x and a sum that uses x to one FMA."""
     return jnp.where(x == x, x, jnp.full_like(x, jnp.nan))
 
 

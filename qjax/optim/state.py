@@ -23,8 +23,8 @@ class LowPrecisionState(NamedTuple):
         step: int32, the number of the next step.
         key: uint32 array of the key's two words; None without a key.
         weights: the exact parameters after the last step.
-        written: what `optax.apply_updates` gives: the same parameters, except where no update leads to them.
-        accumulators: the parameters in the accumulators' precision, in float32 for those of 16 bits; None without
+        written: the parameters after `optax.apply_updates`: equal to `weights`, except where no update leads to them.
+        accumulators: the parameters in the accumulators' precision, in float32 for 16-bit parameters; None without
             acc_quant.
         inner: the state of the inner optimizer.
         scaling: the state of delayed scales, None without any: a dictionary with "gradient", "accumulator", "weight"
@@ -56,9 +56,9 @@ def apply_updates(params: Any, updates: Any, state: Any) -> Any:
     and loses the sign of zero. A parameter that `low_precision` did not update becomes p + u.
 
     Args:
-        params: the tree of parameters that `update` was given.
+        params: the tree of parameters that was passed to `update`.
         updates: the updates that it returned.
-        state: the optimizer state that it returned; `low_precision` may be inside `optax.chain` and the like.
+        state: the optimizer state that it returned; `low_precision` may be inside of `optax.chain` or similar.
 
     Returns:
         The new parameters, with the structure, shapes and dtypes of params.
@@ -105,10 +105,10 @@ def accumulators(state: Any) -> Any:
     """The high-precision copies of the parameters, from which the optimizer steps.
 
     Args:
-        state: a state of `low_precision`, which may be inside `optax.chain`, `optax.partition` and the like.
+        state: a state of `low_precision`, which may be inside of `optax.chain`, `optax.partition` or similar.
 
     Returns:
-        A tree like the parameters; `optax.MaskedNode()` stands for those that have no accumulator.
+        A tree like the parameters, with `optax.MaskedNode()` for parameters without an accumulator.
 
     Raises:
         ValueError: if the state is not one of `low_precision` with acc_quant.
@@ -150,7 +150,7 @@ class StateTensor(NamedTuple):
         leaf: its index among the leaves of the state.
         parameter: the parameter's number, in the order of the flattened tree.
         index: its number among the parameter's state tensors, see `state_tensors`.
-        name: of its field: `mu`.
+        name: the name of its field, such as `mu`.
     """
 
     leaf: int
@@ -175,7 +175,7 @@ def state_tensors(tx: optax.GradientTransformation, state: Any, params: Any) -> 
     `exp_avg_sq` are in PyTorch.
 
     Raises:
-        ValueError: if the state has arrays of floats, but none can be found to be a parameter's.
+        ValueError: if the state has arrays of floats, but none belongs to a parameter.
     """
     numbers = {path: number for number, (path, _) in enumerate(tree_flatten_with_path(params)[0])}
 
@@ -211,7 +211,7 @@ def state_tensors(tx: optax.GradientTransformation, state: Any, params: Any) -> 
 def _by_structure(state: Any, params: Any) -> Any:
     """Marks for the floating arrays of subtrees that have all paths of the parameters, as in `optax.lbfgs`.
 
-    An array may be several of a parameter's, one behind the other: its last axes are the parameter's.
+    An array may be a stack of several arrays of a parameter: its last axes are then the parameter's.
     """
     owners = list(enumerate(tree_flatten_with_path(params)[0]))
     parts = defaultdict(dict)

@@ -54,7 +54,7 @@ def block_quantize(
     Args:
         x, rounding, key: as for `quantize`.
         wl: the length of words, in bits.
-        dim: the dimension along which indices have an exponent each; -1 for one exponent of all.
+        dim: the dimension along which each index has its own exponent; -1 for one exponent for the array.
 
     Returns:
         An array of x's shape and dtype.
@@ -77,7 +77,7 @@ def float_quantize(
 
     Args:
         x, rounding, key: as for `quantize`.
-        exp, man: how many bits exponent and mantissa have.
+        exp, man: the numbers of bits of exponent and mantissa.
 
     Returns:
         An array of x's shape and dtype.

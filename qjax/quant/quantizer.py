@@ -93,7 +93,7 @@ def _round(rule: Quantization, x: jax.Array, key: Any) -> jax.Array:
 
 
 def _inside(rule: Quantization, x: jax.Array, y: jax.Array, key: Any) -> jax.Array | None:
-    """True where nothing was clamped; None if gradients are not masked."""
+    """True for elements that were not clamped; None if gradients are not masked."""
     if rule.unclamped is None:
         return None
     with jax.named_scope(UNWATCHED):
@@ -109,7 +109,7 @@ _linear = jax.custom_jvp(_round, nondiff_argnums=(0,))
 
 @_linear.defjvp
 def _derivative(rule: Quantization, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Tangents are masked; JAX transposes this to gradients that are masked and nothing else."""
+    """The masked tangent; JAX transposes it to the masked gradient."""
     y = _linear(rule, *primals)
     return y, _masked(tangents[0], _inside(rule, primals[0], y, primals[1]))
 
