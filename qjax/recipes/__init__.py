@@ -42,7 +42,7 @@ def lower(
     rules: Iterable[Rule] = (),
     overflow: str | None = None,
 ) -> Callable[..., Any]:
-    """Returns a function that computes as fn does, with the outputs of layers, and their gradients, rounded.
+    """Returns a function with the results of fn, in which the outputs of layers and their gradients are rounded.
 
     Layers are operations of the traced program, at any depth: in jit, checkpoint, scan, while_loop, cond, vmap,
     shard_map, custom_jvp, custom_vjp, or a derivative that fn itself takes. The groups:
@@ -50,63 +50,64 @@ def lower(
     | group | operations | functions, by name |
     | --- | --- | --- |
     | conv | `conv_general_dilated` | |
-    | linear | `dot_general`, `ragged_dot_general`: all products of matrices, attention's too | |
+    | linear | `dot_general`, `ragged_dot_general`: all products of matrices, also in attention | |
     | embedding | `gather` and `dynamic_slice` of an input of fn, at computed indices | |
     | pool | `reduce_window_max`, `_min`, `_sum` and `reduce_window` | |
     | pad | `pad` | `jax.numpy.pad` |
     | activation | `tanh`, `logistic` | those of `jax.nn`, with the exceptions below |
     | normalization | | batch_norm, group_norm, instance_norm, layer_norm, rms_norm, standardize |
 
-    Functions are those under jit, custom_jvp or custom_vjp; inside a function that is rounded nothing else is.
+    Functions count if they are under jit, custom_jvp or custom_vjp. Nothing inside of a rounded function is rounded.
     `jax.nn.softmax` and `gelu` and the normalization layers of flax and equinox have no name in the program, unless a
-    jitted function with such a name calls them. Dropout, losses, cells and attention are no groups. Values that are
-    the same for all inputs of fn are no layers, nor are dtypes other than float16, bfloat16, float32 and float64.
+    jitted function with such a name calls them. There are no groups for dropout, losses, cells and attention. Values
+    that do not depend on inputs of fn are not layers; nor are results in other dtypes than float16, bfloat16, float32
+    and float64.
 
-    A layer's output is the operation's result. It includes a transposition, if nothing else uses the result; for conv
-    and linear a bias: an input of fn that is added (after reshapes or transpositions, and to nothing else) and is
-    smaller than the output or has one axis; for sums of windows the division that makes them averages.
+    A layer's output is the operation's result. It includes a transposition, if nothing else uses the result. For conv
+    and linear it includes a bias: an input of fn that is added only here (after reshapes or transpositions) and is
+    smaller than the output or has one axis. For sums of windows it includes the division that makes them averages.
 
     A layer's weight is an operand of conv or linear that is an input of fn (an argument or a captured array), perhaps
-    after reshapes, casts and slices, or that is computed from parts of one container, or from captured arrays, alone.
-    If both operands are, the weight is the one from a container (a module, a dictionary; of two, the earlier argument),
-    else the captured one, else the one that has the last axis of the result.
+    after reshapes, casts and slices. It may also be computed from parts of one container, or from captured arrays,
+    alone. If this is true for both operands, the weight is the operand from a container (a module, a dictionary; of
+    two, the earlier argument), else the captured one, else the one with the last axis of the result.
 
     A recipe multiplies by `qjax.linalg` all products of float32, bfloat16 and float16 numbers that its entries match:
     the operands' numbers are rounded to the formats, the accumulator's result once to the program's dtype. Their kinds:
     "linear" is a product with a weight, in any layout, also a weight for each of a batch (experts) or group of rows
-    (`ragged_dot`); "conv" a convolution, of which a dilated input is one with zeros between its elements;
-    "attention_scores" and "attention_output" two products of which softmax is between; "matmul" all others. `report`
-    lists them, with their names: the dotted name scope, or else the path of the module that owns the weight.
+    (`ragged_dot`); "conv" a convolution, where a dilated input is an input with zeros between its elements;
+    "attention_scores" and "attention_output" two products with softmax between them; "matmul" all other products.
+    `report` lists them, with their names: the dotted name scope, or else the path of the module that owns the weight.
 
     State of flax.nnx modules among the arguments (batch statistics, counts of dropout) moves as under `nnx.jit`.
 
-    A function with its own derivative keeps it. Its values, and the residuals of its rule, are computed with the layers
-    inside rounded, then the rule is called unchanged: the rounding inside does not affect that gradient. Solvers
+    A function with its own derivative keeps it. Its values, and the residuals of its rule, are computed with rounded
+    layers inside. Then the rule is called unchanged: the rounding inside does not affect its gradient. Solvers
     (`custom_linear_solve`) and Pallas kernels are unchanged.
 
     The n-th layer, n = 0, 1, ... in the order of the program, rounds with k = fold_in(key, n): its output with k, its
     gradient with fold_in(k, 1), its weight with fold_in(k, 2). jit and checkpoint are inlined. A loop, a cond, a
-    shard_map and a function with its own derivative count as one layer if they contain layers; these are numbered from
-    0 again, with the key fold_in(key, n), in a loop with fold_in(fold_in(key, n), i) for the i-th slice or iteration
-    (while_loop's condition comes before its body). Random words repeat among examples under vmap(lower(f)) and among
-    shards; not so under lower(vmap(f)), where a batch is one array.
+    shard_map and a function with its own derivative count as one layer if they contain layers. Their layers are
+    numbered from 0 again, with the key fold_in(key, n), in a loop with fold_in(fold_in(key, n), i) for the i-th slice
+    or iteration (while_loop's condition comes before its body). Random words repeat among examples under vmap(lower(f))
+    and among shards, but not under lower(vmap(f)), where a batch is one array.
 
     `jax.grad(lower(fn))` rounds gradients where they arrive at layers' outputs. In `lower(jax.grad(fn))` the
-    backward pass is a part of the program, and its products are layers. Forward-mode derivatives do not exist.
+    backward pass is a part of the program, and its products are layers. There are no forward-mode derivatives.
 
     Args:
         fn: a function, or a module. Arrays among its arguments are traced as under jit, other arguments are not.
         layer_types: names of groups. Or a `qcore.Recipe`, alone, whose n-th product has the key fold_in(key, n).
-            Differentiate the lowered function: only its gradients are those of the recipe, and a derivative inside fn
-            is an error.
+            Differentiate the lowered function: only then the gradients follow the recipe. A derivative inside of fn is
+            an error.
         forward_number, backward_number, forward_rounding, backward_rounding: see `qcore.Quantization`. With delayed
             scales the function takes `scaling=`, see `first_scaling`.
-        weight_number, weight_rounding: how weights are rounded; their gradient passes unchanged.
-        overflow: what numbers beyond the range of these formats become, as in `qjax.quantize`: "saturate", "inf",
+        weight_number, weight_rounding: the format and the rounding of weights; their gradient passes unchanged.
+        overflow: the policy for numbers beyond the range of these formats, as in `qjax.quantize`: "saturate", "inf",
             "nan" or "wrap"; None is each format's own policy. Rules have their own: "e4m3fn:saturate".
-        rules: rules that precede the arguments above. The first that matches a layer applies; a rule without formats
-            leaves its layers unchanged. A rule's name matches the dotted name scope ("M.Dense_0" in flax linen,
-            "eqx.nn.Linear" in equinox, that of `jax.named_scope` in nnx), its layer_type is a group.
+        rules: rules that precede the arguments above. The first rule that matches a layer applies; a rule without
+            formats leaves its layers unchanged. A rule's name matches the dotted name scope ("M.Dense_0" in flax linen,
+            "eqx.nn.Linear" in equinox, in nnx the scope of `jax.named_scope`), its layer_type is a group.
 
     Returns:
         A function with fn's arguments and results, and `key=` for stochastic rounding, see `quantize` (it hides an
@@ -119,8 +120,8 @@ def lower(
             not a module of flax.nnx, or a layer cannot be rounded where it is.
 
     Warns:
-        UserWarning: once, in a call: of a product that a recipe names and cannot reach, of functions with lowered
-            products and a derivative of their own, and if layer_types match no layer.
+        UserWarning: once, in a call: for a product that matches a recipe but cannot be reached, for functions with
+            lowered products and a derivative of their own, and if layer_types match no layer.
 
     Example:
         >>> import jax.numpy as jnp
@@ -161,8 +162,8 @@ class _Settings:
 
     Args:
         given: the rules of the argument `rules`.
-        made: those of the other arguments.
-        recipe: or a recipe.
+        made: the rules of all other arguments.
+        recipe: a recipe, which replaces both.
     """
 
     def __init__(self, given: Sequence[Rule], made: Sequence[Rule], recipe: Recipe | None = None) -> None:
@@ -172,7 +173,7 @@ class _Settings:
         self.delayed = self.delayed or (recipe is not None and recipe.delayed)
 
     def plan(self, call: TracedCall, warned: set[str]) -> Plan:
-        """The plan of a call; warns once of products that cannot be lowered, and raises where nothing can."""
+        """The plan of a call; warns once of products that cannot be lowered, and raises if no product can."""
         planner = Planner([*self.given, *self.made], self.recipe)
         plan = call.plan(planner)
         if self.recipe is None:
@@ -192,7 +193,7 @@ class _Settings:
         return plan
 
     def _check_rules(self, planner: Planner, warned: set[str]) -> None:
-        """Refuses rules of which none matches a layer; where other arguments match none, which may be meant, warns."""
+        """Raises if no rule matches a layer; warns if the other arguments match none, which may be intended."""
         if planner.matched or not (self.given or any(map(_says_something, self.made))):
             return
         layers = ", ".join(f"{quoted(name)} ({group})" for name, group in dict.fromkeys(planner.layers)) or "none"
@@ -234,14 +235,14 @@ def _settings(layer_types: Any, rule: Rule, rules: Iterable[Rule]) -> _Settings:
 def report(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunReport:
     """Every product of a function's run: its place, shapes, formats, and share of all multiply-adds.
 
-    A product's place is its dotted name scope. Without one it is the module that owns its weight, by its path in the
-    arguments ("blocks.0.query" in flax.nnx), or the module that holds the layers whose results are multiplied. A loop's
-    product counts for each iteration, but not in a while_loop, whose iterations are not known. Products of constants,
-    and of integers, are left out.
+    A product's place is its dotted name scope. Without a scope it is the module that owns its weight, by its path in
+    the arguments ("blocks.0.query" in flax.nnx), or the module that contains the layers whose results are multiplied. A
+    product in a loop counts for each iteration, except in a while_loop, whose number of iterations is not known.
+    Products of constants, and of integers, are left out.
 
     Args:
-        fn: a function or a module, or what `lower` returned.
-        args, kwargs: its arguments; only shapes count. Without `key=` and `scaling=` of a lowered function.
+        fn: a function or a module, lowered or not.
+        args, kwargs: its arguments; only shapes count. Leave out `key=` and `scaling=` of a lowered function.
 
     Returns:
         A `qcore.report.RunReport`; `print` shows it.
@@ -286,16 +287,16 @@ def _why_wide(planner: Planner, found: Found) -> str:
 def first_scaling(lowered: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[jax.Array, ...]:
     """The states of delayed scales that a lowered function takes as `scaling=`, before the first call.
 
-    The next states are the derivative with respect to them: `jax.grad` of a loss with respect to parameters and
-    scaling gives both. Not under vmap, which adds up states of examples.
+    The next states are the derivative with respect to the states: `jax.grad` of a loss with respect to parameters and
+    scaling returns both. They do not work under vmap, which would add up the states of examples.
 
     Args:
-        lowered: what `lower` returned.
+        lowered: a result of `lower`.
         args, kwargs: arguments of the function; only shapes count.
 
     Returns:
-        For each layer with delayed scales, in the program's order, what `qjax.linalg.first_scaling` returns; its first
-        two rows where a layer's output is rounded.
+        For each layer with delayed scales, in the program's order, a state of `qjax.linalg.first_scaling`; for a
+        rounded output only its first two rows.
 
     Raises:
         TypeError: if the function is not lowered.
@@ -328,9 +329,9 @@ def _check_states(states: Sequence[Any], scaling: Any) -> Sequence[Any]:
 
 
 def product_sites(fn: Callable[..., Any], *args: Any) -> dict[str, int]:
-    """The layers that a recipe may apply to, by their dotted names, and how many weights each has.
+    """The layers that a recipe may apply to, by their dotted names, with their numbers of weights.
 
-    Layers of one name count as one. Of a loop's weights those of one iteration count.
+    Layers with the same name count as one. In a loop the weights of one iteration count.
     """
     planner = Planner((), Recipe([Entry()]))
     TracedCall(fn, args, {}).plan(planner)
@@ -342,14 +343,14 @@ def product_sites(fn: Callable[..., Any], *args: Any) -> dict[str, int]:
 
 
 def _is_named(fn: Callable[..., Any]) -> bool:
-    """True for functions; modules have no name, or another attribute with that name."""
+    """True for functions; a module has no attribute `__name__`, or one that is not its name."""
     return isinstance(getattr(fn, "__name__", None), str)
 
 
 def _signature(fn: Callable[..., Any]) -> Signature | None:
-    """fn's signature, and that there are more keywords, `key` and `scaling`.
+    """fn's signature, with any further keywords, for `key` and `scaling`.
 
-    They have no names in it: flax.nnx fills in defaults, and refuses every keyword then.
+    They are not named in it: flax.nnx would fill in their defaults, and then raise for every keyword.
     """
     try:
         parameters = list(signature(fn).parameters.values())

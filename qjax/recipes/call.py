@@ -21,15 +21,15 @@ _VALUE = "value"  # of a variable of flax
 class TracedCall:
     """A call of a function as a program.
 
-    Objects of flax.nnx among the arguments are rebuilt as graphs, so that what they share stays shared, and have the
-    state that the function gave them after `run`.
+    Objects of flax.nnx among the arguments are rebuilt as graphs, so shared parts stay shared. After `run` they have
+    the state that the function gave them.
 
     Args:
         fn: the function.
         args, kwargs: its arguments.
 
     Raises:
-        ValueError: if the function changes an argument that is no object of flax.nnx.
+        ValueError: if the function changes an argument that is not an object of flax.nnx.
     """
 
     def __init__(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
@@ -62,7 +62,7 @@ class TracedCall:
     def _changed(
         self, graph: Any, before: set[int], objects: list[Any]
     ) -> tuple[list[Any], Callable[[Sequence[Any]], None]]:
-        """The arrays of changed variables, and the function that gives them to the caller's objects."""
+        """The arrays of changed variables, and the function that writes them into the caller's objects."""
         if not objects:
             return [], lambda arrays: None
         from flax import nnx
@@ -122,7 +122,7 @@ def _merge(graph: Any, state: Any) -> list[Any]:
 
 
 def _check_unchanged(before: Any, after: Any) -> None:
-    """Refuses new values in containers among the arguments: they would be lost."""
+    """Raises for new values in containers among the arguments, which would be lost."""
     old = dict(tree_flatten_with_path(before, is_leaf=_is_object)[0])
     for path, leaf in tree_flatten_with_path(after, is_leaf=_is_object)[0]:
         if path not in old or old[path] is not leaf:

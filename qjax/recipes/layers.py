@@ -33,14 +33,14 @@ Path = tuple[str, ...]
 
 
 class Origin(NamedTuple):
-    """Where a value comes from.
+    """The origin of a value.
 
     Attributes:
         order: see above.
         owner: the module that owns the parameter, or that holds the layers whose results the value was computed from;
             None if no parameter is in it.
-        scores: the number of the product of two tensors whose result, one by one, the value was computed from.
-        is_exponential: True if their exponentials are in it, as in softmax.
+        scores: the number of the product of two tensors from whose result the value was computed, element by element.
+        is_exponential: True if it contains exponentials of this result, as in softmax.
     """
 
     order: int
@@ -73,7 +73,7 @@ def is_constant(origin: Any) -> bool:
 
 
 def weight_among(first: Origin, second: Origin, tie: int) -> int | None:
-    """Which of two factors, 0 or 1, is the weight; `tie` if both may be, and None if none is."""
+    """The index of the factor that is the weight; `tie` if both may be weights, None if neither can."""
     orders = first.order, second.order
     if min(orders) > _BARE:
         return None
@@ -149,7 +149,7 @@ def group_of(equation: Any, origins: Sequence[Origin]) -> str | None:
 
 
 def function_name(equation: Any) -> str | None:
-    """The name of the Python function that an equation calls; None if it calls none."""
+    """The name of the Python function that an equation calls; None if it is not a call."""
     params = equation.params
     if equation.primitive.name in CUSTOM:
         return params["call_jaxpr"].jaxpr.debug_info.func_name

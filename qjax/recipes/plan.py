@@ -62,13 +62,13 @@ class Found:
     """A product of a program, which a recipe may lower.
 
     Attributes:
-        name: its dotted name scope, or without one the path of its weight.
+        name: its dotted name scope, or without a scope the path of its weight.
         kind: one of the types of a recipe's entries.
-        weight: the operand that is the second factor: of a layer the weight.
-        shapes: those of the operands.
-        size: how many numbers a layer's weight has, else 0.
-        multiply_adds: how many the product has in all iterations; None if that follows from values.
-        reason: why no recipe can lower it, or "".
+        weight: the operand that is the second factor; in a layer the weight.
+        shapes: the shapes of the operands.
+        size: the number of elements of a layer's weight, else 0.
+        multiply_adds: the number of multiply-adds in all iterations; None if it depends on values.
+        reason: the reason why a recipe cannot lower it, or "".
     """
 
     name: str
@@ -98,17 +98,17 @@ class ProductSite(NamedTuple):
 
 @dataclass
 class Plan:
-    """How a jaxpr is rounded.
+    """The roundings of a jaxpr.
 
     Attributes:
         planner: the planner that made the plan.
         jaxpr, consts: the program and the arrays that it captured.
         scope, origins: the jaxpr's name scope, and the origins of its inputs.
         end: the number of the next layer.
-        position, last: how many products come before the program, and up to its end.
+        position, last: the numbers of products before the program, and up to its end.
         outputs: the variables that are rounded.
-        weights: by the index of an equation: the operand that is rounded.
-        products: by the index of an equation: how it multiplies.
+        weights: the operand that is rounded, by the index of the equation.
+        products: the product that replaces an equation, by the index of the equation.
         inner: by the index of an equation that contains programs with layers: their plans, and the number that is
             folded into their key (None for programs that are inlined).
         results: the origins of the jaxpr's results.
@@ -162,21 +162,22 @@ class _Layer:
 
 
 class Planner:
-    """Makes plans from rules, of which the first that matches a layer applies, or from a recipe.
+    """Makes plans from rules, where the first rule that matches a layer applies, or from a recipe.
 
     Attributes:
         stochastic: True if roundings need a key.
-        found: the products of the program, in order, each once: a derivative that runs a program again adds none.
-        chosen: for each of them the recipe's products, or None; None as a whole in the first pass, which finds them.
+        found: the products of the program, in order, each once: a derivative that runs a program again adds no
+            products.
+        chosen: for each product the recipe's products, or None; None as a whole in the first pass, which finds them.
         matched: the rules that match a layer.
         layers: the names and groups of all layers that rules may match.
         own_derivatives: the names of functions with a derivative of their own and lowered products.
         captured: the owners of captured arrays, by `id`; `owners` are the modules that are layers.
         scaling: the states of the layers with delayed scales, while a program runs.
-        states: how many rows each of these states has, and how many past tensors.
+        states: the number of rows of each of these states, and the number of past tensors.
         position, limit: the number of the next product, and the number up to which `chosen` has products.
-        around: the primitives around the planned program: derivatives, and those that are not inlined.
-        times: how often the planned program runs; None if that follows from values.
+        around: the primitives around the planned program: derivatives, and programs that are not inlined.
+        times: the number of runs of the planned program; None if it depends on values.
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class Planner:
 
         Args:
             jaxpr, consts: the program.
-            origins: of its inputs; see `qjax.recipes.origins`.
+            origins: the origins of its inputs, see `Origin`.
             scope: the name scope that it runs in.
             first: the number of its first layer.
 
@@ -218,7 +219,7 @@ class Planner:
         return plan
 
     def rule_for(self, group: str, name: str) -> Rule | None:
-        """The rule of a layer; None if no rule matches, or the first that matches rounds nothing."""
+        """The rule of a layer; None if no rule matches, or the first rule that matches has no formats."""
         self.layers.append((name, group))
         fits = (rule for rule in self.rules if rule.layer_type in (None, group) and rule.names(name))
         rule = next(fits, None)
@@ -233,7 +234,7 @@ class Planner:
             self.found[position].kind = SCORES
 
     def next_product(self, found: Found) -> Products | None:
-        """The recipe's products for the next product of the program; None leaves it as it is."""
+        """The recipe's products for the next product of the program; None leaves it unchanged."""
         position, self.position = self.position, self.position + 1
         if self.chosen is None:
             self.found.append(found)
@@ -245,7 +246,7 @@ class Planner:
 
 
 def _choose(recipe: Recipe, found: Sequence[Found]) -> list[Products | None]:
-    """The products of all that can be lowered."""
+    """The recipe's products for each product that can be lowered."""
     reached = [one for one in found if not one.reason]
     products = iter(recipe.products_of([(one.name, one.kind) for one in reached]))
     return [None if one.reason else next(products) for one in found]
@@ -455,7 +456,7 @@ class _Walk:
         return plans[0].results if inlined or own else None
 
     def leave(self, jaxpr: Any, name: str, around: str) -> None:
-        """Counts the products of a program that stays as it is."""
+        """Counts the products of a program that is not changed."""
         for equation in jaxpr.eqns:
             if is_product(equation):
                 found, _ = self.describe(equation, [COMPUTED, COMPUTED], name_of(name, equation))

@@ -24,7 +24,7 @@ _FUNCTIONS = {1: conv1d, 2: conv2d, 3: conv3d}
 
 
 def is_product(equation: Any) -> bool:
-    """True if an equation sums products of numbers that are no integers."""
+    """True if an equation sums products of numbers that are not integers."""
     name = equation.primitive.name
     if name not in _PRODUCTS or not jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.inexact):
         return False
@@ -52,7 +52,7 @@ def why_not(equation: Any) -> str:
 
 
 def multiply_adds(equation: Any) -> int:
-    """The multiply-adds of a product, without those of the zeros in a dilated input."""
+    """The number of multiply-adds of a product, without the zeros in a dilated input."""
     result, second = equation.outvars[0].aval.shape, equation.invars[1].aval.shape
     if equation.primitive.name == "conv_general_dilated":
         outputs = second[equation.params["dimension_numbers"].rhs_spec[0]]
@@ -68,7 +68,7 @@ def _terms(equation: Any) -> Sequence[int]:
 
 
 def last_factor(equation: Any, moved: Sequence[int] | None) -> int:
-    """The factor, 0 or 1, that the last axis of a result belongs to: of input @ weight that is the weight.
+    """The index of the factor to which the last axis of a result belongs: in input @ weight the weight.
 
     `moved` is the order of the result's axes behind transpositions that follow the product, or None.
     """
@@ -159,8 +159,8 @@ def cast(x: Any, dtype: Any) -> jax.Array:
 def _law(x: jax.Array, dtype: Any) -> jax.Array:
     """The cast, with the rounding of the narrower dtype in integers.
 
-    XLA may drop a pair of casts to a narrow dtype and back, and with it the rounding, under jit alone. Integers round
-    what comes anew, which changes nothing where it is rounded already.
+    Under jit XLA may drop a pair of casts to a narrow dtype and back, and with it the rounding. So integers round the
+    numbers once more, which does not change numbers that are rounded already.
     """
     wide, narrow = x.astype(jnp.float32), [one.name for one in (x.dtype, dtype) if one.name in _NARROW]
     for name in narrow:

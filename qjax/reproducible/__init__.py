@@ -1,7 +1,7 @@
 """Functions of JAX arrays with the same bits in NumPy and PyTorch, gradients too; see `qcore.reproducible`.
 
-Reverse mode has second and higher derivatives, whose bits are not defined: products of the same formats for those of
-products, and JAX's derivatives of float64 functions for all others. Forward mode raises.
+Reverse mode has second and higher derivatives, whose bits are not defined: derivatives of products are products of the
+same formats, and all other derivatives are JAX's derivatives of float64 functions. Forward mode raises.
 """
 
 from importlib import import_module

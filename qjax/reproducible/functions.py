@@ -35,7 +35,7 @@ def _run_gradients(law: Differentiable, options: Options, saved: Any, gradient: 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _gradients(law: Differentiable, options: Options, saved: Any, arrays: Any, gradient: Any) -> Any:
-    """The gradients with defined bits; their derivatives are those of `Differentiable.smooth_gradients`."""
+    """The gradients with defined bits, with the derivatives of `Differentiable.smooth_gradients`."""
     return _run_gradients(law, options, saved, gradient)
 
 
@@ -114,7 +114,7 @@ _pulled_back.defvjp(_pulled_back_forward, _pulled_back_backward)
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _kept(law: Differentiable, options: Options, *arrays: Any) -> tuple[Any, Any]:
-    """The result of a law, and what it saves; derivatives are the result's."""
+    """The result of a law, and the saved arrays; only the result has derivatives."""
     return _run(law, options, *arrays)
 
 

@@ -1,4 +1,4 @@
-"""SGD, Adam and AdamW as pure functions of trees; their steps are those of `qcore.reproducible`."""
+"""SGD, Adam and AdamW as pure functions of trees, with the steps of `qcore.reproducible`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Optimizer(NamedTuple):
 
     Attributes:
         init: parameters -> state.
-        step: (parameters, gradients, state, rate=None) -> (parameters, state); a rate, say of a schedule, takes the
-            place of the optimizer's.
+        step: (parameters, gradients, state, rate=None) -> (parameters, state); a rate, such as a schedule's, replaces
+            the optimizer's rate.
 
     Example:
         >>> optimizer = sgd(0.25)
@@ -35,7 +35,7 @@ class Optimizer(NamedTuple):
 
 
 def sgd(rate: float = 1e-3, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> Optimizer:
-    """Gradient descent by `qjax.reproducible.sgd_step`, for trees of float32 arrays; the state is that of velocities.
+    """Gradient descent by `qjax.reproducible.sgd_step`, for trees of float32 arrays.
 
     Args:
         rate: the learning rate, at least 0; a number or an array without dimensions.
@@ -85,7 +85,7 @@ def _leaves(tree: Any, name: str, given: Any) -> list[Any]:
 
 
 def _checked(rate: Any) -> Any:
-    """A rate; of an array, traced or not, the step asks for its shape."""
+    """A rate, checked if it is a number; the step checks the shape of an array."""
     return rate if isinstance(rate, jax.Array | np.ndarray) else check_float("rate", rate)
 
 

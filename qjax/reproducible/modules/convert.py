@@ -38,22 +38,22 @@ _KNOWN = {nnx.Sequential, nnx.List, nnx.Dict}
 def convert(model: Model, recipe: Recipe | None = None) -> Model:
     """A copy of a model whose layers compute with the functions of `qjax.reproducible`.
 
-    Functions between layers are the model's own: use those of `qjax.reproducible`, and its loss and optimizers. Before
-    the copy runs on arrays of new shapes it is traced, and a function that has no defined bits raises.
+    Functions between layers are not replaced: call the functions of `qjax.reproducible` there, and its loss and
+    optimizers. Before the copy runs on arrays of new shapes it is traced, and a function without defined bits raises.
 
     Args:
-        model: any module; it stays as it is.
-        recipe: the products of its linear layers and convolutions; those that it leaves wide, or all without it, have
-            float32 operands and the sequential float64 sum, as those of attention modules always have. Layers of
-            `qjax.nnx` keep the products that they have.
+        model: any module; it does not change.
+        recipe: the products of its linear layers and convolutions. Products that it leaves wide, or all without a
+            recipe, have float32 operands and the sequential float64 sum; products of attention modules always have
+            these. Layers of `qjax.nnx` keep their products.
 
     Returns:
-        The copy. Where products or dropout are random, `set_key` must set their keys before each step.
+        The copy. If products or dropout are random, `set_key` must set their keys before each step.
 
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if a layer of flax has no defined bits (its name is in the message), or the recipe does not fit;
-            when the copy runs, if a layer calls a function that has none.
+            when the copy runs, if a layer calls a function without defined bits.
 
     Example:
         >>> convert(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))(jnp.ones((1, 2))).shape
@@ -133,15 +133,15 @@ def initialize(model: nnx.Module, key: int | tuple[int, int]) -> None:
     """Gives all parameters and statistics their first numbers: the same as in PyTorch, by `qcore.random.initial_state`.
 
     Args:
-        model: as for `state_dict`, switched by `convert` or not; it is changed, as flax's modules are.
+        model: as for `state_dict`, converted by `convert` or not; it is changed in place, as flax's modules are.
         key: an int from 0 to 2^64 - 1, or two 32-bit words.
 
     Returns:
-        Nothing; the model is changed in place.
+        None; the model is changed in place.
 
     Raises:
-        TypeError, ValueError: if model is no module, key is none, or the model has another parameter; it is unchanged
-            then.
+        TypeError, ValueError: if model is not a module, key is not a key, or the model has another parameter; it is
+            unchanged then.
 
     Example:
         >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))

@@ -28,17 +28,17 @@ def new_key() -> LayerKey:
 
 
 def set_key(model: nnx.Module, key: Key) -> None:
-    """Gives each layer that is stochastic the key of this step: `fold_in(key, crc32(its dotted name))`.
+    """Sets the key of this step in each stochastic layer: `fold_in(key, crc32(its dotted name))`.
 
     Args:
-        model: what `convert` made; it is changed, as flax's modules are.
-        key: as for `qjax.quantize`; another one for each step, say `fold_in(seed, step)`. It may be traced.
+        model: a result of `convert`; it is changed in place, as flax's modules are.
+        key: as for `qjax.quantize`; a new one for each step, such as `fold_in(seed, step)`. It may be traced.
 
     Returns:
-        Nothing; the variables `key` of these layers are changed in place.
+        None; the variables `key` of these layers are changed in place.
 
     Raises:
-        TypeError, ValueError: if model is no module, or key is none.
+        TypeError, ValueError: if model is not a module, or key is not a key.
 
     Example:
         >>> from qjax.reproducible import convert
@@ -65,7 +65,7 @@ class _Products:
 
     Attributes:
         products: formats of both operands and texts of the three products; None for float32.
-        key: of stochastic products, else None.
+        key: the key of stochastic products, else None.
     """
 
     products: Any
@@ -116,7 +116,7 @@ class Conv(_Products, nnx.Conv):
         return y.reshape((*batch, *y.shape[1:]))
 
     def _padded(self, images: jax.Array, dims: int) -> tuple[jax.Array, Any]:
-        """The images with the padding that a convolution does not add itself, and what it adds."""
+        """The images with the padding that a convolution does not add itself, and the padding that it adds."""
         steps = check_sizes("strides", self.strides or 1, 1, dims)
         spaces = check_sizes("kernel_dilation", self.kernel_dilation or 1, 1, dims)
         reaches = [space * (size - 1) for size, space in zip(self.kernel[...].shape, spaces, strict=False)]
@@ -200,7 +200,7 @@ class GroupNorm(nnx.GroupNorm):
 
 
 class InstanceNorm(nnx.InstanceNorm):
-    """`nnx.InstanceNorm` by `qjax.reproducible.group_norm`, with as many groups as features."""
+    """`nnx.InstanceNorm` by `qjax.reproducible.group_norm`, with one group for each feature."""
 
     def __call__(self, x: jax.Array) -> jax.Array:  # type: ignore[override]
         y = FUNCTIONS.group_norm(
