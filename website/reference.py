@@ -15,14 +15,24 @@ PACKAGES = ("qcore", "qtorch", "qjax")
 
 
 def public_modules() -> Iterator[ModuleType]:
-    """The modules with an `__all__` and no underscore in their names, packages before what is in them."""
+    """The modules with an `__all__` and no underscore in their names, packages before what is in them.
+
+    A module whose names its package exports by `from module import *` is not among them: the package's page has them.
+    """
     for package in map(import_module, PACKAGES):
         inside = sorted(found.name for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
         for name in (package.__name__, *inside):
             if not any(part.startswith("_") for part in name.split(".")):
                 module = import_module(name)
-                if hasattr(module, "__all__"):
+                if hasattr(module, "__all__") and not _is_a_part(module):
                     yield module
+
+
+def _is_a_part(module: ModuleType) -> bool:
+    """True if the package of a module exports its public names by `from module import *`."""
+    package, _, name = module.__name__.rpartition(".")
+    text = Path(str(import_module(package).__file__)).read_text(encoding="utf-8") if package else ""
+    return f"\nfrom {package}.{name} import *" in text
 
 
 @cache

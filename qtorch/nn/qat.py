@@ -20,11 +20,7 @@ _CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
 
 
 def make_weight_fake_quant(layer: nn.Module, qconfig: Any) -> nn.Module:
-    """What rounds a layer's weight, made by its settings; it observes in training only.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`, or makes no module.
-    """
+    """The module that rounds a layer's weight, made by its settings; it observes in training only."""
     name = type(layer).__name__
     if not isinstance(qconfig, QConfig):
         raise TypeError(
@@ -39,7 +35,7 @@ def make_weight_fake_quant(layer: nn.Module, qconfig: Any) -> nn.Module:
 
 
 class QATLayer(nn.Module):
-    """A layer with `weight_fake_quant`; what its classes share.
+    """A layer with `weight_fake_quant`.
 
     Attributes:
         floats: the type of float layers that `from_float` takes.
@@ -99,12 +95,7 @@ def settings_of(layer: Any) -> dict[str, Any]:
 def convolve(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, settings: dict[str, Any]
 ) -> torch.Tensor:
-    """A convolution as `torch.nn.Conv2d` and its siblings do it, in as many dimensions as the weight has.
-
-    Args:
-        input, weight, bias: as for `torch.nn.functional.conv2d`.
-        settings: as from `settings_of`.
-    """
+    """The convolution of `torch.nn.Conv1d`, 2d or 3d, with settings of `settings_of`."""
     padding, mode = settings["padding"], settings["padding_mode"]
     if mode != "zeros":
         margins = [gap * (size - 1) for gap, size in zip(settings["dilation"], weight.shape[2:], strict=True)]
@@ -118,14 +109,10 @@ def convolve(
 
 
 class Linear(QATLayer, nn.Linear):
-    """A linear layer whose weight is fake-quantized.
+    """`torch.nn.Linear` with a fake-quantized weight.
 
     Args:
-        in_features, out_features, bias: as for `torch.nn.Linear`.
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
 
     Example:
         >>> from qtorch.quantization import default_qat_qconfig
@@ -148,16 +135,7 @@ class Linear(QATLayer, nn.Linear):
 
 
 class QATConv(QATLayer):
-    """A convolution whose weight is fake-quantized.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for the
-            convolution.
-        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-    """
+    """A convolution with a fake-quantized weight."""
 
     bias: torch.Tensor | None
 
@@ -197,21 +175,7 @@ class QATConv(QATLayer):
 
 
 class Conv1d(QATConv, nn.Conv1d):
-    """`torch.nn.Conv1d` with a fake-quantized weight, and an argument qconfig after its others.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv1d`.
-        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> Conv1d(1, 3, 2, qconfig=default_qat_qconfig)(torch.zeros(1, 1, 4)).shape
-        torch.Size([1, 3, 3])
-    """
+    """`torch.nn.Conv1d` with a fake-quantized weight, and the qconfig of `Conv2d`."""
 
     floats = nn.Conv1d
 
@@ -220,12 +184,10 @@ class Conv2d(QATConv, nn.Conv2d):
     """`torch.nn.Conv2d` with a fake-quantized weight, and an argument qconfig after its others.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv2d`.
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
 
     Raises:
-        TypeError: if qconfig is no `QConfig`.
+        TypeError: if qconfig is not a `QConfig`.
 
     Example:
         >>> from qtorch.quantization import default_qat_qconfig
@@ -237,20 +199,6 @@ class Conv2d(QATConv, nn.Conv2d):
 
 
 class Conv3d(QATConv, nn.Conv3d):
-    """`torch.nn.Conv3d` with a fake-quantized weight, and an argument qconfig after its others.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv3d`.
-        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> Conv3d(1, 3, 2, qconfig=default_qat_qconfig)(torch.zeros(1, 1, 4, 4, 4)).shape
-        torch.Size([1, 3, 3, 3, 3])
-    """
+    """`torch.nn.Conv3d` with a fake-quantized weight, and the qconfig of `Conv2d`."""
 
     floats = nn.Conv3d

@@ -21,7 +21,15 @@ def public_modules():
         yield from (found.name for found in pkgutil.walk_packages(place, f"{package}.") if "._" not in found.name)
 
 
-MODULES = [name for name in public_modules() if hasattr(importlib.import_module(name), "__all__")]
+def is_a_part(name):
+    """Of a room that takes all its names."""
+    room = name.rpartition(".")[0]
+    return room and re.search(rf"^from {name} import \*$", inspect.getsource(importlib.import_module(room)), re.M)
+
+
+MODULES = [
+    name for name in public_modules() if hasattr(importlib.import_module(name), "__all__") and not is_a_part(name)
+]
 
 
 def test_public_modules_are_the_pages():
@@ -98,11 +106,26 @@ def own_parameters(thing):
     return [name for name in inspect.signature(function).parameters if name not in ("self", "cls", "_cls")]
 
 
+def explaining(thing, seen=()):
+    """A thing, and for a class those that its first paragraph names: a family's arguments are explained once.
+
+    These are a class of its module, or of another one by its full name, such as torch's.
+    """
+    yield thing
+    words = (thing.__doc__ or "").partition("\n\n")[0] if inspect.isclass(thing) else ""
+    for path in re.findall(r"`([\w.]+)`", words):
+        module, _, name = path.rpartition(".")
+        other = getattr(importlib.import_module(module or thing.__module__), name, None)
+        if inspect.isclass(other) and other not in (thing, *seen):
+            yield from explaining(other, (thing, *seen)) if "torch.nn." not in path[:9] else [other]
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_every_function_and_class_has_an_example(name):
     """In the docstring that the reference shows: that of functions with defined bits serves three packages."""
     things = functions_and_classes(name)
-    assert [public for public, thing in things if ">>>" not in (thing.__doc__ or "")] == []
+    missing = [public for public, thing in things if not any(">>>" in (one.__doc__ or "") for one in explaining(thing))]
+    assert missing == []
 
 
 # Without arguments, or for any argument
@@ -122,4 +145,22 @@ def test_functions_say_what_they_return_and_raise(name, section):
 def test_every_parameter_is_explained(name):
     section = re.compile(r"^ *(Args|Attributes):$", re.M)
     things = [(public, thing) for public, thing in functions_and_classes(name) if own_parameters(thing)]
-    assert [public for public, thing in things if not section.search(thing.__doc__ or "")] == []
+    assert [
+        public for public, thing in things if not any(section.search(one.__doc__ or "") for one in explaining(thing))
+    ] == []
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("qtorch.nn")])
+def test_every_parameter_of_a_family_is_explained(name):
+    """By name, in the docstring of a class or of one that it names, or in the signature of torch's layer."""
+    for public, thing in functions_and_classes(name):
+        texts = [one.__doc__ or "" for one in explaining(thing)]
+        known = {parameter for one in explaining(thing) for parameter in torchs_parameters(one)}
+        for parameter in own_parameters(thing):
+            explained = any(re.search(rf"^ *[\w, ]*\b{parameter}\b[\w, ]*: ", text, re.M) for text in texts)
+            assert explained or parameter in known, (public, parameter)
+
+
+def torchs_parameters(thing):
+    """Those of a class of torch; no others are explained in torch's documentation."""
+    return inspect.signature(thing).parameters if thing.__module__.startswith("torch.") else ()

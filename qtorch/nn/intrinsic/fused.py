@@ -14,7 +14,7 @@ from qtorch.nn.qat import settings_of
 
 
 class Fused(nn.Sequential):
-    """Layers, of the types that the class names, which one observer sees as a whole.
+    """Layers of the types in the class's `parts`, which one observer sees as a whole.
 
     Args:
         parts: a module of each type, in order.
@@ -55,169 +55,73 @@ class Fused(nn.Sequential):
 
 
 class LinearReLU(Fused):
-    """A linear layer and its ReLU.
-
-    Args:
-        parts: a `torch.nn.Linear` and a `torch.nn.ReLU`.
-
-    Example:
-        >>> LinearReLU(nn.Linear(2, 3), nn.ReLU())(torch.zeros(1, 2)).shape
-        torch.Size([1, 3])
-    """
+    """A `Fused` linear layer with its ReLU."""
 
     parts: ClassVar = {"linear": nn.Linear, "relu": nn.ReLU}
 
 
 class ConvReLU1d(Fused):
-    """A convolution and its ReLU.
-
-    Args:
-        parts: a `torch.nn.Conv1d` and a `torch.nn.ReLU`.
-
-    Example:
-        >>> ConvReLU1d(nn.Conv1d(2, 3, 2), nn.ReLU())(torch.zeros(1, 2, 4)).shape
-        torch.Size([1, 3, 3])
-    """
+    """A `Fused` convolution of one dimension with its ReLU."""
 
     parts: ClassVar = {"conv": nn.Conv1d, "relu": nn.ReLU}
 
 
 class ConvReLU2d(Fused):
-    """A convolution and its ReLU.
-
-    Args:
-        parts: a `torch.nn.Conv2d` and a `torch.nn.ReLU`.
-
-    Example:
-        >>> ConvReLU2d(nn.Conv2d(2, 3, 2), nn.ReLU())(torch.zeros(1, 2, 4, 4)).shape
-        torch.Size([1, 3, 3, 3])
-    """
+    """A `Fused` convolution of two dimensions with its ReLU."""
 
     parts: ClassVar = {"conv": nn.Conv2d, "relu": nn.ReLU}
 
 
 class ConvReLU3d(Fused):
-    """A convolution and its ReLU.
-
-    Args:
-        parts: a `torch.nn.Conv3d` and a `torch.nn.ReLU`.
-
-    Example:
-        >>> ConvReLU3d(nn.Conv3d(2, 3, 2), nn.ReLU())(torch.zeros(1, 2, 4, 4, 4)).shape
-        torch.Size([1, 3, 3, 3, 3])
-    """
+    """A `Fused` convolution of three dimensions with its ReLU."""
 
     parts: ClassVar = {"conv": nn.Conv3d, "relu": nn.ReLU}
 
 
 class ConvBn1d(Fused):
-    """A convolution and its batch norm, for training.
-
-    Args:
-        parts: a `torch.nn.Conv1d` and a `torch.nn.BatchNorm1d`.
-
-    Example:
-        >>> ConvBn1d(nn.Conv1d(2, 3, 2), nn.BatchNorm1d(3))(torch.zeros(1, 2, 4)).shape
-        torch.Size([1, 3, 3])
-    """
+    """A `Fused` convolution of one dimension with its batch norm, for training."""
 
     parts: ClassVar = {"conv": nn.Conv1d, "bn": nn.BatchNorm1d}
 
 
 class ConvBn2d(Fused):
-    """A convolution and its batch norm, for training.
-
-    Args:
-        parts: a `torch.nn.Conv2d` and a `torch.nn.BatchNorm2d`.
-
-    Example:
-        >>> ConvBn2d(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3))(torch.zeros(1, 2, 4, 4)).shape
-        torch.Size([1, 3, 3, 3])
-    """
+    """A `Fused` convolution of two dimensions with its batch norm, for training."""
 
     parts: ClassVar = {"conv": nn.Conv2d, "bn": nn.BatchNorm2d}
 
 
 class ConvBn3d(Fused):
-    """A convolution and its batch norm, for training.
-
-    Args:
-        parts: a `torch.nn.Conv3d` and a `torch.nn.BatchNorm3d`.
-
-    Example:
-        >>> ConvBn3d(nn.Conv3d(2, 3, 2), nn.BatchNorm3d(3))(torch.zeros(1, 2, 4, 4, 4)).shape
-        torch.Size([1, 3, 3, 3, 3])
-    """
+    """A `Fused` convolution of three dimensions with its batch norm, for training."""
 
     parts: ClassVar = {"conv": nn.Conv3d, "bn": nn.BatchNorm3d}
 
 
 class ConvBnReLU1d(Fused):
-    """A convolution, its batch norm and ReLU, for training.
-
-    Args:
-        parts: a `torch.nn.Conv1d`, a `torch.nn.BatchNorm1d` and a `torch.nn.ReLU`.
-
-    Example:
-        >>> ConvBnReLU1d(nn.Conv1d(2, 3, 2), nn.BatchNorm1d(3), nn.ReLU())(torch.zeros(1, 2, 4)).shape
-        torch.Size([1, 3, 3])
-    """
+    """A `Fused` convolution of one dimension with its batch norm and ReLU, for training."""
 
     parts: ClassVar = {"conv": nn.Conv1d, "bn": nn.BatchNorm1d, "relu": nn.ReLU}
 
 
 class ConvBnReLU2d(Fused):
-    """A convolution, its batch norm and ReLU, for training.
-
-    Args:
-        parts: a `torch.nn.Conv2d`, a `torch.nn.BatchNorm2d` and a `torch.nn.ReLU`.
-
-    Example:
-        >>> ConvBnReLU2d(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3), nn.ReLU())(torch.zeros(1, 2, 4, 4)).shape
-        torch.Size([1, 3, 3, 3])
-    """
+    """A `Fused` convolution of two dimensions with its batch norm and ReLU, for training."""
 
     parts: ClassVar = {"conv": nn.Conv2d, "bn": nn.BatchNorm2d, "relu": nn.ReLU}
 
 
 class ConvBnReLU3d(Fused):
-    """A convolution, its batch norm and ReLU, for training.
-
-    Args:
-        parts: a `torch.nn.Conv3d`, a `torch.nn.BatchNorm3d` and a `torch.nn.ReLU`.
-
-    Example:
-        >>> ConvBnReLU3d(nn.Conv3d(2, 3, 2), nn.BatchNorm3d(3), nn.ReLU())(torch.zeros(1, 2, 4, 4, 4)).shape
-        torch.Size([1, 3, 3, 3, 3])
-    """
+    """A `Fused` convolution of three dimensions with its batch norm and ReLU, for training."""
 
     parts: ClassVar = {"conv": nn.Conv3d, "bn": nn.BatchNorm3d, "relu": nn.ReLU}
 
 
 class BNReLU2d(Fused):
-    """A batch norm and its ReLU.
-
-    Args:
-        parts: a `torch.nn.BatchNorm2d` and a `torch.nn.ReLU`.
-
-    Example:
-        >>> BNReLU2d(nn.BatchNorm2d(3), nn.ReLU())(torch.zeros(1, 3, 4, 4)).shape
-        torch.Size([1, 3, 4, 4])
-    """
+    """A `Fused` batch norm of images with its ReLU."""
 
     parts: ClassVar = {"batch_norm": nn.BatchNorm2d, "relu": nn.ReLU}
 
 
 class BNReLU3d(Fused):
-    """A batch norm and its ReLU.
-
-    Args:
-        parts: a `torch.nn.BatchNorm3d` and a `torch.nn.ReLU`.
-
-    Example:
-        >>> BNReLU3d(nn.BatchNorm3d(3), nn.ReLU())(torch.zeros(1, 3, 4, 4, 4)).shape
-        torch.Size([1, 3, 4, 4, 4])
-    """
+    """A `Fused` batch norm of volumes with its ReLU."""
 
     parts: ClassVar = {"batch_norm": nn.BatchNorm3d, "relu": nn.ReLU}
 
@@ -247,15 +151,10 @@ def folded_layer(layer: Any, bn: nn.Module) -> nn.Module:
 
 
 def folded_conv(weight: torch.Tensor, bias: torch.Tensor | None, bn: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weight and bias of a convolution that has a batch norm's running statistics in it.
+    """The weight, of shape (outputs, ...), and bias of a convolution with a batch norm's running statistics in them.
 
     weight * (gamma * rsqrt(var + eps)), (bias - mean) * rsqrt(var + eps) * gamma + beta, in this order, where an absent
     bias is 0, gamma 1 and beta 0.
-
-    Args:
-        weight: of shape (outputs, ...).
-        bias: of shape (outputs,), or None.
-        bn: a batch norm with running statistics.
     """
     gamma, beta, inverse = _parameters(bn)
     folded = weight * (gamma * inverse).reshape(-1, *[1] * (weight.dim() - 1))

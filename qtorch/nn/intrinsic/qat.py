@@ -29,24 +29,7 @@ __all__ = [
 
 
 class QATConvBn(QATConv):
-    """A convolution and a batch norm, whose joint weight is fake-quantized.
-
-    In training, with y = conv(x, w), the batch norm sees y + bias, and the result is
-    conv(x, fq(w * gamma / s)) * s / s' + beta - gamma * mean(y) / s', with the running deviation s and the batch's s',
-    each sqrt(variance + eps). In evaluation, and when statistics are frozen, it is
-    conv(x, fq(w * gamma / s)) + beta + (bias - mean) * gamma / s with running statistics. Gradients reach w through
-    both convolutions.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for the
-            convolution; there is no bias by default.
-        eps, momentum: of the batch norm.
-        freeze_bn: whether running statistics stay as they are.
-        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-    """
+    """A convolution and a batch norm; the weight that is fake-quantized has the batch norm in it."""
 
     norm: ClassVar[type[nn.Module]]
     bn: Any
@@ -229,40 +212,28 @@ class _WithReLU:
 
 
 class ConvBn1d(QATConvBn, nn.Conv1d):
-    """`QATConvBn` in one dimension.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv1d`; there is no bias by default.
-        eps, momentum: of the batch norm.
-        freeze_bn: True leaves running statistics as they are.
-        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> layer = ConvBn1d(1, 3, 2, qconfig=default_qat_qconfig)
-        >>> layer(torch.zeros(2, 1, 4)).shape, layer.bn.num_batches_tracked
-        (torch.Size([2, 3, 3]), tensor(1))
-    """
+    """`torch.nn.Conv1d` and a batch norm, trained as those of `ConvBn2d`."""
 
     floats, norm = fused.ConvBn1d, nn.BatchNorm1d
 
 
 class ConvBn2d(QATConvBn, nn.Conv2d):
-    """`QATConvBn` in two dimensions.
+    """`torch.nn.Conv2d` and a batch norm, whose joint weight is fake-quantized.
+
+    In training, with y = conv(x, w), the batch norm sees y + bias, and the result is
+    conv(x, fq(w * gamma / s)) * s / s' + beta - gamma * mean(y) / s', with the running deviation s and the batch's s',
+    each sqrt(variance + eps). In evaluation, and when statistics are frozen, it is
+    conv(x, fq(w * gamma / s)) + beta + (bias - mean) * gamma / s with running statistics. Gradients reach w through
+    both convolutions.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv2d`; there is no bias by default.
+        bias: None and False for no bias.
         eps, momentum: of the batch norm.
         freeze_bn: True leaves running statistics as they are.
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
 
     Raises:
-        TypeError: if qconfig is no `QConfig`.
+        TypeError: if qconfig is not a `QConfig`.
 
     Example:
         >>> from qtorch.quantization import default_qat_qconfig
@@ -275,169 +246,48 @@ class ConvBn2d(QATConvBn, nn.Conv2d):
 
 
 class ConvBn3d(QATConvBn, nn.Conv3d):
-    """`QATConvBn` in three dimensions.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv3d`; there is no bias by default.
-        eps, momentum: of the batch norm.
-        freeze_bn: True leaves running statistics as they are.
-        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> layer = ConvBn3d(1, 3, 2, qconfig=default_qat_qconfig)
-        >>> layer(torch.zeros(2, 1, 4, 4, 4)).shape, layer.bn.num_batches_tracked
-        (torch.Size([2, 3, 3, 3, 3]), tensor(1))
-    """
+    """`torch.nn.Conv3d` and a batch norm, trained as those of `ConvBn2d`."""
 
     floats, norm = fused.ConvBn3d, nn.BatchNorm3d
 
 
 class ConvBnReLU1d(_WithReLU, ConvBn1d):
-    """`ConvBn1d` and a ReLU.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `ConvBn1d`.
-        eps, momentum, freeze_bn, qconfig: as for it.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> layer = ConvBnReLU1d(1, 3, 2, qconfig=default_qat_qconfig)
-        >>> bool((layer(torch.ones(2, 1, 4)) >= 0).all())
-        True
-    """
+    """`ConvBn1d` and a ReLU."""
 
     floats = fused.ConvBnReLU1d
 
 
 class ConvBnReLU2d(_WithReLU, ConvBn2d):
-    """`ConvBn2d` and a ReLU.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `ConvBn2d`.
-        eps, momentum, freeze_bn, qconfig: as for it.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> layer = ConvBnReLU2d(1, 3, 2, qconfig=default_qat_qconfig)
-        >>> bool((layer(torch.ones(2, 1, 4, 4)) >= 0).all())
-        True
-    """
+    """`ConvBn2d` and a ReLU."""
 
     floats = fused.ConvBnReLU2d
 
 
 class ConvBnReLU3d(_WithReLU, ConvBn3d):
-    """`ConvBn3d` and a ReLU.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `ConvBn3d`.
-        eps, momentum, freeze_bn, qconfig: as for it.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> layer = ConvBnReLU3d(1, 3, 2, qconfig=default_qat_qconfig)
-        >>> bool((layer(torch.ones(2, 1, 4, 4, 4)) >= 0).all())
-        True
-    """
+    """`ConvBn3d` and a ReLU."""
 
     floats = fused.ConvBnReLU3d
 
 
 class LinearReLU(_WithReLU, qat.Linear):
-    """`qtorch.nn.qat.Linear` and a ReLU.
-
-    Args:
-        in_features, out_features, bias: as for `torch.nn.Linear`.
-        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> layer = LinearReLU(1, 1, bias=False, qconfig=default_qat_qconfig)
-        >>> bool((layer(torch.tensor([[-2.0], [3.0]])) >= 0).all())
-        True
-    """
+    """`qtorch.nn.qat.Linear` and a ReLU."""
 
     floats = fused.LinearReLU
 
 
 class ConvReLU1d(_WithReLU, qat.Conv1d):
-    """`qtorch.nn.qat.Conv1d` and a ReLU.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv1d`.
-        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> layer = ConvReLU1d(1, 3, 2, qconfig=default_qat_qconfig)
-        >>> bool((layer(torch.ones(2, 1, 4)) >= 0).all())
-        True
-    """
+    """`qtorch.nn.qat.Conv1d` and a ReLU."""
 
     floats = fused.ConvReLU1d
 
 
 class ConvReLU2d(_WithReLU, qat.Conv2d):
-    """`qtorch.nn.qat.Conv2d` and a ReLU.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv2d`.
-        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> layer = ConvReLU2d(1, 3, 2, qconfig=default_qat_qconfig)
-        >>> bool((layer(torch.ones(2, 1, 4, 4)) >= 0).all())
-        True
-    """
+    """`qtorch.nn.qat.Conv2d` and a ReLU."""
 
     floats = fused.ConvReLU2d
 
 
 class ConvReLU3d(_WithReLU, qat.Conv3d):
-    """`qtorch.nn.qat.Conv3d` and a ReLU.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv3d`.
-        qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-
-    Raises:
-        TypeError: if qconfig is no `QConfig`.
-
-    Example:
-        >>> from qtorch.quantization import default_qat_qconfig
-        >>> layer = ConvReLU3d(1, 3, 2, qconfig=default_qat_qconfig)
-        >>> bool((layer(torch.ones(2, 1, 4, 4, 4)) >= 0).all())
-        True
-    """
+    """`qtorch.nn.qat.Conv3d` and a ReLU."""
 
     floats = fused.ConvReLU3d

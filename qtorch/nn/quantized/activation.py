@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 
 from qcore.affine import arithmetic
 from qcore.arguments import check_flag, check_size
 from qtorch._affine.tensor import QTensor
-from qtorch.nn.quantized import functional
-from qtorch.nn.quantized.base import Quantized, check_quantized, checked
-from qtorch.nn.quantized.weights import QuantizedWeight, empty_weight, output_of, set_weight, weight_of
+from qtorch._affine.torch_functions import relu, relu6
+from qtorch.nn.quantized.base import FunctionLayer, check_quantized
+from qtorch.nn.quantized.weights import QuantizedWeight, check_weight, empty_weight, output_of, weight_of
+
+__all__ = ["ELU", "Hardswish", "LeakyReLU", "PReLU", "ReLU", "ReLU6", "Sigmoid"]
 
 
 class ReLU(torch.nn.Module):
@@ -27,6 +30,7 @@ class ReLU(torch.nn.Module):
     """
 
     layer_name = ""
+    _function: ClassVar[Callable[..., QTensor]] = staticmethod(relu)
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -34,28 +38,21 @@ class ReLU(torch.nn.Module):
         self.inplace = inplace
 
     def forward(self, input: QTensor) -> QTensor:
-        """The result.
-
-        Raises:
-            TypeError: if input is no QTensor.
-        """
+        """The result; raises TypeError if input is not a QTensor."""
         check_quantized(self, input)
-        return functional.relu(input, self.inplace)
+        return self._function(input, self.inplace)
 
     def extra_repr(self) -> str:
         return f"inplace={self.inplace}"
 
     @classmethod
-    def from_float(cls, mod: Any) -> ReLU:
+    def from_float(cls, mod: Any) -> Any:
         """The same layer for quantized tensors."""
         return cls(mod.inplace)
 
 
 class ReLU6(ReLU):
-    """x between 0 and the quantized 6; the parameters stay.
-
-    Args:
-        inplace: whether the result is written over the input.
+    """x between 0 and the quantized 6; the parameters stay, as those of `ReLU`.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -63,12 +60,10 @@ class ReLU6(ReLU):
         tensor([0., 0., 6.])
     """
 
-    def forward(self, input: QTensor) -> QTensor:
-        check_quantized(self, input)
-        return functional.relu6(input, self.inplace)
+    _function: ClassVar[Callable[..., QTensor]] = staticmethod(relu6)
 
 
-class ELU(Quantized):
+class ELU(FunctionLayer):
     """x where it is above 0, else alpha * (exp(x) - 1).
 
     Args:
@@ -82,27 +77,17 @@ class ELU(Quantized):
         tensor([-1.,  1.])
     """
 
+    settings: ClassVar = ("alpha",)
+
     def __init__(self, scale: Any, zero_point: Any, alpha: float = 1.0, *, form: Any = torch.quint8) -> None:
         super().__init__(scale, zero_point, form)
         self.alpha = alpha
 
-    def forward(self, input: QTensor) -> QTensor:
-        """The result.
-
-        Raises:
-            TypeError: if input is no QTensor.
-        """
-        self.check_input(input)
+    def _function(self, input: QTensor) -> QTensor:
         return arithmetic.elu(input, self.output, self.form, self.alpha)
 
-    @classmethod
-    def from_float(cls, mod: Any) -> ELU:
-        """Of an observed `torch.nn.ELU`."""
-        scale, zero_point, form = output_of(mod)
-        return cls(scale, zero_point, mod.alpha, form=form)
 
-
-class LeakyReLU(Quantized):
+class LeakyReLU(FunctionLayer):
     """x where it is above 0, else x * negative_slope.
 
     Args:
@@ -117,27 +102,17 @@ class LeakyReLU(Quantized):
         tensor([-1.,  0.,  8.])
     """
 
+    settings: ClassVar = ("negative_slope",)
+
     def __init__(self, scale: Any, zero_point: Any, negative_slope: float = 0.01, *, form: Any = torch.quint8) -> None:
         super().__init__(scale, zero_point, form)
         self.negative_slope = negative_slope
 
-    def forward(self, input: QTensor) -> QTensor:
-        """The result.
-
-        Raises:
-            TypeError: if input is no QTensor.
-        """
-        self.check_input(input)
+    def _function(self, input: QTensor) -> QTensor:
         return arithmetic.leaky_relu(input, self.output, self.form, self.negative_slope)
 
-    @classmethod
-    def from_float(cls, mod: Any) -> LeakyReLU:
-        """Of an observed `torch.nn.LeakyReLU`."""
-        scale, zero_point, form = output_of(mod)
-        return cls(scale, zero_point, mod.negative_slope, form=form)
 
-
-class PReLU(Quantized):
+class PReLU(FunctionLayer):
     """x where it is above 0, else x * w, with a quantized slope w for all or for each channel.
 
     Args:
@@ -170,28 +145,16 @@ class PReLU(Quantized):
         self.num_parameters = check_size("num_parameters", num_parameters)
         self.weight = QuantizedWeight(empty_weight((num_parameters,), dtype))
 
-    def forward(self, input: QTensor) -> QTensor:
-        """The result.
-
-        Raises:
-            TypeError: if input is no QTensor.
-            ValueError: if its channels are not as many as the slopes.
-        """
-        self.check_input(input)
-        return checked(self, arithmetic.prelu, input, self.weight(), self.output, self.form)
+    def _function(self, input: QTensor) -> QTensor:
+        return arithmetic.prelu(input, self.weight(), self.output, self.form)
 
     def set_weight(self, weight: QTensor) -> None:
-        """Replaces the slopes.
-
-        Raises:
-            TypeError: if weight is no QTensor.
-            ValueError: if it has another shape.
-        """
-        set_weight(self, weight)
+        """Replaces the slopes; raises TypeError or ValueError if weight has another type or shape."""
+        check_weight(self, weight)
+        self.weight = QuantizedWeight(weight)
 
     @classmethod
     def from_float(cls, mod: Any) -> PReLU:
-        """Of an observed `torch.nn.PReLU`."""
         scale, zero_point, form = output_of(mod)
         weight = weight_of(mod, mod.weight.detach().to(torch.float32))
         layer = cls(scale, zero_point, mod.num_parameters, form=form, dtype=weight.form)
@@ -199,7 +162,7 @@ class PReLU(Quantized):
         return layer
 
 
-class Hardswish(Quantized):
+class Hardswish(FunctionLayer):
     """x * clip(x + 3, 0, 6) / 6.
 
     Args:
@@ -212,22 +175,11 @@ class Hardswish(Quantized):
         tensor([0., 0., 8.])
     """
 
-    def forward(self, input: QTensor) -> QTensor:
-        """The result.
-
-        Raises:
-            TypeError: if input is no QTensor.
-        """
-        self.check_input(input)
+    def _function(self, input: QTensor) -> QTensor:
         return arithmetic.hardswish(input, self.output, self.form)
 
-    @classmethod
-    def from_float(cls, mod: Any) -> Hardswish:
-        """Of an observed `torch.nn.Hardswish`."""
-        return cls(*output_of(mod))
 
-
-class Sigmoid(Quantized):
+class Sigmoid(FunctionLayer):
     """1 / (1 + exp(-x)).
 
     Args:
@@ -240,16 +192,5 @@ class Sigmoid(Quantized):
         tensor([0.0000, 0.5000, 1.0000])
     """
 
-    def forward(self, input: QTensor) -> QTensor:
-        """The result.
-
-        Raises:
-            TypeError: if input is no QTensor.
-        """
-        self.check_input(input)
+    def _function(self, input: QTensor) -> QTensor:
         return arithmetic.sigmoid(input, self.output, self.form)
-
-    @classmethod
-    def from_float(cls, mod: Any) -> Sigmoid:
-        """Of an observed `torch.nn.Sigmoid`."""
-        return cls(*output_of(mod))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter, is_
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 
@@ -16,15 +16,17 @@ from qtorch._affine.namespace import Names
 from qtorch._affine.products import Geometry, Product, Rounding, product_of
 from qtorch._affine.tensor import QTensor
 from qtorch._rounding.paths.choice import are_plain_tensors
-from qtorch.nn.quantized.weights import QuantizedWeight, set_weight_bias
+from qtorch.nn.quantized.weights import (
+    QuantizedWeight,
+    check_weight,
+    empty_weight,
+    float_parameters,
+    output_of,
+    weight_of,
+)
 
 T = TypeVar("T")
 _versions = attrgetter("_version")
-
-
-def _states(tensors: tuple[torch.Tensor, ...]) -> tuple[int, ...]:
-    """How often tensors were written to, and where they lie: `x.data = y` is no write."""
-    return (*map(_versions, tensors), *map(torch.Tensor.data_ptr, tensors))
 
 
 class _Kept(NamedTuple):
@@ -70,15 +72,6 @@ class KeepsMade(FixedDtypes):
         return {name: value for name, value in self.__dict__.items() if name != "_kept"}
 
 
-def _parameter(name: str, value: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A number, or a tensor of one, as a buffer."""
-    try:
-        return torch.as_tensor(value).to(dtype).reshape(()).clone()
-    except (TypeError, ValueError, RuntimeError, OverflowError):  # torch raises any of them
-        kind = type(value).__name__
-        raise TypeError(f"{name}={quoted(value)} is a {kind}; allowed is a number, or a tensor of one") from None
-
-
 class Quantized(KeepsMade):
     """A layer whose result has the scale and the zero point in its buffers.
 
@@ -87,9 +80,11 @@ class Quantized(KeepsMade):
         form: the result's integers.
 
     Attributes:
+        settings: the attributes of the float layer that are arguments of this one.
         layer_name: where the layer is in a model, for its errors; `convert` writes it.
     """
 
+    settings: ClassVar[tuple[str, ...]] = ()
     scale: torch.Tensor
     zero_point: torch.Tensor
     layer_name = ""
@@ -99,6 +94,22 @@ class Quantized(KeepsMade):
         self.form = integers(form, argument="form")
         self.register_buffer("scale", _parameter("scale", scale, torch.float32))
         self.register_buffer("zero_point", _parameter("zero_point", zero_point, torch.int32))
+
+    @classmethod
+    def from_float(cls, mod: Any) -> Any:
+        """The layer in integers of one in floats that was observed, or trained with fake quantization.
+
+        Args:
+            mod: the float layer, or a fused one, with `activation_post_process`; a layer with a weight has
+                `weight_fake_quant` or `qconfig` as well.
+
+        Raises:
+            TypeError: if it has none of these.
+            ValueError: if the observer has seen nothing.
+        """
+        scale, zero_point, form = output_of(mod)
+        given = {name: getattr(mod, name) for name in cls.settings}
+        return cls(scale=scale, zero_point=zero_point, form=form, **given)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Takes `layer.scale = 0.5`, as torch's layers do."""
@@ -113,11 +124,7 @@ class Quantized(KeepsMade):
         return QParams(self.scale, self.zero_point)
 
     def checked_output(self) -> QParams:
-        """The result's parameters, which fit its integers; they are checked again after a change.
-
-        Raises:
-            TypeError, ValueError: if they do not fit.
-        """
+        """The result's parameters, which fit its integers; they are checked again after a change."""
         scale, zero_point = self.scale, self.zero_point
 
         def make() -> QParams:
@@ -128,11 +135,7 @@ class Quantized(KeepsMade):
         return self.kept((scale, zero_point), self.form, make)
 
     def check_input(self, x: Any, name: str = "input") -> None:
-        """Raises unless x is a quantized tensor of up to 16 bits, with one scale.
-
-        Raises:
-            TypeError, ValueError: if it is something else.
-        """
+        """Raises TypeError or ValueError unless x is a quantized tensor of up to 16 bits, with one scale."""
         check_quantized(self, x, name)
         checked(self, check_operand, name, x)
         if x.form.storage == "int32":
@@ -148,38 +151,22 @@ class Quantized(KeepsMade):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
-def check_quantized(module: torch.nn.Module, x: Any, name: str = "input") -> None:
-    """Raises unless a layer's argument is a quantized tensor.
+class FunctionLayer(Quantized):
+    """A layer that is one function of `qcore.affine.arithmetic`, which a subclass calls in `_function`."""
 
-    Raises:
-        TypeError: if it is something else; the message says where the layer is, and what to insert before it.
-    """
-    if not isinstance(x, QTensor):
-        raise TypeError(
-            f"{place_of(module)}: {name} is a {type(x).__name__}; allowed is a QTensor: insert a QuantStub before this "
-            "layer (prepare and convert make it a Quantize), or wrap the model in QuantWrapper"
-        )
+    def _function(self, input: QTensor) -> QTensor:
+        """The function of a checked tensor."""
+        raise NotImplementedError
 
+    def forward(self, input: QTensor) -> QTensor:
+        """The function of a quantized tensor.
 
-def checked(module: torch.nn.Module, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns; the errors that it raises then say in which layer that was."""
-    try:
-        return function(*arguments)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{place_of(module)}: {error}") from error
-
-
-def uncalibrated(place: str) -> RuntimeError:
-    """What a layer raises that runs and saw no data in calibration."""
-    return RuntimeError(
-        f"{place} runs for the first time, and has no range: it saw no data before convert; calibrate with data that "
-        "reaches it, or switch it off before prepare (qconfig = None)"
-    )
-
-
-def place_of(module: Any) -> str:
-    """Where a layer is in a model, or what it is, if it does not know."""
-    return getattr(module, "layer_name", "") or type(module).__name__
+        Raises:
+            TypeError: if input is not a QTensor, or has more than 16 bits.
+            ValueError: if its shape does not fit.
+        """
+        self.check_input(input)
+        return checked(self, self._function, input)
 
 
 class ProductLayer(Quantized):
@@ -188,22 +175,55 @@ class ProductLayer(Quantized):
     It keeps the weight as the kernel reads it (`KeepsMade`), which takes as much memory again; weights of at most 4
     bits stay small, and are unpacked at each call.
 
+    Args:
+        shape: of the weight.
+        outputs: how many channels the result has, and numbers the bias.
+        bias: whether there is a bias.
+        dtype, output_dtype: of the integers of weight and result.
+
     Attributes:
-        weight: a `QuantizedWeight`.
+        weight: `weight()` is the quantized weight.
         bias: float32 of shape (outputs,), or None.
     """
 
+    weight_class: ClassVar[type[QuantizedWeight]] = QuantizedWeight
     bias: torch.Tensor | None
     _relu = False
 
-    def set_weight_bias(self, weight: QTensor, bias: torch.Tensor | None) -> None:
-        """Replaces both.
+    def __init__(self, shape: tuple[int, ...], outputs: int, bias: bool, dtype: Any, output_dtype: Any) -> None:
+        super().__init__(form=integers(output_dtype, argument="output_dtype"))
+        self.weight = self.weight_class(empty_weight(shape, dtype))
+        self.register_buffer("bias", torch.zeros(outputs) if bias else None)
 
-        Raises:
-            TypeError: if one has the wrong type.
-            ValueError: if one has the wrong shape.
-        """
-        set_weight_bias(self, weight, bias)
+    @property
+    def _outputs(self) -> int:
+        """How many channels the result has."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_float(cls, mod: Any) -> Any:
+        layer: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
+        numbers, bias = float_parameters(mod)
+        scale, zero_point, form = output_of(mod)
+        weight = cls._quantized(mod, numbers)
+        given = {name: getattr(layer, name) for name in cls.settings}
+        made = cls(**given, dtype=weight.form, output_dtype=form)  # type: ignore[call-arg]
+        made.set_weight_bias(weight, bias)
+        made.scale, made.zero_point = scale.clone(), zero_point.clone()
+        return made
+
+    @classmethod
+    def _quantized(cls, mod: Any, numbers: torch.Tensor) -> QTensor:
+        """The weight as the float layer's settings quantize it."""
+        return weight_of(mod, numbers)
+
+    def set_weight_bias(self, weight: QTensor, bias: torch.Tensor | None) -> None:
+        """Replaces both; raises TypeError or ValueError if one has the wrong type or shape."""
+        check_weight(self, weight)
+        allowed = (self._outputs,)
+        if bias is not None and (bias.dtype is not torch.float32 or bias.shape != allowed):
+            raise ValueError(f"bias is {bias.dtype} of shape {tuple(bias.shape)}; allowed is float32 of {allowed}")
+        self.weight, self.bias = self.weight_class(weight), bias
 
     def _by_kernel(self, input: Any, geometry: Geometry) -> QTensor | None:
         """The layer of a quantized tensor in one call of C; None where the kernel does not serve it."""
@@ -224,3 +244,47 @@ class ProductLayer(Quantized):
         product, output = self.kept(tensors, (geometry, form), make)
         values = None if product is None else product(input.values, input.qparams)
         return None if values is None else QTensor._made(values, output, form)
+
+
+def check_quantized(module: torch.nn.Module, x: Any, name: str = "input") -> None:
+    """Raises TypeError, with the layer's place and the remedy, unless a layer's argument is a quantized tensor."""
+    if not isinstance(x, QTensor):
+        raise TypeError(
+            f"{place_of(module)}: {name} is a {type(x).__name__}; allowed is a QTensor: insert a QuantStub before this "
+            "layer (prepare and convert make it a Quantize), or wrap the model in QuantWrapper"
+        )
+
+
+def checked(module: torch.nn.Module, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The function's result; an error that it raises begins with the layer's place in the model."""
+    try:
+        return function(*arguments)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{place_of(module)}: {error}") from error
+
+
+def uncalibrated(place: str) -> RuntimeError:
+    """The error of a layer that runs and saw no data in calibration."""
+    return RuntimeError(
+        f"{place} runs for the first time, and has no range: it saw no data before convert; calibrate with data that "
+        "reaches it, or switch it off before prepare (qconfig = None)"
+    )
+
+
+def place_of(module: Any) -> str:
+    """The layer's place in its model, or its type where it has no place."""
+    return getattr(module, "layer_name", "") or type(module).__name__
+
+
+def _parameter(name: str, value: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A number, or a tensor of one, as a buffer."""
+    try:
+        return torch.as_tensor(value).to(dtype).reshape(()).clone()
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # torch raises any of them
+        kind = type(value).__name__
+        raise TypeError(f"{name}={quoted(value)} is a {kind}; allowed is a number, or a tensor of one") from None
+
+
+def _states(tensors: tuple[torch.Tensor, ...]) -> tuple[int, ...]:
+    """How often tensors were written to, and where they lie: `x.data = y` is no write."""
+    return (*map(_versions, tensors), *map(torch.Tensor.data_ptr, tensors))

@@ -10,47 +10,61 @@ from qcore.affine import QParams
 from qcore.affine.arithmetic.convolutions import filters_of, margins_of
 from qcore.affine.quantized import PADDING_MODES, check_convolution, check_convolution_sizes
 from qcore.arguments import check_choice, check_flag, check_sizes
-from qtorch._affine.dtypes import integers
 from qtorch._affine.functional import WIDTHS, conv_to
 from qtorch._affine.products import Geometry
 from qtorch._affine.tensor import QTensor
-from qtorch.nn.quantized.base import ProductLayer, Quantized, checked, place_of
-from qtorch.nn.quantized.weights import (
-    QuantizedWeight,
-    check_weight,
-    empty_weight,
-    finish,
-    float_parameters,
-    output_of,
-    weight_of,
-)
+from qtorch.nn.quantized.base import ProductLayer, checked, place_of
+from qtorch.nn.quantized.weights import QuantizedWeight, weight_of
+
+__all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
 
-class _Conv(ProductLayer):
-    """A convolution in integers: exact sums, requantized (`qcore.affine.requantize`).
-
-    Around images is the zero point, or by `padding_mode` their own integers.
-
-    Args:
-        in_channels, out_channels: of images and results.
-        kernel_size, stride, padding, dilation: for all dimensions, or for each; padding may also be "valid" (none) or
-            "same", for results of the images' sizes.
-        groups: into how many parts channels and outputs are split.
-        bias: whether there is a bias.
-        padding_mode: "zeros", "reflect", "replicate" or "circular".
-        dtype: of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
-        output_dtype: of the result's integers.
+class _Convolution(ProductLayer):
+    """What convolutions and transposed convolutions have in common.
 
     Attributes:
-        weight: `weight()` is the quantized weight, of shape (out_channels, in_channels / groups, *kernel_size).
-        bias: float32 of shape (out_channels,), or None.
-        scale, zero_point: of the result.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
+        dimensions: of images.
+        shown: attributes in the layer's text.
     """
 
     dimensions: ClassVar[int]
+    shown: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any,
+        dilation: Any,
+        groups: int,
+        bias: bool,
+        dtype: Any,
+        output_dtype: Any,
+    ) -> None:
+        check_flag("bias", bias)
+        sizes = check_convolution_sizes(
+            in_channels, out_channels, kernel_size, stride, dilation, groups, self.dimensions
+        )
+        first, second = (in_channels, out_channels) if self.weight_class.channels else (out_channels, in_channels)
+        super().__init__((first, second // groups, *sizes[0]), out_channels, bias, dtype, output_dtype)
+        self.kernel_size, self.stride, self.dilation = sizes
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+
+    @property
+    def _outputs(self) -> int:
+        return self.out_channels
+
+    def extra_repr(self) -> str:
+        settings = "".join(f"{name}={getattr(self, name)}, " for name in self.shown)
+        return f"{self.in_channels}, {self.out_channels}, {settings}{super().extra_repr()}"
+
+
+class _Conv(_Convolution):
+    """A convolution; around images is the zero point, or by `padding_mode` their own integers."""
+
+    shown = "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"
+    settings: ClassVar = ("in_channels", "out_channels", *shown)
 
     def __init__(
         self,
@@ -67,18 +81,10 @@ class _Conv(ProductLayer):
         dtype: Any = torch.qint8,
         output_dtype: Any = torch.quint8,
     ) -> None:
-        super().__init__(form=integers(output_dtype, argument="output_dtype"))
-        check_flag("bias", bias)
         check_choice("padding_mode", padding_mode, PADDING_MODES)
-        sizes = check_convolution_sizes(
-            in_channels, out_channels, kernel_size, stride, dilation, groups, self.dimensions
-        )
-        self.kernel_size, self.stride, self.dilation = sizes
-        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        sizes = kernel_size, stride, dilation, groups
+        super().__init__(in_channels, out_channels, *sizes, bias, dtype, output_dtype)
         self.padding, self.padding_mode = self._padding(padding), padding_mode
-        shape = (out_channels, in_channels // groups, *self.kernel_size)
-        self.weight = QuantizedWeight(empty_weight(shape, dtype))
-        self.register_buffer("bias", torch.zeros(out_channels) if bias else None)
 
     def _padding(self, padding: Any) -> tuple[int, ...]:
         if not isinstance(padding, str):
@@ -98,7 +104,7 @@ class _Conv(ProductLayer):
         """The convolution of a quantized tensor of shape (batch, in_channels, *sizes), or without the batch.
 
         Raises:
-            TypeError: if input is no QTensor, or has more than 16 bits.
+            TypeError: if input is not a QTensor, or has more than 16 bits.
             ValueError: if its shape does not fit.
         """
         if self.padding_mode == "zeros":
@@ -115,76 +121,24 @@ class _Conv(ProductLayer):
         result = conv_to(input, weight, self.bias, geometry, self.output, self.form)
         return result.relu() if self._relu else result
 
-    def extra_repr(self) -> str:
-        return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"padding={self.padding}, dilation={self.dilation}, groups={self.groups}, "
-            f"padding_mode={self.padding_mode}, {super().extra_repr()}"
-        )
-
-    @classmethod
-    def from_float(cls, mod: Any) -> _Conv:
-        """The layer in integers of one in floats that was observed, or trained with fake quantization.
-
-        Args:
-            mod: torch's convolution, or a fused one, with `activation_post_process`, and `weight_fake_quant` or
-                `qconfig`.
-
-        Raises:
-            TypeError: if it has none of these.
-            ValueError: if the observer has seen nothing.
-        """
-        conv: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
-        numbers, bias = float_parameters(mod)
-        scale, zero_point, form = output_of(mod)
-        weight = weight_of(mod, numbers)
-        layer = cls(
-            *(conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation),
-            *(conv.groups, bias is not None, conv.padding_mode),
-            dtype=weight.form,
-            output_dtype=form,
-        )
-        finish(layer, weight, bias, scale, zero_point)
-        return layer
-
 
 class Conv1d(_Conv):
-    """A convolution of one dimension in integers, with the arguments of `torch.nn.Conv1d`.
-
-    `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv1d`.
-        dtype: the type of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
-        output_dtype: the type of the result's integers.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> layer = Conv1d(4, 8, 3)
-        >>> layer(quantize_per_tensor(torch.zeros(1, 4, 5), 0.1, 7, torch.quint8)).shape
-        torch.Size([1, 8, 3])
-    """
+    """`torch.nn.Conv1d` in integers, with the types of `Conv2d`."""
 
     dimensions = 1
 
 
 class Conv2d(_Conv):
-    """A convolution of two dimensions in integers, with the arguments of `torch.nn.Conv2d`.
-
-    `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
+    """`torch.nn.Conv2d` in integers: exact sums, requantized (`qcore.affine.requantize`).
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv2d`.
-        dtype: the type of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
-        output_dtype: the type of the result's integers.
+        dtype: of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
+        output_dtype: of the result's integers.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
+    Attributes:
+        weight: `weight()` is the quantized weight, of shape (out_channels, in_channels / groups, *kernel_size).
+        bias: float32 of shape (out_channels,), or None.
+        scale, zero_point: of the result.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -197,25 +151,7 @@ class Conv2d(_Conv):
 
 
 class Conv3d(_Conv):
-    """A convolution of three dimensions in integers, with the arguments of `torch.nn.Conv3d`.
-
-    `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as for
-            `torch.nn.Conv3d`.
-        dtype: the type of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
-        output_dtype: the type of the result's integers.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> layer = Conv3d(4, 8, 3)
-        >>> layer(quantize_per_tensor(torch.zeros(1, 4, 5, 5, 5), 0.1, 7, torch.quint8)).shape
-        torch.Size([1, 8, 3, 3, 3])
-    """
+    """`torch.nn.Conv3d` in integers, with the types of `Conv2d`."""
 
     dimensions = 3
 
@@ -226,28 +162,12 @@ class _TransposedWeight(QuantizedWeight):
     channels = 1
 
 
-class _ConvTranspose(Quantized):
-    """A transposed convolution in integers: exact sums, requantized (`qcore.affine.requantize`).
+class _ConvTranspose(_Convolution):
+    """A transposed convolution: images with the zero point between and around their integers are convolved."""
 
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation: as for
-            `torch.nn.ConvTranspose2d`.
-        padding_mode: "zeros".
-        dtype: of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
-        output_dtype: of the result's integers.
-
-    Attributes:
-        weight: `weight()` is the quantized weight, of shape (in_channels, out_channels / groups, *kernel_size), with
-            one scale, or one along the second dimension, which all groups share.
-        bias: float32 of shape (out_channels,), or None.
-        scale, zero_point: of the result.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-    """
-
-    bias: torch.Tensor | None
-    dimensions: ClassVar[int]
+    weight_class = _TransposedWeight
+    shown = "kernel_size", "stride", "padding", "output_padding", "dilation", "groups"
+    settings: ClassVar = ("in_channels", "out_channels", *shown, "padding_mode")
 
     def __init__(
         self,
@@ -265,20 +185,12 @@ class _ConvTranspose(Quantized):
         dtype: Any = torch.qint8,
         output_dtype: Any = torch.quint8,
     ) -> None:
-        super().__init__(form=integers(output_dtype, argument="output_dtype"))
-        check_flag("bias", bias)
         check_choice("padding_mode", padding_mode, ("zeros",))
-        sizes = check_convolution_sizes(
-            in_channels, out_channels, kernel_size, stride, dilation, groups, self.dimensions
-        )
-        self.kernel_size, self.stride, self.dilation = sizes
-        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        sizes = kernel_size, stride, dilation, groups
+        super().__init__(in_channels, out_channels, *sizes, bias, dtype, output_dtype)
         self.padding = check_sizes("padding", padding, 0, self.dimensions)
         self.output_padding = check_sizes("output_padding", output_padding, 0, self.dimensions)
         self._check_more(self.output_padding, "output_padding")
-        shape = (in_channels, out_channels // groups, *self.kernel_size)
-        self.weight = _TransposedWeight(empty_weight(shape, dtype))
-        self.register_buffer("bias", torch.zeros(out_channels) if bias else None)
 
     def _check_more(self, more: tuple[int, ...], name: str) -> None:
         """Raises unless the sizes that are added to a result are less than strides or dilations."""
@@ -294,10 +206,10 @@ class _ConvTranspose(Quantized):
 
         Args:
             input: QTensor.
-            output_size: the result's sizes, or None for those that `output_padding` says.
+            output_size: the result's sizes, or None for those that `output_padding` gives.
 
         Raises:
-            TypeError: if input is no QTensor, or has more than 16 bits.
+            TypeError: if input is not a QTensor, or has more than 16 bits.
             ValueError: if its shape, or output_size, does not fit.
         """
         self.check_input(input)
@@ -314,14 +226,14 @@ class _ConvTranspose(Quantized):
         if output_size is not None:
             more = checked(self, self._more_for, tuple(input.shape[2:]), output_size)
         pairs = margins_of(self.kernel_size, self.padding, more, self.dilation)
-        images, ones = spread(input, self.stride, pairs), (1,) * self.dimensions
+        images, ones = _spread(input, self.stride, pairs), (1,) * self.dimensions
         filters = filters_of(weight, self.groups)
         geometry = ones, (0,) * self.dimensions, self.dilation, self.groups, "zeros"
         checked(self, check_convolution, images, filters, *geometry, self.dimensions, WIDTHS)
         return conv_to(images, filters, self.bias, geometry, self.output, self.form)
 
     def _more_for(self, sizes: tuple[int, ...], output_size: Any) -> tuple[int, ...]:
-        """What `output_padding` gives a result the sizes that are asked for."""
+        """The `output_padding` that gives a result the sizes in output_size."""
         wanted = check_sizes("output_size", tuple(output_size)[-self.dimensions :], 1, self.dimensions)
         whole = zip(sizes, self.stride, self.padding, self.dilation, self.kernel_size, strict=True)
         least = [(size - 1) * step - 2 * margin + gap * (count - 1) + 1 for size, step, margin, gap, count in whole]
@@ -331,61 +243,16 @@ class _ConvTranspose(Quantized):
         self._check_more(more, f"output_size={wanted} needs output_padding")
         return more
 
-    def set_weight_bias(self, weight: QTensor, bias: torch.Tensor | None) -> None:
-        """Replaces both.
-
-        Raises:
-            TypeError: if one has the wrong type.
-            ValueError: if one has the wrong shape.
-        """
-        check_weight(self, weight)
-        if bias is not None and (bias.dtype is not torch.float32 or bias.shape != (self.out_channels,)):
-            shape = tuple(bias.shape)
-            raise ValueError(f"bias is {bias.dtype} of shape {shape}; allowed is float32 of ({self.out_channels},)")
-        self.weight, self.bias = _TransposedWeight(weight), bias
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"padding={self.padding}, output_padding={self.output_padding}, dilation={self.dilation}, "
-            f"groups={self.groups}, {super().extra_repr()}"
-        )
-
     @classmethod
-    def from_float(cls, mod: Any) -> _ConvTranspose:
-        """The layer in integers of one in floats that was observed.
-
-        Scales for each output lie along the weight's second dimension, whichever axis the settings name.
-
-        Args:
-            mod: torch's transposed convolution, with `activation_post_process` and `qconfig`.
-
-        Raises:
-            TypeError: if it has none of these.
-            ValueError: if the observer has seen nothing.
-        """
-        scale, zero_point, form = output_of(mod)
-        outputs_first = weight_of(mod, mod.weight.detach().to(torch.float32).transpose(0, 1))
-        qparams = outputs_first.qparams
+    def _quantized(cls, mod: Any, numbers: torch.Tensor) -> QTensor:
+        """The weight; scales for each output lie along its second dimension, whichever axis the settings name."""
+        made = weight_of(mod, numbers.transpose(0, 1))
+        qparams = made.qparams
         axis = None if qparams.axis is None else 1
-        weight = QTensor(
-            outputs_first.values.transpose(0, 1),
-            QParams(qparams.scale, qparams.zero_point, axis),
-            outputs_first.form,
-        )
-        bias = None if mod.bias is None else mod.bias.detach().to(torch.float32).clone()
-        layer = cls(
-            *(mod.in_channels, mod.out_channels, mod.kernel_size, mod.stride, mod.padding, mod.output_padding),
-            *(mod.groups, bias is not None, mod.dilation, mod.padding_mode),
-            dtype=weight.form,
-            output_dtype=form,
-        )
-        layer.set_weight_bias(weight, bias)
-        layer.scale, layer.zero_point = scale.clone(), zero_point.clone()
-        return layer
+        return QTensor(made.values.transpose(0, 1), QParams(qparams.scale, qparams.zero_point, axis), made.form)
 
 
-def spread(q: QTensor, stride: tuple[int, ...], pairs: tuple[tuple[int, int], ...]) -> QTensor:
+def _spread(q: QTensor, stride: tuple[int, ...], pairs: tuple[tuple[int, int], ...]) -> QTensor:
     """Images whose integers stand `stride` apart, with margins; between and around them is the zero point."""
     batch, channels, *sizes = q.shape
     whole = [max(0, (size - 1) * step + 1 + sum(pair)) for size, step, pair in zip(sizes, stride, pairs, strict=True)]
@@ -403,42 +270,24 @@ def spread(q: QTensor, stride: tuple[int, ...], pairs: tuple[tuple[int, int], ..
 
 
 class ConvTranspose1d(_ConvTranspose):
-    """A transposed convolution of one dimension in integers, with the arguments of `torch.nn.ConvTranspose1d`.
-
-    `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation, padding_mode:
-            as for `torch.nn.ConvTranspose1d`.
-        dtype: the type of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
-        output_dtype: the type of the result's integers.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> layer = ConvTranspose1d(4, 8, 3, stride=2)
-        >>> layer(quantize_per_tensor(torch.zeros(1, 4, 5), 0.1, 7, torch.quint8)).shape
-        torch.Size([1, 8, 11])
-    """
+    """`torch.nn.ConvTranspose1d` in integers, with the types of `ConvTranspose2d`."""
 
     dimensions = 1
 
 
 class ConvTranspose2d(_ConvTranspose):
-    """A transposed convolution of two dimensions in integers, with the arguments of `torch.nn.ConvTranspose2d`.
-
-    `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
+    """`torch.nn.ConvTranspose2d` in integers: exact sums, requantized (`qcore.affine.requantize`).
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation, padding_mode:
-            as for `torch.nn.ConvTranspose2d`.
-        dtype: the type of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
-        output_dtype: the type of the result's integers.
+        padding_mode: "zeros".
+        dtype: of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
+        output_dtype: of the result's integers.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
+    Attributes:
+        weight: `weight()` is the quantized weight, of shape (in_channels, out_channels / groups, *kernel_size), with
+            one scale, or one along the second dimension, which all groups share.
+        bias: float32 of shape (out_channels,), or None.
+        scale, zero_point: of the result.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -451,24 +300,6 @@ class ConvTranspose2d(_ConvTranspose):
 
 
 class ConvTranspose3d(_ConvTranspose):
-    """A transposed convolution of three dimensions in integers, with the arguments of `torch.nn.ConvTranspose3d`.
-
-    `weight()` is the quantized weight, `scale` and `zero_point` are the result's.
-
-    Args:
-        in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation, padding_mode:
-            as for `torch.nn.ConvTranspose3d`.
-        dtype: the type of the weight's integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
-        output_dtype: the type of the result's integers.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> layer = ConvTranspose3d(4, 8, 2)
-        >>> layer(quantize_per_tensor(torch.zeros(1, 4, 5, 5, 5), 0.1, 7, torch.quint8)).shape
-        torch.Size([1, 8, 6, 6, 6])
-    """
+    """`torch.nn.ConvTranspose3d` in integers, with the types of `ConvTranspose2d`."""
 
     dimensions = 3

@@ -11,7 +11,8 @@ from qcore.affine import arithmetic
 from qtorch._affine.launch import binary_on_cpu
 from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.base import Quantized, place_of, uncalibrated
-from qtorch.nn.quantized.weights import output_of
+
+__all__ = ["FXFloatFunctional", "FloatFunctional", "QFunctional"]
 
 
 class FXFloatFunctional(torch.nn.Module):
@@ -23,11 +24,7 @@ class FXFloatFunctional(torch.nn.Module):
     """
 
     def forward(self, *_: Any) -> NoReturn:
-        """Raises: there is more than one operation.
-
-        Raises:
-            RuntimeError: always.
-        """
+        """Raises RuntimeError: there is more than one operation."""
         raise RuntimeError(f"{type(self).__name__} has no forward; allowed are its methods: add, mul, cat, ...")
 
     def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -51,7 +48,7 @@ class FXFloatFunctional(torch.nn.Module):
         return self._observed(torch.matmul(x, y))
 
     def einsum(self, equation: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """The contraction that an equation says."""
+        """The contraction that an equation describes."""
         return self._observed(torch.einsum(equation, x, y))
 
     def cat(self, x: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
@@ -74,7 +71,7 @@ class FXFloatFunctional(torch.nn.Module):
 
 
 class FloatFunctional(FXFloatFunctional):
-    """Operations of floats whose result an observer sees; `convert` makes a `QFunctional` of it.
+    """Operations of floats with results that an observer sees; `convert` makes a `QFunctional` of it.
 
     Use one for each place in a model. Without an observer the results are those of torch.
 
@@ -121,11 +118,7 @@ class QFunctional(Quantized):
     is_uncalibrated = False
 
     def forward(self, *_: Any) -> NoReturn:
-        """Raises: there is more than one operation.
-
-        Raises:
-            RuntimeError: always.
-        """
+        """Raises RuntimeError: there is more than one operation."""
         raise RuntimeError("QFunctional has no forward; allowed are its methods: add, mul, cat, ...")
 
     def add(self, x: QTensor, y: QTensor) -> QTensor:
@@ -150,7 +143,7 @@ class QFunctional(Quantized):
         return arithmetic.matmul(x, y, self.output, self.form)
 
     def einsum(self, equation: str, x: QTensor, y: QTensor) -> QTensor:
-        """The contraction that an equation says; see `qcore.affine.arithmetic.einsum`."""
+        """The contraction that an equation describes; see `qcore.affine.arithmetic.einsum`."""
         self._check(x, y)
         return arithmetic.einsum(equation, x, y, self.output, self.form)
 
@@ -184,13 +177,3 @@ class QFunctional(Quantized):
             raise uncalibrated(place_of(self))
         for number, operand in enumerate(operands):
             self.check_input(operand, f"operand {number}")
-
-    @classmethod
-    def from_float(cls, mod: Any) -> QFunctional:
-        """The same operations with the parameters of an observed `FloatFunctional`.
-
-        Raises:
-            TypeError: if it was not prepared.
-            ValueError: if its observer has seen nothing.
-        """
-        return cls(*output_of(mod))

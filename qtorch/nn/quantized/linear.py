@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from qcore.affine import UINT8
 from qcore.affine.quantized import check_linear
 from qcore.arguments import check_flag, check_int, check_size, check_type
-from qtorch._affine.dtypes import integers
 from qtorch._affine.functional import WIDTHS, linear_to
 from qtorch._affine.products import Geometry
 from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.base import ProductLayer, checked, place_of
-from qtorch.nn.quantized.weights import QuantizedWeight, empty_weight, finish, float_parameters, output_of, weight_of
+from qtorch.nn.quantized.weights import QuantizedWeight, empty_weight, weight_of
+
+__all__ = ["Embedding", "Linear"]
 
 
 class Linear(ProductLayer):
@@ -31,9 +32,6 @@ class Linear(ProductLayer):
         bias: float32 of shape (out_features,), or None.
         scale, zero_point: of the result.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
         >>> layer = Linear(2, 1)
@@ -42,6 +40,8 @@ class Linear(ProductLayer):
         >>> layer(quantize_per_tensor(torch.tensor([[1.0, 2.0]]), 0.1, 0, torch.quint8))
         QTensor([[1.]], size=(1, 1), dtype=torch.quint8, scale=0.10000000149011612, zero_point=0)
     """
+
+    settings: ClassVar = ("in_features", "out_features")
 
     def __init__(
         self,
@@ -52,18 +52,21 @@ class Linear(ProductLayer):
         *,
         output_dtype: Any = torch.quint8,
     ) -> None:
-        super().__init__(form=integers(output_dtype, argument="output_dtype"))
         check_flag("bias_", bias_)
-        self.in_features = check_size("in_features", in_features)
-        self.out_features = check_size("out_features", out_features)
-        self.weight = QuantizedWeight(empty_weight((out_features, in_features), dtype))
-        self.register_buffer("bias", torch.zeros(out_features) if bias_ else None)
+        check_size("in_features", in_features)
+        check_size("out_features", out_features)
+        super().__init__((out_features, in_features), out_features, bias_, dtype, output_dtype)
+        self.in_features, self.out_features = in_features, out_features
+
+    @property
+    def _outputs(self) -> int:
+        return self.out_features
 
     def forward(self, input: QTensor) -> QTensor:
         """The layer of a quantized tensor of shape (..., in_features).
 
         Raises:
-            TypeError: if input is no QTensor, or has more than 16 bits.
+            TypeError: if input is not a QTensor, or has more than 16 bits.
             ValueError: if its shape does not fit.
         """
         result = self._by_kernel(input, Geometry())
@@ -77,25 +80,6 @@ class Linear(ProductLayer):
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, {super().extra_repr()}"
-
-    @classmethod
-    def from_float(cls, mod: Any) -> Linear:
-        """The layer in integers of one in floats that was observed, or trained with fake quantization.
-
-        Args:
-            mod: `torch.nn.Linear` or a fused one, with `activation_post_process`, and `weight_fake_quant` or `qconfig`.
-
-        Raises:
-            TypeError: if it has none of these.
-            ValueError: if the observer has seen nothing.
-        """
-        linear: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
-        numbers, bias = float_parameters(mod)
-        scale, zero_point, form = output_of(mod)
-        weight = weight_of(mod, numbers)
-        layer = cls(linear.in_features, linear.out_features, bias is not None, weight.form, output_dtype=form)
-        finish(layer, weight, bias, scale, zero_point)
-        return layer
 
 
 class Embedding(torch.nn.Module):
@@ -123,7 +107,7 @@ class Embedding(torch.nn.Module):
         """The rows, of shape (*indices.shape, embedding_dim); only they are dequantized.
 
         Raises:
-            TypeError: if indices is no tensor of int32 or int64.
+            TypeError: if indices is not a tensor of int32 or int64.
         """
         checked(self, check_type, "indices", indices, torch.Tensor, "a torch.Tensor of int32 or int64")
         if indices.dtype not in (torch.int32, torch.int64):
@@ -135,11 +119,7 @@ class Embedding(torch.nn.Module):
 
     @classmethod
     def from_float(cls, mod: Any) -> Embedding:
-        """Of a `torch.nn.Embedding` with a `qconfig` whose weight has one scale, or one for each row.
-
-        Raises:
-            TypeError: if it has none.
-        """
+        """The layer of a `torch.nn.Embedding` with a `qconfig` whose weight has one scale, or one for each row."""
         weight = weight_of(mod, mod.weight.detach().to(torch.float32))
         made = cls(mod.num_embeddings, mod.embedding_dim, dtype=weight.form)
         made.weight = QuantizedWeight(weight, mod.weight.dtype)

@@ -10,11 +10,22 @@ from qcore.affine import arithmetic
 from qcore.arguments import check_flag, check_size, check_type
 from qtorch._affine.tensor import QTensor
 from qtorch._rounding.dense import check_dense
-from qtorch.nn.quantized.base import Quantized, checked
+from qtorch.nn.quantized.base import FunctionLayer
 from qtorch.nn.quantized.weights import output_of
+
+__all__ = [
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "GroupNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
+    "LayerNorm",
+]
 
 
 def _float32(name: str, x: Any) -> torch.Tensor | None:
+    """A copy of a tensor of floats in float32; None of None."""
     if x is None:
         return None
     check_type(name, x, torch.Tensor, "a torch.Tensor of floats, and None")
@@ -24,7 +35,22 @@ def _float32(name: str, x: Any) -> torch.Tensor | None:
     return x.detach().to(torch.float32).clone()
 
 
-class LayerNorm(Quantized):
+class _Norm(FunctionLayer):
+    """Normalisation by the statistics of each example, with a weight and a bias, or neither."""
+
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+
+    def __init__(
+        self, weight: Any, bias: Any, scale: Any, zero_point: Any, eps: float, has_weight: bool, form: Any
+    ) -> None:
+        super().__init__(scale, zero_point, form)
+        self.eps = eps
+        self.register_buffer("weight", _float32("weight", weight) if has_weight else None)
+        self.register_buffer("bias", _float32("bias", bias) if has_weight else None)
+
+
+class LayerNorm(_Norm):
     """`torch.nn.LayerNorm` of quantized tensors (`qcore.affine.arithmetic.layer_norm`).
 
     Args:
@@ -42,8 +68,7 @@ class LayerNorm(Quantized):
         tensor([[ 88, 100, 112]], dtype=torch.uint8)
     """
 
-    weight: torch.Tensor | None
-    bias: torch.Tensor | None
+    settings: ClassVar = ("normalized_shape", "weight", "bias", "eps", "elementwise_affine")
 
     def __init__(
         self,
@@ -57,35 +82,18 @@ class LayerNorm(Quantized):
         *,
         form: Any = torch.quint8,
     ) -> None:
-        super().__init__(scale, zero_point, form)
         check_flag("elementwise_affine", elementwise_affine)
-        self.normalized_shape = (
-            tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list, torch.Size)) else (normalized_shape,)
-        )
-        self.eps, self.elementwise_affine = eps, elementwise_affine
-        self.register_buffer("weight", _float32("weight", weight) if elementwise_affine else None)
-        self.register_buffer("bias", _float32("bias", bias) if elementwise_affine else None)
+        super().__init__(weight, bias, scale, zero_point, eps, elementwise_affine, form)
+        several = isinstance(normalized_shape, (tuple, list, torch.Size))
+        self.normalized_shape = tuple(normalized_shape) if several else (normalized_shape,)
+        self.elementwise_affine = elementwise_affine
 
-    def forward(self, input: QTensor) -> QTensor:
-        """The result.
-
-        Raises:
-            TypeError: if input is no QTensor.
-            ValueError: if its shape does not fit.
-        """
-        self.check_input(input)
-        settings = self.normalized_shape, self.weight, self.bias, self.eps, self.output, self.form
-        return checked(self, arithmetic.layer_norm, input, *settings)
-
-    @classmethod
-    def from_float(cls, mod: Any) -> LayerNorm:
-        """Of an observed `torch.nn.LayerNorm`."""
-        scale, zero_point, form = output_of(mod)
-        settings = mod.normalized_shape, mod.weight, mod.bias, scale, zero_point, mod.eps, mod.elementwise_affine
-        return cls(*settings, form=form)
+    def _function(self, input: QTensor) -> QTensor:
+        settings = self.normalized_shape, self.weight, self.bias, self.eps
+        return arithmetic.layer_norm(input, *settings, self.output, self.form)
 
 
-class GroupNorm(Quantized):
+class GroupNorm(_Norm):
     """`torch.nn.GroupNorm` of quantized tensors (`qcore.affine.arithmetic.group_norm`).
 
     Args:
@@ -96,9 +104,6 @@ class GroupNorm(Quantized):
         affine: False for neither weight nor bias.
         form: the result's integers.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
         >>> x = quantize_per_tensor(torch.tensor([[1.0, 3.0, 5.0, 9.0]]), 0.5, 0, torch.quint8)
@@ -106,8 +111,7 @@ class GroupNorm(Quantized):
         tensor([[-1.,  1., -1.,  1.]])
     """
 
-    weight: torch.Tensor | None
-    bias: torch.Tensor | None
+    settings: ClassVar = ("num_groups", "num_channels", "weight", "bias", "eps", "affine")
 
     def __init__(
         self,
@@ -122,35 +126,19 @@ class GroupNorm(Quantized):
         *,
         form: Any = torch.quint8,
     ) -> None:
-        super().__init__(scale, zero_point, form)
         check_flag("affine", affine)
+        super().__init__(weight, bias, scale, zero_point, eps, affine, form)
         self.num_groups = check_size("num_groups", num_groups)
         self.num_channels = check_size("num_channels", num_channels)
-        self.eps = eps
-        self.register_buffer("weight", _float32("weight", weight) if affine else None)
-        self.register_buffer("bias", _float32("bias", bias) if affine else None)
 
-    def forward(self, input: QTensor) -> QTensor:
-        """The result.
-
-        Raises:
-            TypeError: if input is no QTensor.
-            ValueError: if its shape does not fit.
-        """
-        self.check_input(input)
-        settings = self.num_groups, self.weight, self.bias, self.eps, self.output, self.form
-        return checked(self, arithmetic.group_norm, input, *settings)
-
-    @classmethod
-    def from_float(cls, mod: Any) -> GroupNorm:
-        """Of an observed `torch.nn.GroupNorm`."""
-        scale, zero_point, form = output_of(mod)
-        settings = mod.num_groups, mod.num_channels, mod.weight, mod.bias, scale, zero_point, mod.eps, mod.affine
-        return cls(*settings, form=form)
+    def _function(self, input: QTensor) -> QTensor:
+        return arithmetic.group_norm(input, self.num_groups, self.weight, self.bias, self.eps, self.output, self.form)
 
 
 class _InstanceNorm(GroupNorm):
-    """Normalisation of each channel of each element of a batch: as many groups as channels."""
+    """Normalisation of each channel of each example: as many groups as channels."""
+
+    settings: ClassVar = ("num_features", "weight", "bias", "eps", "momentum", "affine", "track_running_stats")
 
     def __init__(
         self,
@@ -175,36 +163,12 @@ class _InstanceNorm(GroupNorm):
         super().__init__(num_features, num_features, weight, bias, scale, zero_point, eps, given, form=form)
         self.momentum = momentum
 
-    @classmethod
-    def from_float(cls, mod: Any) -> _InstanceNorm:
-        """Of an observed layer of torch's."""
-        scale, zero_point, form = output_of(mod)
-        settings = mod.eps, mod.momentum, mod.affine, mod.track_running_stats
-        return cls(mod.num_features, mod.weight, mod.bias, scale, zero_point, *settings, form=form)
-
-
-class InstanceNorm1d(_InstanceNorm):
-    """`torch.nn.InstanceNorm1d` of quantized tensors: `GroupNorm` with as many groups as channels.
-
-    Args:
-        num_features: how many channels there are.
-        weight, bias, scale, zero_point, eps, affine, form: as for `GroupNorm`.
-        momentum, track_running_stats: of the layer in floats, not used; and False.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> x = quantize_per_tensor(torch.tensor([1.0, 3.0]).reshape(1, 1, 2), 0.5, 0, torch.quint8)
-        >>> InstanceNorm1d(1, None, None, 0.5, 100)(x).dequantize().flatten()
-        tensor([-1.,  1.])
-    """
-
 
 class InstanceNorm2d(_InstanceNorm):
     """`torch.nn.InstanceNorm2d` of quantized tensors: `GroupNorm` with as many groups as channels.
 
     Args:
         num_features: how many channels there are.
-        weight, bias, scale, zero_point, eps, affine, form: as for `GroupNorm`.
         momentum, track_running_stats: of the layer in floats, not used; and False.
 
     Example:
@@ -215,24 +179,16 @@ class InstanceNorm2d(_InstanceNorm):
     """
 
 
+class InstanceNorm1d(_InstanceNorm):
+    """`InstanceNorm2d` of signals."""
+
+
 class InstanceNorm3d(_InstanceNorm):
-    """`torch.nn.InstanceNorm3d` of quantized tensors: `GroupNorm` with as many groups as channels.
-
-    Args:
-        num_features: how many channels there are.
-        weight, bias, scale, zero_point, eps, affine, form: as for `GroupNorm`.
-        momentum, track_running_stats: of the layer in floats, not used; and False.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> x = quantize_per_tensor(torch.tensor([1.0, 3.0]).reshape(1, 1, 1, 1, 2), 0.5, 0, torch.quint8)
-        >>> InstanceNorm3d(1, None, None, 0.5, 100)(x).dequantize().flatten()
-        tensor([-1.,  1.])
-    """
+    """`InstanceNorm2d` of volumes."""
 
 
-class _BatchNorm(Quantized):
-    """Normalisation by running statistics (`qcore.affine.arithmetic.batch_norm`)."""
+class _BatchNorm(FunctionLayer):
+    """Normalisation by running statistics."""
 
     weight: torch.Tensor
     bias: torch.Tensor
@@ -249,24 +205,12 @@ class _BatchNorm(Quantized):
         for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
             self.register_buffer(name, torch.full((num_features,), value))
 
-    def forward(self, input: QTensor) -> QTensor:
-        """The result.
-
-        Raises:
-            TypeError: if input is no QTensor.
-            ValueError: if its shape does not fit.
-        """
-        self.check_input(input)
+    def _function(self, input: QTensor) -> QTensor:
         given = input, self.weight, self.bias, self.running_mean, self.running_var
-        return checked(self, arithmetic.batch_norm, *given, self.eps, self.output, self.form, self._relu)
+        return arithmetic.batch_norm(*given, self.eps, self.output, self.form, self._relu)
 
     @classmethod
-    def from_float(cls, mod: Any) -> _BatchNorm:
-        """Of an observed layer of torch's, or a fused one.
-
-        Raises:
-            ValueError: if it has no running statistics.
-        """
+    def from_float(cls, mod: Any) -> Any:
         norm: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
         if norm.running_mean is None:
             raise ValueError("track_running_stats=False; allowed are batch norms with running statistics")
@@ -280,7 +224,7 @@ class _BatchNorm(Quantized):
 
 
 class BatchNorm2d(_BatchNorm):
-    """`torch.nn.BatchNorm2d` of quantized tensors, by its running statistics.
+    """`torch.nn.BatchNorm2d` of quantized tensors, by its running statistics (`qcore.affine.arithmetic.batch_norm`).
 
     Args:
         num_features: how many channels there are.
@@ -297,14 +241,4 @@ class BatchNorm2d(_BatchNorm):
 
 
 class BatchNorm3d(_BatchNorm):
-    """`torch.nn.BatchNorm3d` of quantized tensors, by its running statistics.
-
-    Args:
-        num_features, eps, momentum, form: as for `BatchNorm2d`.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> x = quantize_per_tensor(torch.tensor([1.0, 3.0]).reshape(1, 1, 1, 1, 2), 0.5, 0, torch.quint8)
-        >>> BatchNorm3d(1)(x).dequantize().flatten()
-        tensor([1., 3.])
-    """
+    """`BatchNorm2d` of volumes."""

@@ -12,6 +12,8 @@ from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.base import Quantized, check_quantized, place_of
 from qtorch.nn.quantized.weights import output_of
 
+__all__ = ["DeQuantize", "Quantize"]
+
 
 class Quantize(Quantized):
     """Quantizes a float tensor with fixed parameters (`qcore.affine.quantize_affine`).
@@ -29,11 +31,7 @@ class Quantize(Quantized):
         super().__init__(scale, zero_point, integers(dtype))
 
     def forward(self, x: torch.Tensor) -> QTensor:
-        """The quantized tensor; float16, bfloat16 and float64 are taken too.
-
-        Raises:
-            TypeError: if x is no tensor of floats.
-        """
+        """The quantized tensor of one of float32, float16, bfloat16 or float64; raises TypeError for others."""
         if isinstance(x, QTensor):
             raise TypeError(
                 f"{place_of(self)}: x is a QTensor; allowed is a tensor of floats: insert a DeQuantStub, or leave "
@@ -46,12 +44,6 @@ class Quantize(Quantized):
 
     @classmethod
     def from_float(cls, mod: Any) -> Quantize:
-        """What an observed `QuantStub` becomes.
-
-        Raises:
-            TypeError: if it was not prepared.
-            ValueError: if its observer has seen nothing.
-        """
         return cls(*output_of(mod))
 
 
@@ -70,15 +62,11 @@ class DeQuantize(torch.nn.Module):
     dtype: torch.dtype = torch.float32
 
     def forward(self, x: QTensor) -> torch.Tensor:
-        """The numbers.
-
-        Raises:
-            TypeError: if x is no QTensor.
-        """
+        """The numbers; raises TypeError if x is not a QTensor."""
         check_quantized(self, x, "x")
         return x.dequantize().to(self.dtype)
 
     @classmethod
     def from_float(cls, mod: Any) -> DeQuantize:
-        """What a `DeQuantStub` becomes."""
+        """The layer in the place of a `DeQuantStub`."""
         return cls()

@@ -19,97 +19,12 @@ from qtorch._rounding.packing import pack, unpack
 from qtorch._torch_internals import map_tree
 from qtorch.quant import Quantizer
 
-
-def output_of(module: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor, AffineInteger]:
-    """The scale, the zero point and the integers of a layer's result.
-
-    An observer with reduce_range leaves room for sums that overflow in 16 bits; here they do not, so that the result
-    may have all the integers of its type. Fake quantization says with which integers the layer was trained.
-
-    Args:
-        module: with `activation_post_process`, an observer of ranges or a `FakeQuantize` for the whole tensor.
-
-    Raises:
-        TypeError: if it has none.
-        ValueError: if it has seen nothing, or has a scale for each channel.
-    """
-    observer = getattr(module, "activation_post_process", None)
-    if not isinstance(observer, FakeQuantize | RangeObserver):
-        raise TypeError(
-            f"{type(module).__name__} has as activation_post_process {type(observer).__name__}; allowed are observers "
-            "of ranges and FakeQuantize: call prepare with a QConfig whose activation makes one"
-        )
-    scale, zero_point = _parameters(observer)
-    if scale.numel() != 1:
-        raise ValueError(f"activation_post_process has {scale.numel()} scales; allowed is one for all of a result")
-    form = _form(observer)
-    if isinstance(observer, RangeObserver) and observer.reduce_range:
-        form = form.unreduced(integers(observer.dtype))
-    return scale.reshape(()), zero_point.reshape(()), form
-
-
-def weight_of(module: Any, weight: torch.Tensor) -> QTensor:
-    """A layer's weight, quantized.
-
-    A layer that was trained with fake quantization has the parameters in `weight_fake_quant`, which are taken as they
-    are; else an observer that `qconfig.weight` makes sees the weight.
-
-    Args:
-        module: a layer in floats.
-        weight: its numbers, float32.
-
-    Raises:
-        TypeError: if the layer has neither.
-        ValueError: if parameters do not fit.
-    """
-    observer: Any = getattr(module, "weight_fake_quant", None)
-    if observer is None:
-        if getattr(module, "qconfig", None) is None:
-            raise TypeError(f"{type(module).__name__} has no qconfig and no weight_fake_quant; allowed is one of them")
-        observer = module.qconfig.weight().to(weight.device)
-        observer(weight)
-    if not isinstance(observer, (FakeQuantize, RangeObserver)):
-        raise TypeError(
-            f"qconfig.weight makes {type(observer).__name__}; allowed are observers of ranges and FakeQuantize"
-        )
-    scale, zero_point = _parameters(observer)
-    axis: Any = None if scale.numel() == 1 else observer.ch_axis
-    shape = () if axis is None else (-1,)
-    qparams = QParams(scale.reshape(shape).clone(), zero_point.reshape(shape).clone(), axis)
-    form = _form(observer)
-    return QTensor(conversion.quantize(weight, qparams, form), qparams, form)
-
-
-def float_parameters(module: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A layer's weight and bias in float32, with the running statistics of a batch norm that was trained with it.
-
-    Args:
-        module: a layer, a `torch.nn.Sequential` that begins with one, or one with a method `folded` that gives both.
-    """
-    layer: Any = module[0] if isinstance(module, torch.nn.Sequential) else module
-    weight, bias = layer.folded() if hasattr(layer, "folded") else (layer.weight, layer.bias)
-    return weight.detach().to(torch.float32), None if bias is None else bias.detach().to(torch.float32).clone()
-
-
-def _form(observer: Any) -> AffineInteger:
-    return (observer.activation_post_process if isinstance(observer, FakeQuantize) else observer).rule.form
-
-
-def _parameters(observer: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Those that fake quantization uses, or that an observer chooses; raises where nothing was seen."""
-    if not isinstance(observer, FakeQuantize):
-        return observer.calculate_qparams()
-    if not observer.has_seen:
-        raise ValueError("fake quantization has seen nothing; run the model on some data before it is converted")
-    return observer.scale.detach().to(torch.float32), observer.zero_point
-
-
 _BITS = 4  # of integers that share a byte
 _STORED = {"int_repr", "values"}  # names of buffers that torch has methods for
 
 
 class Weight(FixedDtypes):
-    """What stands where a layer's weight was a tensor of floats, and still is for those who ask like of one.
+    """The module in the place of a weight: code may use it like the tensor of floats that was there.
 
     It has the properties of a tensor (`dtype`, `shape`, `size()`, ...), and functions and methods of torch see its
     numbers: code of models reads `layer.weight.dtype`, or multiplies with `layer.weight`.
@@ -127,7 +42,7 @@ class Weight(FixedDtypes):
 
     def numbers(self) -> torch.Tensor:
         """The weight as floats, of `dtype`."""
-        raise NotImplementedError
+        return self().to(self.dtype)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -230,10 +145,6 @@ class CodedWeight(Weight):
         codes = unpack(self.codes, self.bits, self.shape[-1])
         return decode(codes, self.number, scales=scales[0] if len(scales) == 1 else scales or None)
 
-    def numbers(self) -> torch.Tensor:
-        """The numbers, in `dtype`."""
-        return self().to(self.dtype)
-
     def extra_repr(self) -> str:
         return f"{self.shape}, {self.number.text}"
 
@@ -270,10 +181,6 @@ class Dequantized(Weight):
     def forward(self) -> torch.Tensor:
         """The numbers, in float32."""
         return self.integers().dequantize() if hasattr(self, "integers") else self.values
-
-    def numbers(self) -> torch.Tensor:
-        """The numbers, in `dtype`."""
-        return self().to(self.dtype)
 
 
 class QuantizedWeight(Weight):
@@ -357,14 +264,70 @@ class QuantizedWeight(Weight):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
-def weight_module(maker: Any, owner: Any, numbers: torch.Tensor) -> Weight:
-    """A layer's weight, rounded for good as its settings say.
+def output_of(module: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor, AffineInteger]:
+    """The scale, the zero point and the integers of a layer's result, as its `activation_post_process` chose them.
 
-    Args:
-        maker: what `weight_maker` gives for the layer.
-        owner: the layer, in floats.
-        numbers: the weight.
+    An observer with reduce_range leaves room for sums that overflow in 16 bits; here they do not, so that the result
+    may have all the integers of its type. Fake quantization names the integers with which the layer was trained.
     """
+    observer = getattr(module, "activation_post_process", None)
+    if not isinstance(observer, FakeQuantize | RangeObserver):
+        raise TypeError(
+            f"{type(module).__name__} has as activation_post_process {type(observer).__name__}; allowed are observers "
+            "of ranges and FakeQuantize: call prepare with a QConfig whose activation makes one"
+        )
+    scale, zero_point, form = _chosen(observer)
+    if scale.numel() != 1:
+        raise ValueError(f"activation_post_process has {scale.numel()} scales; allowed is one for all of a result")
+    if isinstance(observer, RangeObserver) and observer.reduce_range:
+        form = form.unreduced(integers(observer.dtype))
+    return scale.reshape(()), zero_point.reshape(()), form
+
+
+def weight_of(module: Any, weight: torch.Tensor) -> QTensor:
+    """A layer's float32 weight, quantized.
+
+    A layer that was trained with fake quantization has the parameters in `weight_fake_quant`, which are taken as they
+    are; else an observer that `qconfig.weight` makes sees the weight.
+    """
+    observer: Any = getattr(module, "weight_fake_quant", None)
+    if observer is None:
+        if getattr(module, "qconfig", None) is None:
+            raise TypeError(f"{type(module).__name__} has no qconfig and no weight_fake_quant; allowed is one of them")
+        observer = module.qconfig.weight().to(weight.device)
+        observer(weight)
+    if not isinstance(observer, (FakeQuantize, RangeObserver)):
+        raise TypeError(
+            f"qconfig.weight makes {type(observer).__name__}; allowed are observers of ranges and FakeQuantize"
+        )
+    scale, zero_point, form = _chosen(observer)
+    axis: Any = None if scale.numel() == 1 else observer.ch_axis
+    shape = () if axis is None else (-1,)
+    qparams = QParams(scale.reshape(shape).clone(), zero_point.reshape(shape).clone(), axis)
+    return QTensor(conversion.quantize(weight, qparams, form), qparams, form)
+
+
+def _chosen(observer: Any) -> tuple[torch.Tensor, torch.Tensor, AffineInteger]:
+    """The parameters and integers that an observer chooses, or that fake quantization was trained with."""
+    if not isinstance(observer, FakeQuantize):
+        return *observer.calculate_qparams(), observer.rule.form
+    if not observer.has_seen:
+        raise ValueError("fake quantization has seen nothing; run the model on some data before it is converted")
+    return observer.scale.detach().to(torch.float32), observer.zero_point, observer.activation_post_process.rule.form
+
+
+def float_parameters(module: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The weight and bias in float32 of a layer or of a `torch.nn.Sequential` that begins with one.
+
+    A layer with a method `folded` gives them with the running statistics of its batch norm.
+    """
+    layer: Any = module[0] if isinstance(module, torch.nn.Sequential) else module
+    weight, bias = layer.folded() if hasattr(layer, "folded") else (layer.weight, layer.bias)
+    return weight.detach().to(torch.float32), None if bias is None else bias.detach().to(torch.float32).clone()
+
+
+def weight_module(maker: Any, owner: Any, numbers: torch.Tensor) -> Weight:
+    """The numbers of a float layer's weight, rounded once by the module that `weight_maker` gives for the layer."""
     if isinstance(maker, Quantizer) and (number := maker.quantization.forward_number) is not None:
         return CodedWeight(numbers, number, maker.quantization.forward_rounding)
     if rounds(maker):
@@ -373,13 +336,13 @@ def weight_module(maker: Any, owner: Any, numbers: torch.Tensor) -> Weight:
 
 
 def weight_maker(layer: Any) -> torch.nn.Module:
-    """What rounds or observes a layer's weight: what it was trained with, or what its settings make."""
+    """The module that rounds or observes a layer's weight: of its training, or made by its settings."""
     trained = getattr(layer, "weight_fake_quant", None)
     return layer.qconfig.weight() if trained is None else trained
 
 
 def rounds(module: Any) -> bool:
-    """True of what rounds to a format that is no range of integers, or leaves numbers as they are."""
+    """True of a module that rounds to a format of floats, or leaves numbers as they are."""
     return isinstance(module, (Quantizer, torch.nn.Identity)) or getattr(module, "number", None) is not None
 
 
@@ -390,32 +353,9 @@ def empty_weight(shape: tuple[int, ...], dtype: Any) -> QTensor:
     return QTensor(values, QParams(torch.tensor(1.0), torch.tensor(0, dtype=torch.int32)), form)
 
 
-def set_weight(layer: Any, weight: QTensor) -> None:
-    """Replaces a layer's weight by another of the same shape."""
-    check_weight(layer, weight)
-    layer.weight = QuantizedWeight(weight)
-
-
-def set_weight_bias(layer: Any, weight: QTensor, bias: torch.Tensor | None) -> None:
-    """Replaces a layer's weight and bias by others of the same shape."""
-    check_weight(layer, weight)
-    if bias is not None and (bias.dtype is not torch.float32 or bias.shape != weight.shape[:1]):
-        raise ValueError(f"bias is {bias.dtype} of shape {tuple(bias.shape)}; allowed is float32 of ({len(weight)},)")
-    layer.weight = QuantizedWeight(weight)
-    layer.bias = bias
-
-
 def check_weight(layer: Any, weight: Any) -> None:
     """Raises unless a weight can take the place of a layer's."""
     if not isinstance(weight, QTensor):
         raise TypeError(f"weight is a {type(weight).__name__}; allowed is a QTensor")
     if tuple(weight.shape) != layer.weight.shape:
         raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed is {layer.weight.shape}")
-
-
-def finish(
-    layer: Any, weight: QTensor, bias: torch.Tensor | None, scale: torch.Tensor, zero_point: torch.Tensor
-) -> None:
-    """Gives a new layer its weight, its bias and the parameters of its result."""
-    set_weight_bias(layer, weight, bias)
-    layer.scale, layer.zero_point = scale.clone(), zero_point.clone()

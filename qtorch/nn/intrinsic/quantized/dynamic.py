@@ -12,9 +12,6 @@ __all__ = ["LinearReLU"]
 class LinearReLU(Linear):
     """`qtorch.nn.quantized.dynamic.Linear` and a ReLU.
 
-    Args:
-        in_features, out_features, bias_, dtype: as for it.
-
     Example:
         >>> LinearReLU(2, 1, bias_=False)(torch.tensor([[1.0, -1.0]]))
         tensor([[0.]])
