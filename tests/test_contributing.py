@@ -71,7 +71,9 @@ from arithmetic_support import in_jax, params_in_jax
 from qcore.affine import QArray, QParams
 from qcore.affine.arithmetic.activations import softsign
 from qtorch import quantization as tq
+from qtorch.nn import quantized
 
+assert "Softsign" in quantized.__all__
 model = torch.nn.Sequential(tq.QuantStub(), torch.nn.Softsign(), tq.DeQuantStub()).eval()
 model.qconfig = tq.get_default_qconfig("fbgemm")
 model = tq.prepare(model)
