@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from qcore import namespace
 
-_VECTOR = 64  # int32 lanes
+_VECTORS = 16, 32, 64  # int32 lanes whose maxima XLA on CPU computes together; among the last it takes them one by one
 _STEP = 32  # elements; of more XLA on CPU makes a tree, for which it writes what is reduced to memory
 
 _keep = jax.lax.optimization_barrier  # XLA makes one of two reductions after each other
@@ -37,8 +37,9 @@ class Names(namespace.Names):
         *others, length = x.shape
         last = len(others)
         rows = tuple(a for a in axis if a != last)
-        if last in axis and length % _VECTOR == 0:
-            x, rows = x.reshape(*others, length // _VECTOR, _VECTOR), (*rows, last)
+        vector = _vector(length, bool(rows))
+        if last in axis and vector:
+            x, rows = x.reshape(*others, length // vector, vector), (*rows, last)
         if last in axis and rows:
             x = _in_steps(x, rows[-1])
         if rows:
@@ -138,6 +139,20 @@ class Names(namespace.Names):
     def bincount(index: jax.Array, weight: jax.Array, size: int) -> jax.Array:
         sums = jnp.zeros(size, jnp.float32).at[index].add(weight)
         return jax.lax.optimization_barrier(sums)  # else XLA adds the weights to whatever the sums are added to
+
+
+def _vector(length: int, in_rows: bool) -> int:
+    """How many neighbours of the last axis are reduced together with others before them; 0 for no such vector.
+
+    Args:
+        length: of the last axis.
+        in_rows: True if other axes are reduced too. Then a short last axis is itself the vector.
+    """
+    sizes = [size for size in _VECTORS if length > size and length % size == 0]
+    if in_rows:
+        return sizes[0] if sizes and length > _VECTORS[-1] else 0
+    few = [size for size in sizes if length // size <= _STEP]
+    return few[0] if few else sizes[-1] if sizes else 8 * (length > 8 and length % 8 == 0)
 
 
 def _in_steps(x: jax.Array, axis: int) -> jax.Array:

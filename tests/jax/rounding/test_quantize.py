@@ -124,9 +124,9 @@ def test_64_bit_starts_without_jit():
     assert_same_bits(y, qcore.quantize(X, F, "stochastic", key=2**64 - 1, start=start))
 
 
-@pytest.mark.parametrize("shape", [(64, 128), (3, 96, 16), (40, 4096)], ids=str)
+@pytest.mark.parametrize("shape", [(64, 128), (3, 96, 16), (40, 4096), (6, 40)], ids=str)
 @pytest.mark.parametrize(
-    "number", ["block(8)", "block(8,dim=0)", "block(8,dim=-1)", "scaled(e4m3fn,{-1:None})", "nvfp4"]
+    "number", ["block(8)", "block(8,dim=0)", "block(8,dim=-1)", "scaled(e4m3fn,{-1:None})", "mxfp4", "nvfp4"]
 )
 def test_maxima_in_steps(number, shape):
     """Of sizes that are multiples of a step, along and across vectors; the largest numbers lie anywhere."""
