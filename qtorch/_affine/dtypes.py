@@ -20,12 +20,9 @@ def integers(
     reduce_range: bool = False,
     argument: str = "dtype",
 ) -> AffineInteger:
-    """The integers that a dtype, or a part of its range, stands for.
+    """The integers of torch.quint8, qint8, qint32, a plain integer type of up to 32 bits, or an `AffineInteger`.
 
-    Args:
-        dtype: torch.quint8, qint8, qint32, or a plain integer type of up to 32 bits, or an `AffineInteger`.
-        argument: what a function that takes the dtype calls it.
-        quant_min, quant_max, reduce_range: as for `AffineInteger.part`, which raises the same errors.
+    The other arguments are those of `AffineInteger.part`; `argument` is the name of dtype in errors.
 
     Example:
         >>> integers(torch.quint8, reduce_range=True)

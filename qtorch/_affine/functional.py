@@ -1,6 +1,6 @@
-"""Functions that make quantized tensors, and layers that compute with their integers.
+"""Functions that make quantized tensors, and functions of them that take the parameters of their result.
 
-Sums of products are exact; what becomes of them is fbgemm's formula (`qcore.affine.requantize`).
+Sums of products are exact, and rounded by fbgemm's formula (`qcore.affine.requantize`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from qcore.affine import AffineInteger, QParams
+from qcore.affine import AffineInteger, QParams, arithmetic
 from qcore.affine.arithmetic.convolutions import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
 from qcore.arguments import check_type
@@ -188,11 +188,73 @@ def conv2d(
         >>> conv2d(x, weight).dequantize()
         tensor([[[[3., 5.]]]])
     """
-    stride, padding, dilation = check_convolution(
-        input, weight, stride, padding, dilation, groups, padding_mode, 2, WIDTHS
-    )
-    settings = stride, padding, dilation, groups, padding_mode
-    return conv_to(input, weight, bias, settings, result_qparams(input, scale, zero_point), integers(dtype))
+    geometry = stride, padding, dilation, groups, padding_mode
+    return _conv(2, input, weight, bias, geometry, scale, zero_point, dtype)
+
+
+def conv1d(
+    input: QTensor,
+    weight: QTensor,
+    bias: torch.Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+    scale: Any = 1.0,
+    zero_point: Any = 0,
+    dtype: Any = torch.quint8,
+) -> QTensor:
+    """A convolution of signals by integers, requantized, with the arguments and the result of `conv2d`.
+
+    Example:
+        >>> x = quantize_per_tensor(torch.tensor([1.0, 2.0, 3.0]).reshape(1, 1, 3), 0.5, 0, torch.quint8)
+        >>> weight = quantize_per_tensor(torch.ones(1, 1, 2), 0.5, 0, torch.qint8)
+        >>> conv1d(x, weight).dequantize().flatten()
+        tensor([3., 5.])
+    """
+    geometry = stride, padding, dilation, groups, padding_mode
+    return _conv(1, input, weight, bias, geometry, scale, zero_point, dtype)
+
+
+def conv3d(
+    input: QTensor,
+    weight: QTensor,
+    bias: torch.Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+    scale: Any = 1.0,
+    zero_point: Any = 0,
+    dtype: Any = torch.quint8,
+) -> QTensor:
+    """A convolution of volumes by integers, requantized, with the arguments and the result of `conv2d`.
+
+    Example:
+        >>> x = quantize_per_tensor(torch.tensor([1.0, 2.0, 3.0]).reshape(1, 1, 1, 1, 3), 0.5, 0, torch.quint8)
+        >>> weight = quantize_per_tensor(torch.ones(1, 1, 1, 1, 2), 0.5, 0, torch.qint8)
+        >>> conv3d(x, weight).dequantize().flatten()
+        tensor([3., 5.])
+    """
+    geometry = stride, padding, dilation, groups, padding_mode
+    return _conv(3, input, weight, bias, geometry, scale, zero_point, dtype)
+
+
+def _conv(
+    dimensions: int,
+    input: QTensor,
+    weight: QTensor,
+    bias: torch.Tensor | None,
+    geometry: tuple[Any, Any, Any, Any, Any],
+    scale: Any,
+    zero_point: Any,
+    dtype: Any,
+) -> QTensor:
+    sizes = check_convolution(input, weight, *geometry, dimensions, WIDTHS)
+    output = result_qparams(input, scale, zero_point)
+    return conv_to(input, weight, bias, (*sizes, *geometry[3:]), output, integers(dtype))
 
 
 def conv_to(
@@ -203,10 +265,7 @@ def conv_to(
     output: QParams,
     form: AffineInteger,
 ) -> QTensor:
-    """A convolution of any dimension, with checked operands.
-
-    Its settings are stride, padding, dilation, groups and the padding's mode.
-    """
+    """A convolution of one, two or three dimensions; its geometry is stride, padding, dilation, groups and mode."""
     _check_bias(bias)
     stride, padding, dilation, groups, mode = settings
     if mode != "zeros":
@@ -214,3 +273,57 @@ def conv_to(
         padding = (0,) * len(padding)
     geometry = Geometry(stride, padding, dilation, groups)
     return QTensor(rounded_windows(input, weight, geometry, Rounding(bias, output, form)), output, form)
+
+
+def elu(input: QTensor, scale: Any, zero_point: Any, alpha: float = 1.0) -> QTensor:
+    """x where it is above 0, else alpha * (exp(x) - 1); see `qcore.affine.arithmetic.elu`.
+
+    Args:
+        input: QTensor.
+        scale, zero_point: of the result; None means input's.
+        alpha: a finite number.
+
+    Returns:
+        A QTensor of input's shape and integers, with the parameters given.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> x = quantize_per_tensor(torch.tensor([-60.0, 0.0, 2.0]), 0.5, 120, torch.quint8)
+        >>> elu(x, 0.5, 120).dequantize()
+        tensor([-1.,  0.,  2.])
+    """
+    return arithmetic.elu(input, result_qparams(input, scale, zero_point), alpha=alpha)
+
+
+def celu(input: QTensor, scale: Any, zero_point: Any, alpha: float = 1.0) -> QTensor:
+    """x where it is above 0, else alpha * (exp(x / alpha) - 1), with the arguments of `elu`; alpha is not 0.
+
+    Example:
+        >>> x = quantize_per_tensor(torch.tensor([-60.0, 0.0, 2.0]), 0.5, 120, torch.quint8)
+        >>> celu(x, 0.5, 120, alpha=0.5).dequantize()
+        tensor([-0.5000,  0.0000,  2.0000])
+    """
+    return arithmetic.celu(input, result_qparams(input, scale, zero_point), alpha=alpha)
+
+
+def hardswish(input: QTensor, scale: Any, zero_point: Any) -> QTensor:
+    """x * clip(x + 3, 0, 6) / 6; see `qcore.affine.arithmetic.hardswish`.
+
+    Args:
+        input: QTensor.
+        scale, zero_point: of the result; None means input's.
+
+    Returns:
+        A QTensor of input's shape and integers, with the parameters given.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> x = quantize_per_tensor(torch.tensor([-4.0, 0.0, 4.0]), 0.5, 120, torch.quint8)
+        >>> hardswish(x, 0.5, 120).dequantize()
+        tensor([0., 0., 4.])
+    """
+    return arithmetic.hardswish(input, result_qparams(input, scale, zero_point))

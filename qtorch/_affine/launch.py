@@ -91,14 +91,7 @@ def requantize_on_cpu(
 
 
 def binary_on_cpu(name: str, a: Any, b: Any, output: QParams, form: AffineInteger, relu: bool) -> torch.Tensor | None:
-    """The integers of a law of `qcore.affine.arithmetic.elementwise.BINARY`; None where no kernel serves the operands.
-
-    Args:
-        name: of the law.
-        a, b: QTensors.
-        output, form: the result's, which fit.
-        relu: whether integers are no less than the zero point.
-    """
+    """The integers of `add` or `mul` of two QTensors by the kernel; None where no kernel serves them."""
     x, y, of_a, of_b = a.values, b.values, a.qparams, b.qparams
     tensors = x, y, of_a.scale, of_a.zero_point, of_b.scale, of_b.zero_point, output.scale, output.zero_point
     if of_a.axis is not None or of_b.axis is not None or x.shape != y.shape or x.numel() == 0:
@@ -118,16 +111,11 @@ def binary_on_cpu(name: str, a: Any, b: Any, output: QParams, form: AffineIntege
 def observer_on_cpu(
     x: torch.Tensor, rule: Any, buffers: Sequence[torch.Tensor]
 ) -> Callable[[torch.Tensor], tuple[torch.Tensor, ...]] | None:
-    """What adds a tensor to an observer's state, takes the parameters that follow, and fake-quantizes it by these.
+    """A function that observes x, takes the parameters that follow, and fake-quantizes x by these, in one pass.
 
-    Args:
-        x: a plain tensor that has elements, as the function's argument will be.
-        rule: the observer's.
-        buffers: its min_val and max_val, and the scale and the zero point; the function writes into them.
-
-    Returns:
-        A function of x that gives what `fake_quantize_on_cpu` does; None where there is no kernel, or where buffers
-        have not the types and shapes that they get from a tensor like x.
+    It writes into the buffers, min_val, max_val, scale and zero_point of the observer with this rule, and returns the
+    results of `fake_quantize_on_cpu`. None without a kernel, or where buffers have other types and shapes than x gives
+    them.
     """
     averages, axis = _AVERAGES.get(type(rule)), rule.axis
     if averages is None or x.dtype is not torch.float32:
@@ -264,7 +252,7 @@ def load(dtype: torch.dtype, pattern: str, device: torch.device) -> Callable[[li
 
 
 def example(dtype: torch.dtype, pattern: str, device: torch.device) -> packages.Example:
-    """What a kernel for a pattern is compiled from."""
+    """The example tensors from which the kernel for a pattern is compiled."""
     shape, axis = _EXAMPLES[pattern], pattern.index("c") if "c" in pattern else None
     sizes = [torch.export.Dim(f"d{one}", min=2, max=LIMIT - 1) for one in range(len(shape))]
     channels, along = ((), None) if axis is None else ((shape[axis],), {0: sizes[axis]})
@@ -284,7 +272,7 @@ def _ends(bounds: Bounds, device: torch.device) -> torch.Tensor:
 
 @cache
 def _settings(rule: Any) -> torch.Tensor:
-    """What `affine.observe` reads of a rule."""
+    """The numbers that `affine.observe` reads of a rule."""
     form = rule.form
     numbers = form.low, form.high, form.qmin, form.middle, form.steps, rule.eps, getattr(rule, "averaging_constant", 0)
     return torch.tensor(numbers, dtype=torch.float32, device="cpu")

@@ -48,7 +48,7 @@ class Factory:
 
 
 class ObserverBase(ABC, torch.nn.Module):
-    """What all observers are: `forward` looks at a tensor and returns it, `calculate_qparams` says what follows.
+    """The base of all observers: `forward` looks at a tensor and returns it, `calculate_qparams` gives parameters.
 
     Args:
         dtype: the type that values will be quantized to.
@@ -129,10 +129,7 @@ class RangeObserver(ObserverBase, FixedDtypes):
         self.reset_min_max_vals()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Remembers what x adds, and returns x.
-
-        Args:
-            x: tensor of float32, float64, float16 or bfloat16; one without elements adds nothing.
+        """Observes x, a tensor of floats, and returns it; one without elements adds nothing.
 
         Raises:
             TypeError: if x has another type.
@@ -161,10 +158,7 @@ class RangeObserver(ObserverBase, FixedDtypes):
         return self.min_val.numel() > 0 and not bool((self.min_val > self.max_val).any())
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The parameters that cover what was seen.
-
-        Returns:
-            The scale, float32, and the zero point, int32, each of shape (1,), or (channels,).
+        """The scale, float32, and the zero point, int32, each of shape (1,), or (channels,).
 
         Raises:
             ValueError: if nothing was seen. On a GPU, and under `torch.compile`, observers of whole tensors do not
@@ -296,9 +290,6 @@ class MinMaxObserver(RangeObserver):
         quant_min, quant_max: a part of dtype's range.
         eps: the smallest scale.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> observer = MinMaxObserver()
         >>> x = observer(torch.tensor([-1.0, 0.5, 3.0]))
@@ -315,9 +306,6 @@ class MovingAverageMinMaxObserver(MinMaxObserver):
     Args:
         averaging_constant: the share of the newest tensor, above 0 and at most 1.
         dtype, qscheme, reduce_range, quant_min, quant_max, eps: as for `MinMaxObserver`.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> observer = MovingAverageMinMaxObserver(averaging_constant=0.5)
@@ -344,9 +332,6 @@ class PerChannelMinMaxObserver(RangeObserver):
         ch_axis: the dimension of the tensors along which the channels lie.
         dtype, reduce_range, quant_min, quant_max, eps: as for `MinMaxObserver`.
         qscheme: torch.per_channel_affine or torch.per_channel_symmetric, or "affine" or "symmetric".
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> observer = PerChannelMinMaxObserver(dtype=torch.qint8, qscheme=torch.per_channel_symmetric)
@@ -377,9 +362,6 @@ class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver):
         averaging_constant: the share of the newest tensor, above 0 and at most 1.
         ch_axis, dtype, qscheme, reduce_range, quant_min, quant_max, eps: as for `PerChannelMinMaxObserver`.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> observer = MovingAveragePerChannelMinMaxObserver(averaging_constant=0.5)
         >>> for x in (torch.tensor([[0.0, 1.0], [0.0, 2.0]]), torch.tensor([[0.0, 3.0], [0.0, 4.0]])):
@@ -402,9 +384,6 @@ class HistogramObserver(RangeObserver):
         bins: how many.
         upsample_rate: into how many parts a bin is cut when the range grows; torch's was 128 once and is 16 now.
         dtype, qscheme, reduce_range, quant_min, quant_max, eps: as for `MinMaxObserver`.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> observer = HistogramObserver(bins=4)
@@ -470,7 +449,7 @@ class RecordingObserver(ObserverBase):
         return x
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Raises TypeError: there are none."""
+        """Raises TypeError: there are no parameters."""
         return self.rule.qparams((), Names)  # type: ignore[return-value]
 
     def get_tensor_value(self) -> list[torch.Tensor]:
@@ -499,5 +478,5 @@ class NoopObserver(ObserverBase):
         return x
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Raises TypeError: there are none."""
+        """Raises TypeError: there are no parameters."""
         return self.rule.qparams((), Names)  # type: ignore[return-value]

@@ -33,7 +33,7 @@ class Rounding(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """Of a convolution, for each dimension of images, of which a linear layer has none."""
+    """Stride, padding and dilation for each dimension of images, of which a linear layer has none, and groups."""
 
     stride: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
@@ -42,17 +42,9 @@ class Geometry(NamedTuple):
 
 
 class Product:
-    """Products of windows of images with a weight in panels; the sums, or the integers to which they are rounded.
+    """Products of windows of images with a weight in panels: sums in int32, or integers of 8 bits by a rounding.
 
-    Attributes:
-        memory: the weight as the kernel reads it.
-        outputs, terms: of the weight.
-
-    Args:
-        weight: QTensor, served by the kernel (`product_of`).
-        geometry: of the convolution.
-        rounding: to integers of 8 bits; None for sums in int32.
-        relu: whether integers are no less than the result's zero point.
+    With relu these are no less than the result's zero point. `product_of` says which weights the kernel serves.
     """
 
     def __init__(self, weight: Any, geometry: Geometry, rounding: Rounding | None, relu: bool = False) -> None:
@@ -75,7 +67,7 @@ class Product:
         self._last: tuple[Any, ...] = None, (), (), ()
 
     def _rounding(self, weight: Any, rounding: Rounding, relu: bool) -> tuple[torch.Tensor, ...]:
-        """What the kernel reads to round."""
+        """The tensors that the kernel reads to round."""
         output, form = rounding.output, rounding.form
         scales = weight.qparams.scale.expand(self.outputs).contiguous()
         bias = scales if rounding.bias is None else rounding.bias.contiguous()  # which is not read if there is none
@@ -83,14 +75,10 @@ class Product:
         return scales, bias, output.scale, output.zero_point, torch.tensor([low, form.high], device=_CPU)
 
     def __call__(self, values: torch.Tensor, qparams: QParams) -> torch.Tensor | None:
-        """The results for integers of images, or rows; None where the kernel does not serve them.
+        """The results for integers of shape (batch, channels, *sizes), or (..., channels) for a linear layer.
 
-        Args:
-            values: of shape (batch, channels, *sizes), or (..., channels) for a linear layer.
-            qparams: their parameters.
-
-        Returns:
-            Integers of shape (batch, outputs, *places), channels being last in memory, or (..., outputs).
+        They have the shape (batch, outputs, *places), channels last in memory, or (..., outputs). None where the kernel
+        does not serve the images.
         """
         if qparams.axis is not None or not are_plain_tensors((values, qparams.scale, qparams.zero_point)):
             return None
@@ -108,7 +96,7 @@ class Product:
         return result
 
     def _laid_out(self, values: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
-        """What the kernel is told of images of a shape, and the shape and strides of the result."""
+        """The kernel's arguments for images of a shape, and the shape and strides of the result."""
         stride, padding, dilation, groups = self._geometry
         shape, strides = tuple(values.shape), values.stride()
         if values.numel() == 0 or values.dtype not in (torch.int8, torch.uint8):
@@ -159,10 +147,8 @@ def packed(filters: torch.Tensor, zeros: torch.Tensor, apart: bool) -> torch.Ten
 def product_of(weight: Any, geometry: Geometry, rounding: Rounding | None, relu: bool = False) -> Product | None:
     """The product with a weight of 8 bits; None where the kernel is not there, or does not serve it.
 
-    The kernel has convolutions of all channels, and of those of each channel alone, if they are many.
-
-    Raises:
-        TypeError, ValueError: what `qcore.affine.requantize` raises of the rounding.
+    The kernel has convolutions of all channels, and of those of each channel alone, if they are many. Raises the errors
+    of `qcore.affine.requantize` for the rounding.
     """
     if torch.compiler.is_dynamo_compiling():
         return None
@@ -193,20 +179,12 @@ _FEW_ROWS = 16  # fewer take no longer than the kernel needs to lay out the weig
 
 
 def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
-    """The sums of (x - its zero point) * (w - its zero point) over the last dimension, without rounding.
+    """The exact sums of (x - its zero point) * (w - its zero point), of shape (rows, outputs).
 
-    Integers of 8 bits are multiplied as int8, where a processor has no instructions for int8 by a kernel in C, or in
-    parts that float32 holds; others in float64, which holds all sums up to 2^53.
-
-    Args:
-        input: QTensor of shape (rows, terms), with one scale.
-        weight: QTensor of shape (outputs, terms), with one scale or one for each output.
-
-    Returns:
-        Integers in int32, float32 or float64, of shape (rows, outputs).
-
-    Raises:
-        ValueError: if sums may not be exact in float64.
+    Input has the shape (rows, terms) and one scale, weight (outputs, terms). Integers of 8 bits are multiplied as int8,
+    where a processor has no instructions for int8 by a kernel in C, or in parts that float32 holds; others in float64,
+    which holds all sums up to 2^53. The result is int32, float32 or float64. Raises ValueError if float64 may not hold
+    a sum.
     """
     terms = weight.shape[1]
     sums = _by_kernel(input, weight, None)
@@ -239,7 +217,7 @@ def _by_kernel(input: Any, weight: Any, rounding: Rounding | None) -> torch.Tens
 def corrected(
     sums: torch.Tensor, rows: torch.Tensor, zero: torch.Tensor, filters: torch.Tensor, zeros: torch.Tensor
 ) -> torch.Tensor:
-    """The sums of (row - zero) * (filter - its zero), of those of row * filter, which are new.
+    """The sums of (row - zero) * (filter - its zero), made of those of row * filter, which are overwritten.
 
     Those in float32 are of at most `INT8_TERMS` products, so that what is taken away is exact too, and the difference
     is rounded once, as the conversion of int32 is.
@@ -251,7 +229,7 @@ def corrected(
 
 
 def are_zero(zeros: torch.Tensor) -> bool:
-    """True if all of these are known to be 0: in programs, and of tensors without values, none is."""
+    """True if all of these are known to be 0: values in programs, and of tensors without memory, are not known."""
     return not torch.compiler.is_dynamo_compiling() and is_memory(zeros) and not zeros.is_meta and not zeros.any()
 
 
@@ -301,19 +279,10 @@ def sums_of_windows(
     dilation: tuple[int, ...],
     groups: int,
 ) -> torch.Tensor:
-    """The sums of (x - its zero point) * (w - its zero point) over each window, without rounding; around x is nothing.
+    """The exact sums of (x - its zero point) * (w - its zero point) of windows, of shape (batch, *places, outputs).
 
-    Args:
-        input: QTensor of shape (batch, channels, *sizes), with one scale.
-        weight: QTensor of shape (outputs, channels / groups, *kernel), with one scale or one for each output.
-        stride, padding, dilation: for each dimension.
-        groups: into how many parts channels and outputs are split.
-
-    Returns:
-        Integers in int32, float32 or float64, of shape (batch, *places, outputs).
-
-    Raises:
-        ValueError: if sums may not be exact in float64.
+    Input has the shape (batch, channels, *sizes) and one scale, weight (outputs, channels / groups, *kernel). Around x
+    are zeros. The result is int32, float32 or float64. Raises ValueError if float64 may not hold a sum.
     """
     terms = prod(weight.shape[1:])
     product = product_of(weight, Geometry(stride, padding, dilation, groups), None)
@@ -368,6 +337,7 @@ def _by_parts(
 def _by_int8(
     input: Any, weight: Any, stride: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]
 ) -> torch.Tensor:
+    """All windows as rows of a matrix, multiplied as int8."""
     (images, zero), (filters, zeros) = signed(input), signed(weight)
     rows = _windows(_padded(images.movedim(1, -1), zero, padding), weight.shape[2:], stride, dilation)
     places = rows.shape[: images.ndim - 1]
@@ -410,13 +380,7 @@ _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class DynamicKernel:
-    """A product of floats with a packed weight (`qcore.affine.arithmetic.recurrent`).
-
-    Args:
-        weight: QTensor of shape (outputs, features), served by the kernel (`kernel_of`).
-        bias: float32 of shape (outputs,), or None.
-        form: the integers that floats become.
-    """
+    """A product with a packed weight of shape (outputs, features); floats become the integers of a form before it."""
 
     def __init__(self, weight: Any, bias: torch.Tensor | None, form: AffineInteger) -> None:
         self.outputs, self.features = weight.shape
@@ -428,7 +392,7 @@ class DynamicKernel:
         self._function: Any = dynamic.product(self.biased, form)
 
     def __call__(self, x: Any) -> torch.Tensor | None:
-        """The product with the last dimension of a tensor of floats; None of all that the kernel does not serve."""
+        """The product with the last dimension of a tensor of floats; None for what the kernel does not serve."""
         if not isinstance(x, torch.Tensor) or x.dtype not in _FLOATS or not are_plain_tensors((x,)) or not x.is_cpu:
             return None
         shape = x.shape
@@ -450,14 +414,10 @@ class DynamicKernel:
         states: Sequence[torch.Tensor],
         reverse: bool,
     ) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
-        """The results of all steps of a recurrent layer, and its last states; None where no kernel serves it.
+        """The results of all steps of an LSTM or GRU, and its last states; None where no kernel serves it.
 
-        Args:
-            law: "lstm" or "gru".
-            of_input: the products of the input's rows, those of one step after those of another.
-            sizes: how many sequences, the first ones, have each step.
-            states: float32 of shape (batch, size), before the first step.
-            reverse: whether the steps are taken from the last to the first.
+        of_input has the products of the input's rows, those of one step after those of another; the first sizes[t]
+        sequences have step t. States are float32 of shape (batch, size).
         """
         function: Any = dynamic.steps(law, self.biased, self.form)
         needs_gradient = torch.is_grad_enabled() and any(one.requires_grad for one in states)

@@ -56,17 +56,7 @@ def check_scaled(number: Any) -> Number:
 
 
 def round_with_scale(x: torch.Tensor, scale: torch.Tensor, number: Number, axis: int) -> torch.Tensor:
-    """x rounded to a format times a scale; gradients pass straight through.
-
-    Args:
-        x: tensor of floats.
-        scale: float32 of shape (1,), or one for each index along the axis.
-        number: the format, which saturates.
-        axis: that of several scales.
-
-    Raises:
-        ValueError: if the scales do not fit x.
-    """
+    """x rounded to a format times a scale, or one for each index along the axis; gradients pass straight through."""
     if scale.numel() > 1 and (x.dim() <= axis or x.shape[axis] != scale.numel()):
         raise ValueError(f"x has shape {tuple(x.shape)}; allowed are {scale.numel()} channels along dimension {axis}")
     return _StraightThrough.apply(x, scale.to(torch.float32), number.text, axis)  # type: ignore[return-value]

@@ -34,17 +34,7 @@ def max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> QTensor:
-    """The greatest number of each window; the law is that of `qcore.affine.arithmetic.max_pool`.
-
-    Args:
-        input: of shape (batch, channels, size), or without the batch.
-        kernel_size, stride, padding, dilation, ceil_mode, return_indices: as for `max_pool2d`.
-
-    Returns:
-        A QTensor of shape (batch, channels, windows), or without the batch, with input's integers and parameters.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
+    """The greatest number of each window of signals, with the arguments and the result of `max_pool2d`.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -73,8 +63,7 @@ def max_pool2d(
         return_indices: False.
 
     Returns:
-        A QTensor of shape (batch, channels, windows down, windows across), or without the batch, with input's
-        integers and parameters.
+        A QTensor of shape (batch, channels, *windows), with input's integers and parameters.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -106,8 +95,7 @@ def avg_pool2d(
             `torch.nn.functional.avg_pool2d`.
 
     Returns:
-        A QTensor of shape (batch, channels, windows down, windows across), or without the batch, with input's
-        integers and parameters.
+        A QTensor of shape (batch, channels, *windows), with input's integers and parameters.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -130,18 +118,7 @@ def avg_pool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> QTensor:
-    """The mean of each window of volumes; the law is that of `qcore.affine.arithmetic.avg_pool`.
-
-    Args:
-        input: of shape (batch, channels, depth, height, width), or without the batch.
-        kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override: as for
-            `torch.nn.functional.avg_pool3d`.
-
-    Returns:
-        A QTensor of shape (batch, channels, *windows), or without the batch, with input's integers and parameters.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
+    """The mean of each window of volumes, with the arguments and the result of `avg_pool2d`.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -160,7 +137,7 @@ def adaptive_avg_pool2d(input: QTensor, output_size: Any) -> QTensor:
         output_size: how many windows there are along all dimensions, or along each; None leaves a dimension as it is.
 
     Returns:
-        A QTensor of shape (batch, channels, *windows), or without the batch, with input's integers and parameters.
+        A QTensor of shape (batch, channels, *windows), with input's integers and parameters.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -175,17 +152,7 @@ def adaptive_avg_pool2d(input: QTensor, output_size: Any) -> QTensor:
 
 
 def adaptive_avg_pool3d(input: QTensor, output_size: Any) -> QTensor:
-    """The means of as many windows as are asked for; the law is that of `qcore.affine.arithmetic.adaptive_avg_pool`.
-
-    Args:
-        input: of shape (batch, channels, depth, height, width), or without the batch.
-        output_size: how many windows there are along all dimensions, or along each; None leaves a dimension as it is.
-
-    Returns:
-        A QTensor of shape (batch, channels, *windows), or without the batch, with input's integers and parameters.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
+    """The means of windows of volumes, with the arguments and the result of `adaptive_avg_pool2d`.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -230,16 +197,7 @@ upsample = interpolate
 
 
 def upsample_bilinear(input: QTensor, size: Any = None, scale_factor: Any = None) -> QTensor:
-    """`interpolate` with mode="bilinear" and align_corners=True.
-
-    Args:
-        input, size, scale_factor: as for `interpolate`.
-
-    Returns:
-        A QTensor of shape (batch, channels, *new sizes), with input's integers and parameters.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
+    """The tensor in another size, with mode="bilinear", align_corners=True and other arguments of `interpolate`.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -251,16 +209,7 @@ def upsample_bilinear(input: QTensor, size: Any = None, scale_factor: Any = None
 
 
 def upsample_nearest(input: QTensor, size: Any = None, scale_factor: Any = None) -> QTensor:
-    """`interpolate` with mode="nearest".
-
-    Args:
-        input, size, scale_factor: as for `interpolate`.
-
-    Returns:
-        A QTensor of shape (batch, channels, *new sizes), with input's integers and parameters.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
+    """The tensor in another size, with mode="nearest" and other arguments of `interpolate`.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -321,17 +270,7 @@ def relu(input: QTensor, inplace: bool = False) -> QTensor:
 
 
 def relu6(input: QTensor, inplace: bool = False) -> QTensor:
-    """x between 0 and the quantized 6; the parameters stay.
-
-    Args:
-        input: QTensor.
-        inplace: True writes the result over input.
-
-    Returns:
-        A QTensor of input's shape, integers and parameters; with inplace=True input itself.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
+    """x between 0 and the quantized 6, with the arguments and the result of `relu`.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -426,8 +365,10 @@ def leaky_relu(
     """x where it is above 0, else x * negative_slope; without parameters the result has input's.
 
     Args:
-        input, negative_slope, scale, zero_point: see `qcore.affine.arithmetic.leaky_relu`.
-        inplace: whether the result is written over input, whose parameters it must then have.
+        input: QTensor.
+        negative_slope: a finite number.
+        inplace: True writes the result over input, and takes no parameters.
+        scale, zero_point: of the result; None means input's.
 
     Returns:
         A QTensor of input's shape and integers, with the parameters given; with inplace=True input itself.
@@ -436,7 +377,6 @@ def leaky_relu(
         TypeError, ValueError: if an argument is not as above.
 
     Example:
-        >>> import torch
         >>> from qtorch.quantization import quantize_per_tensor
         >>> x = quantize_per_tensor(torch.tensor([-8.0, 0.0, 2.0]), 0.5, 120, torch.quint8)
         >>> leaky_relu(x, 0.25).dequantize()
@@ -535,7 +475,7 @@ def _interpolate_module(input: QTensor, *others: Any, recompute_scale_factor: An
 
 
 def without_integers(operation: str) -> str:
-    """The message that users see who call a model's float layer, or write x + y, where tensors are quantized."""
+    """The message about a float operation, such as x + y, of a quantized tensor."""
     return (
         f"{running_layer()}{operation} of a QTensor; allowed are its methods, the methods of FloatFunctional in the "
         "place of x + y, x * y and x @ y, layers of qtorch.nn.quantized, and floats: insert a DeQuantStub before it"

@@ -109,9 +109,13 @@ def own_parameters(thing):
 def explaining(thing, seen=()):
     """A thing, and for a class those that its first paragraph names: a family's arguments are explained once.
 
-    These are a class of its module, or of another one by its full name, such as torch's.
+    These are a class of its module, or of another one by its full name, such as torch's. A function has the arguments
+    of another one of its module if it says so.
     """
     yield thing
+    if inspect.isfunction(thing):
+        for name in re.findall(r"arguments(?: and the result)? of `(\w+)`", thing.__doc__ or ""):
+            yield getattr(importlib.import_module(thing.__module__), name)
     words = (thing.__doc__ or "").partition("\n\n")[0] if inspect.isclass(thing) else ""
     for path in re.findall(r"`([\w.]+)`", words):
         module, _, name = path.rpartition(".")
@@ -123,9 +127,9 @@ def explaining(thing, seen=()):
 @pytest.mark.parametrize("name", MODULES)
 def test_every_function_and_class_has_an_example(name):
     """In the docstring that the reference shows: that of functions with defined bits serves three packages."""
-    things = functions_and_classes(name)
-    missing = [public for public, thing in things if not any(">>>" in (one.__doc__ or "") for one in explaining(thing))]
-    assert missing == []
+    for public, thing in functions_and_classes(name):
+        shown = explaining(thing) if inspect.isclass(thing) else [thing]
+        assert any(">>>" in (one.__doc__ or "") for one in shown), public
 
 
 # Without arguments, or for any argument
@@ -137,7 +141,10 @@ NEVER_RAISES |= {"get_default_qconfig_propagation_list"}
 @pytest.mark.parametrize("section", ["Returns", "Raises"])
 def test_functions_say_what_they_return_and_raise(name, section):
     things = [(public, thing) for public, thing in functions_and_classes(name) if not inspect.isclass(thing)]
-    missing = {public for public, thing in things if not re.search(rf"^ *{section}:$", thing.__doc__, re.M)}
+    heading = re.compile(rf"^ *{section}:$", re.M)
+    missing = {
+        public for public, thing in things if not any(heading.search(one.__doc__ or "") for one in explaining(thing))
+    }
     assert missing <= (NEVER_RAISES if section == "Raises" else set())
 
 

@@ -36,8 +36,7 @@ class DynamicProduct(KeepsMade):
 
     With a quantized weight it is float32(sums) * (scale of x * scale of weight) + bias, where sums are exact
     (`qcore.affine.arithmetic.recurrent`). A NaN or an infinity in x makes all results NaN. With a float16 weight it is
-    the product of floats with the weight in float32; with a weight in a format it is that of x rounded to another, in
-    float32. The result has x's dtype.
+    the product of floats in float32; with a weight in a format x is rounded to another format before it.
 
     Args:
         shape: (outputs, features).
@@ -68,10 +67,10 @@ class DynamicProduct(KeepsMade):
         self.rounding_text: str | None = "floats" if dtype is torch.float16 else ""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The product of a float tensor of shape (..., features), whose range is that of all of it, in its dtype.
+        """The product of a float tensor of shape (..., features), in its dtype.
 
         Raises:
-            TypeError: if x is no tensor of floats.
+            TypeError: if x is not a tensor of floats.
             ValueError: if its shape does not fit.
         """
         return self.product(x).to(x.dtype)
@@ -97,7 +96,7 @@ class DynamicProduct(KeepsMade):
         return multiplied(x, weight, self.bias, self.activations)
 
     def kernel(self) -> DynamicKernel | None:
-        """What multiplies with the weight in one call of C; None where there is no such kernel."""
+        """The product as one call of C; None without such a kernel."""
         weight: Any = self.weight
         if type(weight) is not QuantizedWeight or weight.is_packed or torch.compiler.is_dynamo_compiling():
             return None
@@ -109,13 +108,7 @@ class DynamicProduct(KeepsMade):
         return "float16 weight" if isinstance(self.weight, torch.Tensor) else f"activations={self.activations}"
 
     def take(self, owner: Any, weight: torch.Tensor, bias: torch.Tensor | None, dtype: Any) -> None:
-        """Takes a weight and a bias of floats.
-
-        Args:
-            owner: the layer whose `weight_fake_quant` or `qconfig` says how the weight is quantized.
-            weight, bias: the numbers.
-            dtype: torch.float16, None for a format, else the owner's observer decides.
-        """
+        """Takes a weight and a bias of floats, quantized by their owner's settings, for a dtype of `dtype_of`."""
         numbers = weight.detach().to(torch.float32)
         if dtype is torch.float16:
             largest = torch.finfo(torch.float16).max
@@ -130,7 +123,7 @@ class DynamicProduct(KeepsMade):
 
 
 def _text(rounding: torch.nn.Module) -> str | None:
-    """A rounding of floats as a text; None of what draws random bits, or has a state."""
+    """A rounding of floats as a text; None if it draws random bits, or has a state."""
     if isinstance(rounding, torch.nn.Identity):
         return "floats"
     if not isinstance(rounding, Quantizer):
@@ -172,11 +165,7 @@ def check_pair(module: torch.nn.Module, state: Any) -> None:
 
 
 def dtype_of(module: Any) -> Any:
-    """The weight's type that a layer's settings ask for: torch.float16, or what the observer has; None for a format.
-
-    Raises:
-        TypeError: if the layer has no settings.
-    """
+    """The weight's type in a layer's settings: torch.float16, or the observer's; None for a format."""
     fake = getattr(module, "weight_fake_quant", None)
     if fake is not None:
         return fake.dtype
@@ -189,11 +178,7 @@ def dtype_of(module: Any) -> Any:
 
 
 def product_rounding(module: Any) -> torch.nn.Module:
-    """What rounds the input of a product to the format of a layer's settings, with a scale of its own at each call.
-
-    Raises:
-        TypeError: if the settings have integers for what goes in.
-    """
+    """The module that rounds a product's input to the format of a layer's settings, with a new scale at each call."""
     made = module.qconfig.activation()
     if isinstance(made, FakeQuantize) and made.number is not None:
         return Quantizer(with_scale(made.number), forward_rounding="nearest")
@@ -230,11 +215,7 @@ class Linear(DynamicProduct):
 
     @classmethod
     def from_float(cls, mod: Any) -> Linear:
-        """The dynamic layer of one in floats, with `qconfig` or `weight_fake_quant`.
-
-        Raises:
-            TypeError: if it has none of these.
-        """
+        """The dynamic layer of one in floats, with `qconfig` or `weight_fake_quant`; raises TypeError without."""
         linear: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
         weight, bias = float_parameters(mod)
         dtype = dtype_of(mod)

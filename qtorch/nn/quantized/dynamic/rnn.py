@@ -192,13 +192,7 @@ torch.library.register_fake("qtorch::recurrent", _shapes, lib=_library)
 
 
 class _Cell(torch.nn.Module):
-    """Products with the input and with the hidden state, each quantized by its own range, and what follows in float32.
-
-    Args:
-        input_size, hidden_size: of input and state.
-        bias: whether there are biases.
-        dtype: of the weights: torch.qint8, an `AffineInteger`, or torch.float16.
-    """
+    """Products with the input and with the hidden state, each quantized by its own range; the rest is float32."""
 
     gates: ClassVar[int]
     layer_name = ""
@@ -223,11 +217,7 @@ class _Cell(torch.nn.Module):
 
     @classmethod
     def from_float(cls, mod: Any) -> _Cell:
-        """The dynamic cell of torch's, which has a `qconfig`.
-
-        Raises:
-            TypeError: if it has none.
-        """
+        """The dynamic cell of one of torch's with a `qconfig`; raises TypeError if it has none."""
         dtype = dtype_of(mod)
         cell = cls(mod.input_size, mod.hidden_size, mod.bias, dtype, **cls._more(mod))
         cell.ih.take(mod, mod.weight_ih, mod.bias_ih, dtype)
@@ -267,13 +257,7 @@ class LSTMCell(_Cell):
 
 
 class GRUCell(_Cell):
-    """`torch.nn.GRUCell` with quantized weights (`qcore.affine.arithmetic.recurrent.gru_cell`).
-
-    Args:
-        input_size, hidden_size, bias, dtype: as for `LSTMCell`.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
+    """`torch.nn.GRUCell` with quantized weights (`qcore.affine.arithmetic.recurrent.gru_cell`), as `LSTMCell`.
 
     Example:
         >>> GRUCell(2, 3)(torch.ones(1, 2))
@@ -290,14 +274,10 @@ class GRUCell(_Cell):
 
 
 class RNNCell(_Cell):
-    """`torch.nn.RNNCell` with quantized weights (`qcore.affine.arithmetic.recurrent.rnn_cell`).
+    """`torch.nn.RNNCell` with quantized weights (`qcore.affine.arithmetic.recurrent.rnn_cell`), as `LSTMCell`.
 
     Args:
-        input_size, hidden_size, bias, dtype: as for `LSTMCell`.
         nonlinearity: "tanh" or "relu".
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> RNNCell(2, 3, nonlinearity="relu")(torch.ones(1, 2))
@@ -417,7 +397,7 @@ class _Recurrent(torch.nn.Module):
         return (y.transpose(0, 1) if self.batch_first else y), last
 
     def _packed(self, input: PackedSequence, states: tuple[torch.Tensor, ...] | None, count: int) -> Any:
-        """Of sequences of several lengths, as `torch.nn.utils.rnn.pack_padded_sequence` makes them."""
+        """The layer of sequences of several lengths, as `torch.nn.utils.rnn.pack_padded_sequence` makes them."""
         sizes = input.batch_sizes.tolist()
         made = self._states(input.data, sizes[0], states, count)
         if input.sorted_indices is not None:
@@ -445,11 +425,7 @@ class _Recurrent(torch.nn.Module):
 
     @classmethod
     def from_float(cls, mod: Any) -> _Recurrent:
-        """The dynamic layer of torch's, which has a `qconfig`.
-
-        Raises:
-            TypeError: if it has none.
-        """
+        """The dynamic layer of one of torch's with a `qconfig`; raises TypeError if it has none."""
         dtype = dtype_of(mod)
         settings = mod.num_layers, mod.bias, mod.batch_first, mod.dropout, mod.bidirectional
         made = cls(mod.input_size, mod.hidden_size, *settings, dtype, mod.proj_size)
@@ -467,9 +443,9 @@ class LSTM(_Recurrent):
     """`torch.nn.LSTM` with quantized weights (`qcore.affine.arithmetic.recurrent.lstm_cell`).
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional: as for `torch.nn.LSTM`.
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional: as for torch's.
         dtype: of the weights: torch.qint8, an `AffineInteger`, or torch.float16.
-        proj_size: as for `torch.nn.LSTM`: hidden states are projected to this size, by a third product; 0 for none.
+        proj_size: hidden states are projected to this size, by a third product; 0 for none.
 
     Example:
         >>> y, (hidden, cell) = LSTM(2, 3, num_layers=2)(torch.ones(5, 1, 2))
@@ -489,14 +465,10 @@ class LSTM(_Recurrent):
 
 
 class GRU(_Recurrent):
-    """`torch.nn.GRU` with quantized weights (`qcore.affine.arithmetic.recurrent.gru_cell`).
+    """`torch.nn.GRU` with quantized weights (`qcore.affine.arithmetic.recurrent.gru_cell`), as `LSTM`.
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype: as for `LSTM`.
         proj_size: 0.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> y, hidden = GRU(2, 3, bidirectional=True)(torch.ones(5, 1, 2))
