@@ -3,6 +3,7 @@
     python -m benchmarks.sweep --formats e5m2 "fixed(8,4)" --modes nearest stochastic --json sweep.json
     python -m benchmarks.sweep --all-named --json sweep.json        every named format of 16 bits and less, hours
     python -m benchmarks.sweep --all-named --plan                   what that would be, in pieces
+    python -m benchmarks.sweep --new --json benchmarks/results/exhaustive-new.json   named ones that no such file has
     python -m benchmarks.sweep --formats e5m2 --range 0x37000000:0x3b000000
     python -m benchmarks.sweep --all-named --scheduler tcp://node1:8786 --json sweep.json
 
@@ -19,15 +20,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from benchmarks.support.arguments import count_of, elementwise, output_file
 from benchmarks.support.cluster import ClusterError, connected, processes, results
 from benchmarks.support.inputs import MODES
+from benchmarks.support.limits import RESULTS
 from benchmarks.support.programs import keep_programs
 from benchmarks.support.progress import Progress
 from benchmarks.support.report import environment, print_report
@@ -41,15 +45,16 @@ PATTERNS = 1 << 32  # the bit patterns of float32
 PIECE = 1 << 26  # how many of them a worker gets at a time: seconds of work, which is what its death costs
 ALL_MODES = ("e4m3fn", "e5m2", "bfloat16")  # in all modes with --all-named, the others to nearest only
 WIDEST = 16  # bits of the formats that --all-named takes
+NARROW = 8  # and --new
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
-    if arguments.all_named == bool(arguments.formats):
-        parser.error("one of --formats and --all-named is needed, and not both")
-    modes = arguments.modes or ["nearest"]
-    pairs = all_named() if arguments.all_named else [*itertools.product(arguments.formats, modes)]
+    if [arguments.all_named, arguments.new, bool(arguments.formats)].count(True) != 1:
+        parser.error("one of --formats, --all-named and --new is needed, and only one")
+    pairs = all_named() if arguments.all_named else new_formats(arguments.json) if arguments.new else None
+    pairs = [*itertools.product(arguments.formats, arguments.modes or ["nearest"])] if pairs is None else pairs
     spans = [Span(number.text, mode, *arguments.range) for number, mode in pairs]
     try:
         known = open_results(arguments.json, environment())
@@ -70,6 +75,19 @@ def all_named() -> list[tuple[Number, str]]:
     numbers = {name: number for name, (number, _) in NAMED.items() if not isinstance(number, BlockNumber)}
     narrow = {name: number for name, number in numbers.items() if number.bits <= WIDEST}
     return [(number, mode) for name, number in narrow.items() for mode in (MODES if name in ALL_MODES else MODES[:1])]
+
+
+def new_formats(own: Path | None, folder: Path = RESULTS) -> list[tuple[Number, str]]:
+    """Every named elementwise format of at most 8 bits to nearest that no result file but our own has whole."""
+    swept = {
+        row["format"]
+        for path in folder.glob("exhaustive-*.json")
+        if own is None or path.resolve() != own.resolve()
+        for row in json.loads(path.read_text(encoding="utf-8"))["cases"]
+        if row["rounding"] == "nearest" and row.get("done") == [[0, PATTERNS]]
+    }
+    numbers = [number for number, _ in NAMED.values() if not isinstance(number, BlockNumber)]
+    return [(number, "nearest") for number in numbers if number.bits <= NARROW and number.text not in swept]
 
 
 def sweep(
@@ -151,6 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--formats", metavar="FORMAT", type=elementwise, nargs="+", help="names or texts, such as e5m2 'fixed(8,4)'")
     add("--modes", metavar="MODE", choices=MODES, nargs="+", help="rounding modes (default: nearest)")
     add("--all-named", action="store_true", help=f"named formats to nearest, {', '.join(ALL_MODES)} in all modes")
+    add("--new", action="store_true", help=f"named formats of up to {NARROW} bits to nearest that no result file has")
     add("--range", metavar="START:STOP", type=patterns_range, default=(0, PATTERNS), help="bit patterns (default: all)")
     add("--json", metavar="FILE", type=output_file, help="keep results there, and go on from it")
     add("--plan", action="store_true", help="only say how many pieces there are to do")

@@ -15,6 +15,7 @@ from benchmarks.support.cluster import results as results_of_dask
 from benchmarks.support.comparison import Case
 from benchmarks.support.inputs import MODES
 from benchmarks.support.sweep_results import Results, Span
+from qcore import FixedPoint
 
 SOME = ["--formats", "e5m2", "--range", "0x3f000000:0x3f080000"]
 
@@ -162,8 +163,9 @@ def test_unknown_formats_are_refused(name, capsys):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ([], "one of --formats and --all-named is needed, and not both"),
-        ([*SOME, "--all-named"], "one of --formats and --all-named is needed, and not both"),
+        ([], "one of --formats, --all-named and --new is needed, and only one"),
+        (["--new", "--all-named"], "one of --formats, --all-named and --new is needed, and only one"),
+        ([*SOME, "--all-named"], "one of --formats, --all-named and --new is needed, and only one"),
         ([*SOME, "--range", "5:5"], "argument --range: 5:5: allowed is START:STOP with"),
         ([*SOME, "--range", "5"], "argument --range: 5: allowed is START:STOP with"),
         ([*SOME, "--modes", "near"], "argument --modes: invalid choice: 'near'"),
@@ -190,6 +192,21 @@ def test_the_plan_of_all_named_formats(capsys):
     assert {("posit16", "nearest"), ("int4", "nearest"), ("float16", "nearest")} <= pairs
     assert not {"posit32", "tf32", "mxfp4"} & {name for name, _ in pairs}
     assert f"{len(pairs)} pairs of format and mode, {len(pairs) * 64:,} pieces" in capsys.readouterr().out
+
+
+def test_the_plan_of_new_formats(tmp_path, monkeypatch):
+    """All named formats of up to 8 bits but those that a file has whole; blocks have more than one input an element."""
+    monkeypatch.setitem(sweep.NAMED, "own", (FixedPoint(7, 2), "a test"))
+    named = {number.text for number, _ in sweep.new_formats(None, tmp_path)}
+    assert {"e5m2", "int8", "posit8", "float(5,2)", "fixed(7,2)"} <= named
+    assert not {"float16", "mxfp4", "uint16"} & named
+    rows = [
+        {"format": name, "rounding": "nearest", "done": [[0, done]]} for name, done in (("e5m2", 1 << 32), ("int8", 9))
+    ]
+    (tmp_path / "exhaustive-x.json").write_text(json.dumps({"cases": rows}))
+    assert named - {number.text for number, _ in sweep.new_formats(None, tmp_path)} == {"e5m2"}
+    assert named == {number.text for number, _ in sweep.new_formats(tmp_path / "exhaustive-x.json", tmp_path)}
+    assert {number.text for number, _ in sweep.new_formats(None)} >= {"fixed(7,2)"}
 
 
 def test_what_is_missing():
