@@ -434,23 +434,32 @@ def pad(input: QTensor, pad: Any, mode: str = "constant", value: float | None = 
         return input._moved(lambda values: pad_values(input.names, values, pairs, mode, first))
     value = check_float("value", 0.0 if value is None else value, "a number", lambda number: number == number)
     fill = integer_of(input, value).to(input.values.dtype)
-    return input._moved(lambda values: _surrounded(values, fill.view(values.dtype), pairs, first))
+    for size, (before, after) in zip(input.shape[first:], pairs, strict=True):
+        taken = -min(before, 0) - min(after, 0)
+        if taken > size:
+            raise ValueError(f"pad takes {taken} of {size} numbers; allowed are no more than there are")
+    ones = (1,) * len(pairs)
+    return input._moved(lambda values: spread(values, fill.view(values.dtype), pairs, ones, first))
 
 
-def _surrounded(
-    values: torch.Tensor, fill: torch.Tensor, pairs: tuple[tuple[int, int], ...], first: int
+def spread(
+    values: torch.Tensor, fill: torch.Tensor, pairs: tuple[tuple[int, int], ...], strides: tuple[int, ...], first: int
 ) -> torch.Tensor:
-    """Integers within margins of another one; margins below 0 take integers away."""
-    shape, inside, kept = list(values.shape), [slice(None)] * values.ndim, [slice(None)] * values.ndim
-    for axis, (before, after) in enumerate(pairs, first):
+    """Integers that stand `strides` apart along axes from `first` on, with margins; between and around them is `fill`.
+
+    Margins below 0 take integers away.
+    """
+    shape, places, kept = list(values.shape), [slice(None)] * values.ndim, [slice(None)] * values.ndim
+    for axis, ((before, after), step) in enumerate(zip(pairs, strides, strict=True), first):
         size = shape[axis]
-        shape[axis] = size + before + after
-        if shape[axis] < 0:
-            raise ValueError(f"pad takes {-before - after} of {size} numbers; allowed are no more than there are")
-        kept[axis] = slice(max(0, -before), size - max(0, -after))
-        inside[axis] = slice(max(0, before), shape[axis] - max(0, after))
+        shape[axis] = max(0, (size - 1) * step + 1 + before + after)
+        lost = max(0, -(before // step))  # integers that the first margin takes away
+        start = lost * step + before
+        count = max(0, min(size - lost, -((start - shape[axis]) // step)))
+        kept[axis] = slice(lost, lost + count)
+        places[axis] = slice(start, start + count * step if count else start, step)
     result = fill.expand(shape).clone(memory_format=torch.contiguous_format)
-    result[tuple(inside)] = values[tuple(kept)]
+    result[tuple(places)] = values[tuple(kept)]
     return result
 
 

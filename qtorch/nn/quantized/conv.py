@@ -13,6 +13,7 @@ from qcore.arguments import check_choice, check_flag, check_sizes
 from qtorch._affine.functional import WIDTHS, conv_to
 from qtorch._affine.products import Geometry
 from qtorch._affine.tensor import QTensor
+from qtorch._affine.torch_functions import spread
 from qtorch.nn.quantized.base import ProductLayer, checked, place_of
 from qtorch.nn.quantized.weights import QuantizedWeight, weight_of
 
@@ -226,7 +227,9 @@ class _ConvTranspose(_Convolution):
         if output_size is not None:
             more = checked(self, self._more_for, tuple(input.shape[2:]), output_size)
         pairs = margins_of(self.kernel_size, self.padding, more, self.dilation)
-        images, ones = _spread(input, self.stride, pairs), (1,) * self.dimensions
+        zero = input.qparams.zero_point.to(input.values.dtype)
+        images = input._with(spread(input.values, zero, pairs, self.stride, 2))
+        ones = (1,) * self.dimensions
         filters = filters_of(weight, self.groups)
         geometry = ones, (0,) * self.dimensions, self.dilation, self.groups, "zeros"
         checked(self, check_convolution, images, filters, *geometry, self.dimensions, WIDTHS)
@@ -250,23 +253,6 @@ class _ConvTranspose(_Convolution):
         qparams = made.qparams
         axis = None if qparams.axis is None else 1
         return QTensor(made.values.transpose(0, 1), QParams(qparams.scale, qparams.zero_point, axis), made.form)
-
-
-def _spread(q: QTensor, stride: tuple[int, ...], pairs: tuple[tuple[int, int], ...]) -> QTensor:
-    """Images whose integers stand `stride` apart, with margins; between and around them is the zero point."""
-    batch, channels, *sizes = q.shape
-    whole = [max(0, (size - 1) * step + 1 + sum(pair)) for size, step, pair in zip(sizes, stride, pairs, strict=True)]
-    places, kept = [slice(None)] * 2, [slice(None)] * 2
-    for size, step, (before, _), extent in zip(sizes, stride, pairs, whole, strict=True):
-        first = max(0, -(before // step))  # the first integer that is within the margins
-        count = max(0, min(size - first, -((first * step + before - extent) // step)))
-        kept.append(slice(first, first + count))
-        start = first * step + before
-        places.append(slice(start, start + count * step if count else start, step))
-    zero = q.qparams.zero_point.to(q.values.dtype)
-    values = zero.expand(batch, channels, *whole).clone(memory_format=torch.contiguous_format)
-    values[tuple(places)] = q.values[tuple(kept)]
-    return QTensor(values, q.qparams, q.form)
 
 
 class ConvTranspose1d(_ConvTranspose):

@@ -1,5 +1,6 @@
 """A QTensor is an array: torch's functions and methods move, join, clip and fill its integers, or say what to do."""
 
+import itertools
 import warnings
 
 import pytest
@@ -232,3 +233,18 @@ def test_in_programs():
     q = quantize_per_tensor(X, 0.03, 121, torch.quint8)
     torch.compiler.reset()
     assert_same_bits(torch.compile(program, backend="aot_eager", fullgraph=True)(q), program(q))
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_margins_are_torchs(size):
+    """Those below 0 take numbers away, but no more than there are."""
+    x = torch.arange(2.0 * size).reshape(2, size)
+    q = quantize_per_tensor(x, 1.0, 3, torch.quint8)
+    for margins in itertools.product(range(-4, 3), repeat=2):
+        try:
+            expected = F.pad(x, margins)
+        except RuntimeError:
+            with pytest.raises(ValueError, match="pad takes"):
+                F.pad(q, margins)
+        else:
+            assert_same_bits(F.pad(q, margins).dequantize(), expected)
