@@ -66,7 +66,7 @@ def fake_quantize_per_channel_affine(
     quant_min: int,
     quant_max: int,
 ) -> torch.Tensor:
-    """The same with a scale and a zero point for each channel; see `fake_quantize_per_tensor_affine`.
+    """`fake_quantize_per_tensor_affine` with a scale and a zero point for each channel.
 
     Args:
         x: tensor of at least one dimension.

@@ -24,7 +24,7 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         Nothing; the file is written, over one that is there.
 
     Raises:
-        TypeError: if path is no path, entries no dictionary, an entry something else, or a name no text.
+        TypeError: if path is not a path, entries not a dictionary, an entry something else, or a name not a text.
         ValueError: if two tensors would have the same name, say "w.scale" next to a QTensor "w".
         ImportError: if safetensors is missing.
         FileNotFoundError, OSError: if there is no such folder, or the file cannot be written.
@@ -45,16 +45,16 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What was written to a safetensors file by `save`, by `qjax.quantization`, or by anyone else.
+    """The entries of a safetensors file that `save`, `qjax.quantization` or another program wrote.
 
     Args:
         path: of the file.
 
     Returns:
-        Tensors and QTensors by name. What is left without the QTensors is a state_dict.
+        Tensors and QTensors by name. Without the QTensors they are a state_dict.
 
     Raises:
-        TypeError: if path is no path.
+        TypeError: if path is not a path.
         ImportError: if safetensors is missing.
         FileNotFoundError: if there is no file of this name.
 

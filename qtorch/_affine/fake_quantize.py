@@ -29,7 +29,7 @@ from qtorch._affine.scaled import check_scaled, round_with_scale, scale_of_range
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor
 from qtorch._torch_internals import has_forward_hooks
 
-# Those whose update a kernel knows; a subclass may have one of its own
+# Observers whose update the kernel has; a subclass may have another update
 _OBSERVERS = {
     MinMaxObserver,
     MovingAverageMinMaxObserver,
@@ -225,7 +225,7 @@ class FakeQuantize(torch.nn.Module):
 
     @classmethod
     def with_args(cls, **settings: Any) -> Factory:
-        """A function that makes such modules, with these arguments unless told others."""
+        """A function that makes such modules, with these arguments as defaults."""
         return Factory(cls, settings)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
@@ -257,7 +257,7 @@ def _for_apply(name: str) -> Callable[[torch.nn.Module], None]:
         Nothing; a `FakeQuantize` is changed in place.
 
     Raises:
-        TypeError: if module is no module.
+        TypeError: if module is not a module.
 
     Example:
         >>> model = torch.nn.Sequential(FakeQuantize(), torch.nn.ReLU())

@@ -49,7 +49,7 @@ def quantize_per_tensor(x: torch.Tensor, scale: Any, zero_point: Any, dtype: Any
 
 
 def quantize_per_channel(x: torch.Tensor, scales: Any, zero_points: Any, axis: int, dtype: Any) -> QTensor:
-    """The same with a scale and a zero point for each channel; see `quantize_per_tensor`.
+    """The integers of `quantize_per_tensor`, with a scale and a zero point for each channel.
 
     Args:
         x, dtype: as for `quantize_per_tensor`; x has at least one dimension.

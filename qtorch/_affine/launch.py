@@ -30,7 +30,7 @@ from qtorch._rounding.paths.choice import are_plain_tensors
 _EXAMPLES = {"x": (1 << 20,), "c": (1 << 10,), "xc": (1 << 10, 1 << 10), "cx": (1 << 10, 1 << 10), "xcx": (64, 64, 256)}
 
 
-# What is known of rules that the kernel of observers has: True if they average.
+# The rules that the kernel of observers has: True if they average.
 _AVERAGES = {
     MinMax: False,
     PerChannelMinMax: False,
@@ -169,7 +169,7 @@ def _call(
     dtypes: tuple[torch.dtype, ...],
     written: Sequence[torch.Tensor] = (),
 ) -> tuple[torch.Tensor, ...]:
-    """New tensors, which a kernel fills in, like those that it writes after them."""
+    """New tensors that a kernel fills; after them it writes into the tensors `written`."""
     source = ordered(x, order)
     results = [torch.empty_like(source, dtype=dtype) for dtype in dtypes]  # a generator would take a call each time
     function(*sizes, *[one.data_ptr() for one in (source, *read, *results, *written)])
@@ -195,7 +195,7 @@ def straight_through_on_cpu(gradient: torch.Tensor, mask: torch.Tensor) -> torch
 def fake_quantize_by_package(
     x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int | None, bounds: Bounds
 ) -> tuple[torch.Tensor, ...] | None:
-    """The same as `fake_quantize_on_cpu`, by a package; None where there is none."""
+    """The results of `fake_quantize_on_cpu`, by a package; None where there is no package."""
     if not 1 < x.numel() < LIMIT or scale.device != x.device or zero_point.device != x.device:
         return None
     order = memory_order(x)

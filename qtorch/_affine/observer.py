@@ -43,7 +43,7 @@ class Factory:
         return self.make(*arguments, **self.settings | settings)
 
     def with_args(self, **settings: Any) -> Factory:
-        """The same with more arguments, or others."""
+        """A factory with more arguments, or others."""
         return Factory(self.make, self.settings | settings)
 
 
@@ -74,7 +74,7 @@ class ObserverBase(ABC, torch.nn.Module):
 
     @classmethod
     def with_args(cls, **settings: Any) -> Factory:
-        """A function that makes such observers, with these arguments unless told others."""
+        """A function that makes such observers, with these arguments as defaults."""
         return Factory(cls, settings)
 
 
@@ -201,14 +201,14 @@ class RangeObserver(ObserverBase, FixedDtypes):
         for name in ("min_val", "max_val"):  # which have as many channels as were seen
             if (value := state_dict.get(prefix + name)) is not None:
                 store(self, name, getattr(self, name).new_empty(value.shape))
-        state_dict.setdefault(prefix + "eps", self.eps)  # which is no part of a state in JAX
+        state_dict.setdefault(prefix + "eps", self.eps)  # states of JAX do not have it
         super()._load_from_state_dict(state_dict, prefix, *others)
         self.rule = replace(self.rule, eps=float(self.eps))
 
 
 @dataclass(frozen=True)
 class TensorHistogram(Histogram):
-    """The same rule; counts are exact up to 2^24 a bin."""
+    """qcore's rule for tensors; counts are exact up to 2^24 a bin."""
 
     def update(self, state: Counts, x: torch.Tensor, xp: Any = Names) -> Counts:
         if torch.compiler.is_dynamo_compiling():
@@ -409,7 +409,7 @@ class RuleObserver(RangeObserver):
         rule: such as `qcore.affine.MinMax(INT8, "symmetric")`.
 
     Raises:
-        TypeError: if rule is no such observer.
+        TypeError: if rule is not such an observer.
 
     Example:
         >>> x = RuleObserver(affine.MinMax())(torch.tensor([-1.0, 0.5, 3.0]))

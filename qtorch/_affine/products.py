@@ -25,7 +25,7 @@ _INT24, _INT32, _INT53 = 2**24, 2**31, 2**53
 
 
 class Rounding(NamedTuple):
-    """What becomes of sums (`qcore.affine.requantize`): the bias, and the result's parameters and integers."""
+    """The rounding of sums (`qcore.affine.requantize`): the bias, and the result's parameters and integers."""
 
     bias: torch.Tensor | None
     output: QParams

@@ -33,7 +33,7 @@ class QConfig(NamedTuple("_QConfig", [("activation", Maker), ("weight", Maker)])
             `BlockScaled(format, {...: None}, scale="float32")`.
 
     Raises:
-        ValueError: if an argument is a module, which layers would share, or a text that is no format.
+        ValueError: if an argument is a module, which layers would share, or a text that is not a format.
 
     Example:
         >>> from qtorch.quantization import MinMaxObserver
@@ -136,7 +136,7 @@ def get_default_qconfig(backend: str = "x86") -> QConfig:
         `MinMaxObserver` for "qnnpack".
 
     Raises:
-        TypeError: if backend is no text.
+        TypeError: if backend is not a text.
         ValueError: if backend is none of these.
 
     Example:
@@ -158,7 +158,7 @@ def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
         A `QConfig` that makes a `FakeQuantize` for activations, and one for weights, per channel but for "qnnpack".
 
     Raises:
-        TypeError: if backend is no text.
+        TypeError: if backend is not a text.
         ValueError: if backend is none of these.
 
     Example:
@@ -182,7 +182,7 @@ def get_observer_dict(mod: torch.nn.Module, target_dict: dict[str, torch.nn.Modu
         Nothing; target_dict gets the entries "NAME.activation_post_process", with the modules themselves.
 
     Raises:
-        TypeError: if mod is no module, target_dict no dictionary, or prefix no text.
+        TypeError: if mod is not a module, target_dict not a dictionary, or prefix not a text.
 
     Example:
         >>> from qtorch.quantization import MinMaxObserver

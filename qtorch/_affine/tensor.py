@@ -34,7 +34,7 @@ def _refusal(operator: str) -> Callable[..., NoReturn]:
 
 
 class _NoFunctionError(TypeError, AttributeError):
-    """What a method raises that torch.Tensor has and QTensor has not: the error of the function of its name."""
+    """The error of a method that torch.Tensor has and QTensor has not; its text is that of the function of its name."""
 
 
 class QTensor(QuantizedArray):
@@ -85,7 +85,7 @@ class QTensor(QuantizedArray):
         return method(*arguments, **settings)
 
     def __getattr__(self, name: str) -> Any:
-        """Raises: what torch.Tensor has and is not here has no integers."""
+        """Raises the error of a method of torch.Tensor that has no integers as its result."""
         if hasattr(torch.Tensor, name) and not name.startswith("__"):
             raise _NoFunctionError(without_integers(name))
         raise AttributeError(f"a QTensor has no attribute {quoted(name)}")
@@ -159,12 +159,7 @@ class QTensor(QuantizedArray):
         return self.reshape(other.shape)
 
     def __setitem__(self, index: Any, source: QTensor | torch.Tensor | float) -> None:
-        """Writes source's elements there, quantized with the parameters that are here.
-
-        Raises:
-            TypeError: if source is neither a tensor nor a number.
-            ValueError: if there is a scale for each channel.
-        """
+        """Writes the elements of a tensor, or a number, to an index, quantized with this tensor's one scale."""
         self._whole("index assignment")
         if not isinstance(source, (QTensor, torch.Tensor)):
             source = torch.tensor(check_float("source", source, "a number", lambda number: number == number))
@@ -187,29 +182,25 @@ class QTensor(QuantizedArray):
         return self._with(self.values.contiguous(memory_format=memory_format))
 
     def detach(self) -> QTensor:
-        """The same: integers have no gradients."""
+        """The tensor itself: integers have no gradients."""
         return self
 
     def to(
         self, device: torch.device | str | None = None, *, memory_format: torch.memory_format = torch.preserve_format
     ) -> QTensor:
-        """The same on a device, or in another order in memory."""
+        """The tensor on a device, or in another order in memory."""
         place = self.device if device is None else torch.device(device)
         qparams = QParams(self.qparams.scale.to(place), self.qparams.zero_point.to(place), self.qparams.axis)
         return QTensor(self.values.to(place, memory_format=memory_format), qparams, self.form)
 
     def copy_(self, source: QTensor | torch.Tensor) -> QTensor:
-        """Writes source's elements here, quantized with the parameters that are here.
-
-        Raises:
-            TypeError: if source is no tensor.
-        """
+        """Writes source's elements here, quantized with this tensor's parameters."""
         check_type("source", source, (QTensor, torch.Tensor), "a QTensor or a torch.Tensor")
         self.values.copy_(self._integers_of(source.expand(self.shape)))
         return self
 
     def _integers_of(self, source: QTensor | torch.Tensor) -> torch.Tensor:
-        """Source's elements as integers with the parameters that are here."""
+        """Source's elements as integers with this tensor's parameters."""
         if isinstance(source, QTensor):
             if source.form == self.form and source.qparams is self.qparams:
                 return source.values
@@ -253,11 +244,7 @@ class QTensor(QuantizedArray):
         return super().relu()
 
     def dropout(self, p: float = 0.5, training: bool = True, inplace: bool = False) -> QTensor:
-        """The same: a converted model is in evaluation.
-
-        Raises:
-            ValueError: if it is in training.
-        """
+        """The tensor itself; raises ValueError in training, since a converted model is in evaluation."""
         if training:
             raise ValueError("dropout of a QTensor in training; allowed is evaluation: model.eval()")
         return self

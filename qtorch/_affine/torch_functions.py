@@ -232,7 +232,7 @@ def hardsigmoid(input: QTensor, inplace: bool = False) -> QTensor:
         the least of them as zero point.
 
     Raises:
-        TypeError: if input is no QTensor.
+        TypeError: if input is not a QTensor.
         ValueError: if inplace is True, or input has a scale for each channel or 32-bit integers.
 
     Example:
@@ -551,7 +551,7 @@ _CLAMPS = {
     "clamp_max": lambda input, max: clamp(input, None, max),
 }
 
-# What torch's functions of these names do with a QTensor; those that torch.Tensor has are methods of QTensor, too.
+# torch's functions of these names, for QTensors; a name that torch.Tensor has is a method of QTensor as well.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _move(name) for name in _MOVES},
     **_CLAMPS,

@@ -12,6 +12,22 @@ from qcore.affine.arithmetic.convolutions import as_convolution
 from qtorch._classes import plain_class
 from qtorch.nn.qat import settings_of
 
+__all__ = [
+    "BNReLU2d",
+    "BNReLU3d",
+    "ConvBn1d",
+    "ConvBn2d",
+    "ConvBn3d",
+    "ConvBnReLU1d",
+    "ConvBnReLU2d",
+    "ConvBnReLU3d",
+    "ConvReLU1d",
+    "ConvReLU2d",
+    "ConvReLU3d",
+    "Fused",
+    "LinearReLU",
+]
+
 
 class Fused(nn.Sequential):
     """Layers of the types in the class's `parts`, which one observer sees as a whole.
@@ -46,7 +62,7 @@ class Fused(nn.Sequential):
         return "relu" in self.parts
 
     def without_norm(self) -> nn.Sequential:
-        """The same with a batch norm's running statistics in the convolution before it, if there are both."""
+        """The layers with a batch norm's running statistics in the convolution before it, if there are both."""
         if not {"conv", "bn"} <= self.parts.keys():
             return self
         made: Any = nn.Sequential(folded_layer(self[0], self[1]))
@@ -164,7 +180,7 @@ def folded_conv(weight: torch.Tensor, bias: torch.Tensor | None, bn: nn.Module) 
 
 
 def folded_linear(weight: torch.Tensor, bias: torch.Tensor | None, bn: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same for a linear layer, in torch's other order: s = gamma * rsqrt(var + eps), (bias - mean) * s + beta."""
+    """`folded_conv` of a linear layer, in torch's order: s = gamma * rsqrt(var + eps), (bias - mean) * s + beta."""
     gamma, beta, inverse = _parameters(bn)
     factor = gamma * inverse
     mean: torch.Tensor = bn.running_mean  # type: ignore[assignment]

@@ -166,7 +166,7 @@ def freeze_bn_stats(mod: nn.Module) -> None:
         Nothing; a `QATConvBn` is changed in place: it leaves its running statistics as they are from now on.
 
     Raises:
-        TypeError: if mod is no module.
+        TypeError: if mod is not a module.
 
     Example:
         >>> from qtorch.nn.intrinsic.qat import ConvBn2d
@@ -190,7 +190,7 @@ def update_bn_stats(mod: nn.Module) -> None:
         Nothing; a `QATConvBn` is changed in place: in training it updates its running statistics from now on.
 
     Raises:
-        TypeError: if mod is no module.
+        TypeError: if mod is not a module.
 
     Example:
         >>> from qtorch.nn.intrinsic.qat import ConvBn2d

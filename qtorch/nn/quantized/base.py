@@ -1,4 +1,4 @@
-"""What all layers that compute with integers have in common."""
+"""The bases of layers that compute with integers: their result's parameters, weights and kernels, and their checks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class KeepsMade(FixedDtypes):
     """
 
     def kept(self, tensors: tuple[torch.Tensor, ...], settings: Any, make: Callable[[], T]) -> T:
-        """What `make` makes of tensors and settings, or made of them before."""
+        """The result of `make` for tensors and settings, kept from an earlier call while they are the same."""
         last: _Kept | None = self.__dict__.get("_kept")
         if (
             last is not None
@@ -286,5 +286,5 @@ def _parameter(name: str, value: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _states(tensors: tuple[torch.Tensor, ...]) -> tuple[int, ...]:
-    """How often tensors were written to, and where they lie: `x.data = y` is no write."""
+    """How often tensors were written to, and their addresses: `x.data = y` does not count as a write."""
     return (*map(_versions, tensors), *map(torch.Tensor.data_ptr, tensors))

@@ -21,7 +21,7 @@ __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "
 
 
 class _Convolution(ProductLayer):
-    """What convolutions and transposed convolutions have in common.
+    """The base of convolutions and transposed convolutions.
 
     Attributes:
         dimensions: of images.

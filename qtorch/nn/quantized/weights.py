@@ -80,7 +80,7 @@ class Weight(FixedDtypes):
         return self.numbers()
 
     def __getattr__(self, name: str) -> Any:
-        """What modules have, else what tensors have: `weight.T`, `weight.abs()`."""
+        """An attribute of the module, or of the numbers: `weight.T`, `weight.abs()`."""
         try:
             return super().__getattr__(name)
         except AttributeError:
