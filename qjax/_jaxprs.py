@@ -27,11 +27,9 @@ Run = Callable[[int, Sequence[Any], Any, Any], tuple[Sequence[Any], Any, Any]]
 
 
 def take_arrays(tree: Any, *whole: type) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
-    """The arrays of a pytree, and the function that rebuilds the tree with other arrays.
+    """The arrays of a pytree, and the function that rebuilds the tree with others.
 
-    Args:
-        tree: any pytree.
-        whole: types of nodes that count as arrays.
+    Nodes of types `whole` are arrays.
     """
     leaves, structure = jax.tree.flatten(tree, is_leaf=lambda node: isinstance(node, whole))
     arrays = [leaf for leaf in leaves if is_array(leaf, *whole)]
@@ -120,10 +118,8 @@ class Program(NamedTuple):
 def inner_programs(equation: Any, values: Sequence[Any], carried: Any = None) -> list[Program] | None:
     """The programs that an equation runs; None for equations without programs, and for unknown kinds.
 
-    Args:
-        equation: the equation.
-        values: the values of its operands.
-        carried: the value of a loop's state, which differs from the operand after the first iteration.
+    `values` are the values of its operands; `carried` is the value of a loop's state, which changes after the first
+    iteration.
     """
     params, name = equation.params, equation.primitive.name
     if name == "scan":

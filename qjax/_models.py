@@ -83,12 +83,8 @@ def rebuilt(
 ) -> nnx.Module:
     """A copy of a model after `change(name, module)` of each of its modules, children first.
 
-    A module with several names is changed once, by its first, and all names then mean the result.
-
-    Args:
-        model: it stays as it is.
-        change: returns what takes the module's place, or the module.
-        whole: true of a module whose children stay as they are.
+    `change` returns a module that replaces the argument, or the argument. Children of a module for which `whole` is
+    true stay. A module with several names is changed once, by its first, and all names then mean the result.
     """
     copy = nnx.clone(model)
     modules = modules_of(copy)

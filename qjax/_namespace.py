@@ -142,11 +142,9 @@ class Names(namespace.Names):
 
 
 def _vector(length: int, in_rows: bool) -> int:
-    """How many neighbours of the last axis are reduced together with others before them; 0 for no such vector.
+    """The number of neighbours of the last axis that are reduced together, or 0.
 
-    Args:
-        length: of the last axis.
-        in_rows: True if other axes are reduced too. Then a short last axis is itself the vector.
+    With `in_rows` other axes are reduced too; then a short last axis is itself the vector.
     """
     sizes = [size for size in _VECTORS if length > size and length % size == 0]
     if in_rows:

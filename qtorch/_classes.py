@@ -21,12 +21,9 @@ def no_members(base: type) -> dict[str, Any]:
 
 
 def change_class(module: nn.Module, role: str, members: Members = no_members) -> None:
-    """Gives a module the subclass of its class that is made for a role.
+    """Gives a module a subclass of its class, one for each role, with members that pickles name.
 
-    Args:
-        module: changed in place; copies and pickles of it have the made class too.
-        role: why the class is made; each role has a class of its own.
-        members: a function of a module, which pickles name.
+    It is changed in place; copies and pickles of it have the new class too.
     """
     module.__class__ = _changed(type(module), lambda base: _subclass(base, role, members))
 

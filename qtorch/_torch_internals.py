@@ -63,10 +63,8 @@ _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
 def is_memory(*tensors: torch.Tensor) -> bool:
     """True if kernels may read the memory of tensors: it is there, and aligned, without transform, mode or tangent.
 
-    Without the private parts nothing is: all runs operation by operation.
-
-    Raises:
-        RuntimeError: while `torch.jit.trace` runs, whose program would return what happens to be in the memory.
+    Without the private parts it is never true: all runs operation by operation. While `torch.jit.trace` runs it raises
+    RuntimeError, because the traced program would return the present numbers.
     """
     if _dispatch_modes is None or _transforms is None:
         return False
@@ -94,9 +92,7 @@ def is_memory(*tensors: torch.Tensor) -> bool:
 def apply_directly(function: Any) -> Callable[..., Any]:
     """`function.apply` without a look at transforms and at the names of arguments, which takes longer than the rest.
 
-    Args:
-        function: a subclass of `torch.autograd.Function` whose tensors are plain ones (`is_plain_tensor`), and
-            all of whose arguments are given, by position.
+    The tensors must be plain (`is_plain_tensor`), and all arguments are given by position.
     """
     return function.apply if _apply is None else super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
@@ -112,10 +108,8 @@ def in_forward_mode() -> bool:
 def check_one_tangent() -> None:
     """Raises in a forward-mode derivative of a forward-mode derivative, such as `jacfwd(jacfwd(f))`.
 
-    There torch drops the outer tangents of what an autograd function saves: derivatives would be 0 and say nothing.
-
-    Raises:
-        NotImplementedError: if two transforms of `torch.func` differentiate forward.
+    There torch drops the outer tangents of the tensors that an autograd function saves: derivatives would silently be
+    0.
     """
     stack = _transform_stack() if _transform_stack is not None else None
     if sum(one.key().name == "Jvp" for one in stack or ()) > 1:
@@ -126,11 +120,7 @@ def check_one_tangent() -> None:
 
 
 def check_passes() -> None:
-    """Raises unless backward passes can be told from each other.
-
-    Raises:
-        RuntimeError: if this version of torch does not say when one ends.
-    """
+    """Raises RuntimeError if this version of torch does not tell the end of a backward pass."""
     if _graph_task is None or _queue_callback is None:
         raise RuntimeError(
             f"torch {torch.__version__} does not say when a backward pass ends, at which delayed scales are advanced; "
@@ -154,11 +144,7 @@ def unseen_by_modes() -> Any:
 
 
 def check_modes() -> None:
-    """Raises unless `unseen_by_modes` works.
-
-    Raises:
-        RuntimeError: if this version of torch cannot hide functions from modes.
-    """
+    """Raises RuntimeError if this version of torch cannot hide functions from modes, as `unseen_by_modes` does."""
     if _disable_functions is None:
         raise RuntimeError(
             f"torch {torch.__version__} has no torch._C.DisableTorchFunction; lowered there are only models whose "
@@ -207,14 +193,8 @@ def show_to_modes() -> int:
 def draw_in_vmap(draw: Callable[[Sequence[int]], torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
     """Words of keys of shape (*shape, 2) inside of `torch.func.vmap`, whose argument `randomness` decides.
 
-    Without the private parts torch draws them, which Inductor does with other numbers than eager programs.
-
-    Args:
-        draw: makes the words for the sizes that it is given, as an operator that a vmap outside of this one sees.
-        shape: the sizes for each example of this vmap.
-
-    Raises:
-        RuntimeError: if randomness is "error", as torch's random functions do.
+    `draw` makes the words for given sizes, as an operator that a vmap outside of this one finds. Without the private
+    parts torch draws them; Inductor then draws other numbers than eager programs. "error" raises RuntimeError.
     """
     if None in (_interpreter, _without_keys, _add_batch_dim):
         return torch.randint(0, 2**31, (*shape, 2), dtype=torch.int32)
@@ -270,10 +250,9 @@ def with_versions(state_dict: OrderedDict[str, Any], versions: dict[str, int]) -
 
 
 def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
-    """A weight as torch's quantized recurrent cells keep it: quantized, or in float32 for one of float16.
+    """A weight as torch's quantized recurrent cells keep it: quantized, or in float32 for a float16 weight.
 
-    Raises:
-        ValueError: if torch has no such cells any more.
+    If torch has no such cells any more, it raises ValueError.
     """
     pack = _find("ops.quantized.linear_prepack" if weight.is_quantized else "ops.quantized.linear_prepack_fp16")
     if pack is None:
@@ -284,10 +263,9 @@ def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
 def pack_recurrent(
     ih: torch.Tensor, ih_bias: torch.Tensor | None, hh: torch.Tensor, hh_bias: torch.Tensor | None
 ) -> Any:
-    """The weights and biases of the two products of a recurrent layer, as torch's quantized ones keep them.
+    """The weights and biases of the two products of a recurrent layer, as torch's quantized layers keep them.
 
-    Raises:
-        ValueError: if torch has no such layers any more.
+    If torch has no such layers any more, it raises ValueError.
     """
     biases = [torch.zeros(len(ih)) if bias is None else bias for bias in (ih_bias, hh_bias)]
     packed = [pack_linear(weight, bias) for weight, bias in zip((ih, hh), biases, strict=True)]
@@ -400,11 +378,7 @@ def compile_package(program: Any, path: str, outputs: str, options: Mapping[str,
 
 
 def open_package(path: str, device_index: int) -> Callable[[list[torch.Tensor]], object]:
-    """What runs a package on a list of tensors.
-
-    Raises:
-        Exception: if it cannot be loaded.
-    """
+    """The function that runs a package on a list of tensors."""
     from torch._inductor import aoti_load_package
 
     package: Any = aoti_load_package(path, device_index=device_index)

@@ -194,12 +194,7 @@ def numbers_of(place: str, value: Any) -> np.ndarray:
 
 
 def save_file(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
-    """Writes a checkpoint to a safetensors file; needs safetensors.
-
-    Args:
-        path: the path of the file.
-        entries: as for `flatten`.
-    """
+    """Writes a checkpoint, the entries of `flatten`, to a safetensors file; needs safetensors."""
     check_path(path)
     arrays, metadata = flatten(entries)
     write = installed("safetensors.numpy").save_file

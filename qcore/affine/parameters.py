@@ -21,11 +21,9 @@ _ENGINES = {"x86": (True, True), "fbgemm": (True, True), "qnnpack": (False, Fals
 
 
 def engine(backend: Any) -> tuple[bool, bool]:
-    """torch's default settings for an engine.
+    """torch's settings for an engine: True if activations have 7 bits only, and True for parameters of each channel.
 
-    Returns:
-        True if activations have 7 bits only, so that sums of products in int16 do not overflow; and True if each
-        channel of a weight has its own parameters.
+    With 7 bits, sums of products in int16 do not overflow.
     """
     check_choice("backend", backend, list(_ENGINES))
     return _ENGINES[backend]

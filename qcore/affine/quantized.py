@@ -16,11 +16,9 @@ from qcore.namespace import Names
 
 
 def moving(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Makes a method that only moves integers; array and result have one scale for the whole array.
+    """Makes a method that moves integers, by a function of the integers or, for None, by their method of this name.
 
-    Args:
-        name: the name of the method.
-        function: the function of the integers; None for their method of this name. It returns one array, or several.
+    Array and result have one scale for the whole array. The function returns one array, or several.
     """
 
     def own(values: Any, *arguments: Any, **settings: Any) -> Any:
@@ -213,12 +211,7 @@ PADDING_MODES = ("zeros", "reflect", "replicate", "circular")  # of convolutions
 
 
 def check_linear(input: Any, weight: Any, widths: tuple[int, ...] = (8,)) -> None:
-    """Raises unless a linear layer can have these operands.
-
-    Args:
-        input, weight: quantized arrays.
-        widths: the bits of their integers in memory.
-    """
+    """Raises unless a linear layer can have these quantized operands; `widths` are the bits of integers in memory."""
     _check_operands(input, weight, 2, widths)
     if input.ndim == 0 or input.shape[-1] != weight.shape[1]:
         raise ValueError(f"input has shape {tuple(input.shape)}; allowed is (..., {weight.shape[1]}), as weight says")
@@ -237,10 +230,7 @@ def check_convolution(
 ) -> tuple[Any, ...]:
     """The stride, padding and dilation of all dimensions; raises unless a convolution can have these arguments.
 
-    Args:
-        input, weight, stride, padding, dilation, groups, padding_mode: the arguments of the convolution.
-        dimensions: the number of dimensions of an image: 1, 2 or 3.
-        widths: as for `check_linear`.
+    An image has 1, 2 or 3 `dimensions`; `widths` are the bits of integers in memory.
     """
     _check_operands(input, weight, dimensions + 2, widths)
     check_int("groups", groups, 1)

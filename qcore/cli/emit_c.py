@@ -313,10 +313,8 @@ def _positions(code: CodeType) -> list[tuple[int | None, ...]]:
 def _assigned(statement: ast.stmt, node: ast.expr | None, index: int | None) -> tuple[int | None, str | None]:
     """The place of an expression among the values of a statement, None if it is a part of one, and the value's name.
 
-    Args:
-        statement: an assignment, or a return statement, which has no name.
-        node: the expression.
-        index: the place of a value among several that the expression, a call, returns.
+    The statement is an assignment, or a return statement, which has no name. `index` is the place of a value among
+    several that the expression, a call, returns.
     """
     value = getattr(statement, "value", None)
     values = value.elts if isinstance(value, ast.Tuple) else [value]

@@ -31,10 +31,8 @@ def _patterns(texts: Iterable[str]) -> np.ndarray:
 def differing(package: str, compiled: bool = False) -> Iterator[tuple[str, int, np.ndarray]]:
     """(function, number of its hard inputs, bit patterns of the inputs whose result differs from the law).
 
-    Args:
-        package: one of `ROOMS`.
-        compiled: True for all functions as one program of `torch.compile` or `jax.jit`, whose compilers contract and
-            rewrite operations.
+    With `compiled`, all functions are one program of `torch.compile` or `jax.jit`, whose compilers contract and rewrite
+    operations.
     """
     xp, hard = import_module(ROOMS[package]).Names, hard_inputs()
 

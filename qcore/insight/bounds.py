@@ -78,11 +78,7 @@ def _low(number: Any) -> int | None:
 def bounds(xp: Any, bits: Any, found: Range, blocks: Tiles) -> Bounds:
     """The bounds of lanes that are split into blocks, with which they broadcast; in float32.
 
-    Args:
-        xp: the array namespace.
-        bits: lanes of the carrier, before rounding.
-        found: the format's range.
-        blocks: the format's blocks.
+    `bits` are the lanes before rounding, `found` is the format's range.
     """
     carrier = found.carrier
     if not found.kind:

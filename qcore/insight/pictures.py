@@ -221,12 +221,9 @@ def check_path(path: Path) -> None:
 
 @contextmanager
 def page(path: Path, width: float, height: float, title: str, text: str) -> Iterator[Figure]:
-    """A figure to draw on; it is written when the context ends.
+    """A figure to draw on, with sizes in inches; the SVG file is written when the context ends.
 
-    Args:
-        path: the path of the SVG file.
-        width, height: its size in inches.
-        title, text: a line, and a description of the picture, for readers that read it out.
+    `title` and `text` describe the picture for readers that read it out.
     """
     from matplotlib import rc_context, rcdefaults, rcParams
     from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -61,14 +61,9 @@ def multiply_arrays(
     key: arrays.Key,
     state: np.ndarray | None = None,
 ) -> np.ndarray:
-    """One of a form's products, with the result's elements in order.
+    """One of a form's products of float32 arrays, with the result's elements in order; see `MatrixForm.matrices`.
 
-    Args:
-        form, which, other: see `MatrixForm.matrices`.
-        product: the formats and the accumulator.
-        first, second: the operands, float32.
-        key: the key of the forward product, for every value of `which`.
-        state: the state of delayed scales, see `first_scaling`.
+    The key is that of the forward product, for every value of `which`; `state` is the state of delayed scales.
     """
     words = None if key is None else check_seed(key)
     if product.stochastic and words is None:

@@ -29,11 +29,7 @@ def softmax_gradient(xp: Any, y: Any, gradient: Any) -> Any:
 
 
 def check_attention(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float | None) -> float:
-    """The scale, as a float32 number.
-
-    Raises:
-        TypeError, ValueError: if shapes do not fit, or arguments contradict each other.
-    """
+    """The scale, as a float32 number; raises if shapes do not fit, or arguments contradict each other."""
     check_flag("is_causal", is_causal)
     fits = len(query) >= 2 and len(query) == len(key) == len(value) and query[:-2] == key[:-2] == value[:-2]
     if not fits or query[-1] != key[-1] or key[-2] != value[-2]:
@@ -47,15 +43,9 @@ def check_attention(query: Any, key: Any, value: Any, mask: Any, is_causal: bool
 
 
 def check_mask(mask: Any, query: Any, key: Any) -> None:
-    """Raises unless a mask can be added to scores, or can select the scores that count.
+    """Raises unless a mask can be added to scores, or can select the scores that count; None is allowed.
 
-    Args:
-        mask: the argument attn_mask; None is allowed.
-        query, key: shapes, which `check_attention` has checked.
-
-    Raises:
-        TypeError: if it is not an array of bools or float32 numbers.
-        ValueError: if it does not broadcast to the scores.
+    `query` and `key` are shapes, which `check_attention` has checked.
     """
     if mask is None:
         return

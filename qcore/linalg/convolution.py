@@ -118,11 +118,7 @@ class ConvolutionForm:
         return rows, columns.reshape(groups, batch * positions, channels * prod(taps))
 
     def windows(self, xp: Any, which: str, first: Any, second: Any, other: Shape) -> Windows:
-        """The windows of one operand: of the gradient in the gradient of the input, else of the input.
-
-        Args:
-            xp, which, first, second, other: see `MatrixForm.matrices`.
-        """
+        """The windows of the gradient in the gradient of the input, else of the input; see `MatrixForm.matrices`."""
         if which == GRAD_A:
             return self._of_gradient(xp, first, tuple(second.shape[2:]), other[2:])
         x, positions = (first, self._positions(first.shape, other)) if which == FORWARD else (second, first.shape[2:])
@@ -216,12 +212,9 @@ class Places(NamedTuple):
 
 
 def convolution_places(form: ConvolutionForm, which: str, first: Shape, second: Shape, windows: Windows) -> Places:
-    """The places of `ConvolutionForm.matrices` in row-major memory.
+    """The places of `ConvolutionForm.matrices` in row-major memory, for operands of these shapes.
 
-    Args:
-        form, which: the product.
-        first, second: the operands' shapes.
-        windows: the windows of one operand; their x replaces this operand in memory.
+    The x of the windows replaces its operand in memory.
     """
     taps = tuple(windows.places), windows.positions, windows.strides
     return _places_in_memory(form, which, first, second, tuple(windows.x.shape), *taps)

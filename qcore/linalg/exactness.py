@@ -108,8 +108,7 @@ def float32_suffices(a: Number | None, b: Number | None, number: Number, mode: R
 def sums_are_multiples(a: Number | None, b: Number | None, number: Number) -> bool:
     """True if each product is a multiple of an accumulator's least step: then no sum below its normal numbers rounds.
 
-    Args:
-        a, b, number: formats for which `float32_suffices` is True.
+    The formats are formats for which `float32_suffices` is True.
     """
     spans = [one.span for one in (a, b, number)]  # type: ignore[union-attr]
     return spans[0][1] + spans[1][1] >= spans[2][1]
@@ -118,9 +117,7 @@ def sums_are_multiples(a: Number | None, b: Number | None, number: Number) -> bo
 def sums_stay_below(a: Number | None, b: Number | None, number: Number, terms: int) -> bool:
     """True if no sum is beyond an accumulator's largest number: each rounding adds a part of 2^(1 - bits) at most.
 
-    Args:
-        a, b, number: formats for which `float32_suffices` and `sums_are_multiples` are True.
-        terms: the number of products.
+    The formats are formats for which `float32_suffices` and `sums_are_multiples` are True.
     """
     spans = [one.span for one in (a, b, number)]  # type: ignore[union-attr]
     if max(spans[0][2], spans[1][2]) >= _MOST_EXPONENT or any(getattr(one, "has_infinity", False) for one in (a, b)):

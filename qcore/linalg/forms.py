@@ -119,11 +119,9 @@ class MatrixForm:
         return Contraction(prod(first[axis] for axis in rows), rows, rows)
 
     def kept_axes(self, which: str, first: int, second: int, other: int) -> tuple[dict[int, int], dict[int, int]]:
-        """For each operand its axes that are not summed over, and the result's axis for each.
+        """For each operand its axes that are not summed over, and the result's axis for each; see `matrices`.
 
-        Args:
-            which: see `matrices`.
-            first, second, other: the dimensions of the operands, and of the shape `other` there.
+        `first`, `second` and `other` are numbers of dimensions.
         """
         matrix = other if which == GRAD_B else second  # the dimensions of b
         batch = {axis: axis for axis in range(matrix - 2)}

@@ -18,8 +18,7 @@ from qcore.random.threefry import as_lane, block_of_step, words_of_step
 class Float64(namespace.Names):
     """The array namespace of the law of products; arrays are float64 unless a method names another type.
 
-    Args:
-        key: two 32-bit words for stochastic accumulators, else None.
+    `key` has two 32-bit words for stochastic accumulators, else it is None.
     """
 
     def __init__(self, key: tuple[int, int] | None = None) -> None:

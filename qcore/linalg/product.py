@@ -232,9 +232,7 @@ def check_products(operands: Any, accumulator: Any, grad_a: Any, grad_b: Any, na
 def check_scaling(history: int | None, given: tuple[tuple[int, ...], str] | None) -> None:
     """Raises if the state of delayed scales is missing, has a wrong shape or dtype, or is given without such scales.
 
-    Args:
-        history: the length of the scales' history; None if no scale is delayed.
-        given: the shape and the dtype of the argument `scaling`, if it is given.
+    `history` is the scales' length of history, or None; `given` is the shape and the dtype of the state, or None.
     """
     allowed = "None: no scale is delayed" if history is None else f"a float32 array of shape {(3, 1 + history)}"
     if given is None and history is not None:

@@ -54,13 +54,10 @@ def scale_of(xp: Any, bits: Any, operand: Operand, previous: Any) -> Any:
 
 
 def prepared(xp: Any, x: Any, operand: Operand, given: Any = None) -> tuple[Any, Any]:
-    """An operand as it is rounded: transformed, and multiplied with its scale; and r of each tile, or None.
+    """An operand, transformed and multiplied with its scale, before it is rounded; and r of each tile, or None.
 
-    Args:
-        xp: the array namespace.
-        x: float32 array; for tiles and transforms a matrix, or a batch of them, laid out as (..., other axis, terms).
-        operand: how it is rounded.
-        given: the delayed scale, a float32 array of shape ().
+    For tiles and transforms x is a matrix, or a batch of them, laid out as (..., other axis, terms). `given` is the
+    delayed scale.
     """
     if operand.transform is not None:
         x = transformed(xp, x, operand.transform)
@@ -85,12 +82,9 @@ def _inverse(xp: Any, scale: Any) -> Any:
 
 
 def scale_for(xp: Any, magnitude: Any, element: Any) -> Any:
-    """float32(magnitude / the element's largest number), from 2^-126 to 2^126; 1 for zero and what is not finite.
+    """float32(magnitude / the element's largest number), from 2^-126 to 2^126.
 
-    Args:
-        xp: the array namespace.
-        magnitude: float32 array of largest magnitudes.
-        element: a format, as `BlockScaled` has them.
+    It is 1 for zero and for a magnitude that is not finite. The element is a format that `BlockScaled` takes.
     """
     count, exponent = largest_number(element)
     bits = xp.float32_bits(magnitude)
@@ -101,12 +95,7 @@ def scale_for(xp: Any, magnitude: Any, element: Any) -> Any:
 def round_scaled(xp: Any, x: Any, scale: Any, element: Any, round_: Callable[[Any, Any], Any]) -> Any:
     """float32(q * scale), where q is float32(x * float32(1 / scale)) rounded to the element, which saturates.
 
-    Args:
-        xp: the array namespace.
-        x: float32 array.
-        scale: float32 array that spreads over x.
-        element: a format, as `BlockScaled` has them.
-        round_: rounds an array to a format.
+    The scale spreads over x; `round_` rounds an array to a format.
     """
     return times(xp, round_(times(xp, x, _inverse(xp, scale)), element), scale)
 
@@ -138,11 +127,7 @@ def newest_magnitude(xp: Any, x: Any) -> Any:
 def next_row(xp: Any, row: Any, newest: Any, operand: Operand) -> Any:
     """The state of a delayed scale after a step: the next scale, and the past largest magnitudes, the newest first.
 
-    Args:
-        xp: the array namespace.
-        row: float32 array of 1 + history numbers: the scale, then the magnitudes.
-        newest: the largest of `newest_magnitude` over the tensors of the step.
-        operand: how the tensors are rounded.
+    `newest` is the largest of `newest_magnitude` over the tensors of the step.
     """
     past = xp.concatenate([newest, xp.float32_bits(row)[1:-1]], 0)
     scale = scale_of(xp, xp.greatest(past, (0,)), operand, row[:1])
@@ -158,12 +143,7 @@ def operand_of(number: BlockScaled) -> Operand:
 def round_delayed(xp: Any, x: Any, number: BlockScaled, scale: Any, round_: Callable[[Any, Number], Any]) -> Any:
     """float32(q * r), where q is float32(x * s) rounded to the element, which saturates, and r is float32(1 / s).
 
-    Args:
-        xp: the array namespace.
-        x: float32 array.
-        number: the format.
-        scale: s, a float32 array of shape ().
-        round_: rounds an array to a format.
+    `scale` is s, a float32 array of shape (); `round_` rounds an array to a format.
     """
     return round_each_delayed(xp, [x], number, [scale], lambda arrays, element: [round_(arrays[0], element)])[0]
 
@@ -200,13 +180,7 @@ def is_delayed(number: Any) -> bool:
 
 
 def check_row(name: str, row: Any, history: int) -> None:
-    """Refuses an array that is not a row of a state: float32, the scale and the past magnitudes.
-
-    Args:
-        name: how the row is named in an error.
-        row: the array.
-        history: of the format.
-    """
+    """Raises unless an array is a row of a state: float32, the scale and the `history` past magnitudes."""
     shape, dtype = getattr(row, "shape", None), str(getattr(row, "dtype", None)).removeprefix("torch.")
     if shape is None or dtype != "float32" or tuple(shape) != (1 + history,):
         got = quoted(row) if shape is None else f"{dtype}{list(shape)}"

@@ -51,9 +51,8 @@ class Binding:
     def __init_subclass__(cls, package: str = "", words: dict[str, str] = NUMPY) -> None:
         """Gives the class of a package its own functions, with docstrings whose examples run in that package.
 
-        Args:
-            package: the public module of the functions; "" for an inner class.
-            words: the package's replacements for NumPy's names in examples.
+        `package` is the public module of the functions, "" for an inner class; `words` replace NumPy's names in
+        examples.
         """
         for name in dir(cls) if package else ():
             function = getattr(cls, name)
@@ -125,15 +124,7 @@ def _of_package(function: Any, pattern: str, package: str, words: dict[str, str]
 
 
 def of_one(name: str, law: Differentiable, sentence: str, x: str, shows: str) -> Any:
-    """A function of one float32 array.
-
-    Args:
-        name: the function's name.
-        law: the law.
-        sentence: the first sentence of the docstring.
-        x: the numbers of the example.
-        shows: the results of the example.
-    """
+    """A function of one float32 array; `shows` are the results of the example's numbers x."""
 
     def function(self: Any, x: Any) -> Any:
         return self.call(law, self.float32("x", x))
@@ -167,11 +158,7 @@ def compared(name: str, law: Differentiable, relation: str, sentence: str, a: st
 
 
 def reduction(name: str, law: Differentiable, sentence: str, x: str, shows: str, empty: bool = True) -> Any:
-    """A reduction of a float32 array along axes; see `of_one`.
-
-    Args:
-        empty: False if there must be numbers along the axes.
-    """
+    """A reduction of a float32 array along axes, see `of_one`; without `empty`, there must be numbers along them."""
 
     def function(self: Any, x: Any, axis: Axis = None, keepdims: bool = False) -> Any:
         x = self.float32("x", x)
@@ -207,8 +194,7 @@ def _row(function: Any, name: str, sentence: str, arguments: list[str], returns:
 def check_axes(name: str, axis: Any, ndim: int) -> Axes:
     """Axes as numbers from 0 on, in ascending order; None is all axes.
 
-    Raises:
-        TypeError, ValueError: unless they are different axes of an array with this number of dimensions.
+    Raises unless they are different axes of an array.
     """
     if axis is None:
         return tuple(range(ndim))

@@ -56,7 +56,7 @@ def watch(fn: Callable[..., Any], digests: bool = False) -> Callable[..., tuple[
     Raises:
         TypeError: if fn is not a function.
         ValueError: in a call: if fn rounds nothing, or rounds in a Pallas kernel, from which statistics cannot come
-        out.
+            out.
 
     Example:
         >>> from qjax import quantize

@@ -38,14 +38,7 @@ def call(
     key: Key,
     scaling: Any = None,
 ) -> jax.Array:
-    """A form's product with its gradients.
-
-    Args:
-        form: the form.
-        a, b: the operands.
-        operands, accumulator, grad_a, grad_b, names: see `qcore.linalg.product.check_products`.
-        key, scaling: the user's arguments.
-    """
+    """A form's product with its gradients; see `qcore.linalg.product.check_products` for the arguments."""
     a, b = (float32_array(x, name) for x, name in zip((a, b), form.names, strict=True))
     form.check(a.shape, b.shape)
     pair = tuple(operands) if isinstance(operands, list) else operands

@@ -25,11 +25,7 @@ _NAN = 0x7FC00000
 
 
 class Float64(Names):
-    """JAX's names, see `qcore.linalg.namespace.Float64`.
-
-    Args:
-        key: int32 array of two words for stochastic accumulators, else None.
-    """
+    """JAX's names, see `qcore.linalg.namespace.Float64`; `key` is an int32 array of two words, or None."""
 
     def __init__(self, key: jax.Array | None = None) -> None:
         self.key = key
@@ -162,12 +158,7 @@ def _scanned(step: Callable[..., Any], total: Any, chunks: Any) -> Any:
 
 
 class Float32(Float64):
-    """`Float64` in float32, for sums that have the same bits there, see `Sums.narrow`.
-
-    Args:
-        key: as for `Float64`.
-        sums: the sums of a sequential accumulator.
-    """
+    """`Float64` in float32, for sequential accumulators whose sums have the same bits, see `Sums.narrow`."""
 
     def __init__(self, key: jax.Array | None, sums: Sums) -> None:
         super().__init__(key)

@@ -41,10 +41,7 @@ def multiply_in_parts(
 ) -> jax.Array:
     """A float32 product of matrices whose elements each follow from one row and one column.
 
-    Args:
-        multiply: the product of parts.
-        left: arrays of shapes (..., M, K) and (..., M, chunks).
-        right: arrays of shapes (..., K, N) and (..., chunks, N), with the same leading dimensions.
+    `left` are arrays of shapes (..., M, K) and (..., M, chunks), `right` of (..., K, N) and (..., chunks, N).
     """
     *batch, rows, terms = left[0].shape
     columns, count = right[0].shape[-1], prod(batch)
@@ -117,9 +114,7 @@ def exact_convolution(
 ) -> jax.Array:
     """A product where no addition of float64 numbers rounds: the sum of a product for each tap has the same bits.
 
-    Args:
-        form, which, first, second, other: see `qcore.linalg.convolution.ConvolutionForm.matrices`.
-        narrow: makes float32 results of float64 sums.
+    Arguments as for `ConvolutionForm.matrices`; `narrow` makes float32 results of float64 sums.
     """
     batch, shape = len(first), _result(form, which, first, other)
     size = _together(batch, max(first.size, second.size if which == GRAD_B else prod(shape)))

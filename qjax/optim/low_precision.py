@@ -368,12 +368,7 @@ def quantize_arrays(arrays: list[Any], number: Number, mode: Rounding, keys: Any
 def quantize_delayed(
     arrays: list[Any], number: BlockScaled, mode: Rounding, keys: Any, rows: list[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """float32 arrays rounded with the delayed scales of their rows, and the next rows.
-
-    Args:
-        arrays, number, mode, keys: as for `quantize_arrays`.
-        rows: for each array its scale and the past largest magnitudes.
-    """
+    """float32 arrays rounded with the delayed scales of their rows, and the next rows; see `quantize_arrays`."""
 
     def round_elements(scaled: list[Any], element: Number) -> list[Any]:
         with jax.enable_x64(False):

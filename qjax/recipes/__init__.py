@@ -158,13 +158,7 @@ def lower(
 
 
 class _Settings:
-    """The checked arguments of `lower`.
-
-    Args:
-        given: the rules of the argument `rules`.
-        made: the rules of all other arguments.
-        recipe: a recipe, which replaces both.
-    """
+    """The checked arguments of `lower`: the rules of `rules`, the rules of all other arguments, or a recipe."""
 
     def __init__(self, given: Sequence[Rule], made: Sequence[Rule], recipe: Recipe | None = None) -> None:
         self.given, self.made, self.recipe = given, made, recipe

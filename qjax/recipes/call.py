@@ -22,14 +22,7 @@ class TracedCall:
     """A call of a function as a program.
 
     Objects of flax.nnx among the arguments are rebuilt as graphs, so shared parts stay shared. After `run` they have
-    the state that the function gave them.
-
-    Args:
-        fn: the function.
-        args, kwargs: its arguments.
-
-    Raises:
-        ValueError: if the function changes an argument that is not an object of flax.nnx.
+    the state that the function gave them. A change of any other argument is a ValueError.
     """
 
     def __init__(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:

@@ -33,12 +33,7 @@ _QUOTED = 200  # characters of a compiler's message
 
 
 def compile_library(source: Path, library: Path, threads: Sequence[str]) -> None:
-    """Compiles a file of C; `threads` are the options for OpenMP, or empty.
-
-    Raises:
-        RuntimeError: if there is no compiler, or it fails.
-        OSError: if it cannot be started.
-    """
+    """Compiles a file of C, with the options `threads`; raises RuntimeError if there is no compiler, or it fails."""
     words = [*command(target_flags(), threads), str(source), "-o", str(library)]
     result = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if result.returncode:
@@ -56,9 +51,7 @@ def _first_words(text: str) -> str:
 def command(target: Sequence[str], threads: Sequence[str] = OPENMP) -> list[str]:
     """The compiler and its options, with the options for the processor and for OpenMP.
 
-    Raises:
-        RuntimeError: if there is no compiler.
-        ValueError: if CC or QTORCH_CFLAGS cannot be split into words.
+    Without a compiler it raises RuntimeError; if CC or QTORCH_CFLAGS cannot be split into words, ValueError.
     """
     return [*_compiler(), *target, *_FLAGS, *threads, *_added()]
 
@@ -92,11 +85,7 @@ def _compiler() -> list[str]:
 
 
 def identity() -> str:
-    """A text that differs between compilers: the files of its command, with their sizes and times.
-
-    Raises:
-        RuntimeError: if there is no compiler.
-    """
+    """A text that differs between compilers: the files of its command, with their sizes and times."""
     name, *more = _compiler()
     files = [os.path.realpath(found) for found in [name, *map(shutil.which, more)] if found]  # "ccache gcc" has two
     status = [os.stat(file) for file in files]
@@ -108,9 +97,6 @@ def thread_options() -> Iterator[tuple[str, ...]]:
     """The options for kernels on many threads, then those for one thread if the compiler has no OpenMP.
 
     A caller looks for a kernel with each of them, and compiles with the last.
-
-    Raises:
-        RuntimeError: if there is no compiler, or it fails.
     """
     yield OPENMP
     if not _has_openmp(tuple(_compiler())):
@@ -141,8 +127,7 @@ def _has_openmp(compiler: tuple[str, ...]) -> bool:
 def target_flags() -> tuple[str, ...]:
     """The options for the processor: the instruction set of `ATEN_CPU_CAPABILITY`, or all that the processor has.
 
-    Raises:
-        ValueError: if the variable names an instruction set that torch does not have.
+    Another value of the variable is a ValueError.
     """
     chosen = os.environ.get("ATEN_CPU_CAPABILITY") or None
     if platform.machine() not in ("x86_64", "AMD64"):

@@ -42,11 +42,7 @@ def steps(law: str, biased: bool, form: AffineInteger) -> Function | None:
     A call gives the numbers of steps and of a state's elements, the batch, whether the steps are taken backwards, and
     the addresses of the packed weight of hidden states, of its scales and biases as for `product`, of the int64 numbers
     of sequences that have each step, of the input's products, of the hidden and the cell states, which are written
-    over, and of the results.
-
-    Args:
-        law: a key of `GATES`.
-        biased, form: as for `product`.
+    over, and of the results. `law` is a key of `GATES`; `biased` and `form` are as for `product`.
     """
     trace = AffineTrace()
     gates, states = range(GATES[law]), [trace.value(f"{name}[j]", "float32", ELEMENT) for name in ("hidden", "cell")]

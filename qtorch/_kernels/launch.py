@@ -19,11 +19,9 @@ VECTOR = 16  # bytes, to which packages want tensors aligned
 
 
 def aligned(x: torch.Tensor, to: int = 0) -> torch.Tensor:
-    """x, or a copy if the address of x is not aligned; `torch.frombuffer` takes any offset.
+    """x, or a copy if its address is not a multiple of `to` bytes, by default of an element.
 
-    Args:
-        x: a tensor.
-        to: addresses must be a multiple of this number of bytes; by default the size of an element.
+    `torch.frombuffer` takes any offset.
     """
     return x.clone() if x.data_ptr() % (to or x.element_size()) else x
 

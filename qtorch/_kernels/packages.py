@@ -34,11 +34,7 @@ _CHOICES = ("c", "inductor")
 
 @cache
 def serve_cpu() -> bool:
-    """True if `QTORCH_KERNELS` asks for packages on the CPU, too, in place of kernels in C.
-
-    Raises:
-        ValueError: if the variable has a value that is not allowed.
-    """
+    """True if `QTORCH_KERNELS` chooses packages on the CPU, too, instead of kernels in C."""
     chosen = os.environ.get("QTORCH_KERNELS") or _CHOICES[0]
     if chosen not in _CHOICES:
         raise ValueError(f"QTORCH_KERNELS={quoted(chosen)}; allowed are {', '.join(_CHOICES)}")

@@ -77,8 +77,7 @@ class Kernel:
     def source(self, marked: bool = False) -> str:
         """The kernel in C.
 
-        Args:
-            marked: whether comments say which name in the template stood for the lines that follow, as `docs` show it.
+        With `marked`, comments name the places of the template, as docs/one-kernel.md shows them.
         """
         passes, *_ = every = [_Passes(one) for one in (self, self.usual) if one]
         # Both versions share the pass that hands values of the tensor, so each must find the values of both.

@@ -88,8 +88,7 @@ class Folder(NamedTuple):
 def cache_root() -> Path:
     """The folder of compiled kernels: `QTORCH_CACHE_DIR`, or a folder among the user's caches.
 
-    Raises:
-        RuntimeError: if the user has no home folder.
+    If the user has no home folder, it raises RuntimeError.
     """
     if chosen := os.environ.get("QTORCH_CACHE_DIR"):
         return Path(os.path.abspath(_with_home(chosen)))

@@ -40,9 +40,8 @@ def refuse_recording(*gradients: torch.Tensor | None) -> None:
 def for_transforms(function: Any, with_tangent: Any) -> Callable[..., Any]:
     """`apply` for tensors that are not plain.
 
-    Args:
-        function: a subclass of `torch.autograd.Function` without `jvp`, which `torch.compile` does not accept.
-        with_tangent: a subclass of `function` with `jvp`.
+    In traced programs it is the `apply` of a function without `jvp`, because `torch.compile` does not accept `jvp`;
+    else of its subclass with `jvp`.
     """
     if not torch.compiler.is_dynamo_compiling():
         return with_tangent.apply

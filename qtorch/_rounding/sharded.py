@@ -36,15 +36,10 @@ def check_not_sharded(x: Any, name: str) -> None:
 def round_shards(
     x: Any, plan: Plan, noise: Noise | None, rounded: Callable[[torch.Tensor, Noise | None], torch.Tensor]
 ) -> Any:
-    """Rounds a DTensor, as the whole tensor would be rounded.
+    """Rounds a DTensor, as the whole tensor would be rounded; partial placements become replicated.
 
-    Args:
-        x: the DTensor. A partial one, the sum of its parts, is summed first.
-        plan, noise: see `paths.choice.round_tensor`; the noise of the whole tensor, equal in all processes.
-        rounded: rounds a tensor of one process.
-
-    Returns:
-        A DTensor of the same shape and placements; partial placements become replicated.
+    A partial DTensor, the sum of its parts, is summed first. The noise is that of the whole tensor, equal in all
+    processes. `rounded` rounds a tensor of one process.
     """
     from torch.distributed.tensor import DTensor, Replicate
 

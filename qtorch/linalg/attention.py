@@ -153,11 +153,8 @@ def attention(
 ) -> torch.Tensor:
     """`scaled_dot_product_attention` with any two products.
 
-    Args:
-        query, key, value, attn_mask, is_causal, scale: as there.
-        scores: a function of the scaled query and the key: query @ key^T.
-        output: a function of the weights and the value: weights @ value.
-        dropout_p: the probability with which a weight becomes zero.
+    `scores` computes query @ key^T from the scaled query, `output` weights @ value. `dropout_p` is the probability with
+    which a weight becomes zero.
     """
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_operand(name, x)

@@ -46,12 +46,7 @@ def run_sequential(
 
 
 class Float64(Names):
-    """Torch's names, see `qcore.linalg.namespace.Float64`.
-
-    Args:
-        key: int32 tensor of two words for stochastic accumulators, else None.
-        narrow_sums: see `Sums.narrow`.
-    """
+    """Torch's names, see `qcore.linalg.namespace.Float64`; `key` is an int32 tensor of two words, or None."""
 
     def __init__(self, key: torch.Tensor | None = None, narrow_sums: bool = False) -> None:
         self.key = key

@@ -97,12 +97,8 @@ class Native(NamedTuple):
 def program(steps: Sequence[Native], slots: Mapping[str, int]) -> Callable[[Slots], None]:
     """A function that runs steps in one call of C, on a list of tensors; results replace each None in the list.
 
-    Args:
-        steps: the steps in order.
-        slots: the index in the list of each array that is a tensor, by name. The program has memory for other arrays.
-
-    Raises:
-        NoKernelError: if there is no compiler.
+    `slots` are the indices in the list of arrays that are tensors; the program has memory for other arrays. Without a
+    compiler it raises NoKernelError.
     """
     function = products.steps()
     if function is None:
@@ -212,16 +208,8 @@ def multiplication(
 ) -> Native:
     """The step of a program that multiplies two matrices; both are views of operands without gaps.
 
-    Args:
-        operands: contiguous tensors without memory.
-        matrices: the matrices, in general views of the operands.
-        sums: the accumulator, and its faster sums.
-        names: the names of the operands.
-        result: the array of the product.
-
-    Raises:
-        NoKernelError: if a matrix is not a view from an operand's first element on, or is empty, or there is no kernel
-            for the sums.
+    It raises NoKernelError if a matrix is not a view from an operand's first element on, or is empty, or there is no
+    kernel for the sums.
     """
     # A step has the addresses of the operands only, so a matrix that is a copy, or begins elsewhere, cannot be used.
     views = [matrix.untyped_storage() is x.untyped_storage() for matrix, x in zip(matrices, operands, strict=True)]
@@ -300,16 +288,7 @@ def _sequential_kernel(form: Form, sums: Sums, shapes: Sequence[tuple[int, ...]]
 def product_steps(
     spec: ProductSpec, shapes: Sequence[tuple[int, ...]], names: Sequence[str], result: Any
 ) -> list[Native]:
-    """The steps in C of a product of arrays without gaps.
-
-    Args:
-        spec: the product.
-        shapes, names: the shapes and the names of the operands.
-        result: an `Array`, or an object with its attributes.
-
-    Raises:
-        NoKernelError: if there is no kernel for the product.
-    """
+    """The steps in C of a product of arrays without gaps; without a kernel they raise NoKernelError."""
     direct = direct_product(spec, *shapes)
     if direct is None:
         raise NoKernelError

@@ -228,9 +228,7 @@ def _multiply_shards(first: Any, second: Any, key: Any, spec: ProductSpec) -> An
 def _placement(first: Any, second: Any, kept: tuple[Axes, Axes]) -> tuple[Any, Any, Any]:
     """The placements of both operands and the result along a dimension of the mesh.
 
-    Args:
-        first, second: the operands' placements now.
-        kept: for each operand, the axes along which it may stay sharded, and the result's axis for each.
+    `kept` has for each operand the axes along which it may stay sharded, and the result's axis for each.
     """
     from torch.distributed.tensor import Replicate, Shard
 

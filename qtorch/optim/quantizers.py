@@ -97,14 +97,10 @@ def delayed_numbers(quantizers: Quantizers) -> dict[str, BlockScaled]:
 
 
 class Scalings:
-    """The rows in a step.
+    """The rows of delayed scales in a step.
 
     All roundings of a step, in each evaluation of a closure, read the scales of the step before. `advance` then takes
     the largest of all their magnitudes.
-
-    Args:
-        numbers: see `delayed_numbers`.
-        trained: the parameters.
     """
 
     def __init__(self, numbers: Mapping[str, BlockScaled], trained: Trained) -> None:

@@ -140,9 +140,6 @@ class Masters:
     """Replaces bfloat16 and float16 parameters by float32 copies, in an optimizer's groups and in its state.
 
     The optimizer keeps its lists and dictionaries, because optimizers such as LBFGS keep references to them.
-
-    Args:
-        optimizer: the inner optimizer.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:

@@ -181,7 +181,7 @@ def hardsigmoid(input: Any, output: QParams | None = None, form: AffineInteger |
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if input has a scale for each channel, or parameters do not fit the integers; output must be given
-        for int32.
+            for int32.
 
     Example:
         >>> import numpy as np
@@ -207,7 +207,7 @@ def sigmoid(input: Any, output: QParams | None = None, form: AffineInteger | Non
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if input has a scale for each channel, or parameters do not fit the integers; output must be given
-        for int32.
+            for int32.
 
     Example:
         >>> import numpy as np

@@ -105,11 +105,7 @@ def _scoped(kind: type[nnx.Module], name: str) -> type[nnx.Module]:
 def _undefined(jaxpr: Any, layer: str, names: tuple[str, ...], fixed: Sequence[bool]) -> list[tuple[str, str]]:
     """The layers that call functions of floats without defined bits, with these functions' names.
 
-    Args:
-        jaxpr: a traced program.
-        layer: the layer that calls it.
-        names: of the functions that call it, outermost first.
-        fixed: for each of its arguments, True if it is a constant.
+    `names` are the functions that call the program, outermost first; `fixed` is True for constant arguments.
     """
     found: list[tuple[str, str]] = []
 

@@ -23,12 +23,8 @@ OUTER = 3  # dimensions outside the innermost one, as in `loops.c`
 def loop_for(results: Sequence[Node], is_memory: Container[str]) -> Native:
     """The loop that computes nodes of one shape; its sizes and the strides of all arrays are arguments.
 
-    Args:
-        results: the nodes that it computes.
-        is_memory: the names of nodes that are in memory already.
-
-    Raises:
-        NoKernelError: if there is no compiler, or there are too many dimensions.
+    `is_memory` has the names of nodes that are in memory already. It raises NoKernelError without a compiler, and for
+    too many dimensions.
     """
     order = in_order(results, is_memory)
     read = [node for node in order if node.name in is_memory]
@@ -48,11 +44,7 @@ def loop_for(results: Sequence[Node], is_memory: Container[str]) -> Native:
 
 
 def sums_of(node: Node, read: Sequence[str], shape: Sequence[int], axes: Sequence[int]) -> Native:
-    """The sums of an array of a shape along axes, or of its products with a second one.
-
-    Raises:
-        NoKernelError: if there is no compiler, or there are too many dimensions.
-    """
+    """The sums of an array along axes, or of its products with a second array; NoKernelError as for `loop_for`."""
     function = products.tree_sums_step()
     if function is None or len(shape) > products.MOST_AXES:
         raise NoKernelError

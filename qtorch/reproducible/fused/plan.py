@@ -32,15 +32,9 @@ class Call(NamedTuple):
 
 
 class Plan:
-    """The steps that compute a recording's results from its arguments.
+    """The steps that compute a recording's results, nodes in tuples, from its arguments, a node for each tensor.
 
-    Args:
-        arguments: the node of each tensor, or None.
-        results: nodes, in tuples, or None.
-        apart: True if no loop makes parts of several results.
-
-    Raises:
-        NoKernelError: if there is no kernel.
+    With `apart`, a loop makes parts of one result only. Without a kernel it raises NoKernelError.
     """
 
     def __init__(self, arguments: Sequence[Node | None], results: Any, apart: bool = False) -> None:
