@@ -40,7 +40,7 @@ class _WithTangent(_Softmax):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         ctx.save_for_backward(output)
-        ctx.save_for_forward(inputs[0])  # as a saved output has no tangent of its own
+        ctx.save_for_forward(inputs[0])  # a saved output has no tangent, so `jvp` computes the output from the input
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
@@ -79,6 +79,7 @@ class _Derivative(torch.autograd.Function):
 
 
 def _derivative(y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    # A Function of its own where gradients of gradients may be asked for: the law itself has no derivative.
     recorded = torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling()
     return _Derivative.apply(y, v) if recorded else softmax_gradient(Float64, y, v)
 
@@ -162,6 +163,7 @@ def attention(
         check_dense("attn_mask", attn_mask)
     factor = check_attention(tuple(query.shape), tuple(key.shape), tuple(value.shape), attn_mask, is_causal, scale)
     check_mask(attn_mask, tuple(query.shape), tuple(key.shape))
+    # The scale goes to the query, which is rounded once for it; the law has no step between scores and mask.
     found = scores(query * factor, key)
     if is_causal:
         attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()

@@ -64,6 +64,7 @@ class _Layer:
 
 def apply_but_states(layer: Any, names: Iterable[str], apply: Any, *arguments: Any) -> Any:
     """`nn.Module._apply`, such as a change of dtype, after which these states of delayed scales are float32 again."""
+    # A scale in float16 would lose bits, and its largest magnitudes would overflow.
     before = {name: state for name in names if (state := getattr(layer, name, None)) is not None}
     changed = apply(*arguments)
     for name, state in before.items():
@@ -114,7 +115,7 @@ class Linear(_Layer, torch.nn.Linear):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if isinstance(input, torch.Tensor) and input.dim() == 1:  # blocks along examples: those of a batch of one
+        if isinstance(input, torch.Tensor) and input.dim() == 1:  # a batch of one: blocks may lie along examples
             return self.forward(input[None])[0]
         return linear(input, self.weight, self.bias, **self.products, scaling=self.scaling)
 
@@ -243,7 +244,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         parts = zip((query, key, value), weights, biases, strict=True)
         heads = [self._heads(linear(x, weight, bias, **self.linear)) for x, weight, bias in parts]
         if isinstance(attn_mask, torch.Tensor) and attn_mask.dtype is torch.bool:
-            attn_mask = ~attn_mask
+            attn_mask = ~attn_mask  # torch's module and torch's function mean opposite things by True
         mask = None if is_causal else attn_mask
         options: dict[str, Any] = {"scores": self.scores, "output": self.output}
         found = scaled_dot_product_attention(heads[0], heads[1], heads[2], mask, is_causal, **options)

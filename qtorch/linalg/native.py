@@ -31,7 +31,7 @@ from qtorch.linalg.namespace import Float64, run_sequential
 Slots = list[Any]
 _address_of = torch.Tensor.data_ptr
 _ALIGNMENT = 64  # bytes, of a program's own arrays
-BLOCK = 1 << 21  # so many numbers have float64 copies at a time
+BLOCK = 1 << 21  # numbers that have float64 copies at a time
 
 
 class ProductSpec(NamedTuple):
@@ -59,7 +59,7 @@ def product_of(text: str) -> Product:
 
 @lru_cache(maxsize=1024)
 def sums_for(form: Form, which: str, product: Product, first: Any, second: Any, other: Any) -> Sums:
-    """How a product of operands with these shapes is summed."""
+    """The sums of a product of operands with these shapes."""
     return product.sums(first, second, form.contraction(which, first, second, other))
 
 
@@ -103,6 +103,7 @@ def program(steps: Sequence[Native], slots: Mapping[str, int]) -> Callable[[Slot
     function = products.steps()
     if function is None:
         raise NoKernelError
+    # The table of the program is built once; a call writes nothing into it, so threads may share it.
     names = [name for one in steps for name in (*one.reads, *(made.name for made in one.makes)) if name is not None]
     given = list(dict.fromkeys(slots[name] for name in names if name in slots))
     all_made = [made for one in steps for made in one.makes]
@@ -160,7 +161,8 @@ def matrix_product(a: torch.Tensor, b: torch.Tensor, sums: Sums, key: torch.Tens
 def _matrix_places(
     shape_a: tuple[int, ...], strides_a: tuple[int, ...], shape_b: tuple[int, ...], strides_b: tuple[int, ...]
 ) -> tuple[Places, tuple[int, ...]]:
-    """Where the elements of batches of matrices lie, and the shape of the batches."""
+    """The places of the elements of batches of matrices, and the shape of the batches."""
+    # Tensors without memory: only their shapes and strides are keys of the cache.
     a, b = (torch.empty_strided(*one, device="meta") for one in ((shape_a, strides_a), (shape_b, strides_b)))
     batch = batch_shape(a, b)
     of_a, of_b = (_batch_places(x.expand(*batch, *x.shape[-2:])) for x in (a, b))
@@ -225,7 +227,7 @@ def multiplication(
 
 
 def _batch_places(x: torch.Tensor) -> Axis:
-    """Where the first element of each matrix lies."""
+    """The place of the first element of each matrix."""
     if x.dim() <= 3:
         return x.stride(0) if x.dim() == 3 else 0
     places = np.zeros((), np.int64)
@@ -259,7 +261,7 @@ def direct_product(spec: ProductSpec, first: tuple[int, ...], second: tuple[int,
     form, product = form_of(spec.form), product_of(spec.product)
     sums = sums_for(form, spec.which, product, first, second, spec.other)
     if product.stochastic or any(one.scale or one.transform for one in product.operands):
-        return None
+        return None  # steps with keys or scales differ from call to call
     kernel = None
     if not has_chunk_kernel(sums):
         kernel = _sequential_kernel(form, sums, (first, second, spec.shape))
@@ -331,6 +333,7 @@ def multiply_directly(
         direct.program(slots)
         return slots[2]
     form, (of_first, of_second), sums, _, sequential = direct
+    # Step by step: a convolution, a sequential accumulator, or operands with gaps.
     x, y = first.detach(), second.detach()
     x = x if of_first is None else round_tensor(x, of_first, None, True)
     y = y if of_second is None else round_tensor(y, of_second, None, True)
@@ -343,5 +346,5 @@ def multiply_directly(
 
 
 def one_nan(x: torch.Tensor) -> torch.Tensor:
-    """x, in place, with one pattern of bits for all NaN."""
+    """x, in place, with one pattern of bits for all NaN: hardware differs in their sign and payload."""
     return torch.nan_to_num_(x, nan=torch.nan, posinf=torch.inf, neginf=-torch.inf)

@@ -37,6 +37,7 @@ def pad_images(input: Any, padding: tuple[tuple[int, int], ...], mode: str, firs
 
 def pad_values(xp: Any, x: Any, padding: tuple[tuple[int, int], ...], mode: str, first: int) -> Any:
     """`pad_images` of the integers alone."""
+    # By indices that are known from the shapes alone: one gather for each axis, the same in every framework.
     for axis, (before, after) in enumerate(padding, first):
         if before or after:
             size = x.shape[axis]
@@ -94,7 +95,7 @@ def as_convolution(weight: Any, groups: int) -> Any:
 def margins_of(
     kernel: tuple[int, ...], padding: tuple[int, ...], output_padding: tuple[int, ...], dilation: tuple[int, ...]
 ) -> tuple[tuple[int, int], ...]:
-    """How many zero points stand before and after each dimension of the images; fewer than 0 take integers away.
+    """The numbers of zero points before and after each dimension of the images; negative ones remove integers.
 
     Example:
         >>> margins_of((3, 3), (1, 3), (1, 0), (1, 1))

@@ -152,6 +152,7 @@ def batch_norm(
     xp = input.names
     with xp.arithmetic():
         ones = xp.full_like(variance, 1, "float32")
+        # Everything of a channel is computed once, before the elements.
         factor = xp.divide(ones if weight is None else weight, _root(xp, variance + eps))
         alpha = factor * xp.divide(input.qparams.scale, output.scale)
         shift = -xp.rounded(mean * factor) if bias is None else bias - xp.rounded(mean * factor)
@@ -181,6 +182,7 @@ def _normalized(
         # n * sum(d^2) - sum(d)^2 is exact in integers; float sums of squares would cancel.
         first, second = xp.total(d, axes), xp.total(d * d, axes)
         spread = xp.divide(xp.astype(count * second - first * first, "float64"), float(count * count))
+        # In float64 up to the statistics, and rounded once: sums of many elements have more than 24 bits.
         variance = xp.astype(spread * scale * scale, "float32")
         middle = xp.divide(xp.astype(first, "float64"), float(count))
         centred = xp.astype((xp.astype(d, "float64") - middle) * scale, "float32")

@@ -133,6 +133,7 @@ def adaptive_avg_pool(input: Any, output_size: Any, dimensions: int = 2) -> Any:
         for number, places in enumerate(asked):
             axis, size = first + number, shape[first + number]
             places = size if places is None else check_int("output_size", places, 1, 2**16)
+            # Windows overlap unless the number of places divides the size: the ends are rounded outwards.
             spans = [(i * size // places, -(-(i + 1) * size // places)) for i in range(places)]
             rest = (slice(None),) * axis
             if size % places:
@@ -183,7 +184,7 @@ def mean(input: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
 
 
 def _counts(windows: Windows, shape: tuple[int, ...], with_padding: bool) -> list[list[int]]:
-    """How many elements each window has along each dimension."""
+    """The number of elements of each window along each dimension."""
     margins = windows.before if with_padding else (0,) * len(windows.before)
     sizes = shape[len(shape) - len(margins) :]
     return [windows.inside(sizes, number, margin) for number, margin in enumerate(margins)]
@@ -232,6 +233,7 @@ class Windows(NamedTuple):
 
     def reduced(self, x: Any, combine: Callable[[Any, Any], Any]) -> Any:
         """Combines the elements of each window of the padded array by an associative function, by dimensions."""
+        # Along one dimension after the other: a window of m x n takes m + n steps, not m * n.
         for number, size in enumerate(self.kernel):
             rest = (slice(None),) * (x.ndim - len(self.kernel) + number)
             step, gap, count = self.stride[number], self.dilation[number], self.counts[number]
@@ -240,7 +242,7 @@ class Windows(NamedTuple):
         return x
 
     def inside(self, sizes: tuple[int, ...], number: int, margin: int) -> list[int]:
-        """How many of each window's elements along a dimension are within the array and so much of its padding."""
+        """The number of each window's elements along a dimension that lie in the array with a margin."""
         start, step, size = self.before[number], self.stride[number], self.kernel[number]
         low, high = -margin, sizes[number] + margin
         begins = [place * step - start for place in range(self.counts[number])]

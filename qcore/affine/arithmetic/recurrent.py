@@ -21,7 +21,7 @@ def quantize_dynamic(xp: Any, x: Any, form: AffineInteger) -> tuple[Any, QParams
     with xp.arithmetic():
         low, high = xp.extremes(x, tuple(range(x.ndim)))
         qparams = dynamic_qparams(xp, low, high, form)
-        finite = (low - low == 0) & (high - high == 0)
+        finite = (low - low == 0) & (high - high == 0)  # inf - inf and NaN - NaN are NaN, which equals nothing
         scale = xp.where(finite, qparams.scale, xp.full_like(qparams.scale, float("nan"), "float32"))
         q = law.quantize(xp, x, scale, qparams.zero_point, None, form)
         return q, QParams(scale, qparams.zero_point)
@@ -52,6 +52,7 @@ def lstm_step(xp: Any, i: Any, f: Any, g: Any, o: Any, cell: Any) -> tuple[Any, 
     """`lstm_cell` of the four gates apart."""
     with xp.arithmetic():
         i, f, o = (sigmoid_of(xp, gate) for gate in (i, f, o))
+        # Each product is rounded by itself: contracted with the sum, it would have other bits in each compiler.
         cell = xp.rounded(f * cell) + xp.rounded(i * tanh_of(xp, g))
         return xp.rounded(o * tanh_of(xp, cell)), cell
 

@@ -54,7 +54,7 @@ def interpolate(
     with xp.arithmetic():
         if mode == "bilinear":
             return wrapped(input, _bilinear(xp, input, along, bool(align_corners)), input.qparams, input.form)
-        x = input.values
+        x = input.values  # integers are picked, never computed, so the parameters stay
         for number, dimension in enumerate(along):
             x = x[(*(slice(None),) * (2 + number), dimension.nearest(xp, x))]
         return wrapped(input, x, input.qparams, input.form)
@@ -81,6 +81,7 @@ class _Along(NamedTuple):
         """For each index of the result the two indices around it here, and the weight of the second."""
         places, step = xp.arange(self.new, like), self.distance(aligned)
         sources = _times(xp, places, step) if aligned else _times(xp, 2 * places + 1, step / 2) - 0.5
+        # In front of the first middle torch repeats the first element; behind the last, the upper index is clipped.
         sources = xp.clip(sources, 0.0, None)
         lower = self._index(xp, sources)
         return lower, xp.clip(lower + 1, 0, self.old - 1), sources - xp.astype(lower, "float32")
@@ -115,6 +116,7 @@ def _dimensions(sizes: tuple[int, ...], size: Any, scale_factor: Any) -> list[_A
 
 
 def _bilinear(xp: Any, q: Any, along: list[_Along], aligned: bool) -> Any:
+    # Along the width first: the order of roundings is that of the formula in `interpolate`.
     x = xp.astype(xp.astype(q.values, "int32"), "float32")
     for axis, dimension in ((3, along[1]), (2, along[0])):
         lower, upper, weight = dimension.neighbours(xp, x, aligned)
