@@ -58,9 +58,7 @@ class RoundedLayer(nn.Module):
 
 
 def with_weight(layer: nn.Module, weight: nn.Module) -> nn.Module:
-    """A layer of any class whose parameter `weight` is a module's numbers from now on, wherever its code reads them.
-
-    The module is the layer's child `rounded_weight`.
+    """A layer of any class whose attribute `weight` is a module's numbers from now on.
 
     The module is the layer's child `rounded_weight`.
 
