@@ -182,6 +182,7 @@ def _forward(
     x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int | None, bounds: Bounds, plain: bool
 ) -> tuple[torch.Tensor, ...]:
     """The fake-quantized x, and the mask of gradients as 0 and 1 in uint8."""
+    # Traced programs, subclasses and empty tensors take the law; its operations have the same bits.
     if plain and x.numel() > 0:
         launch = fake_quantize_on_cpu if x.is_cpu and not serve_cpu() else fake_quantize_by_package
         results = launch(x, scale, zero_point, axis, bounds)

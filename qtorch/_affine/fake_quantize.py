@@ -123,6 +123,7 @@ class FakeQuantize(torch.nn.Module):
             ValueError: if x has other channels than what was seen before.
         """
         plain = is_plain_tensor(x)
+        # The switches are Python flags beside the buffers, so that no value of a tensor is read at each call.
         observes = self._observes and (self.training or self.observes_in_eval or not self._has_ranges)
         if observes and plain and self._rounds and self.number is None and (run := self._in_one_pass(x)):
             return with_gradient(x, run)
@@ -157,6 +158,7 @@ class FakeQuantize(torch.nn.Module):
 
     def train(self, mode: bool = True) -> FakeQuantize:
         """`torch.nn.Module.train`; see `observes_in_eval`."""
+        # Evaluation right after prepare_qat calibrates, as there are no ranges to keep.
         if self.training and not mode:
             self._has_ranges = not self.scale.is_meta and self.has_seen
         return super().train(mode)

@@ -49,6 +49,7 @@ class Product:
 
     def __init__(self, weight: Any, geometry: Geometry, rounding: Rounding | None, relu: bool = False) -> None:
         dimensions = len(geometry.stride)
+        # Channels last, as in images, so that the kernel reads whole rows of a window one after the other.
         filters = weight.values.movedim(1, -1).contiguous() if dimensions else weight.values.contiguous()
         self._apart = geometry.groups > 1
         self.outputs, *kernel, self.channels = filters.shape
@@ -56,7 +57,8 @@ class Product:
         self.memory = packed(filters, weight.qparams.zero_point, self._apart)
         self._kernel, self._geometry, self._dtype = tuple(kernel), geometry, torch.int32
         self._missing = _DIMENSIONS - dimensions
-        self._tensors: tuple[torch.Tensor, ...] = ()  # whose addresses the kernel is given
+        # The kernel gets addresses only; these tensors live as long as the product.
+        self._tensors: tuple[torch.Tensor, ...] = ()
         biased = rounding is not None and rounding.bias is not None
         if rounding is not None:
             self._dtype = getattr(torch, rounding.form.storage)
@@ -64,6 +66,7 @@ class Product:
         addresses = [one.data_ptr() for one in self._tensors] or [0] * 5
         self._addresses = self.memory.data_ptr(), *addresses
         self._function: Any = products.of_integers(biased)
+        # A model calls a layer with one shape again and again: the arguments for the last shape are kept.
         self._last: tuple[Any, ...] = None, (), (), ()
 
     def _rounding(self, weight: Any, rounding: Rounding, relu: bool) -> tuple[torch.Tensor, ...]:
@@ -222,6 +225,7 @@ def corrected(
     Those in float32 are of at most `INT8_TERMS` products, so that what is taken away is exact too, and the difference
     is rounded once, as the conversion of int32 is.
     """
+    # The sum of (x - z) * (w - y) over n terms is sum(x * w) - y * (sum(x) - z * n) - z * sum(w).
     if not are_zero(zeros):
         of_rows = (row_sums(rows) - zero * rows.shape[1]).unsqueeze(1) * zeros
         sums = sums.to(torch.int32) - of_rows
@@ -290,6 +294,7 @@ def sums_of_windows(
     if sums is not None:
         return sums.movedim(1, -1)
     if groups == 1 and fits_int32(input, weight, terms):
+        # As a matrix of windows an image is as many times as large as a window has places.
         if multiplies_int8(input.device) or prod(weight.shape[2:]) == 1:
             return _by_int8(input, weight, stride, padding, dilation)
         if prod(weight.shape[2:]) <= INT8_TERMS // 2:
@@ -321,6 +326,8 @@ def _by_parts(
 ) -> torch.Tensor:
     """Convolutions of so few channels at a time that float32 holds the sums, where there is nothing faster for int8."""
     (images, zero), filters = signed(input), float_differences(weight, torch.float32)
+    # Images stay as they are, with margins of their zero point: it adds the same to the sums of all places, which is
+    # taken away at the end.
     centred = weight.form.signed and are_zero(weight.qparams.zero_point)
     terms = INT8_TERMS if centred else INT8_TERMS // 2  # differences may be twice as large
     channels = max(1, terms // prod(weight.shape[2:]))

@@ -248,17 +248,7 @@ def hardsigmoid(input: QTensor, inplace: bool = False) -> QTensor:
 
 
 def relu(input: QTensor, inplace: bool = False) -> QTensor:
-    """max(x, 0); the parameters stay.
-
-    Args:
-        input: QTensor.
-        inplace: True writes the result over input.
-
-    Returns:
-        A QTensor of input's shape, integers and parameters; with inplace=True input itself.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
+    """max(x, 0), with the arguments and the result of `clamp`.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -270,7 +260,7 @@ def relu(input: QTensor, inplace: bool = False) -> QTensor:
 
 
 def relu6(input: QTensor, inplace: bool = False) -> QTensor:
-    """x between 0 and the quantized 6, with the arguments and the result of `relu`.
+    """x between 0 and the quantized 6, with the arguments and the result of `clamp`.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -281,18 +271,11 @@ def relu6(input: QTensor, inplace: bool = False) -> QTensor:
 
 
 def hardtanh(input: QTensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> QTensor:
-    """x between the quantized bounds.
+    """x between the quantized bounds, with the result of `clamp`.
 
     Args:
-        input: QTensor.
-        min_val, max_val: the bounds, which are quantized with input's parameters; min_val is at most max_val.
-        inplace: True writes the result over input.
-
-    Returns:
-        A QTensor of input's shape, integers and parameters; with inplace=True input itself.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
+        input, inplace: as for `clamp`.
+        min_val, max_val: the bounds; min_val is at most max_val.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -335,19 +318,12 @@ def clamp(input: QTensor, min_: float | None = None, max_: float | None = None, 
 
 
 def threshold(input: QTensor, threshold: float, value: float, inplace: bool = False) -> QTensor:
-    """x where it is above the threshold, else the quantized value; see `qcore.affine.arithmetic.threshold`.
+    """x where it is above the threshold, else the quantized value, with the result of `clamp`.
 
     Args:
-        input: QTensor.
+        input, inplace: as for `clamp`.
         threshold: finite.
         value: finite, which is quantized with input's parameters.
-        inplace: True writes the result over input.
-
-    Returns:
-        A QTensor of input's shape, integers and parameters; with inplace=True input itself.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor

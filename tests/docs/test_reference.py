@@ -114,7 +114,7 @@ def explaining(thing, seen=()):
     """
     yield thing
     if inspect.isfunction(thing):
-        for name in re.findall(r"arguments(?: and the result)? of `(\w+)`", thing.__doc__ or ""):
+        for name in re.findall(r"(?:arguments|arguments and the result|result) of `(\w+)`", thing.__doc__ or ""):
             yield getattr(importlib.import_module(thing.__module__), name)
     words = (thing.__doc__ or "").partition("\n\n")[0] if inspect.isclass(thing) else ""
     for path in re.findall(r"`([\w.]+)`", words):

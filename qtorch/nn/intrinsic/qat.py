@@ -67,16 +67,18 @@ class QATConvBn(QATConv):
             return self.convolve(input, self.weight_fake_quant(weight), shift)
         plain = self.convolve(input, self.weight, None)
         shape = -1, *[1] * (self.weight.dim() - 2)
-        with torch.no_grad():
+        with torch.no_grad():  # for its running statistics only
             self.bn(plain if self.bias is None else plain + self.bias.reshape(shape))
         running = self._deviation()
         rounded = self.weight_fake_quant(self._folded_weight(running))
+        # The rounded weight has the running deviation in it; the result gets the deviation of this batch.
         channels = [0, *range(2, plain.dim())]
         mean, variance = _Moments.apply(plain, channels, shape)
         deviation = (variance + self.bn.eps).sqrt()
         result = self.convolve(input, rounded, None) * (running / deviation).reshape(shape)
         shift = self.bn.bias - self.bn.weight * mean / deviation
-        if self.bias is not None:  # which this mean has not; its gradient is 0, but there is one, as optimizers expect
+        if self.bias is not None:
+            # A batch norm takes its bias away again: the gradient is 0, but optimizers expect one.
             shift = shift + (self.bias - self.bias)
         return result.add_(shift.reshape(shape))
 

@@ -232,6 +232,7 @@ class ProductLayer(Quantized):
             return None
         if weight.is_packed:
             return None
+        # The kernel's product is made of these tensors and settings, and anew when one of them changes.
         bias, scale, zero_point, form = self.bias, self.scale, self.zero_point, self.form
         tensors = weight.int_repr, weight.scale, weight.zero_point, scale, zero_point
         if bias is not None:

@@ -93,6 +93,7 @@ class _Conv(_Convolution):
         check_choice("padding", padding, ("valid", "same"))
         if padding == "valid":
             return (0,) * self.dimensions
+        # An odd extent needs another margin before than after, and a geometry has one for both.
         extents = [gap * (size - 1) for size, gap in zip(self.kernel_size, self.dilation, strict=True)]
         if any(step != 1 for step in self.stride) or any(extent % 2 for extent in extents):
             raise ValueError(
@@ -230,6 +231,7 @@ class _ConvTranspose(_Convolution):
         zero = input.qparams.zero_point.to(input.values.dtype)
         images = input._with(spread(input.values, zero, pairs, self.stride, 2))
         ones = (1,) * self.dimensions
+        # What is left is a convolution with steps of one: its filters are the weight, turned around.
         filters = filters_of(weight, self.groups)
         geometry = ones, (0,) * self.dimensions, self.dilation, self.groups, "zeros"
         checked(self, check_convolution, images, filters, *geometry, self.dimensions, WIDTHS)

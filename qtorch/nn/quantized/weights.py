@@ -245,6 +245,7 @@ class QuantizedWeight(Weight):
     def _unpacked(self, packed: torch.Tensor) -> torch.Tensor:
         codes, sign = unpack(packed, _BITS, prod(self.shape[1:])), 1 << _BITS - 1
         codes = codes.reshape(-1, *self.shape[1:])
+        # Two's complement of 4 bits: flipping the sign bit adds 8 to each number.
         return (codes ^ sign).to(torch.int8) - sign if self.form.signed else codes
 
     def extra_repr(self) -> str:
@@ -294,6 +295,7 @@ def weight_of(module: Any, weight: torch.Tensor) -> QTensor:
     if observer is None:
         if getattr(module, "qconfig", None) is None:
             raise TypeError(f"{type(module).__name__} has no qconfig and no weight_fake_quant; allowed is one of them")
+        # Weights are known before any data: one look is enough.
         observer = module.qconfig.weight().to(weight.device)
         observer(weight)
     if not isinstance(observer, (FakeQuantize, RangeObserver)):

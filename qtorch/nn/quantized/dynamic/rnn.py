@@ -100,6 +100,7 @@ def _run(
     projection: Product | None,
 ) -> tuple[torch.Tensor, State]:
     """All steps at once by the kernel, which has no projections, or one after the other by the law."""
+    # The input's products need no states: one product for all steps.
     of_all = of_input(x)
     made = None if kernel is None or projection is not None else kernel.steps(law, of_all, sizes, state, reverse)
     if made is not None:
