@@ -11,8 +11,9 @@ from typing import Any
 
 from flax import nnx
 
-Path = tuple[Any, ...]
+from qcore.workflow.settings import shown
 
+Path = tuple[Any, ...]
 
 # Attributes that PyTorch's names do not have: a Sequential's list, and what a module that stands around another holds.
 _UNNAMED: dict[type, str] = {nnx.Sequential: "layers"}
@@ -28,21 +29,6 @@ def check_model(name: str, model: Any) -> None:
     """Raises TypeError unless an argument is a module."""
     if not isinstance(model, nnx.Module):
         raise TypeError(f"{name} is a {type(model).__name__}; allowed is a flax.nnx.Module")
-
-
-def shown(name: str) -> str:
-    """A name as messages have it."""
-    return f"layer '{name}'" if name else "the model itself"
-
-
-def is_in(name: str, root: str) -> bool:
-    """True if a module is another, or is in it.
-
-    Example:
-        >>> is_in("features.0", "features"), is_in("features2", "features")
-        (True, False)
-    """
-    return not root or name == root or name.startswith(f"{root}.")
 
 
 def children_of(module: nnx.Module) -> list[tuple[str, nnx.Module]]:

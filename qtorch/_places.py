@@ -8,6 +8,8 @@ from inspect import currentframe
 import torch
 from torch import nn
 
+from qcore.workflow.settings import shown
+
 
 def running_layer() -> str:
     """The beginning of an error message: "layer 'fc': " for the innermost module whose code runs; "" outside of all.
@@ -24,7 +26,7 @@ def running_layer() -> str:
     for model in reversed(modules):
         for name, layer in model.named_modules():
             if layer is modules[0]:
-                return f"layer '{name}': " if name else "the model itself: "
+                return f"{shown(name)}: "
     return ""
 
 

@@ -17,7 +17,7 @@ FLOORS = {
         "arrays",
         "affine linalg testing",
         "reproducible",
-        "recipes report",
+        "recipes report workflow",
         "insight",
         "cli",
         "",

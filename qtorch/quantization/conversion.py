@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from qcore.arguments import check_flag, quoted
+from qcore.arguments import check_flag
 from qcore.notices import warn
+from qcore.workflow.settings import allowed_names, is_in, shown, some
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.qconfig import QConfig
@@ -22,7 +23,7 @@ from qtorch.nn.quantized.base import uncalibrated
 from qtorch.nn.quantized.quantize import DeQuantize, Quantize
 from qtorch.nn.quantized.weights import float_parameters
 from qtorch.quant import Quantizer
-from qtorch.quantization.observing import NAME, detach, has_range, has_seen, stop_counting, warn_of_repeats
+from qtorch.quantization.observing import NAME, check_repeats, detach, has_range, has_seen, stop_counting
 from qtorch.quantization.quantization_mappings import (
     get_default_static_quant_module_mappings,
     is_unobserved,
@@ -32,17 +33,7 @@ from qtorch.quantization.reasons import name_of_observer, why_float
 from qtorch.quantization.rounding import has_output, has_weight, rounded_layer, stays_in_floats
 from qtorch.quantization.stubs import DeQuantStub
 from qtorch.quantization.swap import in_place_of, swap_module
-from qtorch.quantization.tree import (
-    check_classes,
-    check_model,
-    copied,
-    entry_of,
-    is_in,
-    is_leaf,
-    rebuilt,
-    shown,
-    walk,
-)
+from qtorch.quantization.tree import check_classes, check_model, copied, entry_of, is_leaf, rebuilt, walk
 
 
 def convert(
@@ -97,9 +88,9 @@ def convert(
     custom = entry_of(
         "convert_custom_config_dict", convert_custom_config_dict, "observed_to_quantized_custom_module_class"
     )
-    allowed = _allowed_names(module, allow_uncalibrated)
+    allowed = allowed_names(allow_uncalibrated, {name for name, _ in module.named_modules(remove_duplicate=False)})
     model = copied(module, inplace)
-    warn_of_repeats(model)
+    check_repeats(model)
     unused = _check_calibrated(model, mapping, custom, allowed)
     return converted(model, mapping, custom, inplace, remove_qconfig, unused)
 
@@ -217,19 +208,6 @@ def _is_on(layer: nn.Module) -> bool:
     return getattr(layer, "qconfig", None) is not None
 
 
-def _allowed_names(model: nn.Module, allowed: Any) -> Collection[str]:
-    """The names of modules in which layers may have seen nothing; "" is the model."""
-    if isinstance(allowed, bool):
-        return [""] if allowed else []
-    if not isinstance(allowed, Collection) or isinstance(allowed, str) or not all(isinstance(n, str) for n in allowed):
-        raise TypeError(f"allow_uncalibrated={quoted(allowed)}; allowed are True, False and a list of names of modules")
-    names = {name for name, _ in model.named_modules(remove_duplicate=False)}
-    for name in allowed:
-        if name not in names:
-            raise ValueError(f"allow_uncalibrated has {quoted(name)}, which names no module")
-    return allowed
-
-
 def _check_calibrated(
     model: nn.Module, mapping: Mapping[Any, Any], custom: Mapping[Any, Any], allowed: Collection[str]
 ) -> set[str]:
@@ -270,8 +248,7 @@ def _check_calibrated(
 
 
 def _listed(paths: list[str]) -> str:
-    names = ", ".join(map(shown, paths[:12])) + (", ..." if len(paths) > 12 else "")
-    return f"{names} {'has' if len(paths) == 1 else 'have'}"
+    return f"{some(list(map(shown, paths)))} {'has' if len(paths) == 1 else 'have'}"
 
 
 def _with_some_scale(layer: Any, name: str) -> nn.Module:

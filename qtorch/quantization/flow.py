@@ -1,7 +1,6 @@
-"""What flows between the layers of a model: a recorded run says what can be fused and where integers can stay.
+"""What flows between the layers of a model: one run of the model is recorded by hooks and as a function mode.
 
-A recorded run is a list of calls, of layers and of functions between them, and for each tensor the call that gave it
-and the calls that took it. A tensor that a call returns as it came (a ReLU in place) stays one tensor.
+What follows from it is the law of `qcore.workflow.flow`, in which tensors have numbers here.
 """
 
 from __future__ import annotations
@@ -15,12 +14,13 @@ import torch
 from torch import nn
 
 from qcore.affine import UINT8, QParams
+from qcore.workflow.flow import Bounds, Flow
 from qtorch._affine.tensor import QTensor
+from qtorch._classes import plain_class
 from qtorch._torch_internals import map_tree
 from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings, is_whole
+from qtorch.quantization.reasons import ROUNDING
 from qtorch.quantization.tree import is_leaf, walk
-
-Bounds = tuple[float | None, float | None]
 
 # What reads a tensor's properties, and not its numbers.
 _ABOUT = {"size", "dim", "ndimension", "numel", "is_floating_point", "is_complex", "stride", "element_size"}
@@ -32,82 +32,13 @@ _STEP, _ZERO_POINT = 2.0**-10, 96
 
 @dataclass
 class Call:
-    """One call of a layer, or of a function outside of all layers.
-
-    Attributes:
-        path: the layer's name; None for functions.
-        module: the layer.
-        keeps: True of a function, or a layer without parameters, whose result has the scale of its input.
-        bounds: of the result, for a layer or function that clamps; None where there is no bound.
-        takes, gives: numbers of the tensors.
-    """
+    """One call of a layer, or of a function outside of all layers; see `qcore.workflow.flow.Call`."""
 
     path: str | None
-    module: nn.Module | None
     keeps: bool
     bounds: Bounds
     takes: list[int]
     gives: list[int] = field(default_factory=list)
-
-
-class Flow:
-    """A recorded run.
-
-    Attributes:
-        calls: in order.
-        returned: numbers of the tensors that the model returned.
-        inputs: what layers got, by path, where that is one tensor; of the layers that `record` was asked for.
-    """
-
-    def __init__(self, calls: list[Call], returned: list[int], inputs: dict[str, torch.Tensor]) -> None:
-        self.calls, self.returned, self.inputs = calls, set(returned), inputs
-        self.by_path: dict[str, list[Call]] = {}
-        self.takers: dict[int, list[Call]] = {}
-        self.givers: dict[int, Call] = {}
-        for call in calls:
-            if call.path is not None:
-                self.by_path.setdefault(call.path, []).append(call)
-            for tensor in call.takes:
-                self.takers.setdefault(tensor, []).append(call)
-            for tensor in call.gives:
-                self.givers.setdefault(tensor, call)
-
-    def only_next(self, call: Call) -> Call | None:
-        """The call that alone sees what a call returns; what follows a change in place sees the change."""
-        if len(call.gives) != 1 or call.gives[0] in call.takes:
-            return None
-        takers = self.takers.get(call.gives[0], [])
-        if not takers:
-            return None
-        first = takers[0]
-        in_place = call.gives[0] in first.gives
-        alone = len(takers) == 1 and call.gives[0] not in self.returned
-        return first if in_place or alone else None
-
-    def integers(self, takes: Callable[[Call], bool], passes: Callable[[Call], bool]) -> set[int]:
-        """The tensors that may be integers: layers in integers give them, and all who take them can.
-
-        Args:
-            takes: True of a layer in integers.
-            passes: True of what takes and gives both floats and integers.
-        """
-        suited = ({*self.givers} | {*self.takers}) - self.returned
-        changed = True
-        while changed:  # what passes a tensor on takes integers if its result may be integers
-            fit = {
-                tensor
-                for tensor in suited
-                if all(
-                    takes(call) or (passes(call) and suited.issuperset(call.gives))
-                    for call in self.takers.get(tensor, [])
-                )
-            }
-            changed, suited = fit != suited, fit
-        found: set[int] = set()
-        for call in self.calls:  # a giver comes before all takers
-            if takes(call) or (passes(call) and found.issuperset(call.takes)):
-                found |= {tensor for tensor in call.gives if tensor in suited and self.givers[tensor] is call}
-        return found
 
 
 def leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -126,13 +57,13 @@ def leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def record(
     model: nn.Module, run: Callable[[nn.Module], Any], keep: Callable[[nn.Module], Any] = lambda layer: False
-) -> Flow:
-    """The flow of a model's first forward pass, in evaluation; a copy runs.
+) -> tuple[Flow, dict[str, torch.Tensor]]:
+    """The flow of a model's first forward pass, in evaluation, and what layers got, by path; a copy runs.
 
     Args:
         model: stays as it is.
         run: runs the model it gets; it is stopped when the model has run once.
-        keep: true of a layer whose input the result has.
+        keep: true of a layer whose input the result has, where that is one tensor.
 
     Raises:
         ValueError: if it does not run the model.
@@ -147,7 +78,7 @@ def record(
         with torch.no_grad():
             run(model)
     except _HasRunError:
-        return Flow(recorder.calls, recorder.returned, recorder.inputs)
+        return Flow(recorder.calls, recorder.returned), recorder.inputs
     finally:
         recorder.leave()
     raise ValueError("calibrate has not run the model; allowed are inputs, and a function that calls the model")
@@ -180,8 +111,8 @@ class _Recorder(torch.overrides.TorchFunctionMode):
                     self.inputs.setdefault(path, args[0].clone())
                 if len(self._inside) == 1:
                     keeps = next(module.parameters(), None) is None and keeps_scale(module.forward, args, kwargs)
-                    taken = self._numbered((args, kwargs))
-                    self.calls.append(Call(path, module, keeps, _bounds_of_layer(module), taken))
+                    keeps = keeps or plain_class(module) in ROUNDING
+                    self.calls.append(Call(path, keeps, _bounds_of_layer(module), self._numbered((args, kwargs))))
 
         def after(module: nn.Module, args: Any, output: Any) -> None:
             if self._active:
@@ -219,7 +150,7 @@ class _Recorder(torch.overrides.TorchFunctionMode):
             given = self._numbered(result)
             if given or not _only_reads(function):
                 keeps = len(taken) == 1 and keeps_scale(function, args, kwargs)
-                self.calls.append(Call(None, None, keeps, _bounds_of_function(function, args, kwargs), taken, given))
+                self.calls.append(Call(None, keeps, _bounds_of_function(function, args, kwargs), taken, given))
         return result
 
     def _numbered(self, tree: Any, known: bool = False) -> list[int]:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils import skip_init
 
-from qcore.arguments import check_type, quoted
-from qcore.notices import warn
-from qtorch._affine.fake_quantize import FakeQuantize
-from qtorch._affine.observer import RangeObserver
+from qcore.arguments import quoted
+from qcore.workflow.flow import Bounds, Flow
+from qcore.workflow.settings import (
+    arguments_of,
+    check_some,
+    check_train,
+    first_and_all,
+    needs_data,
+    shown,
+    warn_of_floats,
+)
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 from qtorch._classes import plain_class
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization.conversion import convert
-from qtorch.quantization.flow import Bounds, Call, Flow, leaves, record
+from qtorch.quantization.flow import leaves, record
 from qtorch.quantization.fusion import fuse_modules, has_fused_layer
-from qtorch.quantization.observing import observe_within
+from qtorch.quantization.observing import has_seen, observe_within
 from qtorch.quantization.one_call import quantize_dynamic
 from qtorch.quantization.preparation import prepare, prepare_qat
 from qtorch.quantization.propagation import check_settings, propagate_qconfig_
@@ -30,13 +37,13 @@ from qtorch.quantization.quantization_mappings import (
     is_unobserved,
     is_whole,
 )
-from qtorch.quantization.reasons import ROUNDING, is_conv1d
+from qtorch.quantization.reasons import is_conv1d
 from qtorch.quantization.reporting import report
 from qtorch.quantization.rounding import rounds_only
 from qtorch.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qtorch.quantization.subclasses import base_of, taken_apart
 from qtorch.quantization.swap import take_hooks
-from qtorch.quantization.tree import check_model, rebuilt, shown
+from qtorch.quantization.tree import check_model, rebuilt
 
 
 def quantize_model(
@@ -84,10 +91,7 @@ def quantize_model(
         ['0.quant', '0.module', '4.dequant', '4.module']
     """
     check_model("model", model)
-    if train is not None:
-        check_type("train", train, Callable, "a function that trains the model it gets")
-        if calibrate is not None:
-            raise TypeError("calibrate and train are given; allowed is one of them")
+    check_train(train, calibrate)
     entries = _entries(qconfig, train)
     dynamic = {key: one for key, one in entries.items() if isinstance(one, QConfigDynamic)}
     static = {key: None if key in dynamic else one for key, one in entries.items()}
@@ -109,8 +113,7 @@ def _entries(qconfig: Any, train: Any) -> dict[Any, Any]:
         return {"": qconfig}
     for key, one in qconfig.items():
         check_settings(f"the entry {quoted(key)} of qconfig", one)
-    if not any(one is not None for one in qconfig.values()):
-        raise ValueError("qconfig has no settings but None; allowed are a QConfig or a QConfigDynamic for some layer")
+    check_some(qconfig)
     return dict(qconfig)
 
 
@@ -135,14 +138,13 @@ def _static(model: nn.Module, entries: Mapping[Any, Any], calibrate: Any, train:
     model.train(train is not None)
     bounds = dict[str, Bounds]()
     if first is not None:
-        flow = record(model, first, base_of)
-        if flow.inputs:
-            model = taken_apart(model, flow.inputs, _in_integers)
-            flow = record(model, first)
-        rows = _rows(model, flow)
-        model = fuse_modules(model, rows, inplace=True) if rows else model
-        flow = record(model, first)
-        bounds = _bounds(model, flow)
+        flow, inputs = record(model, first, base_of)
+        if inputs:
+            model = taken_apart(model, inputs, _in_integers)
+            flow, _ = record(model, first)
+        model = _fused(model, flow)
+        flow, _ = record(model, first)
+        bounds = flow.clamped([path for path, layer in leaves(model) if _in_integers(layer)])
         if not any(isinstance(module, (QuantStub, DeQuantStub)) for module in model.modules()):
             model = _with_stubs(model, flow)
     prepared = prepare_qat(model) if train is not None else prepare(model, inplace=True)
@@ -152,16 +154,9 @@ def _static(model: nn.Module, entries: Mapping[Any, Any], calibrate: Any, train:
     if rest is not None:
         with torch.set_grad_enabled(train is not None):
             rest(prepared)
-    elif missing := [path for path, layer in prepared.named_modules() if _needs_data(layer)]:
-        raise ValueError(
-            f"calibrate=None; {shown(missing[0].rpartition('.')[0])} needs the range of its results: allowed are "
-            "inputs, a function that runs the model, and settings that need no data (QConfig(None, ...))"
-        )
+    elif missing := [path for path, layer in prepared.named_modules() if not has_seen(layer)]:
+        raise needs_data(missing[0].rpartition(".")[0])
     return convert(prepared.eval())
-
-
-def _needs_data(module: nn.Module) -> bool:
-    return isinstance(module, (FakeQuantize, RangeObserver)) and not module.has_seen
 
 
 def _runs(calibrate: Any) -> tuple[Any, Any]:
@@ -170,61 +165,29 @@ def _runs(calibrate: Any) -> tuple[Any, Any]:
         return None, None
     if isinstance(calibrate, Callable) and not isinstance(calibrate, nn.Module):
         return calibrate, calibrate
-    if not isinstance(calibrate, Iterable) or isinstance(calibrate, (torch.Tensor, str, Mapping, nn.Module)):
-        raise TypeError(
-            f"calibrate is a {type(calibrate).__name__}; allowed are None, a list of inputs ([x]), and a function that "
-            "runs the model it gets"
-        )
-    batches = iter(calibrate)
-    try:
-        batch = next(batches)
-    except StopIteration:
-        raise ValueError("calibrate has no inputs; allowed are one or more") from None
+    first, batches = first_and_all(calibrate, lambda one: isinstance(one, (torch.Tensor, nn.Module)))
 
-    def run_all(model: nn.Module) -> None:
-        for one in chain([batch], batches):
-            _run(model, one)
+    def run(model: nn.Module, some: Iterable[Any]) -> None:
+        for batch in some:
+            args, kwargs = arguments_of(batch)
+            model(*args, **kwargs)
 
-    return lambda model: _run(model, batch), run_all
+    return lambda model: run(model, [first]), lambda model: run(model, batches)
 
 
-def _run(model: nn.Module, batch: Any) -> None:
-    if isinstance(batch, Mapping):
-        model(**batch)
-    elif isinstance(batch, (tuple, list)):
-        model(*batch)
-    else:
-        model(batch)
+def _fused(model: nn.Module, flow: Flow) -> nn.Module:
+    """The model with layers fused, by the settings of the first of each row."""
+    names = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
 
+    def fused(row: list[str], _: Any) -> bool | None:
+        layers = [model.get_submodule(path) for path in row]
+        return True if len(row) > 1 and has_fused_layer(layers) and layers[0].qconfig is not None else None
 
-def _rows(model: nn.Module, flow: Flow) -> list[list[str]]:
-    """The names of layers that can be fused, with the settings of the first of each row."""
-    names: dict[int, int] = {}
-    for _, module in model.named_modules(remove_duplicate=False):
-        names[id(module)] = names.get(id(module), 0) + 1
-
-    def layer_of(call: Call | None) -> Any:
-        """The layer, where it is one that may go into another."""
-        if call is None or call.path is None or len(flow.by_path[call.path]) > 1:
-            return None
-        layer = model.get_submodule(call.path)
-        return layer if names[id(layer)] == 1 and call.path else None
-
-    rows, used = list[list[str]](), set[str]()
-    for call in flow.calls:
-        calls, layers = [call], [layer_of(call)]
-        while layers[-1] is not None and len(layers) < 3:
-            calls.append(flow.only_next(calls[-1]))  # type: ignore[arg-type]
-            layers.append(layer_of(calls[-1]))
-        layers = [layer for layer in layers if layer is not None]
-        count = next((count for count in (3, 2) if len(layers) >= count and has_fused_layer(layers[:count])), 0)
-        row = [str(one.path) for one in calls[:count]]
-        if count and layers[0].qconfig is not None and used.isdisjoint(row):
-            for layer in layers[:count]:
-                layer.qconfig = layers[0].qconfig
-            rows.append(row)
-            used |= set(row)
-    return rows
+    rows = [row for row, _ in flow.rows(lambda path: names[id(model.get_submodule(path))] == 1, fused)]
+    for first, *others in rows:
+        for path in others:
+            model.get_submodule(path).qconfig = model.get_submodule(first).qconfig
+    return fuse_modules(model, rows, inplace=True) if rows else model
 
 
 def _in_integers(layer: nn.Module) -> bool:
@@ -232,20 +195,6 @@ def _in_integers(layer: nn.Module) -> bool:
     mapping = get_default_static_quant_module_mappings()
     known = plain_class(layer) in mapping and not is_unobserved(layer, mapping)
     return known and getattr(layer, "qconfig", None) is not None and not rounds_only(layer)
-
-
-def _bounds(model: nn.Module, flow: Flow) -> dict[str, Bounds]:
-    """The layers in integers whose results are clamped and go nowhere else, with the bounds.
-
-    Integers saturate: with the range of what is left (0 to 6 behind a ReLU6), none of them stands for what is cut off.
-    """
-    found = {}
-    for path, layer in leaves(model):
-        calls = flow.by_path.get(path, [])
-        after = flow.only_next(calls[0]) if len(calls) == 1 and _in_integers(layer) else None
-        if after is not None and after.bounds != (None, None) and len(after.takes) == 1:
-            found[path] = after.bounds
-    return found
 
 
 def _with_stubs(model: nn.Module, flow: Flow) -> nn.Module:
@@ -257,21 +206,7 @@ def _with_stubs(model: nn.Module, flow: Flow) -> nn.Module:
         elif _in_integers(layer):
             layers[path] = layer
 
-    def takes(call: Call) -> bool:
-        return call.path is not None and call.path in layers and len(flow.by_path[call.path]) == 1
-
-    def passes(call: Call) -> bool:
-        return call.keeps or (call.module is not None and plain_class(call.module) in ROUNDING)
-
-    integers = flow.integers(takes, passes)
-    wrapped = {}
-    for path, layer in layers.items():
-        calls = flow.by_path.get(path, [])
-        alone = len(calls) != 1
-        wrapped[id(layer)] = (
-            alone or not integers.issuperset(calls[0].takes),
-            alone or not integers.issuperset(calls[0].gives),
-        )
+    wrapped = {id(layers[path]): ends for path, ends in flow.stubs(layers).items()}
 
     def change(path: str, layer: nn.Module) -> nn.Module:
         stubs = wrapped.get(id(layer), (False, False))
@@ -295,6 +230,4 @@ def _warn_of_floats(model: nn.Module) -> None:
         has_matrix = any(parameter.dim() > 1 for parameter in layer.parameters(recurse=False))
         if has_matrix and row.state == "float" and row.reason not in ("its qconfig is None", "it has no qconfig"):
             left.append(f"{shown(row.path)} ({row.layer}): {row.reason}")
-    if left:
-        more = f"; and {len(left) - 12} more, see report(model)" if len(left) > 12 else ""
-        warn(f"these layers stay in floats: {'; '.join(left[:12])}{more}")
+    warn_of_floats(left)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from qcore.affine import AffineInteger
+from qcore.workflow.settings import joined
 from qtorch._affine.observer import MinMaxObserver
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, float16_dynamic_qconfig
 from qtorch.quantization.conversion import convert
@@ -19,7 +20,7 @@ from qtorch.quantization.propagation import propagate_qconfig_
 from qtorch.quantization.quantization_mappings import is_whole
 from qtorch.quantization.rounding import has_weight
 from qtorch.quantization.stubs import DeQuantStub
-from qtorch.quantization.tree import check_state_dict, copied, is_leaf, joined, walk
+from qtorch.quantization.tree import check_state_dict, copied, is_leaf, walk
 
 _INTEGERS = "weight.int_repr", "weight.packed"
 _ROUNDED = {NAME, "weight", "rounded_weight"}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from qcore.notices import warn
+from qcore.workflow.settings import shown, warn_of_repeats
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.qconfig import QConfigDynamic
@@ -16,7 +16,7 @@ from qtorch._classes import change_class, plain_class, restore_class
 from qtorch._torch_internals import drop_forward_hooks, forward_hooks
 from qtorch.nn.qat import QATLayer
 from qtorch.quantization.propagation import check_settings, check_types
-from qtorch.quantization.tree import check_model, is_leaf, shown, walk
+from qtorch.quantization.tree import check_model, is_leaf, walk
 
 NAME = "activation_post_process"
 
@@ -132,16 +132,13 @@ def count_forwards(model: torch.nn.Module) -> None:
         _count_calls("", model)
 
 
-def warn_of_repeats(model: torch.nn.Module) -> None:
+def check_repeats(model: torch.nn.Module) -> None:
     """Warns of layers that ran more than once each time that the model ran, with one observer for all calls."""
     root = calls_of(model)
     for _, module in model.named_modules():
         hook = calls_of(getattr(module, NAME, None))
         if root is not None and hook is not None and 0 < root.calls < hook.calls:
-            warn(
-                f"{shown(hook.path)} ran {hook.calls} times while the model ran {root.calls} times: all calls share "
-                "one observer, and will share one scale; use a module for each call"
-            )
+            warn_of_repeats(hook.path, hook.calls, root.calls)
 
 
 def has_range(observer: Any) -> bool:

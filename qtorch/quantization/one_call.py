@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from qcore.arguments import check_type, quoted
+from qcore.workflow.settings import shown
 from qtorch._affine.qconfig import default_dynamic_qconfig, float16_dynamic_qconfig
 from qtorch._classes import plain_class
 from qtorch.quantization.conversion import convert, converted
 from qtorch.quantization.preparation import prepare, prepare_qat
 from qtorch.quantization.propagation import propagate_qconfig_
 from qtorch.quantization.quantization_mappings import get_default_dynamic_quant_module_mappings
-from qtorch.quantization.tree import check_classes, copied, shown
+from qtorch.quantization.tree import check_classes, copied
 
 _BY_DTYPE = {torch.qint8: default_dynamic_qconfig, torch.float16: float16_dynamic_qconfig}
 

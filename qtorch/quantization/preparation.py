@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from qcore.notices import warn
+from qcore.workflow.settings import joined, shown, warn_of_unfused
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._classes import plain_class
 from qtorch.nn.intrinsic import Fused
@@ -23,7 +23,7 @@ from qtorch.quantization.quantization_mappings import (
 )
 from qtorch.quantization.rounding import check_rounded, has_output, has_weight, rounds_only
 from qtorch.quantization.swap import maker, swap_module
-from qtorch.quantization.tree import check_mapping, check_model, copied, entry_of, is_leaf, joined, rebuilt, shown, walk
+from qtorch.quantization.tree import check_mapping, check_model, copied, entry_of, is_leaf, rebuilt, walk
 
 Types = Collection[type[nn.Module]]
 _CONVOLUTIONS = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}
@@ -118,7 +118,7 @@ def prepare_qat(model: nn.Module, mapping: Mapping[Any, Any] | None = None, inpl
         raise ValueError(f"{shown(calibrated[0])} was prepared for calibration; allowed is the float model")
     model = copied(model, inplace)
     propagate_qconfig_(model)
-    _warn_of_unfused(model)
+    _check_fused(model)
     trained = rebuilt(model, lambda path, module: swap_module(module, mapping, path=path), is_whole)
     if inplace and trained is not model:
         raise ValueError("inplace=True cannot put another layer in the place of the model itself; allowed is False")
@@ -172,7 +172,7 @@ def _types(model: nn.Module) -> str:
     return ", ".join(sorted({plain_class(module).__name__ for module in model.modules()})[:12])
 
 
-def _warn_of_unfused(model: nn.Module) -> None:
+def _check_fused(model: nn.Module) -> None:
     """Warns of a convolution right before a batch norm: it would be trained with other weights than inference has."""
     for path, parent in walk(model, is_whole):
         children = [] if is_whole(path, parent) else list(parent.named_children())
@@ -182,8 +182,4 @@ def _warn_of_unfused(model: nn.Module) -> None:
                 and first.out_channels == second.num_features
             )  # type: ignore[arg-type]
             if adjacent and getattr(first, "qconfig", None) is not None:
-                pair = [joined(path, name), joined(path, after)]
-                warn(
-                    f"{shown(pair[0])} is a convolution before the batch norm '{pair[1]}', and not fused with it: "
-                    f"training sees other weights than the converted model has; call fuse_modules(model, [{pair}])"
-                )
+                warn_of_unfused(joined(path, name), joined(path, after))

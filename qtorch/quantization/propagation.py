@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from qcore.arguments import quoted
+from qcore.workflow.settings import check_entries, joined, shown
 from qtorch._affine.qconfig import QConfig, QConfigDynamic
 from qtorch._classes import plain_class
-from qtorch.quantization.tree import check_mapping, check_model, joined, shown
+from qtorch.quantization.tree import check_mapping, check_model
 
 Types = Collection[type[torch.nn.Module]]
 
@@ -51,7 +52,9 @@ def propagate_qconfig_(
     qconfig_dict = {} if qconfig_dict is None else qconfig_dict
     check_mapping("qconfig_dict", qconfig_dict)
     allowed = one_of("white_list", white_list, "allow_list", allow_list)
-    check_entries(module, qconfig_dict)
+    for key, settings in qconfig_dict.items():
+        check_settings(f"the entry {quoted(key)}", settings)
+    check_entries(qconfig_dict, list(module.named_modules(remove_duplicate=False)), plain_class)
     _propagate(module, qconfig_dict, None, "", allowed)
 
 
@@ -75,29 +78,6 @@ def check_types(name: str, types: Any) -> None:
     raise TypeError(f"{name}={quoted(types)}; allowed are None, and a list of types of modules")
 
 
-def check_entries(model: torch.nn.Module, entries: Mapping[Any, Any]) -> None:
-    """Raises unless each entry is of settings, and names a module of the model or the type of one.
-
-    Raises:
-        TypeError, ValueError: if one does not.
-    """
-    modules = {"": model} | dict(model.named_modules(remove_duplicate=False))
-    types = {plain_class(module) for module in modules.values()}
-    for key, settings in entries.items():
-        check_settings(f"the entry {quoted(key)}", settings)
-        if isinstance(key, str) and key not in modules:
-            raise ValueError(f"the entry {quoted(key)} names no module; there are {_some(sorted(modules)[1:])}")
-        if isinstance(key, type) and key not in types:
-            names = _some(sorted({kind.__name__ for kind in types}))
-            derived = [path for path, module in modules.items() if isinstance(module, key)]
-            more = f"; {shown(derived[0])} is of a subclass, which needs an entry of its own" if derived else ""
-            raise ValueError(f"the entry {key.__name__} is the exact type of no module; there are {names}{more}")
-        if not isinstance(key, (str, type)):
-            raise TypeError(
-                f"the entry {quoted(key)} is a {type(key).__name__}; allowed are names and types of modules"
-            )
-
-
 def check_settings(where: str, settings: Any) -> None:
     """Raises TypeError unless settings are a qconfig or None."""
     if settings is not None and not isinstance(settings, (QConfig, QConfigDynamic)):
@@ -118,7 +98,3 @@ def _propagate(
     for name, child in module.named_children():
         if name not in ("activation_post_process", "weight_fake_quant"):
             _propagate(child, entries, settings, joined(path, name), allowed)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")

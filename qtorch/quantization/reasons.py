@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from qcore.workflow.settings import KEEPS_SCALE, no_quantized, of_subclass
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._classes import plain_class
 from qtorch.quant import Quantizer
@@ -43,7 +44,7 @@ def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
         'it has no qconfig'
     """
     if isinstance(module, PASSING):
-        return "its result has the scale of its input"
+        return KEEPS_SCALE
     if not hasattr(module, "qconfig"):
         return "it has no qconfig"
     if module.qconfig is None:
@@ -55,13 +56,13 @@ def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
     bases = [kind.__name__ for kind in mapping if isinstance(module, kind)]
     if bases and plain_class(module) not in mapping:
         return (
-            f"it is of a subclass of {bases[0]}, and only exact types are swapped: add it to the mapping, round it "
-            "to a format, or quantize its weight alone (QConfig(None, ...))"
+            f"{of_subclass(bases[0])}: add it to the mapping, round it to a format, or quantize its weight alone "
+            "(QConfig(None, ...))"
         )
     own = [name for name, _ in module.named_parameters(recurse=False)]
     if own and next(module.children(), None) is not None:
         return f"code of its own uses its {', '.join(own)}"
-    return f"there is no quantized {type(module).__name__}"
+    return no_quantized(type(module).__name__)
 
 
 def name_of_observer(observer: Any) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from qcore.report import LayerReport, Report
+from qcore.workflow.settings import UNSEEN, joined
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.scaled import ScaledRounding
@@ -21,7 +22,7 @@ from qtorch.quant import Quantizer
 from qtorch.quantization.observing import NAME, has_seen, is_prepared
 from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings, is_whole
 from qtorch.quantization.reasons import PASSING, name_of_observer, why_float
-from qtorch.quantization.tree import check_model, joined
+from qtorch.quantization.tree import check_model
 
 
 def report(model: nn.Module) -> Report:
@@ -173,7 +174,7 @@ def _parameters(observer: Any) -> tuple[float | None, int | None, str]:
     if not isinstance(observer, (FakeQuantize, RangeObserver)):
         return None, None, ""
     if not has_seen(observer):
-        return None, None, "it has seen nothing yet"
+        return None, None, UNSEEN
     scale, zero_point = observer.calculate_qparams()
     if isinstance(observer, FakeQuantize):
         scale, zero_point = observer.scale, observer.zero_point

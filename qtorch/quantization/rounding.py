@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from qcore.workflow.settings import shown
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.scaled import ScaledRounding
@@ -20,7 +21,6 @@ from qtorch.nn.quantized.quantize import Quantize
 from qtorch.nn.quantized.weights import float_parameters, rounds, weight_maker, weight_module
 from qtorch.nn.rounded import RoundedLayer, with_weight
 from qtorch.quantization.observing import NAME
-from qtorch.quantization.tree import shown
 
 _ROUNDED = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d  # exactly; fused and trained ones too
 _LINEAR: dict[type[nn.Module], Any] = {

@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from qcore.arguments import quoted
+from qcore.workflow.settings import shown
 from qtorch._classes import plain_class
 from qtorch._torch_internals import forward_hooks
 from qtorch.nn.intrinsic import Fused
 from qtorch.nn.qat import QATLayer
 from qtorch.nn.quantized.weights import Weight
 from qtorch.quantization.observing import CountCalls, ObserveOutput
-from qtorch.quantization.tree import check_mapping, check_model, shown
+from qtorch.quantization.tree import check_mapping, check_model
 
 
 def swap_module(

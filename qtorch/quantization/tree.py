@@ -9,34 +9,10 @@ from typing import Any
 import torch
 
 from qcore.arguments import check_flag, check_type, quoted
+from qcore.workflow.settings import joined
 
 Change = Callable[[str, torch.nn.Module], torch.nn.Module]
 Whole = Callable[[str, torch.nn.Module], bool]
-
-
-def joined(path: str, name: str) -> str:
-    """The path of a child; "" is the model itself.
-
-    Example:
-        >>> joined("", "features"), joined("features", "0")
-        ('features', 'features.0')
-    """
-    return f"{path}.{name}" if path else name
-
-
-def is_in(path: str, root: str) -> bool:
-    """True if a module is another, or is in it.
-
-    Example:
-        >>> is_in("features.0", "features"), is_in("features2", "features")
-        (True, False)
-    """
-    return not root or path == root or path.startswith(f"{root}.")
-
-
-def shown(path: str) -> str:
-    """A path as messages name it."""
-    return f"layer '{path}'" if path else "the model itself"
 
 
 def check_model(name: str, model: object) -> None:

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
-from qcore.arguments import quoted
 from qcore.notices import warn
-from qjax._models import all_names, check_model, is_in, modules_of, name_of, rebuilt, shown
+from qcore.workflow.settings import allowed_names, is_in, shown, warn_of_repeats
+from qjax._models import all_names, check_model, modules_of, name_of, rebuilt
 from qjax.nnx import quantized
 from qjax.nnx.activations import Activation
 from qjax.nnx.intrinsic import Fused
@@ -67,7 +67,7 @@ def convert(model: nnx.Module, *, allow_uncalibrated: bool | Collection[str] = F
     modules = [module for _, module in nnx.iter_modules(model)]
     if not any(isinstance(one, Observed) or getattr(one, "qconfig", None) is not None for one in modules):
         raise ValueError("model is not prepared: no layer has an observer; call prepare first")
-    allowed = _allowed_names(model, allow_uncalibrated)
+    allowed = allowed_names(allow_uncalibrated, {name for name, _ in all_names(model)})
     empty, seen = unseen_layers(model)
     unseen = [name for name in empty if not any(is_in(name, one) for one in allowed)]
     if unseen and not seen:
@@ -108,19 +108,6 @@ def _dtype_of(model: nnx.Module) -> Any:
         if jnp.issubdtype(leaf.dtype, jnp.floating):
             sizes[leaf.dtype] += leaf.size
     return max(sizes, key=lambda dtype: sizes[dtype], default=jnp.dtype("float32"))
-
-
-def _allowed_names(model: nnx.Module, allowed: Any) -> Collection[str]:
-    """The names of modules in which layers may have seen nothing; "" is the model."""
-    if isinstance(allowed, bool):
-        return [""] if allowed else []
-    if not isinstance(allowed, Collection) or isinstance(allowed, str) or not all(isinstance(n, str) for n in allowed):
-        raise TypeError(f"allow_uncalibrated={quoted(allowed)}; allowed are True, False and a list of names of modules")
-    names = {name for name, _ in all_names(model)}
-    for name in allowed:
-        if name not in names:
-            raise ValueError(f"allow_uncalibrated has {quoted(name)}, which names no module")
-    return allowed
 
 
 def _with_some_range(module: Any) -> nnx.Module:
@@ -269,7 +256,4 @@ def _warn_of_repeats(model: nnx.Module) -> None:
     times = min((ran.calls for ran in ends), default=0)
     for name, ran in found.items():
         if ran.calls > times:
-            warn(
-                f"{shown(name)} ran {ran.calls} times while the model ran {times} times (or was traced, where it is "
-                "compiled): all calls share one observer, and will share one scale; use a module for each call"
-            )
+            warn_of_repeats(name, ran.calls, times, " (or was traced, where it is compiled)")

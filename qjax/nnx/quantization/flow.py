@@ -2,11 +2,13 @@
 
 The model is traced once, with marks before and after each layer. What stands in the jaxpr between the marks of one
 layer is the layer's own; every other equation is a function between layers. A jaxpr inside an equation (of jit, scan,
-remat) has a flow of its own, so that its arguments and results stay floats."""
+remat) has a flow of its own, so that its arguments and results stay floats.
+What follows from the calls is the law of `qcore.workflow.flow`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +19,16 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core
 
+from qcore.workflow.flow import Bounds, Flow
+from qcore.workflow.settings import shown
 from qjax._jaxprs import bind, take_arrays
-from qjax._models import rebuilt, shown
+from qjax._models import names_of, rebuilt
+from qjax.nnx.activations import ReLU, ReLU6
 from qjax.nnx.quantization.quantization_mappings import is_whole
+from qjax.nnx.quantization.reasons import PASSING
 from qjax.quantization import QTensor, quantize_per_tensor
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
-Bounds = tuple[float | None, float | None]
 
 
 _IN, _OUT = "qjax takes: ", "qjax gives: "
@@ -31,42 +36,44 @@ _IN, _OUT = "qjax takes: ", "qjax gives: "
 
 @dataclass(eq=False)
 class Call:
-    """One call of a layer, or one equation outside of all layers.
+    """One call of a layer, or one equation outside of all layers; see `qcore.workflow.flow.Call`.
 
     Attributes:
         path: the layer's name; None for an equation.
         takes, gives: variables of the jaxpr.
-        equation: the equation, or None.
+        ran: the layer, or the equation.
     """
 
     path: str | None
     takes: list[Any]
     gives: list[Any]
-    equation: Any = None
+    ran: Any
 
     @property
     def keeps(self) -> bool:
-        """True of an equation whose results have the scale of its input, if its function takes integers at all.
+        """True if results have the scale of the input, where the function takes integers at all.
 
-        These are the equations of qjax.nnx.functional.keeps_scale, and those that only move numbers.
+        Beside layers these are the equations of qjax.nnx.functional.keeps_scale, and those that only move numbers.
         """
-        if self.path is not None or len(self.takes) != 1:
-            return False
-        return self.equation.params.get("name") == "keeps_scale" or _moves(self.equation)
+        if self.path is not None:
+            return isinstance(self.ran, PASSING)
+        return len(self.takes) == 1 and (self.ran.params.get("name") == "keeps_scale" or _moves(self.ran))
 
     @property
     def bounds(self) -> Bounds:
-        """What an equation clamps to, by its results for some numbers; (None, None) where it does something else.
+        """What a layer clamps to, and an equation by its results for some numbers; (None, None) for others.
 
         The name of a function says too little: `jax.nn.relu`, `qjax.nnx.relu` and `jnp.maximum(x, 0)` are all the same.
         """
-        if self.path is not None or self.equation.primitive.name not in _CHOOSING:
+        if self.path is not None:
+            return _CLAMPS.get(type(self.ran), (None, None))
+        if self.ran.primitive.name not in _CHOOSING:
             return None, None
         if len(self.takes) != 1 or len(self.gives) != 1 or self.takes[0].aval.shape != self.gives[0].aval.shape:
             return None, None
         probe = jnp.asarray(np.resize(_PROBE, self.gives[0].aval.shape), self.gives[0].aval.dtype)
-        operands = [probe if isinstance(atom, core.Var) else atom.val for atom in self.equation.invars]
-        result = bind(self.equation, operands)[0]
+        operands = [probe if isinstance(atom, core.Var) else atom.val for atom in self.ran.invars]
+        result = bind(self.ran, operands)[0]
         least, most = float(result.min()), float(result.max())
         clamps = bool((result == jnp.clip(probe, least, most)).all())
         bounds = None if least == probe.min() else least, None if most == probe.max() else most
@@ -95,80 +102,36 @@ def _is_float(atom: Any) -> bool:
 
 
 _PROBE = np.array([-1e4, -8, -1, -0.5, 0, 0.5, 1, 3, 8, 1e4], np.float32)
+_CLAMPS: dict[type[nnx.Module], Bounds] = {ReLU: (0.0, None), ReLU6: (0.0, 6.0)}
 _CHOOSING = ("max", "min", "clamp", "jit", "pjit", "custom_jvp_call")  # what a clamp may be in a jaxpr
 
 
-class Flow:
-    """A traced run.
+def _read(jaxpr: Any, modules: Mapping[str, nnx.Module]) -> Flow:
+    """The flow of a jaxpr with marks, and of those in its equations."""
+    calls, returned = list[Call](), set[Any]()
 
-    Attributes:
-        calls: in order.
-        returned: the variables that a jaxpr returns.
-        by_path: the calls of each layer.
-    """
-
-    def __init__(self, jaxpr: Any) -> None:
-        self.calls: list[Call] = []
-        self.returned: set[Any] = set()
-        self._read(jaxpr)
-        self.by_path: dict[str, list[Call]] = {}
-        self._takers: dict[Any, list[Call]] = {}
-        for call in self.calls:
-            if call.path is not None:
-                self.by_path.setdefault(call.path, []).append(call)
-            for variable in call.takes:
-                self._takers.setdefault(variable, []).append(call)
-
-    def _read(self, jaxpr: Any) -> None:
+    def read(jaxpr: Any) -> None:
         layer: Call | None = None
         constants = set(jaxpr.constvars)
         for equation in jaxpr.eqns:
             takes = [atom for atom in equation.invars if isinstance(atom, core.Var) and atom not in constants]
             name = equation.params.get("name", "") if equation.primitive.name == "name" else ""
             if name.startswith(_IN):
-                layer = Call(name.removeprefix(_IN), takes, [])
-                self.calls.append(layer)
+                path = name.removeprefix(_IN)
+                layer = Call(path, takes, [], modules[path])
+                calls.append(layer)
             elif name.startswith(_OUT) and layer is not None:
                 layer.gives, layer = list(equation.outvars), None
             elif layer is None:
-                self.calls.append(Call(None, takes, list(equation.outvars), equation))
+                calls.append(Call(None, takes, list(equation.outvars), equation))
                 for inner in _jaxprs_in(equation):
-                    self._read(inner)
-        self.returned.update(atom for atom in jaxpr.outvars if isinstance(atom, core.Var))
+                    read(inner)
+        returned.update(atom for atom in jaxpr.outvars if isinstance(atom, core.Var))
 
-    def only_next(self, call: Call) -> Call | None:
-        """The call that alone takes what a call gives."""
-        if len(call.gives) != 1 or call.gives[0] in self.returned:
-            return None
-        takers = self._takers.get(call.gives[0], [])
-        return takers[0] if len(takers) == 1 else None
-
-    def integers(
-        self, takes: Callable[[Call], bool], passes: Callable[[Call], bool], giving: Collection[Call]
-    ) -> set[Any]:
-        """The variables that may be integers: layers in integers give them, and all that take them can.
-
-        Args:
-            takes: True of a layer in integers.
-            passes: True of what takes and gives both floats and integers.
-            giving: the calls that may give integers.
-        """
-        suited = {variable for call in giving for variable in call.gives if variable in self._takers} - self.returned
-        changed = True
-        while changed:  # what passes an array on takes integers if its result may be integers
-            fit = {
-                variable
-                for variable in suited
-                if all(
-                    takes(call) or (passes(call) and suited.issuperset(call.gives)) for call in self._takers[variable]
-                )
-            }
-            changed, suited = fit != suited, fit
-        found: set[Any] = set()
-        for call in self.calls:  # a giver comes before all takers
-            if takes(call) or (passes(call) and found.issuperset(call.takes)):
-                found |= suited.intersection(call.gives)
-        return found
+    read(jaxpr)
+    # Code may use a result without an equation, as for its dtype, so that what nothing takes stays floats as well.
+    unused = {atom for call in calls for atom in call.gives}.difference(*(call.takes for call in calls))
+    return Flow(calls, returned | unused)
 
 
 def _jaxprs_in(equation: Any) -> Iterator[Any]:
@@ -240,7 +203,7 @@ def record(model: nnx.Module, paths: Mapping[str, bool], arguments: Arguments) -
         return _Marked(module, path, paths[path]) if path in paths else module
 
     run, *inputs = _program(rebuilt(model, change, is_whole), arguments)
-    return Flow(jax.make_jaxpr(run)(*inputs).jaxpr)
+    return _read(jax.make_jaxpr(run)(*inputs).jaxpr, names_of(model))
 
 
 def takes_integers(model: nnx.Module, paths: Mapping[str, bool], arguments: Arguments) -> bool:

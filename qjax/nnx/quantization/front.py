@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import chain
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 from flax import nnx
 
 from qcore.arguments import check_type
-from qcore.notices import warn
+from qcore.workflow.flow import Bounds, Call, Flow
+from qcore.workflow.settings import (
+    arguments_of,
+    check_some,
+    check_train,
+    first_and_all,
+    needs_data,
+    shown,
+    warn_of_floats,
+)
 from qjax._jaxprs import is_array
-from qjax._models import all_names, check_model, names_of, rebuilt, shown
+from qjax._models import all_names, check_model, names_of, rebuilt
 from qjax.nnx.activations import ReLU, ReLU6
 from qjax.nnx.quantization.conversion import convert, unseen_layers
-from qjax.nnx.quantization.flow import Arguments, Bounds, Call, Flow, first_arguments, record, takes_integers
+from qjax.nnx.quantization.flow import Arguments, first_arguments, record, takes_integers
 from qjax.nnx.quantization.fusion import aliases, fuse_modules, why_not_fused
 from qjax.nnx.quantization.observing import FloatFunctional, Observed
 from qjax.nnx.quantization.one_call import quantize_dynamic
 from qjax.nnx.quantization.preparation import trained_layer, with_observers
 from qjax.nnx.quantization.propagation import check_effects, settings_of
 from qjax.nnx.quantization.quantization_mappings import is_whole
-from qjax.nnx.quantization.reasons import PASSING, why_float, why_not_dynamic
+from qjax.nnx.quantization.reasons import why_float, why_not_dynamic
 from qjax.nnx.quantization.reporting import arrays_in, report
 from qjax.nnx.quantization.rounding import rounds_layer
 from qjax.nnx.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qjax.quantization import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 
 Settings = dict[str, Any]
-Stubs = dict[str, tuple[bool, ...]]
 
 
 def quantize_model(
@@ -77,10 +84,7 @@ def quantize_model(
         ['0.module', '0.quant', '3.dequant', '3.module']
     """
     check_model("model", model)
-    if train is not None:
-        check_type("train", train, Callable, "a function that trains the model it gets")
-        if calibrate is not None:
-            raise TypeError("calibrate and train are given; allowed is one of them")
+    check_train(train, calibrate)
     entries = _entries(qconfig, train)
     settings = settings_of(model, entries, QConfig, QConfigDynamic)
     dynamic = {key: one for key, one in entries.items() if isinstance(one, QConfigDynamic)}
@@ -106,8 +110,7 @@ def _entries(qconfig: Any, train: Any) -> dict[Any, Any]:
     if not isinstance(qconfig, Mapping):
         check_type("qconfig", qconfig, (QConfig, QConfigDynamic), "a QConfig, a QConfigDynamic, or a mapping of them")
         return {"": qconfig}
-    if not any(one is not None for one in qconfig.values()):
-        raise ValueError("qconfig has no settings but None; allowed are a QConfig or a QConfigDynamic for some layer")
+    check_some(qconfig)
     return dict(qconfig)
 
 
@@ -136,7 +139,7 @@ def _static(model: nnx.Module, entries: Mapping[Any, Any], settings: Settings, c
         if without_stubs:  # then sums and products are between floats, as all functions are
             settings |= {path: None for path, module in modules.items() if isinstance(module, FloatFunctional)}
         flow = record(model, _marks(model, settings), arguments)
-        bounds = _bounds(model, settings, flow)
+        bounds = flow.clamped(_in_integers(model, settings))
         if without_stubs:
             model, settings = _with_stubs(model, settings, flow, arguments)
     prepared, done = with_observers(model, settings, make)
@@ -149,10 +152,7 @@ def _static(model: nnx.Module, entries: Mapping[Any, Any], settings: Settings, c
     if run is not None:
         run(prepared)
     elif missing := unseen_layers(prepared)[0]:
-        raise ValueError(
-            f"calibrate=None; {shown(missing[0])} needs the range of its results: allowed are inputs, a function that "
-            "runs the model, and settings that need no data (QConfig(None, ...))"
-        )
+        raise needs_data(missing[0])
     prepared.eval()
     return convert(prepared)
 
@@ -167,30 +167,15 @@ def _calibration(model: nnx.Module, calibrate: Any) -> tuple[Any, Any]:
         return None, None
     if callable(calibrate) and not isinstance(calibrate, nnx.Module):
         return first_arguments(model, calibrate, "calibrate"), calibrate
-    if not isinstance(calibrate, Iterable) or is_array(calibrate) or isinstance(calibrate, (str, Mapping)):
-        raise TypeError(
-            f"calibrate is a {type(calibrate).__name__}; allowed are None, a list of inputs ([x]), and a function that "
-            "runs the model it gets"
-        )
-    batches = iter(calibrate)
-    try:
-        first = next(batches)
-    except StopIteration:
-        raise ValueError("calibrate has no inputs; allowed are one or more") from None
+    first, batches = first_and_all(calibrate, is_array)
 
     def run(model: nnx.Module) -> None:
-        for batch in chain([first], batches):
-            args, kwargs = _arguments(batch)
+        for batch in batches:
+            args, kwargs = arguments_of(batch)
             only_arrays = all(map(is_array, jax.tree.leaves((args, kwargs))))
             (_compiled if only_arrays else _call)(model, args, kwargs)
 
-    return _arguments(first), run
-
-
-def _arguments(batch: Any) -> Arguments:
-    if isinstance(batch, Mapping):
-        return (), dict(batch)
-    return (tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)), {}
+    return arguments_of(first), run
 
 
 def _call(model: Any, args: Any, kwargs: Any) -> None:
@@ -210,33 +195,22 @@ def _marks(model: nnx.Module, settings: Settings) -> dict[str, bool]:
 
 def _fused(model: nnx.Module, settings: Settings, flow: Flow) -> tuple[nnx.Module, set[str]]:
     """The model with layers fused by the settings of the first of each row, and the names of all in rows."""
-    modules, names, used = names_of(model), aliases(model), set[str]()
-    rows: dict[bool, list[list[str]]] = {False: [], True: []}
+    modules, names = names_of(model), aliases(model)
 
-    def layer_of(call: Call) -> Any:
-        """The layer, where it is one that may go into another."""
-        if not call.path or len(flow.by_path[call.path]) > 1 or len(names[id(modules[call.path])]) > 1:
+    def fused(row: list[str], function: Call | None) -> bool | None:
+        """Whether a row becomes one with a function as its ReLU; None if it becomes none."""
+        parts = [modules[path] for path in row]
+        if settings.get(row[0]) is None:
             return None
-        return modules[call.path]
+        if function is not None and function.bounds == (0.0, None) and not why_not_fused(parts, True):
+            return True
+        return False if len(row) > 1 and not why_not_fused(parts, False) else None
 
-    for first in flow.calls:
-        if layer_of(first) is None or settings.get(str(first.path)) is None:
-            continue
-        calls, after = [first], flow.only_next(first)
-        while after is not None and len(calls) < 3 and layer_of(after) is not None:
-            calls.append(after)
-            after = flow.only_next(after)
-        for count in range(len(calls), 0, -1):
-            follows = count == len(calls) and after is not None and after.bounds == (0.0, None)
-            parts, row = [layer_of(call) for call in calls[:count]], [str(call.path) for call in calls[:count]]
-            relu = follows and not why_not_fused(parts, True)
-            if used.isdisjoint(row) and (relu or (count > 1 and not why_not_fused(parts, False))):
-                rows[relu].append(row)
-                used |= set(row)
-                break
-    for relu, some in rows.items():
-        model = fuse_modules(model, some, relu) if some else model
-    return model, used
+    found = list(flow.rows(lambda path: len(names[id(modules[path])]) == 1, fused))
+    for relu in (False, True):
+        rows = [row for row, has_function in found if has_function == relu]
+        model = fuse_modules(model, rows, relu) if rows else model
+    return model, {path for row, _ in found for path in row}
 
 
 def _in_integers(model: nnx.Module, settings: Settings) -> set[str]:
@@ -245,63 +219,27 @@ def _in_integers(model: nnx.Module, settings: Settings) -> set[str]:
     return {path for path, own in marks.items() if own and not rounds_layer(modules[path], settings[path])}
 
 
-def _bounds(model: nnx.Module, settings: Settings, flow: Flow) -> dict[str, Bounds]:
-    """The layers in integers whose results are clamped and go nowhere else, with the bounds.
-
-    Integers saturate: with the range of what is left (0 to 6 behind a ReLU6), none of them stands for what is cut off.
-    """
-    modules, found = names_of(model), {}
-    for path in _in_integers(model, settings):
-        calls = flow.by_path.get(path, [])
-        after = flow.only_next(calls[0]) if len(calls) == 1 else None
-        if after is not None:
-            kind = None if after.path is None else type(modules[after.path])
-            ends = after.bounds if kind is None else _CLAMPS.get(kind, (None, None))
-            if ends != (None, None):
-                found[path] = ends
-    return found
-
-
-_CLAMPS: dict[type[nnx.Module], Bounds] = {ReLU: (0.0, None), ReLU6: (0.0, 6.0)}
-
-
 def _with_stubs(model: nnx.Module, settings: Settings, flow: Flow, arguments: Arguments) -> tuple[nnx.Module, Settings]:
     """The model with layers in integers that quantize what comes as floats, and dequantize what leaves as floats.
 
     Returns:
         The model, and the settings of all its modules by name.
     """
-    modules, layers = names_of(model), _in_integers(model, settings)
-
-    def takes(call: Call) -> bool:
-        return call.path in layers and len(flow.by_path[call.path]) == 1
-
-    def passes(call: Call) -> bool:
-        return call.keeps if call.path is None else isinstance(modules[call.path], PASSING)
-
-    def stubs_if(giving: Collection[Call]) -> Stubs:
-        """Whether each layer quantizes and dequantizes, if some calls may give integers."""
-        integers, found = flow.integers(takes, passes, giving), {}
-        for path in layers:
-            calls = flow.by_path.get(path, [])
-            ends = (calls[0].takes, calls[0].gives) if len(calls) == 1 else ()
-            found[path] = tuple(not integers.issuperset(end) for end in ends) or (True, True)
-        return found
-
+    layers = _in_integers(model, settings)
     giving: list[Call] = []
-    stubs = stubs_if(giving)
+    stubs = flow.stubs(layers, giving)
 
     def admit(calls: list[Call]) -> None:
         """Adds calls that may give integers: all, or those whose results nothing needs as floats, by halves."""
         nonlocal giving, stubs
-        more = stubs_if([*giving, *calls])
+        more = flow.stubs(layers, [*giving, *calls])
         if more == stubs or takes_integers(model, {path: not ends[1] for path, ends in more.items()}, arguments):
             giving, stubs = [*giving, *calls], more
         elif len(calls) > 1:
             admit(calls[: len(calls) // 2])
             admit(calls[len(calls) // 2 :])
 
-    admit([call for call in flow.calls if takes(call) or passes(call)])
+    admit([call for call in flow.calls if flow.in_integers(call, layers) or call.keeps])
     settings = dict(settings)
     for path in layers:
         settings |= {".".join(filter(None, (path, part))): settings[path] for part in ("quant", "dequant", "module")}
@@ -322,9 +260,5 @@ def _warn_of_floats(model: nnx.Module, settings: Settings) -> None:
         reason = why_not_dynamic(layer) if isinstance(chosen, QConfigDynamic) else row.reason
         if reason:  # none of a table in settings by their own range, which has to be named
             left.append(f"{shown(row.path)} ({row.layer}): {reason}")
-    if left:
-        more = f"; and {len(left) - 12} more, see report(model)" if len(left) > 12 else ""
-        warn(
-            f"these layers stay in floats: {'; '.join(left[:12])}{more}; allowed are flax's layers themselves, the "
-            "settings None, and for any products prepare_fn of qjax.quantization"
-        )
+    remedy = "the settings None, and for any products prepare_fn of qjax.quantization"
+    warn_of_floats(left, f"; allowed are flax's layers themselves, {remedy}")

@@ -11,7 +11,8 @@ import numpy as np
 from flax import nnx
 
 from qcore.affine import checkpoint
-from qjax._models import check_model, modules_of, name_of, rebuilt, shown
+from qcore.workflow.settings import shown
+from qjax._models import check_model, modules_of, name_of, rebuilt
 from qjax.nnx import quantized
 from qjax.nnx.activations import PReLU
 from qjax.nnx.intrinsic import Fused

@@ -10,7 +10,8 @@ from flax import nnx
 
 from qcore.affine import AffineInteger
 from qcore.arguments import quoted
-from qjax._models import check_model, rebuilt, shown
+from qcore.workflow.settings import shown
+from qjax._models import check_model, rebuilt
 from qjax.nnx.intrinsic import LinearReLU
 from qjax.nnx.layouts import torch_weight
 from qjax.nnx.quantization.propagation import check_effects, settings_of

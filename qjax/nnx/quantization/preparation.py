@@ -8,8 +8,8 @@ from typing import Any
 
 from flax import nnx
 
-from qcore.notices import warn
-from qjax._models import all_names, check_model, children_of, modules_of, rebuilt, shown
+from qcore.workflow.settings import shown, warn_of_unfused
+from qjax._models import all_names, check_model, children_of, modules_of, rebuilt
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantization.observing import FloatFunctional, Observed
 from qjax.nnx.quantization.one_call import name_of_settings, needs_no_observer
@@ -123,7 +123,7 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
     check_model("model", model)
     _check_training(model)
     prepared = observed_model(model, qconfig, trained_layer)
-    _warn_of_unfused(model)
+    _check_fused(model)
     return prepared
 
 
@@ -158,7 +158,7 @@ def _check_training(model: nnx.Module) -> None:
         )
 
 
-def _warn_of_unfused(model: nnx.Module) -> None:
+def _check_fused(model: nnx.Module) -> None:
     """Warns of a convolution right before a batch norm: it would be trained with other weights than inference has."""
     names = {id(module): name for name, module in all_names(model)}
     for parent in modules_of(model).values():
@@ -166,8 +166,4 @@ def _warn_of_unfused(model: nnx.Module) -> None:
         for (_, first), (_, second) in pairwise(children):
             adjacent = isinstance(first, nnx.Conv) and isinstance(second, nnx.BatchNorm)
             if adjacent and first.out_features == second.num_features:
-                pair = [names[id(first)], names[id(second)]]
-                warn(
-                    f"{shown(pair[0])} is a convolution before the batch norm '{pair[1]}', and not fused with it: "
-                    f"training sees other weights than the converted model has; call fuse_modules(model, [{pair}])"
-                )
+                warn_of_unfused(names[id(first)], names[id(second)])

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.arguments import quoted
+from qcore.workflow.settings import KEEPS_SCALE, no_quantized, of_subclass
 from qjax.nnx.activations import Activation, PReLU, ReLU, ReLU6
 from qjax.nnx.intrinsic import Fused, LinearReLU
 from qjax.nnx.quantization.observing import FloatFunctional, Observed
@@ -39,7 +40,7 @@ def why_float(module: nnx.Module) -> str:
     if kind in (QuantStub, FloatFunctional) or isinstance(module, (Observed, Activation, PReLU)):
         return ""
     if isinstance(module, PASSING):
-        return "its result has the scale of its input"
+        return KEEPS_SCALE
     if isinstance(module, Fused):
         return why_float(module.layer)
     if is_stacked(module):
@@ -55,8 +56,8 @@ def why_float(module: nnx.Module) -> str:
     if kind not in WEIGHTED:
         bases = [base.__name__ for base in (*WEIGHTED, nnx.ConvTranspose, *NORMS) if isinstance(module, base)]
         if bases:
-            return f"it is of a subclass of {bases[0]}, and only exact types are swapped"
-        return f"there is no quantized {kind.__name__}"
+            return of_subclass(bases[0])
+        return no_quantized(kind.__name__)
     return _unusual_conv(module) if isinstance(module, nnx.Conv) else ""
 
 
@@ -122,7 +123,7 @@ def why_not_dynamic(module: Any) -> str:
     if kind not in CELLS:
         bases = [base.__name__ for base in (nnx.Linear, nnx.RNN, *RECURRENT, *CELLS) if isinstance(module, base)]
         if bases:
-            return f"it is of a subclass of {bases[0]}, and only exact types are swapped"
+            return of_subclass(bases[0])
         return f"there is no dynamic {kind.__name__}"
     if getattr(module, "gate_fn", nnx.sigmoid) not in SIGMOID:
         return "its gate_fn is not sigmoid"

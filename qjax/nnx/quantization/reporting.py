@@ -9,6 +9,7 @@ from typing import Any
 from flax import nnx
 
 from qcore.report import LayerReport, Report
+from qcore.workflow.settings import UNSEEN
 from qjax._models import check_model, children_of
 from qjax.nnx import quantized
 from qjax.nnx.intrinsic import Fused
@@ -181,7 +182,7 @@ def _parameters(observer: Observer) -> tuple[float | None, int | None, str]:
     except TypeError:  # an observer that chooses none
         return None, None, ""
     except ValueError:
-        return None, None, "it has seen nothing yet"
+        return None, None, UNSEEN
     if qparams.axis is not None:
         return None, None, ""
     return float(qparams.scale), int(qparams.zero_point), ""

@@ -13,7 +13,8 @@ from flax import nnx
 
 from qcore.affine.checkpoint import numbers_of
 from qcore.arguments import quoted
-from qjax._models import check_model, names_of, shown
+from qcore.workflow.settings import shown
+from qjax._models import check_model, names_of
 from qjax.nnx.quantization.loading_integers import check_tensors
 
 Move = Callable[[Any], Any]

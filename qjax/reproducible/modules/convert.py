@@ -13,7 +13,8 @@ from qcore.arguments import quoted
 from qcore.formats.text import parse
 from qcore.linalg.product import Products
 from qcore.random import initial_state
-from qjax._models import check_model, names_of, rebuilt, shown
+from qcore.workflow.settings import shown
+from qjax._models import check_model, names_of, rebuilt
 from qjax.reproducible.modules import layers
 from qjax.reproducible.modules.checkpoint import load_state_dict, state_dict
 from qjax.reproducible.modules.guard import guarded, kind_of

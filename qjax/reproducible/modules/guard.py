@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.extend import core
 
+from qcore.workflow.settings import shown
 from qjax._jaxprs import Program, inner_programs, walk
-from qjax._models import names_of, shown
+from qjax._models import names_of
 from qjax._rounding.scopes import LAW, PRODUCT
 
 # What moves numbers and rounds none, also in the gradient.

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function, resolve_name
 
+from qcore.workflow.settings import shown
 from qtorch._places import running_modules
 from qtorch.reproducible.modules import arithmetic, layer_functions, moves  # noqa: F401  # have rows of the registry
 from qtorch.reproducible.modules.registry import (
@@ -121,7 +122,7 @@ class Guard(TorchFunctionMode):
         names: dict[Any, str] = {layer: name for name, layer in self.model.named_modules()}
         for running in running_modules():
             if running in names:
-                return f"layer '{names[running]}'" if names[running] else "the model itself"
+                return shown(names[running])
         return "the model"
 
 

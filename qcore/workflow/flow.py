@@ -1,0 +1,166 @@
+"""What flows between the layers of a model: a recorded run says what can be fused and where integers can stay.
+
+A recorded run is a list of calls, of layers and of functions between them. Each call takes tensors and gives tensors,
+which are known by anything hashable: numbers in PyTorch, variables of a jaxpr in JAX. A tensor that a call returns as
+it came (a ReLU in place) stays one tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+Bounds = tuple[float | None, float | None]
+_How = TypeVar("_How")
+_LONGEST = 3  # layers in a row that become one: a convolution, its batch norm and a ReLU
+
+
+class Call(Protocol):
+    """One call of a layer, or of a function outside of all layers.
+
+    Attributes:
+        path: the layer's name; None for functions.
+        takes, gives: the tensors.
+        keeps: True of what takes integers as well as floats, and gives what it takes.
+        bounds: of the result, where the call clamps; None where there is no bound.
+    """
+
+    @property
+    def path(self) -> str | None: ...
+
+    @property
+    def takes(self) -> Sequence[Hashable]: ...
+
+    @property
+    def gives(self) -> Sequence[Hashable]: ...
+
+    @property
+    def keeps(self) -> bool: ...
+
+    @property
+    def bounds(self) -> Bounds: ...
+
+
+class Flow:
+    """A recorded run.
+
+    Args:
+        calls: in order.
+        returned: the tensors that the model returns, which stay floats.
+
+    Attributes:
+        by_path: the calls of each layer.
+    """
+
+    def __init__(self, calls: Sequence[Call], returned: Iterable[Hashable]) -> None:
+        self.calls, self.returned = calls, set(returned)
+        self.by_path: dict[str, list[Call]] = {}
+        self._takers: dict[Hashable, list[Call]] = {}
+        self._givers: dict[Hashable, Call] = {}
+        for call in calls:
+            if call.path is not None:
+                self.by_path.setdefault(call.path, []).append(call)
+            for tensor in call.takes:
+                self._takers.setdefault(tensor, []).append(call)
+            for tensor in call.gives:
+                self._givers.setdefault(tensor, call)
+
+    def only_call(self, path: str | None) -> Call | None:
+        """The call of a layer that runs once."""
+        calls = self.by_path.get(path, []) if path is not None else []
+        return calls[0] if len(calls) == 1 else None
+
+    def only_next(self, call: Call) -> Call | None:
+        """The call that alone sees what a call gives; what follows a change in place sees the change."""
+        if len(call.gives) != 1 or call.gives[0] in call.takes:
+            return None
+        takers = self._takers.get(call.gives[0], [])
+        if not takers:
+            return None
+        first = takers[0]
+        in_place = call.gives[0] in first.gives
+        alone = len(takers) == 1 and call.gives[0] not in self.returned
+        return first if in_place or alone else None
+
+    def rows(
+        self, joins: Callable[[str], bool], fused: Callable[[list[str], Call | None], _How | None]
+    ) -> Iterator[tuple[list[str], _How]]:
+        """The names of layers in a row that become one, the longest rows first, each layer in one row at most.
+
+        Args:
+            joins: True of a layer that may go into another; the model itself and layers that run twice do not.
+            fused: how a row becomes one, given the function that alone follows it or None; None if it does not.
+        """
+        used = set[str]()
+
+        def may_join(call: Call | None) -> bool:
+            return call is not None and bool(call.path) and self.only_call(call.path) is call and joins(str(call.path))
+
+        for first in self.calls:
+            calls, after = list[Call](), first
+            while after is not None and len(calls) < _LONGEST and may_join(after):
+                calls.append(after)
+                after = self.only_next(after)
+            function = after if after is not None and after.path is None else None
+            for count in range(len(calls), 0, -1):
+                row = [str(call.path) for call in calls[:count]]
+                how = fused(row, function if count == len(calls) else None) if used.isdisjoint(row) else None
+                if how is not None:
+                    used |= set(row)
+                    yield row, how
+                    break
+
+    def clamped(self, layers: Iterable[str]) -> dict[str, Bounds]:
+        """The layers whose results are clamped and go nowhere else, with the bounds.
+
+        Integers saturate: with the range of what is left (0 to 6 behind a ReLU6), none of them stands for what is cut
+        off.
+        """
+        found = {}
+        for path in layers:
+            call = self.only_call(path)
+            after = None if call is None else self.only_next(call)
+            if after is not None and after.bounds != (None, None) and len(after.takes) == 1:
+                found[path] = after.bounds
+        return found
+
+    def stubs(self, layers: Collection[str], giving: Collection[Call] | None = None) -> dict[str, tuple[bool, bool]]:
+        """Whether each layer in integers quantizes what it takes, and dequantizes what it gives.
+
+        Args:
+            layers: the names of the layers in integers.
+            giving: the calls that may give integers; None for all.
+        """
+        integers = self._integers(layers, self.calls if giving is None else giving)
+        found = {}
+        for path in layers:
+            call = self.only_call(path)  # a layer that runs several times is between floats
+            found[path] = (
+                call is None or not integers.issuperset(call.takes),
+                call is None or not integers.issuperset(call.gives),
+            )
+        return found
+
+    def in_integers(self, call: Call, layers: Collection[str]) -> bool:
+        """True of the only call of a layer in integers."""
+        return call.path in layers and self.only_call(call.path) is call
+
+    def _integers(self, layers: Collection[str], giving: Iterable[Call]) -> set[Hashable]:
+        """The tensors that may be integers: layers in integers give them, and all that take them can."""
+        suited = {tensor for call in giving for tensor in call.gives} - self.returned
+        changed = True
+        while changed:  # what passes a tensor on takes integers if its result may be integers
+            fit = {
+                tensor
+                for tensor in suited
+                if all(
+                    self.in_integers(call, layers) or (call.keeps and suited.issuperset(call.gives))
+                    for call in self._takers.get(tensor, [])
+                )
+            }
+            changed, suited = fit != suited, fit
+        found = set[Hashable]()
+        for call in self.calls:  # a giver comes before all takers
+            if self.in_integers(call, layers) or (call.keeps and found.issuperset(call.takes)):
+                found |= {tensor for tensor in call.gives if tensor in suited and self._givers[tensor] is call}
+        return found

@@ -1,0 +1,192 @@
+"""Names of layers, which settings they get, and the data that a workflow runs on: what is checked and what is said.
+
+Models are trees of modules with dotted names; "" is the model itself. PyTorch and JAX give the names and the modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from qcore.arguments import check_type, quoted
+from qcore.notices import warn
+
+_MOST = 12  # names in a message
+
+
+def joined(path: str, name: str) -> str:
+    """The path of a child.
+
+    Example:
+        >>> joined("", "features"), joined("features", "0")
+        ('features', 'features.0')
+    """
+    return f"{path}.{name}" if path else name
+
+
+def is_in(path: str, root: str) -> bool:
+    """True if a module is another, or is in it.
+
+    Example:
+        >>> is_in("features.0", "features"), is_in("features2", "features")
+        (True, False)
+    """
+    return not root or path == root or path.startswith(f"{root}.")
+
+
+def shown(path: str) -> str:
+    """A path as messages name it."""
+    return f"layer '{path}'" if path else "the model itself"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first names of many, as messages list them."""
+    return ", ".join(names[:_MOST]) + (", ..." if len(names) > _MOST else "")
+
+
+def check_entries(
+    entries: Mapping[Any, Any], modules: Sequence[tuple[str, Any]], kind_of: Callable[[Any], type], argument: str = ""
+) -> None:
+    """Raises unless each entry of settings names a module of the model, or the type of one.
+
+    Args:
+        entries: settings by names and exact types of modules.
+        modules: all names, with the modules.
+        kind_of: the type that a module was made with.
+        argument: what messages begin with.
+
+    Raises:
+        TypeError, ValueError: if an entry names nothing, so that it would do nothing.
+    """
+    names = sorted({name for name, _ in modules})
+    kinds = {kind_of(module) for _, module in modules}
+    for key in entries:
+        if isinstance(key, str) and key not in names:
+            raise ValueError(f"the entry {quoted(key)} names no module; there are {some(names[1:])}")
+        if isinstance(key, type) and key not in kinds:
+            derived = [name for name, module in modules if isinstance(module, key)]
+            more = f"; {shown(derived[0])} is of a subclass, which needs an entry of its own" if derived else ""
+            others = some(sorted({kind.__name__ for kind in kinds}))
+            raise ValueError(f"the entry {key.__name__} is the exact type of no module; there are {others}{more}")
+        if not isinstance(key, (str, type)):
+            raise TypeError(
+                f"{argument}the entry {quoted(key)} is a {type(key).__name__}; allowed are names and types of modules"
+            )
+
+
+def check_some(qconfig: Mapping[Any, Any]) -> None:
+    """Raises ValueError if a dictionary of settings has none."""
+    if not any(one is not None for one in qconfig.values()):
+        raise ValueError("qconfig has no settings but None; allowed are a QConfig or a QConfigDynamic for some layer")
+
+
+def check_train(train: Any, calibrate: Any) -> None:
+    """Raises TypeError unless train is a function, or None, and the only one of both arguments."""
+    if train is not None:
+        check_type("train", train, Callable, "a function that trains the model it gets")
+        if calibrate is not None:
+            raise TypeError("calibrate and train are given; allowed is one of them")
+
+
+def first_and_all(calibrate: Any, is_one: Callable[[Any], bool]) -> tuple[Any, Iterator[Any]]:
+    """The first of a list of inputs, and all of them, of which the first is not taken twice from the list.
+
+    Args:
+        calibrate: any iterable.
+        is_one: True of one input, which is not a list of them.
+
+    Raises:
+        TypeError: if it is something else.
+        ValueError: if it is empty.
+    """
+    if not isinstance(calibrate, Iterable) or isinstance(calibrate, (str, Mapping)) or is_one(calibrate):
+        raise TypeError(
+            f"calibrate is a {type(calibrate).__name__}; allowed are None, a list of inputs ([x]), and a function that "
+            "runs the model it gets"
+        )
+    batches = iter(calibrate)
+    try:
+        first = next(batches)
+    except StopIteration:
+        raise ValueError("calibrate has no inputs; allowed are one or more") from None
+    return first, chain([first], batches)
+
+
+def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a model's call: one array or tensor, a tuple of arguments, or a dictionary of them by name."""
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    return (tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)), {}
+
+
+def needs_data(path: str) -> ValueError:
+    """The error of a layer whose settings need data, where there are none."""
+    return ValueError(
+        f"calibrate=None; {shown(path)} needs the range of its results: allowed are inputs, a function that runs the "
+        "model, and settings that need no data (QConfig(None, ...))"
+    )
+
+
+def allowed_names(allowed: Any, names: Collection[str]) -> Collection[str]:
+    """The names of modules in which layers may have seen nothing, as the argument allow_uncalibrated says.
+
+    Args:
+        allowed: True is the whole model, False nothing.
+        names: of all modules.
+
+    Raises:
+        TypeError: if it is no flag and no list of names.
+        ValueError: if a name is none of the model's.
+    """
+    if isinstance(allowed, bool):
+        return [""] if allowed else []
+    if not isinstance(allowed, Collection) or isinstance(allowed, str) or not all(isinstance(n, str) for n in allowed):
+        raise TypeError(f"allow_uncalibrated={quoted(allowed)}; allowed are True, False and a list of names of modules")
+    for name in allowed:
+        if name not in names:
+            raise ValueError(f"allow_uncalibrated has {quoted(name)}, which names no module")
+    return allowed
+
+
+def warn_of_floats(left: Sequence[str], more: str = "") -> None:
+    """Warns of layers that have settings and stay in floats.
+
+    Args:
+        left: their names and reasons.
+        more: the end of the message, with the remedy.
+    """
+    if left:
+        others = f"; and {len(left) - _MOST} more, see report(model)" if len(left) > _MOST else ""
+        warn(f"these layers stay in floats: {'; '.join(left[:_MOST])}{others}{more}")
+
+
+def warn_of_repeats(path: str, calls: int, times: int, more: str = "") -> None:
+    """Warns of a layer that ran more often than the model, with one observer for all calls."""
+    warn(
+        f"{shown(path)} ran {calls} times while the model ran {times} times{more}: all calls share one observer, and "
+        "will share one scale; use a module for each call"
+    )
+
+
+def warn_of_unfused(convolution: str, norm: str) -> None:
+    """Warns of a convolution right before a batch norm: it would be trained with other weights than inference has."""
+    warn(
+        f"{shown(convolution)} is a convolution before the batch norm '{norm}', and not fused with it: training sees "
+        f"other weights than the converted model has; call fuse_modules(model, [{[convolution, norm]}])"
+    )
+
+
+# Reasons that both workflows give for layers in floats.
+KEEPS_SCALE = "its result has the scale of its input"
+UNSEEN = "it has seen nothing yet"
+
+
+def of_subclass(kind: str) -> str:
+    """The reason of a layer of a subclass."""
+    return f"it is of a subclass of {kind}, and only exact types are swapped"
+
+
+def no_quantized(kind: str) -> str:
+    """The reason of a layer that nothing in integers computes."""
+    return f"there is no quantized {kind}"

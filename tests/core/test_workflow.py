@@ -1,0 +1,121 @@
+"""The law of flows: layers in a row, clamped results, and the tensors that may be integers, by trying all sets."""
+
+import random
+from dataclasses import dataclass, field
+from itertools import chain, combinations
+
+import pytest
+
+from qcore.workflow.flow import Flow
+from qcore.workflow.settings import check_entries, first_and_all
+
+
+@dataclass(eq=False)
+class Step:
+    path: str | None
+    takes: list
+    gives: list
+    keeps: bool = False
+    bounds: tuple = field(default=(None, None))
+
+
+def flow(*steps, returned=()):
+    return Flow([Step(*step) for step in steps], returned)
+
+
+ROW = [("conv", [0], [1]), ("norm", [1], [2]), (None, [2], [3], False, (0.0, None)), ("fc", [3], [4])]
+SHARED = [("conv", [0], [1]), ("norm", [1], [2]), ("norm", [2], [3]), ("fc", [3], [4])]
+FORKED = [("conv", [0], [1]), ("norm", [1], [2]), (None, [1], [5])]
+IN_PLACE = [("conv", [0], [1]), ("relu", [1], [1], True, (0.0, None)), (None, [1], [2])]
+
+
+@pytest.mark.parametrize(
+    ("steps", "found"),
+    [
+        (ROW, [(["conv", "norm"], True)]),
+        (SHARED, []),
+        (FORKED, []),
+        (IN_PLACE, [(["conv", "relu"], False)]),
+        ([("a", [0], [1]), ("b", [1], [2]), ("c", [2], [3]), ("d", [3], [4])], [(["a", "b", "c"], False)]),
+    ],
+)
+def test_rows_are_the_longest_of_layers_that_run_once(steps, found):
+    def fused(row, function):
+        return function is not None if len(row) > 1 else None
+
+    assert list(flow(*steps).rows(lambda path: path != "fc", fused)) == found
+
+
+def test_layers_get_the_bounds_of_what_alone_follows():
+    names = ["conv", "norm", "fc"]
+    assert flow(*ROW).clamped(names) == {"norm": (0.0, None)}
+    assert flow(*IN_PLACE).clamped(names) == {"conv": (0.0, None)}
+    assert flow(*ROW, (None, [2], [9])).clamped(names) == {}
+    assert flow(*ROW, returned=[2]).clamped(names) == {}
+    assert flow(("conv", [0], [1]), (None, [1, 5], [2], False, (0.0, None))).clamped(names) == {}
+
+
+def largest(steps, layers, returned):
+    """The largest set of tensors that may all be integers, among all sets."""
+    givers = {tensor: step for step in steps for tensor in step.gives}
+
+    def fits(some):
+        for tensor in some:
+            giver, takers = givers[tensor], [step for step in steps if tensor in step.takes]
+            given = giver.path in layers or (giver.keeps and some.issuperset(giver.takes))
+            if not given or not all(
+                step.path in layers or (step.keeps and some.issuperset(step.gives)) for step in takers
+            ):
+                return False
+        return True
+
+    free = [tensor for tensor in givers if tensor not in returned]
+    sets = chain.from_iterable(combinations(free, count) for count in range(len(free), -1, -1))
+    return next(some for some in map(set, sets) if fits(some))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_stubs_stand_where_no_set_of_integers_reaches(seed):
+    draw = random.Random(seed)
+    steps = []
+    for number in range(1, 9):
+        keeps = draw.random() < 0.4
+        takes = draw.sample(range(number), 1 if keeps else draw.randint(1, min(2, number)))
+        layer = not keeps and draw.random() < 0.7
+        steps.append(Step(f"layer{number}" if layer else None, takes, [number], keeps))
+    layers = [step.path for step in steps if step.path is not None]
+    returned = {8, draw.randint(1, 8)}
+    integers = largest(steps, layers, returned)
+    assert Flow(steps, returned).stubs(layers) == {
+        step.path: (not integers.issuperset(step.takes), not integers.issuperset(step.gives))
+        for step in steps
+        if step.path in layers
+    }
+
+
+def test_only_the_calls_that_give_integers_give_them():
+    made = flow(("a", [0], [1]), (None, [1], [2], True), ("b", [2], [3]))
+    assert made.stubs(["a", "b"]) == {"a": (True, False), "b": (False, False)}
+    assert made.stubs(["a", "b"], [made.calls[0]]) == {"a": (True, True), "b": (True, True)}
+    assert flow(("a", [0], [1]), ("a", [1], [2]), ("b", [2], [3])).stubs(["a", "b"])["a"] == (True, True)
+
+
+def test_floats_stay_floats_where_a_layer_writes_over_them():
+    made = flow((None, [0], [1]), ("a", [1], [1]), ("b", [1], [2]))
+    assert made.stubs(["a", "b"]) == {"a": (True, True), "b": (True, False)}
+
+
+def test_wrong_settings_and_data_are_named():
+    modules = [("", 1), ("fc", 2.0)]
+    check_entries({"": 0, "fc": 0, float: 0}, modules, type)
+    for key, words in (
+        ("x", "'x' names no module; there are fc"),
+        (bool, "exact type of no module"),
+        (3, "q: .* is a"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=words):
+            check_entries({key: 0}, modules, type, "q: ")
+    first, batches = first_and_all(iter([1, 2]), lambda one: False)
+    assert (first, list(batches)) == (1, [1, 2])
+    with pytest.raises(ValueError, match="calibrate has no inputs"):
+        first_and_all([], lambda one: False)
