@@ -12,6 +12,7 @@ from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.names import NAMED, p3109
 from qcore.formats.number import Number
 from qcore.formats.posit import Posit
+from qcore.formats.table import Table
 from qcore.formats.text import parse, register_format
 from qcore.law.rounding import Rounding
 from qcore.lazy import subpackages
@@ -49,6 +50,7 @@ __all__ = [
     "Rounding",
     "Rule",
     "Scale",
+    "Table",
     "decode",
     "encode",
     "fold_in",

@@ -20,7 +20,7 @@ class Names:
     passes. Dtypes are strings: "float32". Every operation on floats is rounded once, to nearest even, in the order
     of the law.
 
-    **The law of rounding** (`qcore.law`) works on integers and needs the first seven names only:
+    **The law of rounding** (`qcore.law`) works on integers and needs the first eight names only:
 
     - `where`, `clip`, and `amax(lanes, axes, keepdims)`, the maxima of integers.
     - `float_bits(lanes)`: converts integers to floats of the same width, to nearest, and returns the floats' bits. The
@@ -28,6 +28,7 @@ class Names:
     - `integers(bits)`: converts floats with these bits to integers, toward zero; the floats are integers or 1/2.
     - `quotient_bits(a, b)`: the bits of the quotient of two integers that are divided as floats. It may be
       `quotient_error` steps off: 0 if division follows IEEE 754, 3 if a compiler may multiply by a reciprocal.
+    - `take(row, places)`: the entries of a row, a tuple of ints or an array of one dimension, at places that it has.
     - `float32_bits(x)`: the bits of float32 numbers as int32, without a conversion; `float32_from(bits)`: the inverse.
 
     **Arithmetic on floats**:
@@ -92,6 +93,10 @@ class Names:
     def quotient_bits(cls, a: Any, b: Any) -> Any:
         floats = f"f{a.dtype.itemsize}"
         return (a.astype(floats) / cls.asarray(b, a.dtype).astype(floats)).view(a.dtype)
+
+    @staticmethod
+    def take(row: Any, places: Any) -> Any:
+        return np.asarray(row, places.dtype)[places]
 
     float32_bits: Any = staticmethod(lambda x: x.view("int32"))
     float32_from: Any = staticmethod(lambda bits: bits.view("float32"))

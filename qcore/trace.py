@@ -85,6 +85,26 @@ class Value:
         return hash(self.name)
 
 
+class Row:
+    """A part of an array of integers that a kernel reads.
+
+    Args:
+        trace: the trace of its values.
+        name: of the array in C.
+        dtype: of its integers.
+        start, length: its first integer there, and how many it has.
+    """
+
+    def __init__(self, trace: Trace, name: str, dtype: str, start: int, length: int) -> None:
+        self.trace, self.name, self.dtype, self.start, self.length = trace, name, dtype, start, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, place: int) -> Value:
+        return self.trace.value(f"{self.name}[{self.start + place}]", self.dtype, CONSTANT)
+
+
 class Trace:
     """The values of a kernel, in an order in which they can be computed; equal operations are one value.
 
@@ -162,6 +182,9 @@ class Trace:
         if all(maximum is not one for one in self.maxima):
             self.maxima.append(maximum)
         return maximum
+
+    def take(self, row: Row, places: Value) -> Value:
+        return self.note(f"{row.name}[{row.start} + {{}}]", places, dtype=row.dtype)
 
     def float32_bits(self, x: Value) -> Value:
         return self.note("bits32({})", x, dtype="int32")

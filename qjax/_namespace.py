@@ -48,6 +48,8 @@ class Names(namespace.Names):
             return x
         return jnp.max(x, axis=tuple(range(last, x.ndim)), keepdims=True).reshape(*x.shape[:last], 1)
 
+    take = staticmethod(lambda row, places: jnp.asarray(row, places.dtype).at[places].get(mode="promise_in_bounds"))
+
     trunc = staticmethod(jnp.trunc)
     floor = staticmethod(jnp.floor)
     exp = staticmethod(jnp.exp)

@@ -40,6 +40,12 @@ class Names(namespace.Names):
         floats = FLOATS[a.dtype]
         return (a.to(floats) / (b.to(floats) if isinstance(b, torch.Tensor) else b)).view(a.dtype)
 
+    @staticmethod
+    def take(row: torch.Tensor | tuple[int, ...], places: torch.Tensor) -> torch.Tensor:
+        if not isinstance(row, torch.Tensor):
+            row = torch.tensor(row, dtype=places.dtype, device=places.device)
+        return row[places]
+
     float32_bits = staticmethod(lambda x: x.view(torch.int32))
     float32_from = staticmethod(lambda bits: bits.view(torch.float32))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number
 from qcore.formats.posit import Posit
+from qcore.formats.table import Table
 
 _IEEE = "IEEE 754-2019"
 _ML_DTYPES = "ml_dtypes; IEEE 754's rules"
@@ -20,6 +22,26 @@ _OCP_MX = "OCP Microscaling Formats Specification 1.0"
 _GRAPHCORE = "Noune et al., 8-bit Numerical Formats for Deep Neural Networks, 2022"
 _POSIT = "Standard for Posit Arithmetic (2022)"
 _QPYTORCH = "QPyTorch, Functionality Overview, chapter 2"
+
+
+def _by_float32_midpoints(values: Sequence[float]) -> Table:
+    """The table with the thresholds of bitsandbytes: midpoints rounded to float32, which themselves go down."""
+    numbers = np.float32(values)
+    ordered = np.unique(numbers)
+    return Table(numbers, (ordered[:-1] + ordered[1:]) / np.float32(2))
+
+
+# In the order of bitsandbytes' codes.
+_NF4 = (
+    *(-1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334),
+    *(-0.09105003625154495, 0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+    *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1),
+)
+_FP4 = np.float32([0, 0.0625, 8, 12, 4, 6, 2, 3]) / np.float32(12)
+_AF4 = (
+    *(1, 0.72424863, 0.55496234, 0.42563882, 0.31675666, 0.21961274, 0.12934483, 0.04273164),
+    *(0, -0.04934812, -0.14982478, -0.25607552, -0.3736951, -0.51243739, -0.69441008, -1),
+)
 
 NAMED: dict[str, tuple[Number, str]] = {  # name: (format, source)
     "float16": (BinaryFloat(5, 10), _IEEE),
@@ -55,6 +77,15 @@ NAMED: dict[str, tuple[Number, str]] = {  # name: (format, source)
     "posit8": (Posit(8), _POSIT),
     "posit16": (Posit(16), _POSIT),
     "posit32": (Posit(32), _POSIT),
+    "nf4": (
+        _by_float32_midpoints(_NF4),
+        "bitsandbytes; Dettmers et al., QLoRA: Efficient Finetuning of Quantized LLMs, 2023",
+    ),
+    "fp4_bnb": (_by_float32_midpoints([*_FP4, *-_FP4]), "bitsandbytes"),
+    "af4": (
+        _by_float32_midpoints(_AF4),
+        "bitsandbytes; Yoshida, NF4 Isn't Information Theoretically Optimal (and that's Good), 2023",
+    ),
     "mxfp8_e4m3": (BlockScaled(BinaryFloat(4, 3, specials="fn"), {-1: 32}), _OCP_MX),
     "mxfp8_e5m2": (BlockScaled(BinaryFloat(5, 2), {-1: 32}), _OCP_MX),
     "mxfp6_e2m3": (BlockScaled(BinaryFloat(2, 3, specials="finite"), {-1: 32}), _OCP_MX),

@@ -14,7 +14,7 @@ from qcore.html import html_table
 from qcore.law.carrier import Carrier
 from qcore.law.codes import Codes, encoding
 from qcore.law.grid import Grid
-from qcore.law.program import Decoding, Program, kind_of
+from qcore.law.program import Decoding, Program, entries_of, kind_of
 from qcore.law.rounding import Rounding
 from qcore.law.tapered import PositCodes
 from qcore.law.tiles import Sizes
@@ -62,12 +62,17 @@ class Number(ABC):
 
     def _repr_html_(self) -> str:
         """The HTML that notebooks show: the format's fields and, where it has codes, its properties."""
-        rows: list[tuple[str, object]] = [(one.name, getattr(self, one.name)) for one in fields(self)]  # type: ignore[arg-type]
+        rows = self._shown_fields()
         with suppress(ValueError):
             significant, step, largest = self.span
             rows += [("bits of a code", self.bits), ("significant bits", significant)]
             rows += [("smallest step", f"2^{step}"), ("largest number", f"below 2^{largest + 1}")]
-        return html_table([type(self).__name__, self.text], rows)
+        text = self.text
+        return html_table([type(self).__name__, text if len(text) <= 200 else f"{text[:200]}..."], rows)
+
+    def _shown_fields(self) -> list[tuple[str, object]]:
+        """The format's fields and their values, as notebooks show them."""
+        return [(one.name, getattr(self, one.name)) for one in fields(self)]  # type: ignore[arg-type]
 
     def _set(self, **values: Any) -> None:
         """Sets fields of a frozen dataclass, from its `__post_init__`."""
@@ -102,7 +107,7 @@ class Number(ABC):
         """
         self.check_exact(carrier)
         codes = self.codes(carrier)
-        return Decoding(carrier, kind_of(codes)), tuple(codes)
+        return Decoding(carrier, kind_of(codes), entries=entries_of(codes)), tuple(codes)
 
     def axes(self, ndim: int) -> tuple[int, ...]:
         """The axes of an array of `ndim` dimensions along which an element's result depends on other elements."""

@@ -2,10 +2,12 @@
 
     format   = ( name | kind "(" [ argument { "," argument } ] ")" ) [ ":" overflow ]
     overflow = "saturate" | "inf" | "nan" | "wrap"
-    argument = [ parameter "=" ] ( integer | "True" | "False" | word | format | block )
+    argument = [ parameter "=" ] ( integer | "True" | "False" | word | format | block | numbers )
     block    = "{" [ axis ":" size { "," axis ":" size } ] "}"
     axis     = integer | "..."
     size     = integer | "None"
+    numbers  = "[" number { "," number } "]"
+    number   = a decimal number, as Python writes floats, without ".0"
 
 A name is one of `NAMED`, or what others call a format (`SPELLINGS`); capitals have no meaning in it. An overflow policy
 takes the place of the format's own, as `overflow=` does in `quantize`. `_KINDS` has the kinds and their parameters.
@@ -37,11 +39,13 @@ from qcore.formats.names import NAMED, dtype_name, p3109
 from qcore.formats.number import OVERFLOWS, FormatTexts, Number
 from qcore.formats.posit import Posit
 from qcore.formats.spellings import MEANINGS, likely_meanings
+from qcore.formats.table import Table, number_list
 from qcore.law.tiles import block_text
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[+-]?[0-9]{1,4000}|\.\.\.|\S")
+_TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[+-]?[0-9]{1,4000}(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|\.\.\.|\S")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?")
 _WORD = re.compile(r"\w+")
 MOST_NESTED = 24  # kinds inside each other; each takes a few frames of Python
 _make_signature = cache(inspect.signature)  # reading one takes longer than writing a text
@@ -53,8 +57,8 @@ def parse(text: str) -> Any:
     Args:
         text: a name such as "e4m3fn", or another spelling of one such as "bf16", "int3" or "float8_e5m2"; or a kind
             with its arguments: "float(5,2)", "fixed(8,4,signed=False)", "binary(4,3,specials=fn)", "posit(16,1)",
-            "p3109(8,4)", "block(8,dim=0)", "scaled(e4m3fn,{-1:64},rule=rceil)", "nvfp4({-2:16,-1:16})",
-            "affine(-128,127)", "accumulator(float16)". The parameters are those of the classes. QPyTorch's may also be
+            "p3109(8,4)", "table([-1,0,1])", "block(8,dim=0)", "scaled(e4m3fn,{-1:64},rule=rceil)",
+            "nvfp4({-2:16,-1:16})", "affine(-128,127)", "accumulator(float16)". The parameters are those of the classes. QPyTorch's may also be
             spelled as they are printed. ":saturate", ":inf", ":nan" or ":wrap" after a format is its overflow policy:
             "e4m3fn:saturate".
 
@@ -149,6 +153,16 @@ class Reader:
             self.take(":")
             block[axis] = None if self.token == "None" and self.next() else self.integer()
         return block
+
+    def numbers(self) -> list[float]:
+        """A list of numbers."""
+        numbers: list[float] = []
+        self.take("[")
+        while self.next_item("]", first=not numbers):
+            if not _DECIMAL.fullmatch(self.token):
+                raise self.error("allowed here is a number")
+            numbers.append(float(self.next()))
+        return numbers
 
     def element(self) -> Number:
         return self.format(_ELEMENT_KINDS)
@@ -274,6 +288,7 @@ _ELEMENT_KINDS = {
 }
 _NUMBER_KINDS = _ELEMENT_KINDS | {
     "posit": Kind(Posit, {"bits": _int, "es": _int}, 1, 2, 1),
+    "table": Kind(Table, {"values": Reader.numbers, "thresholds": Reader.numbers}, 1, 1, 1),
     "block": Kind(BlockFloatingPoint, {"wl": _int, "dim": _int}, 1, 1, 2),
     "scaled": Kind(
         BlockScaled,
@@ -459,6 +474,8 @@ def _is_default(kind: Kind, parameter: str, value: Any, number: Any) -> bool:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, tuple) and isinstance(value[0], float):
+        return number_list(value)  # type: ignore[arg-type]
     if isinstance(value, tuple):  # the mapping of axes to sizes, in order
         return block_text(value).replace(" ", "")  # type: ignore[arg-type]
     return write(value) if type(value) in _KIND_OF else str(getattr(value, "value", value))  # an Enum's

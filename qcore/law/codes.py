@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from qcore.law.carrier import Carrier, field_and_significand, from_count, quiet
 from qcore.law.grid import GENERAL, SYMMETRIC, Grid, cleared, finish, limit, round_magnitude
 from qcore.law.rounding import Rounding
+from qcore.law.table import TableCodes
+from qcore.law.table import decode as decode_by_table
 from qcore.law.tapered import PositCodes
 from qcore.law.tapered import decode as decode_posit
 
@@ -75,7 +77,7 @@ class SmallCodes(FixedCodes):
     """Fixed point whose count of steps fits a lane, and whose step is a normal number of the carrier."""
 
 
-Codes = FloatCodes | FixedCodes | PositCodes
+Codes = FloatCodes | FixedCodes | PositCodes | TableCodes
 Scale = tuple[Any, Any] | None
 
 
@@ -97,6 +99,8 @@ def decode(xp: Any, code: Any, carrier: Carrier, codes: Codes, scale: Scale = No
         return _decode_float(xp, code, carrier, codes, scale)
     if isinstance(codes, PositCodes):
         return decode_posit(xp, code, carrier, codes)
+    if isinstance(codes, TableCodes):
+        return decode_by_table(xp, code, codes)
     return _decode_fixed(xp, code, carrier, codes, scale)
 
 

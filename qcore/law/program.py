@@ -46,6 +46,8 @@ from qcore.law.shared_scale import (
     usual_to_decode,
     usual_to_unscale,
 )
+from qcore.law.table import BUCKETS, FEW, Gaps, Starts, Steps, TableCodes, TableEncoding, round_to_table
+from qcore.law.table import encode as encode_by_table
 from qcore.law.tapered import PositCodes, Taper, round_to_posit
 from qcore.law.tapered import encode as encode_posit
 from qcore.random.threefry import Materialize, identity
@@ -60,6 +62,10 @@ KINDS: dict[str, tuple[type[Any], ...]] = {
     "normal_wrap": (Grid, SmallCodes),
     "posit": (Taper,),
     "wide_posit": (Taper,),
+    "table": (Steps,),
+    "table_gaps": (Gaps,),
+    "long_table": (Starts, Steps),
+    "long_table_gaps": (Starts, Gaps),
     **dict.fromkeys(SHARED, (Shared,)),
     "float_scaled": (FloatScale,),
     "nvfp4": (Grid, Grid, Levels),
@@ -71,9 +77,12 @@ CODES: dict[str, type[Any]] = {  # the special before the general
     "small": SmallCodes,
     "fixed": FixedCodes,
     "posit": PositCodes,
+    "table": TableCodes,
 }
 WRAPPING = ("wrap", "normal_wrap")
-ENCODINGS = CODES | {"power": PowerEncoding, "normal": FloatEncoding, "float": FloatEncoding}
+_LONG = ("long_table", "long_table_gaps")
+_ROWS = {Steps: Steps._fields, Gaps: Gaps._fields, TableCodes: ("numbers",)}  # constants of several integers
+ENCODINGS = CODES | {"power": PowerEncoding, "normal": FloatEncoding, "float": FloatEncoding, "table": TableEncoding}
 
 
 @dataclass(frozen=True)
@@ -85,12 +94,14 @@ class Program:
         mode: the rounding mode.
         kind: "grid", "overflowing", "deep", "general" or "wide" (see `round_to_grid`); "wrap" (a grid, then modulo its
             range), or "normal_wrap" where the step is a normal number of the carrier; "posit" or "wide_posit" (see
-            `round_to_posit`); for blocks "nvfp4", "float_scaled" or a key of `qcore.law.shared_scale.KINDS`.
+            `round_to_posit`); "table", or "table_gaps" under stochastic rounding, and the same with "long_";
+            for blocks "nvfp4", "float_scaled" or a key of `qcore.law.shared_scale.KINDS`.
         codes: the kind of the results, a key of `CODES`; "" for numbers.
         storage: the width of the integers that store the codes.
         element: the kind with which a block's elements are encoded, or of "float_scaled" rounded.
         unscaled: true if elements are so far above the carrier's smallest numbers that they can be divided by their
             block's scale before they are rounded; otherwise they are first rounded.
+        entries, steps: the length of the rows of a table, and the steps of a search in a long one.
     """
 
     carrier: Carrier
@@ -100,12 +111,19 @@ class Program:
     storage: int = 0
     element: str = ""
     unscaled: bool = False
+    entries: int = 0
+    steps: int = 0
 
     @property
     def narrows(self) -> bool:
         """True if lanes of the carrier's own width give the same numbers, see `Carrier.narrow`."""
-        others = (*WRAPPING, "nvfp4", "float_scaled")
+        others = (*WRAPPING, *_LONG, "nvfp4", "float_scaled")  # places in long tables may need more bits
         return not self.codes and self.kind not in others and self.mode is not Rounding.STOCHASTIC
+
+    @property
+    def searches(self) -> bool:
+        """True for long tables, whose law reads arrays at places that it finds."""
+        return self.kind in _LONG or self.element in _LONG
 
     @property
     def shared(self) -> bool:
@@ -118,12 +136,16 @@ class Program:
         return self.kind == "float_scaled"
 
     def count(self) -> int:
-        """The number of constants."""
-        return len(self.fields())
+        """The number of integers of the constants."""
+        return sum(max(one, 1) for one in _lengths(self._parts(), self.entries))
 
     def fields(self) -> list[tuple[type[Any], str]]:
         """The constants, in their order: each as a class and the name of its field."""
         return [(part, name) for part in self._parts() for name in part._fields]
+
+    def split(self, integers: Any) -> list[Any]:
+        """The constants of an array, or of another sequence, that has the integers of all of them in their order."""
+        return _split(_lengths(self._parts(), self.entries), integers)
 
     def _parts(self) -> tuple[type[Any], ...]:
         coded = (ENCODINGS[self.codes],) if self.codes else ()
@@ -146,7 +168,7 @@ class Program:
         Args:
             xp: the array namespace.
             bits: lanes of any shape.
-            constants: the fields of the parts of this kind, ints or 0-d arrays.
+            constants: the fields of the parts of this kind: ints or 0-d arrays, and of tables rows of them.
             axes: the axes that lie inside blocks.
             word: see `round_to_grid`.
             materialize: an identity whose result a compiler computes once, not again for each element of a block.
@@ -162,6 +184,9 @@ class Program:
             if self.codes:
                 return encode_posit(xp, bits, self.carrier, self.mode, parts[0], parts[1], word, wide)
             return round_to_posit(xp, bits, self.carrier, self.mode, parts[0], word, wide)
+        if isinstance(parts[0], Steps | Gaps | Starts):
+            operation, table = (encode_by_table, parts[:-1]) if self.codes else (round_to_table, parts)
+            return operation(xp, bits, self.carrier, self.mode, table, self.steps, word)
         if self.shared:
             return self._run_shared(xp, bits, parts, axes, word, materialize, usual)
         if not self.codes and self.kind not in WRAPPING:
@@ -228,15 +253,26 @@ class Decoding:
         codes: the kind of the codes, a key of `CODES`; with two levels, of the blocks' scales.
         scales: "powers" for the scales 2^k of `BlockScaled`, "floats" for those in float32, "two levels" for those of
             `NVFP4`, "" for no scales.
+        entries: the length of the rows of a table.
     """
 
     carrier: Carrier
     codes: str
     scales: str = ""
+    entries: int = 0
+
+    @property
+    def searches(self) -> bool:
+        """True for long tables, whose law reads arrays at places that it finds."""
+        return self.entries > FEW
 
     def count(self) -> int:
-        """The number of constants."""
-        return sum(len(part._fields) for part in self._parts())
+        """The number of integers of the constants."""
+        return sum(max(one, 1) for one in _lengths(self._parts(), self.entries))
+
+    def split(self, integers: Any) -> list[Any]:
+        """The constants of an array, or of another sequence, that has the integers of all of them in their order."""
+        return _split(_lengths(self._parts(), self.entries), integers)
 
     def _parts(self) -> tuple[type[Any], ...]:
         return (CODES[self.codes],)
@@ -278,10 +314,34 @@ class Decoding:
         return decode(xp, codes, carrier, kind)
 
 
+def flat(constants: Sequence[Any]) -> list[int]:
+    """The integers of all constants in their order: the inverse of `Program.split`."""
+    return [one for item in constants for one in (item if isinstance(item, tuple) else (item,))]
+
+
+def _lengths(parts: Sequence[type[Any]], entries: int) -> list[int]:
+    """For each constant the length of its row; 0 for an integer."""
+    fields = [(part, name) for part in parts for name in part._fields]
+    return [BUCKETS if part is Starts else entries if name in _ROWS.get(part, ()) else 0 for part, name in fields]
+
+
+def _split(lengths: Sequence[int], integers: Any) -> list[Any]:
+    found, start = [], 0
+    for length in lengths:
+        found.append(integers[start : start + length] if length else integers[start])
+        start += max(length, 1)
+    return found
+
+
 def _filled(parts: Sequence[type[Any]], constants: Sequence[Any]) -> list[Any]:
     """Distributes the constants over the fields of these types."""
     remaining = iter(constants)
     return [part(*(next(remaining) for _ in part._fields)) for part in parts]
+
+
+def entries_of(codes: Codes) -> int:
+    """The length of the row of a table's codes; 0 for other codes."""
+    return len(codes.numbers) if isinstance(codes, TableCodes) else 0
 
 
 def kind_of(codes: Codes) -> str:

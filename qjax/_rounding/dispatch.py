@@ -24,7 +24,7 @@ from qjax._namespace import Names
 from qjax._rounding.array_law import arange, from_lanes, materialize, pad, to_lanes
 from qjax._rounding.inputs import ArrayLike, as_array, as_integers
 from qjax._rounding.keys import Key, key_words, window_words
-from qjax._rounding.scopes import ROUND
+from qjax._rounding.scopes import ROUND, text_in_scope
 
 
 def quantize(
@@ -152,9 +152,9 @@ def _decode_blocks(
 
 
 def _lanes_of(carrier: Carrier, constants: Any) -> tuple[Any, ...]:
-    """A program's constants as lanes."""
+    """A program's constants as lanes; rows are arrays."""
     make = np.int32 if carrier.lane_bits == 32 else np.int64
-    return tuple(make(value) for value in constants)
+    return tuple(np.array(value, make) if isinstance(value, tuple) else make(value) for value in constants)
 
 
 class _Plan(NamedTuple):
@@ -170,7 +170,7 @@ def _make_plan(number: Any, rounding: Any, dtype: str, overflow: Any, coded: boo
     number, mode, carrier = check_number(number), check_rounding(rounding), CARRIERS[dtype]
     program, constants = prepare(number, mode, carrier, overflow, coded)
     sizes = number.block_sizes(ndim)
-    text = with_overflow(number, overflow).text
+    text = text_in_scope(with_overflow(number, overflow))
     return _Plan(program, sizes, _lanes_of(carrier, constants), f"{ROUND}{text}")
 
 

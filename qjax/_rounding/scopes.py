@@ -7,17 +7,31 @@ They cost nothing when a compiled program runs. The scopes around a rounding are
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import jax
 from jax.core import Tracer
+
+from qcore.formats.number import FormatTexts, Number
 
 PREFIX = "qjax."
 ROUND = "qjax.round:"
 PRODUCT = "qjax_product"  # the name of a primitive
 LAW = "qjax.law"  # a function of `qjax.reproducible`
 UNWATCHED = "qjax.unwatched"  # roundings that are not sites, or whose sites are marked
+_LONGEST = 512  # characters of a format's text in a scope, which a compiled program has at each operation
 ROUNDING, MARK = "_straight_through", "_marked"  # the names of jitted functions
+
+
+def text_in_scope(number: Number) -> str:
+    """The text of a format, or where it is long a name that `check_number` understands in this process."""
+    text = number.text
+    if len(text) <= _LONGEST:
+        return text
+    name = f"{type(number).__name__}_{sha256(text.encode()).hexdigest()[:16]}"
+    setattr(FormatTexts.known, name, number)
+    return name
 
 
 def kind_scope(kind: str, role: str = "", path: str = "") -> Any:
@@ -25,11 +39,11 @@ def kind_scope(kind: str, role: str = "", path: str = "") -> Any:
     return jax.named_scope(f"{PREFIX}{kind}:{role}:{path}")
 
 
-def mark(x: Any, y: Any, text: str) -> Any:
+def mark(x: Any, y: Any, number: Number) -> Any:
     """y, the rounded x, as the result of a call that a traced program shows."""
     if not isinstance(y, Tracer):
         return y
-    with jax.named_scope(f"{ROUND}{text}"):
+    with jax.named_scope(f"{ROUND}{text_in_scope(number)}"):
         return _marked(x, y)
 
 

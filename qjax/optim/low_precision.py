@@ -165,7 +165,7 @@ class _Rounding(NamedTuple):
 
     def _marked(self, x: Any, y: Any, path: str, role: str) -> Any:
         with kind_scope("state", role, path):
-            return mark(x, y, self.number.text)  # type: ignore[union-attr]
+            return mark(x, y, self.number)  # type: ignore[union-attr]
 
     def _call(self, x: Any) -> Any:
         y = self.function(x)  # type: ignore[misc]

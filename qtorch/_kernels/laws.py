@@ -13,7 +13,7 @@ from qcore.law.program import Decoding, Program
 from qcore.law.rounding import Rounding
 from qcore.law.tiles import Matrix
 from qcore.random.threefry import leading_bits, threefry
-from qcore.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, Trace, Value
+from qcore.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, Row, Trace, Value
 from qtorch._kernels.source import Argument, Kernel, Result
 from qtorch._kernels.store import Function, address, load
 
@@ -87,7 +87,7 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
         word = _word(trace, layout == "places", carrier)
     x = trace.value("x[j]", lane, ELEMENT)
     bits = x << carrier.padding if carrier.padding else x  # 16 bits become the upper end of a lane: one law for both
-    given = trace, bits, _constants(trace, program.count(), lane), LAYOUTS[layout]
+    given = trace, bits, program.split(Constants(trace, lane)), LAYOUTS[layout]
     found, condition = [program.run(*given, word)], program.usual(*given)
     if condition is not None and condition.level == BLOCK:  # without blocks there is no pass that could ask
         found.append(program.run(*given, word, usual=True))
@@ -121,7 +121,7 @@ def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
     if decoding.scales == "two levels":
         arguments.append(Argument("scale", lane))
         scale = trace.value("scale[0]", lane, CONSTANT)
-    constants = _constants(trace, decoding.count(), lane)
+    constants = decoding.split(Constants(trace, lane))
 
     def results(usual: bool) -> list[Result]:
         lanes = decoding.run(trace, codes, constants, scales, scale, usual)
@@ -148,8 +148,16 @@ def _word(trace: Trace, placed: bool, carrier: Carrier) -> Value:
     return word if carrier.lane_bits == 32 else trace.note("(int64_t){} << 32", word, dtype="int64")
 
 
-def _constants(trace: Trace, count: int, lane: str) -> list[Value]:
-    return [trace.value(f"constants[{index}]", lane, CONSTANT) for index in range(count)]
+class Constants:
+    """The integers of a law's constants in a kernel: values, and rows of them."""
+
+    def __init__(self, trace: Trace, lane: str) -> None:
+        self.trace, self.lane = trace, lane
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return Row(self.trace, "constants", self.lane, place.start, place.stop - place.start)
+        return self.trace.value(f"constants[{place}]", self.lane, CONSTANT)
 
 
 def _number(trace: Trace, lane: Value, carrier: Carrier) -> Any:

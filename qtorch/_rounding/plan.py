@@ -13,8 +13,10 @@ import torch
 from qcore import Number, Rounding, law
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number, prepare
+from qcore.formats.table import Table
+from qcore.formats.text import parse
 from qcore.law.carrier import CARRIERS, Carrier
-from qcore.law.program import Decoding, Program
+from qcore.law.program import Decoding, Program, flat
 from qcore.law.rounding import check_rounding
 from qcore.law.tiles import Matrix, Sizes, as_matrix
 from qtorch._kernels import laws
@@ -39,7 +41,7 @@ class _Kernels(dict[str, "tuple[Function, int] | None"]):
         if program.narrows:
             carrier = program.carrier.narrow
             program, constants = prepare(self.number, program.mode, carrier, self.overflow, bool(program.codes))
-        return program, torch.tensor(constants, dtype=lane_dtype(program.carrier), device="cpu")
+        return program, torch.tensor(flat(constants), dtype=lane_dtype(program.carrier), device="cpu")
 
     def step(self, layout: str) -> tuple[int, int] | None:
         """The kernel as a step of a program: the addresses of the function and the constants, or None."""
@@ -162,7 +164,7 @@ def decoder(number: Number, dtype: Any) -> tuple[Decoding, tuple[int, ...]]:
 def decoder_for(number: Number, dtype: torch.dtype) -> tuple[Decoding, torch.Tensor]:
     """`decoder` for plain tensors on the CPU, with the constants as a tensor."""
     decoding, constants = decoder(number, dtype)
-    return decoding, torch.tensor(constants, dtype=lane_dtype(decoding.carrier), device="cpu")
+    return decoding, torch.tensor(flat(constants), dtype=lane_dtype(decoding.carrier), device="cpu")
 
 
 # A traced program holds numbers and texts, not formats. The functions marked `constant` run as ordinary Python while
@@ -175,7 +177,12 @@ def decoder_for(number: Number, dtype: torch.dtype) -> tuple[Decoding, torch.Ten
 
 
 def _description(number: Number) -> tuple[Any, ...]:
-    """A format's class and fields; a field that is a format is described in the same way."""
+    """A format's class and fields; a field that is a format is described in the same way.
+
+    Dynamo would guard each number of a table, so a table is the function that reads its numbers' text, and that text.
+    """
+    if isinstance(number, Table):
+        return parse, literal(number.numbers_text)
     fields = (getattr(number, name) for name in type(number).__match_args__)  # type: ignore[attr-defined]
     described = (_description(field) if isinstance(field, Number) else literal(field) for field in fields)
     return type(number), *described
@@ -187,9 +194,9 @@ def _text(*description: Any) -> str:
     return _made(*description).text
 
 
-def _made(kind: type[Number], *fields: Any) -> Number:
+def _made(make: Callable[..., Number], *fields: Any) -> Number:
     """The format of a description."""
-    return kind(*(_made(*x) if isinstance(x, tuple) and x and isinstance(x[0], type) else x for x in fields))
+    return make(*(_made(*x) if isinstance(x, tuple) and x and callable(x[0]) else x for x in fields))
 
 
 @constant
@@ -199,7 +206,7 @@ def _prepare(
     """The fields of a format's `Program`, its constants, and `digest_of_law`."""
     program, constants = prepare(check_number(text), Rounding(mode), CARRIERS[carrier], overflow, coded)
     fields = program.kind, program.codes, program.storage, program.element, program.unscaled
-    fields, constants = (_fields(program.carrier), *fields), tuple(constants)
+    fields, constants = (_fields(program.carrier), *fields, program.entries, program.steps), tuple(constants)
     return fields, constants, digest_of_law(fields, constants)
 
 
@@ -207,8 +214,8 @@ def _prepare(
 def _decoding(text: str, carrier: str) -> tuple[tuple[Any, ...], tuple[int, ...], str]:
     """The fields of a format's `Decoding`, its constants, and `digest_of_law`."""
     decoding, constants = check_number(text).decoding(CARRIERS[carrier])
-    fields, constants = (_fields(decoding.carrier), decoding.codes, decoding.scales), tuple(constants)
-    return fields, constants, digest_of_law(fields, constants)
+    fields = _fields(decoding.carrier), decoding.codes, decoding.scales, decoding.entries
+    return fields, tuple(constants), digest_of_law(fields, tuple(constants))
 
 
 @constant

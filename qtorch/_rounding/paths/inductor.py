@@ -212,9 +212,10 @@ def lower_decode(codes: Any, scales: Any, scale: Any, number: str, dtype: torch.
     parts = inductor()
     assert parts is not None
     stored, is_loop = codes.get_dtype(), scales is None and dtype in (torch.float32, torch.float64)
-    if not (is_loop and stored in _VECTORS and codes.get_device().type == "cpu"):
-        return parts.call(torch.ops.qtorch.decode.default, codes, scales, scale, number, dtype, law)
+    is_loop = is_loop and stored in _VECTORS and codes.get_device().type == "cpu"
     decoding, constants = parse(number).decoding(DTYPES[dtype])
+    if not is_loop or decoding.searches:
+        return parts.call(torch.ops.qtorch.decode.default, codes, scales, scale, number, dtype, law)
     load, lanes = codes.make_loader(), lane_dtype(decoding.carrier)
 
     def inner(index: Any) -> Any:
@@ -248,9 +249,9 @@ def keeps_bits(plan: Plan, dtype: torch.dtype, shape: tuple[Any, ...]) -> bool:
       them, and NaNs lose bits where they are stored.
     - Not for blocks that do not fill their dimension: torch 2.13's Inductor splits such loops and leaves out the last
       block where a program goes on with a part of the result.
-    - Not for two levels of scales, whose law divides.
+    - Not for two levels of scales, whose law divides, nor for long tables, which are arrays beside the loop's own.
     """
-    if dtype not in (torch.float32, torch.float64) or plan.program.kind == "nvfp4":
+    if dtype not in (torch.float32, torch.float64) or plan.program.kind == "nvfp4" or plan.program.searches:
         return False
     if plan.elementwise:
         return True

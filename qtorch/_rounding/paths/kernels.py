@@ -17,7 +17,7 @@ import torch
 
 import qcore
 from qcore import Number
-from qcore.law.program import Decoding, Program
+from qcore.law.program import Decoding, Program, flat
 from qcore.law.rounding import Rounding
 from qcore.law.tiles import Matrix, Sizes, Tiles, as_matrix, block_counts
 from qcore.random.threefry import Noise
@@ -177,7 +177,7 @@ def round_by_package(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
         return None
     lanes = aligned(x.contiguous(), VECTOR)
     results = [torch.empty_like(lanes, dtype=plan.dtype), *_scales(plan, x)]
-    constants = torch.tensor(plan.constants, dtype=lane_dtype(plan.program.carrier), device=x.device)
+    constants = torch.tensor(flat(plan.constants), dtype=lane_dtype(plan.program.carrier), device=x.device)
     memory = [_bits(results[0]).view(shape), *(result.view(-1) for result in results[1:])]
     kernel([_bits(lanes).view(shape), constants, *(noise or ()), *memory])
     results[0] = with_strides_of(x, results[0])
@@ -196,7 +196,10 @@ def decode_by_package(
         return None
     source = aligned(codes.contiguous(), VECTOR)
     result = torch.empty_like(source, dtype=dtype)
-    arguments = [source.view(shape), torch.tensor(constants, dtype=lane_dtype(decoding.carrier), device=codes.device)]
+    arguments = [
+        source.view(shape),
+        torch.tensor(flat(constants), dtype=lane_dtype(decoding.carrier), device=codes.device),
+    ]
     if scales is not None:
         stored = aligned(stored_scales(scales, decoding).contiguous(), VECTOR)
         arguments.append(stored.view(_outside(pattern, shape)))
@@ -264,7 +267,7 @@ class Law(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, constants: torch.Tensor, *noise: torch.Tensor) -> Any:
         blocks = Tiles(x.shape, x.shape, x.shape, self.inside, ())
-        return operations.run(self.program, x, constants.unbind(), blocks, Noise(*noise) if noise else None)
+        return operations.run(self.program, x, self.program.split(constants), blocks, Noise(*noise) if noise else None)
 
 
 class Decoder(torch.nn.Module):
@@ -279,7 +282,7 @@ class Decoder(torch.nn.Module):
         carrier = self.decoding.carrier
         lanes: list[Any] = [from_codes(one, carrier.lane_bits) for one in (codes, *scales[:1])]
         whole = [one.reshape((1,) * codes.dim()).view(lane_dtype(carrier)) for one in scales[1:]]
-        found = self.decoding.run(Names, lanes[0], constants.unbind(), *lanes[1:], *whole)
+        found = self.decoding.run(Names, lanes[0], self.decoding.split(constants), *lanes[1:], *whole)
         return from_lanes(found, carrier, self.dtype)
 
 

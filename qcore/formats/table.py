@@ -1,0 +1,342 @@
+"""Tables: formats whose numbers are given one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import isfinite
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qcore.arguments import check_choice, quoted
+from qcore.formats.number import Number
+from qcore.law.carrier import Carrier
+from qcore.law.program import Program
+from qcore.law.rounding import Rounding
+from qcore.law.table import BUCKETS, FEW, Gaps, Steps, TableCodes, bucket_shift, half_of_word
+from qcore.packing import storage
+
+MOST_NUMBERS = 1 << 16
+_UNIT = -1075  # every float64 number, and half of it, is an integer times 2^_UNIT
+_SHOWN = 4  # numbers at each end of a long table's repr
+
+
+@dataclass(frozen=True, repr=False)
+class Table(Number):
+    """Any numbers: rounding is to the nearest of them, or to another of the two neighbours.
+
+    A number's code is its index, from 0. Numbers beyond the ends, infinities too, become the first or the last in
+    order; a result of zero has the sign of what was rounded. NaN stays NaN and has the code 0.
+
+    Ties go to the number with an even index (where both neighbours' are even, or both odd: to the lower number if its
+    index is even), and "odd" rounds to the odd one in the same way. "toward_zero" and "away" go by the magnitudes of
+    the neighbours, where these are equal to the nearer. Comparisons are exact. "stochastic" measures distances from the
+    neighbour nearer to zero on numbers that are cut off below 2^-29 of the farther one's power of two (x below 2^-53;
+    in float64 arrays 2^-59 and 2^-83).
+
+    On a dtype that lacks a number, the result is that number rounded to the dtype, and the code is the same; numbers
+    beyond the dtype's range are no results.
+
+    Args:
+        values: 2 to 65,536 finite numbers in any order: a sequence, or an array of one dimension. Of equal numbers the
+            first gives the code. -0.0 counts as 0.0.
+        thresholds: None, or the numbers that take the place of the midpoints in rounding to nearest: one between each
+            two neighbours, in ascending order. What equals one becomes the lower number under "nearest".
+
+    Raises:
+        TypeError: if values or thresholds are not numbers.
+        ValueError: if they are not finite, too few or too many, or a threshold is not between its neighbours.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore import encode, quantize
+        >>> table = Table([-1, -0.25, 0, 0.25, 1])
+        >>> x = np.float32([0.125, 0.2, -0.7, 9])
+        >>> quantize(x, table), encode(x, table)
+        (array([ 0.  ,  0.25, -1.  ,  1.  ], dtype=float32), array([2, 3, 0, 4], dtype=uint8))
+        >>> quantize(x, Table([0, 0.25, 1], thresholds=[0.1, 0.2]))
+        array([0.25, 0.25, 0.  , 1.  ], dtype=float32)
+    """
+
+    values: Any
+    thresholds: Any = None
+
+    numbers_text = ""  # the text without names, which traced programs read; not a field
+
+    def __post_init__(self) -> None:
+        values = _numbers("values", self.values)
+        if not 2 <= len(values) <= MOST_NUMBERS:
+            raise ValueError(f"values has {len(values)} numbers; allowed are 2 to {MOST_NUMBERS}")
+        self._set(values=values)
+        if len(self.ascending) < 2:
+            raise ValueError(f"values has one number only, {values[0]}; allowed are at least two different ones")
+        if self.thresholds is not None:
+            self._set(thresholds=_numbers("thresholds", self.thresholds))
+            self._check_thresholds()
+        thresholds = "" if self.thresholds is None else f",thresholds={number_list(self.thresholds)}"
+        self._set(numbers_text=f"table({number_list(values)}{thresholds})")
+
+    def _check_thresholds(self) -> None:
+        ordered, given = [self.values[index] for index in self.ascending], self.thresholds
+        if len(given) != len(ordered) - 1:
+            raise ValueError(
+                f"thresholds has {len(given)} numbers; allowed are {len(ordered) - 1}, one between each two of the "
+                f"{len(ordered)} different values"
+            )
+        for index, (threshold, (low, high)) in enumerate(zip(given, pairwise(ordered), strict=True)):
+            if not low <= threshold <= high:
+                raise ValueError(f"thresholds[{index}]={threshold}; allowed is a number from {low} to {high}")
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.values, self.thresholds))  # a long tuple's takes a millisecond
+
+    def __repr__(self) -> str:
+        thresholds = "" if self.thresholds is None else f", thresholds={_shown(self.thresholds)}"
+        return f"Table (values={_shown(self.values)}{thresholds})"
+
+    def _shown_fields(self) -> list[tuple[str, object]]:
+        thresholds = None if self.thresholds is None else _shown(self.thresholds)
+        return [("values", _shown(self.values)), ("thresholds", thresholds)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Table, (self.values, self.thresholds)  # without the hash, which differs from process to process
+
+    @cached_property
+    def ascending(self) -> tuple[int, ...]:
+        """The indices of the different numbers, in ascending order of the numbers."""
+        order = sorted(range(len(self.values)), key=self.values.__getitem__)  # equal ones stay in the order of indices
+        return (order[0], *(b for a, b in pairwise(order) if self.values[a] != self.values[b]))
+
+    @property
+    def bits(self) -> int:
+        return (len(self.values) - 1).bit_length()
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        counts = [abs(_count(value)) for value in self.values if value]
+        steps = [(one & -one).bit_length() - 1 for one in counts]
+        digits = max(one.bit_length() - step for one, step in zip(counts, steps, strict=True))
+        return digits, min(steps) + _UNIT, max(counts).bit_length() - 1 + _UNIT
+
+    def codes(self, carrier: Carrier) -> TableCodes:
+        lanes = [_on_carrier(carrier, _count(value)) for value in self.values]
+        numbers = [carrier.quiet_nan if lane is None else lane for lane in lanes]
+        unused = [carrier.quiet_nan] * ((1 << self.bits) - len(numbers))
+        return TableCodes((*numbers, *unused), (1 << self.bits) - 1)
+
+    def reduce(self, carrier: Carrier) -> tuple[str, tuple[Any, ...]]:
+        program, constants = self.program(Rounding.NEAREST, carrier, coded=False)
+        return program.kind, constants
+
+    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[Any, ...]]:
+        rows: Any
+        if mode is Rounding.STOCHASTIC:
+            kind, rows = "table_gaps", self._gaps(carrier, coded)
+        else:
+            kind, rows = "table", self._steps(mode, carrier, coded)
+        codes, width = ("table", storage(self.bits)) if coded else ("", 0)
+        if len(rows.bounds) <= FEW:
+            return Program(carrier, mode, kind, codes, width, entries=len(rows.bounds)), rows
+        starts, steps = _starts(carrier, rows.bounds)
+        rows = _lengthened(rows, steps, carrier)
+        return Program(carrier, mode, f"long_{kind}", codes, width, entries=len(rows.bounds), steps=steps), (
+            starts,
+            *rows,
+        )
+
+    def overflowing(self, overflow: str) -> Table:
+        check_choice("overflow", overflow, ["saturate"])
+        return self
+
+    def _entries(self, carrier: Carrier) -> list[_Entry]:
+        """The numbers that are results on a carrier, in ascending order."""
+        counts = ((index, _count(self.values[index])) for index in self.ascending)
+        lanes = ((index, count, _on_carrier(carrier, count)) for index, count in counts)
+        found = [_Entry(index, count, lane) for index, count, lane in lanes if lane is not None]
+        if not found:
+            raise ValueError(f"x has dtype {carrier.name}, whose range has none of the numbers of {quoted(self)}")
+        return found
+
+    def _steps(self, mode: Rounding, carrier: Carrier, coded: bool) -> Steps:
+        entries = self._entries(carrier)
+        thresholds = self._thresholds(entries)
+        gaps = zip(pairwise(entries), thresholds, strict=True)
+        bounds = [0, *(_bound(carrier, mode, low, high, threshold) for (low, high), threshold in gaps)]
+        return Steps(tuple(bounds), tuple(one.index if coded else one.lane for one in entries))
+
+    def _thresholds(self, entries: list[_Entry]) -> list[int | None]:
+        """For each two neighbours the count of the threshold that was given between them, or None."""
+        if self.thresholds is None:
+            return [None] * (len(entries) - 1)
+        places = {index: place for place, index in enumerate(self.ascending)}
+        return [_count(self.thresholds[places[one.index]]) for one in entries[:-1]]
+
+    def _gaps(self, carrier: Carrier, coded: bool) -> Gaps:
+        entries = self._entries(carrier)
+        first, last = ((one.index if coded else one.lane) for one in (entries[0], entries[-1]))
+        nowhere = -(1 << (carrier.last - 1))  # shifts all of a significand away
+        rows = [(0, first, first, 0, nowhere, 0, 0)]
+        rows += [_gap(carrier, low, high, coded) for low, high in pairwise(entries)]
+        rows += [(_below(carrier, entries[-1].count), last, last, 0, nowhere, 0, 0)]
+        return Gaps(*(tuple(row) for row in zip(*rows, strict=True)))
+
+
+class _Entry(NamedTuple):
+    """A number of a table: its index, its count of 2^_UNIT, and its lane on a carrier."""
+
+    index: int
+    count: int
+    lane: int
+
+
+def _numbers(argument: str, given: Any) -> tuple[float, ...]:
+    """A sequence of finite numbers as floats without -0.0."""
+    if isinstance(given, str | bytes) or not (hasattr(given, "tolist") or hasattr(given, "__iter__")):
+        raise TypeError(f"{argument}={quoted(given)} is a {type(given).__name__}; allowed is a sequence of numbers")
+    listed = given.tolist() if hasattr(given, "tolist") else list(given)
+    if not isinstance(listed, list) or any(isinstance(one, list) for one in listed):
+        raise ValueError(f"{argument} has shape {tuple(getattr(given, 'shape', ()))}; allowed is one dimension")
+    found = []
+    for index, one in enumerate(listed):
+        if isinstance(one, bool) or not isinstance(one, Real):
+            raise TypeError(f"{argument}[{index}]={quoted(one)} is a {type(one).__name__}; allowed are finite numbers")
+        number = _as_float(one)
+        if number is None:
+            raise ValueError(f"{argument}[{index}]={quoted(one)}; allowed are finite numbers that a float64 holds")
+        found.append(number + 0.0)
+    return tuple(found)
+
+
+def _as_float(number: Any) -> float | None:
+    """The same number as a finite float; None if there is none."""
+    try:
+        found = float(number)
+    except OverflowError:
+        return None
+    return found if isfinite(found) and found == number else None
+
+
+def number_list(numbers: Sequence[float]) -> str:
+    """Numbers as text that a parser reads."""
+    return f"[{','.join(repr(one).removesuffix('.0') for one in numbers)}]"
+
+
+def _shown(numbers: Sequence[float]) -> str:
+    """Numbers as text for readers: of many the first and the last."""
+    if len(numbers) <= 4 * _SHOWN:
+        return number_list(numbers).replace(",", ", ")
+    first, last = (number_list(some)[1:-1].replace(",", ", ") for some in (numbers[:_SHOWN], numbers[-_SHOWN:]))
+    return f"[{first}, ... {len(numbers)} numbers ..., {last}]"
+
+
+def _count(value: float) -> int:
+    """A float64 number in units of 2^_UNIT."""
+    numerator, denominator = value.as_integer_ratio()
+    return numerator << (1 - _UNIT - denominator.bit_length())  # which is a power of two
+
+
+def _floor_lane(carrier: Carrier, count: int) -> tuple[int, int, int]:
+    """The lane of the largest magnitude of a carrier that is at most count * 2^_UNIT, the rest of the count, and a step.
+
+    The rest is counted in units of 2^_UNIT, as the step to the next magnitude is; above the range it is that step.
+    """
+    exponent = count.bit_length() - 1 + _UNIT
+    quantum = max(exponent - carrier.mantissa_bits, carrier.step_exponent)
+    shift = quantum - _UNIT
+    step = 1 << shift
+    if exponent > carrier.max_exponent:
+        return carrier.infinity - (1 << carrier.padding), step, step
+    # A normal number's significand has the hidden bit, which adds 1 to the field.
+    field = quantum - carrier.step_exponent
+    return ((field << carrier.mantissa_bits) + (count >> shift)) << carrier.padding, count & (step - 1), step
+
+
+def _on_carrier(carrier: Carrier, count: int) -> int | None:
+    """The lane of a number rounded to a carrier, to nearest, ties to even; None beyond its range."""
+    lane, rest, step = _floor_lane(carrier, abs(count))
+    if rest and lane + (1 << carrier.padding) == carrier.infinity:
+        return None
+    if 2 * rest > step or (2 * rest == step and (lane >> carrier.padding) & 1):
+        lane += 1 << carrier.padding
+    return lane | carrier.negative if count < 0 else lane
+
+
+def _at_most(carrier: Carrier, count: int) -> int:
+    """The key of the largest number of a carrier that is at most count * 2^_UNIT."""
+    lane, rest, _ = _floor_lane(carrier, abs(count))
+    if count >= 0:
+        return lane
+    return -1 - lane - ((1 << carrier.padding) if rest else 0)
+
+
+def _below(carrier: Carrier, count: int) -> int:
+    """The largest key below those of numbers from count * 2^_UNIT on."""
+    lane, rest, _ = _floor_lane(carrier, abs(count))
+    if count > 0:
+        return lane - (0 if rest else 1)
+    return -2 - lane  # below -0.0 as well as below 0.0
+
+
+def _bound(carrier: Carrier, mode: Rounding, low: _Entry, high: _Entry, threshold: int | None) -> int:
+    """The largest key that is rounded to the lower one of two neighbours."""
+    odd, larger = low.index % 2, abs(high.count) - abs(low.count)
+    if mode in (Rounding.TOWARD_ZERO, Rounding.AWAY) and larger:
+        mode = Rounding.DOWN if (larger > 0) == (mode is Rounding.TOWARD_ZERO) else Rounding.UP
+    elif mode is Rounding.ODD:
+        mode = Rounding.DOWN if odd else Rounding.UP
+    if mode is Rounding.UP:
+        return _at_most(carrier, low.count)
+    if mode is Rounding.DOWN:
+        return _below(carrier, high.count)
+    # Counts are even, as half of each is a number of the same unit.
+    middle = (low.count + high.count) // 2 if threshold is None else threshold
+    tie_is_low = not odd or threshold is not None
+    if mode in (Rounding.NEAREST_AWAY, Rounding.NEAREST_ZERO) and larger:
+        tie_is_low = (larger > 0) == (mode is Rounding.NEAREST_ZERO)
+    elif mode in (Rounding.NEAREST_UP, Rounding.NEAREST_DOWN):
+        tie_is_low = mode is Rounding.NEAREST_DOWN
+    bound = _at_most(carrier, middle) if tie_is_low else _below(carrier, middle)
+    return min(max(bound, _at_most(carrier, low.count)), _below(carrier, high.count))  # the neighbours stay themselves
+
+
+def _starts(carrier: Carrier, bounds: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """The row of `Starts`, and how many steps lead from there to any place of a bucket."""
+    first = (np.arange(BUCKETS, dtype=np.int64) - BUCKETS // 2) << bucket_shift(carrier)  # keys of buckets
+    last = first + ((1 << bucket_shift(carrier)) - 1)
+    start, end = (np.searchsorted(np.array(bounds[1:], np.int64), keys, "left") for keys in (first, last))
+    return tuple(start.tolist()), int((end - start).max()).bit_length()
+
+
+def _lengthened(rows: Any, steps: int, carrier: Carrier) -> Any:
+    """Rows that a search may read beyond the end, of a length that many tables share."""
+    most = len(rows.bounds) + (1 << steps) - 1
+    unused = (1 << (most - 1).bit_length()) - len(rows.bounds)
+    ends = (
+        (1 << carrier.last) - 1 if name == "bounds" else row[-1] for name, row in zip(rows._fields, rows, strict=True)
+    )
+    return type(rows)(*((*row, *[end] * unused) for row, end in zip(rows, ends, strict=True)))
+
+
+def _gap(carrier: Carrier, low: _Entry, high: _Entry, coded: bool) -> tuple[int, ...]:
+    """The entries of `Gaps` for two neighbours."""
+    near, far, flip = (low, high, 0) if abs(low.count) <= abs(high.count) else (high, low, -1)
+    exponent, half = abs(far.count).bit_length() - 1 + _UNIT, half_of_word(carrier)
+    unit = exponent - (2 * half - 25) - _UNIT
+    start, end = ((_cut(one.count, unit) if flip == 0 else -_cut(one.count, unit)) for one in (near, far))
+    shift = 2 * half - (carrier.width + 1) - (exponent + carrier.bias)
+    results = ((one.index if coded else one.lane) for one in (near, far))
+    return _below(carrier, low.count), *results, flip, shift, start, end - start
+
+
+def _cut(count: int, unit: int) -> int:
+    """A count in units of 2^unit counts, toward zero."""
+    magnitude = abs(count) >> unit if unit >= 0 else abs(count) << -unit
+    return -magnitude if count < 0 else magnitude

@@ -1,0 +1,202 @@
+"""Tables: rounding to the nearest, or another, of any given numbers, and their codes. Integers only.
+
+A number's KEY is an integer that grows with the number: its bits, with the magnitude inverted where the sign is set.
+
+    ... -2.0 -1.0 -0.0 +0.0 1.0 2.0 ...      the keys of -0.0 and +0.0 are -1 and 0
+
+The numbers of a table in ascending order have PLACES 0, 1, 2, ... Under every mode but the stochastic one the result
+grows with the number. So a format is a row of bounds, and an element's place is the last one whose bound is below its
+key. Which numbers are nearest, and where ties go, is in the bounds, see `qcore.formats.table`.
+
+    place             0      1      2      3
+    bound                    b1     b2     b3       the largest key that is rounded to an earlier place
+    result            r0     r1     r2     r3       a lane, or a code
+
+Few bounds are all compared. Of many, the leading 16 bits of a key lead to the first place that it may have, and a binary
+search goes on from there: keys grow like logarithms, so numbers that are not too unevenly spread need a step or two.
+
+Stochastic rounding finds the gap between two neighbours in the same way, and decides there by distance. With n and f
+the neighbours nearer to and farther from zero, and k = 2^24 - U for the 24 random bits U, the result is f where
+
+    x - n >= (f - n) * k / 2^24         where f is above n; for f below n all signs change
+
+The numbers are cut off to multiples of t = 2^(E - 53), where E is the exponent of f, and neighbours to multiples of
+2^24 * t (in lanes of 64 bits to those of 2^(E - 83), and of 2^24 times that). Two integers of 27 (42) bits hold each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from qcore.law.carrier import Carrier, field_and_significand
+from qcore.law.rounding import Rounding
+
+FEW = 32  # places, up to which comparing with each bound takes less time than a search
+BUCKETS = 1 << 16
+RANDOM_BITS = 24
+
+
+class Steps(NamedTuple):
+    """A table under a mode: rows with one entry a place, each a tuple, or an array of one dimension.
+
+    Attributes:
+        bounds: the largest key that is rounded to an earlier place; that of place 0 is not read.
+        results: the lanes of the numbers, or their codes.
+    """
+
+    bounds: Any
+    results: Any
+
+
+class Gaps(NamedTuple):
+    """A table under stochastic rounding: rows with one entry a place, see `Steps`.
+
+    Place 0 is that of keys below all numbers, place p is that of keys from number p - 1 up to the next one.
+
+    Attributes:
+        bounds: the largest key below number p - 1; that of place 0 is not read.
+        near, far: the lanes, or the codes, of the neighbours nearer to zero and farther from it.
+        flips: -1 where the farther one is below the nearer one, else 0.
+        shifts: added to an element's exponent field, gives by how many bits its significand is shifted to the left to
+            count multiples of t.
+        starts, widths: n, and f - n, in multiples of 2^24 * t; without the sign of f - n.
+    """
+
+    bounds: Any
+    near: Any
+    far: Any
+    flips: Any
+    shifts: Any
+    starts: Any
+    widths: Any
+
+
+class Starts(NamedTuple):
+    """Where a search in a long table begins.
+
+    Attributes:
+        starts: a row with the first place of the keys of each bucket, see `bucket`.
+    """
+
+    starts: Any
+
+
+class TableCodes(NamedTuple):
+    """The numbers of a table by their codes.
+
+    Attributes:
+        numbers: a row of lanes; NaN for codes that stand for no number.
+        mask: the bits of a code.
+    """
+
+    numbers: Any
+    mask: Any
+
+
+class TableEncoding(NamedTuple):
+    """What encoding adds to the integers of a table, whose results are codes: nothing."""
+
+
+def bucket(key: Any, carrier: Carrier) -> Any:
+    """The leading 16 bits of a key, from 0."""
+    return (key >> bucket_shift(carrier)) + BUCKETS // 2
+
+
+def bucket_shift(carrier: Carrier) -> int:
+    """The bits of a key below those that choose its bucket."""
+    return carrier.exponent_bits + carrier.width + 1 - 16
+
+
+def half_of_word(carrier: Carrier) -> int:
+    """The bits of each of the two integers that hold a number in units of t."""
+    return 27 if carrier.lane_bits == 32 else 42
+
+
+def round_to_table(
+    xp: Any, bits: Any, carrier: Carrier, mode: Rounding, parts: Sequence[Any], steps: int, word: Any = None
+) -> Any:
+    """Rounds each lane to a number of the table; a result of zero has the sign of the lane.
+
+    Args:
+        xp, bits, carrier, mode, word: as for `qcore.law.grid.round_to_grid`.
+        parts: `Steps`, or for stochastic rounding `Gaps`; of long tables after `Starts`.
+        steps: of the search in a long table.
+    """
+    value, mask = _found(xp, bits, carrier, mode, parts, steps, word), carrier.magnitude_mask
+    value = xp.where((value & mask) > 0, value, bits & carrier.negative)
+    return xp.where((bits & mask) > carrier.infinity, bits, value)
+
+
+def encode(
+    xp: Any, bits: Any, carrier: Carrier, mode: Rounding, parts: Sequence[Any], steps: int, word: Any = None
+) -> Any:
+    """Rounds lanes and returns the codes of the results; 0 for NaN, which has none. Arguments as above."""
+    code = _found(xp, bits, carrier, mode, parts, steps, word)
+    return xp.where((bits & carrier.magnitude_mask) > carrier.infinity, 0, code)
+
+
+def decode(xp: Any, code: Any, codes: TableCodes) -> Any:
+    """The lanes of the numbers with these codes; bits above a code's highest are ignored."""
+    code = code & codes.mask
+    if len(codes.numbers) > FEW:
+        return xp.take(codes.numbers, code)
+    (lanes,) = _compared(xp, code, range(-1, len(codes.numbers) - 1), [codes.numbers])
+    return lanes
+
+
+def _found(xp: Any, bits: Any, carrier: Carrier, mode: Rounding, parts: Sequence[Any], steps: int, word: Any) -> Any:
+    """The results of a table, with no regard to NaN and to the sign of zero."""
+    *starts, (bounds, *rows) = parts
+    key = bits ^ ((bits >> carrier.last) & carrier.magnitude_mask)
+    if starts:
+        place = _searched(xp, key, carrier, starts[0].starts, bounds, steps)
+        found = [xp.take(row, place) for row in rows]
+    else:
+        found = _compared(xp, key, bounds, rows)
+    if mode is not Rounding.STOCHASTIC:
+        return found[0]
+    near, far, flip, shift, start, width = found
+    return xp.where(_is_far(xp, bits, carrier, flip, shift, start, width, word), far, near)
+
+
+def _compared(xp: Any, key: Any, bounds: Any, rows: Sequence[Any]) -> list[Any]:
+    """For each key the entries of rows at the last place whose bound is below it; at place 0 where none is."""
+    found = [row[0] + (key & 0) for row in rows]
+    for place in range(1, len(bounds)):
+        above = key > bounds[place]
+        found = [xp.where(above, row[place], one) for row, one in zip(rows, found, strict=True)]
+    return found
+
+
+def _searched(xp: Any, key: Any, carrier: Carrier, starts: Any, bounds: Any, steps: int) -> Any:
+    """The last place whose bound is below a key, which is less than 2^steps after the start of its bucket."""
+    place = xp.take(starts, bucket(key, carrier))
+    for step in reversed(range(steps)):
+        following = place + (1 << step)
+        place = xp.where(key > xp.take(bounds, following), following, place)
+    return place
+
+
+def _is_far(xp: Any, bits: Any, carrier: Carrier, flip: Any, shift: Any, start: Any, width: Any, word: Any) -> Any:
+    """True where the distance from the nearer neighbour is at least the random part of the gap."""
+    last, half = carrier.last, half_of_word(carrier)
+    mask, low_bits = (1 << half) - 1, half - RANDOM_BITS
+    field, significand = field_and_significand(xp, bits & carrier.magnitude_mask, carrier)
+    left = field + shift
+    high = (significand << xp.clip(left - half, 0, last)) >> xp.clip(half - left, 0, last)
+    low = significand & ((1 << xp.clip(half - left, 0, carrier.width + 2)) - 1)
+    low = (low << xp.clip(left, 0, half)) >> xp.clip(-left, 0, last)
+    sign = (bits >> last) ^ flip  # -1 where the distance is counted down: two's complement
+    low = ((low ^ sign) & mask) - sign
+    high, low = (high ^ sign) + (low >> half), low & mask
+
+    # start * 2^24 + width * k, of which each product has at most 28 (in wide lanes 43) bits
+    k = (1 << RANDOM_BITS) - (word >> (last - RANDOM_BITS))
+    digits, k_high, k_low = half - 12, k >> 12, k & 0xFFF
+    w_high, w_low = width >> digits, width & ((1 << digits) - 1)
+    upper, lower = w_high * k_low, w_low * k_high
+    bound = ((start & ((1 << low_bits) - 1)) << RANDOM_BITS) + w_low * k_low
+    bound = bound + ((upper & 0xFFF) << digits) + ((lower & ((1 << digits) - 1)) << 12)
+    bound_high = (start >> low_bits) + w_high * k_high + (upper >> 12) + (lower >> digits) + (bound >> half)
+    return (high > bound_high) | ((high == bound_high) & (low >= (bound & mask)))

@@ -1,0 +1,106 @@
+"""The oracle of tables: exact fractions, one element at a time, in the words of `qcore.Table`'s docstring.
+
+It shares no code with the library, like `oracle`.
+"""
+
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+
+CARRIERS = {  # mantissa bits, exponents of the smallest step and above the largest number; bits of n and f, of x
+    "float32": (23, -149, 128, 29, 53),
+    "float16": (10, -24, 16, 29, 53),
+    "bfloat16": (7, -133, 128, 29, 53),
+    "float64": (52, -1074, 1024, 59, 83),
+}
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float64": np.float64}
+
+
+def exponent_of(x):
+    """Returns floor(log2 |x|) of a fraction that is not zero."""
+    found = abs(x).numerator.bit_length() - abs(x).denominator.bit_length()
+    return found if abs(x) >= Fraction(2) ** found else found - 1
+
+
+def on_carrier(value, name):
+    """Returns a number rounded to a dtype, to nearest, ties to even; None beyond its range."""
+    mantissa, least, above, *_ = CARRIERS[name]
+    if value == 0:
+        return Fraction(0)
+    step = Fraction(2) ** max(exponent_of(value) - mantissa, least)
+    largest = (2 - Fraction(2) ** -mantissa) * Fraction(2) ** (above - 1)
+    return None if abs(value) > largest else round(value / step) * step
+
+
+def cut(x, unit):
+    return int(x / unit) * unit  # toward zero
+
+
+def is_upper(x, low, high, odd, threshold, mode, name, word, random_bits):
+    """Returns whether x, which is between two neighbours, becomes the upper one; `odd` is the lower one's index % 2."""
+    near, far = (low, high) if abs(low) <= abs(high) else (high, low)
+    if mode == "stochastic":
+        *_, digits, x_digits = CARRIERS[name]
+        power = Fraction(2) ** exponent_of(far)
+        unit = power / 2**digits
+        start, end = cut(near, unit), cut(far, unit)
+        d = (cut(x, power / 2**x_digits) - start) / (end - start)
+        is_far = (word >> (32 - random_bits)) + int(d * 2**random_bits) >= 2**random_bits and d > 0
+        return is_far == (far == high)
+    middle, equal = ((low + high) / 2 if threshold is None else threshold), abs(low) == abs(high)
+    if mode in ("up", "down"):
+        return mode == "up"
+    if mode == "odd":
+        return not odd
+    if mode in ("toward_zero", "away") and not equal:
+        return (far if mode == "away" else near) == high
+    if x != middle:
+        return x > middle
+    if mode in ("nearest_up", "nearest_down"):
+        return mode == "nearest_up"
+    if mode in ("nearest_away", "nearest_zero") and not equal:
+        return (far if mode == "nearest_away" else near) == high
+    return bool(odd) and threshold is None
+
+
+def quantize(x, values, thresholds, mode, words=None, random_bits=24):
+    """Returns what an array becomes: its numbers, and their codes.
+
+    Args:
+        x: NumPy array of float32, float64, float16 or bfloat16, of one dimension.
+        values, thresholds: of the table; numbers.
+        mode: the rounding mode's name.
+        words: uint32 random words of stochastic rounding.
+        random_bits: how many of their leading bits count.
+    """
+    name = x.dtype.name
+    firsts = {}
+    for index, value in enumerate(values):
+        firsts.setdefault(Fraction(value), index)
+    between = [None] * (len(firsts) - 1) if thresholds is None else [Fraction(one) for one in thresholds]
+    every = list(zip(sorted(firsts), [*between, None], strict=True))
+    known = [(value, on_carrier(value, name), threshold) for value, threshold in every]
+    known = [one for one in known if one[1] is not None]
+    numbers, codes = x.astype(np.float64), np.zeros(x.shape, np.int64)
+    for place, given in enumerate(x.astype(np.float64).tolist()):
+        if given != given:
+            continue
+        if given in (np.inf, -np.inf):
+            chosen = known[-1 if given > 0 else 0]
+        else:
+            exact = Fraction(given)
+            below = [index for index, (value, *_) in enumerate(known) if value <= exact]
+            chosen = known[below[-1] if below else 0]
+            if below and below[-1] + 1 < len(known) and chosen[0] != exact:
+                low, _, threshold = chosen
+                word = 0 if words is None else int(words[place])
+                arguments = low, known[below[-1] + 1][0], firsts[low] % 2, threshold
+                if is_upper(exact, *arguments, mode, name, word, random_bits):
+                    chosen = known[below[-1] + 1]
+        codes[place] = firsts[chosen[0]]
+        result = float(chosen[1])
+        numbers[place] = result if result else np.copysign(0.0, given)
+    found = numbers.astype(x.dtype)
+    found[np.isnan(numbers)] = x[np.isnan(numbers)]
+    return found, codes
