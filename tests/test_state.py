@@ -29,6 +29,7 @@ MAKING = {"__init__", "__post_init__", "__new__", "__setstate__"}
 ALLOWED = {
     # Caches and what must not be freed: what is kept depends on its key alone.
     "qcore/formats/text.py: FormatTexts.known": "a cache: formats by text, in a dictionary that Dynamo can look into",
+    "qjax/_rounding/scopes.py: FormatTexts.known": "the same: a long text's format by the digest of the text",
     "qtorch/_kernels/store.py: _methods": "memory that Python's functions point to; nobody looks there",
     "qtorch/insight/tensors.py: _kept": "memory that kernels point to; nobody looks there",
     # Tables that are filled while the module is imported that has what they name.

@@ -24,6 +24,7 @@ from qcore import (
     Number,
     Posit,
     Rounding,
+    Table,
     decode,
     encode,
     p3109,
@@ -49,6 +50,9 @@ _GENERAL: tuple[Number, ...] = (
     BinaryFloat(8, 4, bias=140, specials="fn"),
     FixedPoint(6, 2, signed=False),
     *(Posit(bits, es) for bits, es in ((8, 0), (16, 1), (32, 3), (6, 5), (3, 1), (2, 0))),
+    Table([-10, 1, 13, 0.3, 2.0**-30]),
+    Table([one * abs(one) + 0.125 for one in range(-20, 20)]),
+    Table([-3, -0.5, 0, 0.7, 8], thresholds=[-1, -0.25, 0.125, 8]),
 )
 _POLICIES = ("saturate", "inf", "nan", "wrap")
 
@@ -144,6 +148,8 @@ def _values(number: Number, rng: np.random.Generator) -> np.ndarray:
         return np.concatenate([steps, np.arange(16), highest - np.arange(16)]).clip(0) * 2.0**-number.fl
     if isinstance(number, Posit):
         return np.concatenate([[0.0], decode(_posit_codes(number, rng), number, np.float64)])
+    if isinstance(number, Table):
+        return np.abs(number.values)
     assert isinstance(number, FloatingPoint | BinaryFloat)
     magnitudes = number.magnitudes
     exponents = np.arange(
@@ -175,6 +181,8 @@ def _around(values: np.ndarray, number: Number) -> list[np.ndarray]:
         step = np.full_like(values, 2.0**-number.fl)
     elif isinstance(number, Posit):
         return _around_posits(values, number)
+    elif isinstance(number, Table):
+        return _around_table(number)
     else:
         assert isinstance(number, FloatingPoint | BinaryFloat)
         exponent = np.frexp(values)[1] - 1
@@ -193,6 +201,14 @@ def _around_posits(values: np.ndarray, number: Posit) -> list[np.ndarray]:
     middle = np.where(above > 2 * below, np.ldexp(1.0, exponents // 2), below / 2 + above / 2)
     powers = 2.0 ** np.arange(60)
     return [middle, values.max() * powers, values.max() * powers * 1.5, 1 / (values.max() * powers)]
+
+
+def _around_table(number: Table) -> list[np.ndarray]:
+    """Midpoints, thresholds, and points between neighbours that are almost one of them."""
+    ordered = np.unique(number.values)
+    low, gaps = ordered[:-1], np.diff(ordered)
+    between = [low + gaps * part for part in (0.5, 2.0**-24, 0.25, 1 - 2.0**-24)]
+    return [*between, np.array(number.thresholds or ()), ordered[-1] * 2.0 ** -np.arange(60)]
 
 
 def _neighbours(points: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number
 from qcore.formats.posit import Posit
+from qcore.formats.table import Table
 from qcore.law.carrier import FLOAT64
 from qcore.law.tiles import block_text
 
@@ -108,6 +109,8 @@ def properties(number: Number) -> Properties:
         return _fixed_properties(number)
     if isinstance(number, Posit):
         return _posit_properties(number)
+    if isinstance(number, Table):
+        return _table_properties(number)
     if isinstance(number, BlockFloatingPoint):
         block = "array" if number.dim == -1 else f"index of axis {number.dim}"
         return _shared(properties(number.element), f"2^k per {block}")
@@ -200,3 +203,23 @@ def _posit_properties(number: Posit) -> Properties:
         specials=("NaR",),
         overflow="saturate",
     )
+
+
+def _table_properties(number: Table) -> Properties:
+    lowest, largest = min(number.values), max(number.values)
+    return Properties(
+        number=number,
+        bits=number.bits,
+        fields=(number.bits,),
+        split=f"{len(number.ascending)} numbers",
+        largest=_dyadic(largest),
+        lowest=_dyadic(lowest),
+        smallest=_dyadic(min(abs(one) for one in number.values if one)),
+        specials=() if lowest < 0 else ("no sign",),
+        overflow="saturate",
+    )
+
+
+def _dyadic(value: float) -> Dyadic:
+    count, denominator = value.as_integer_ratio()
+    return Dyadic(count, 1 - denominator.bit_length())

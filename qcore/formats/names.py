@@ -26,7 +26,7 @@ _QPYTORCH = "QPyTorch, Functionality Overview, chapter 2"
 
 def _by_float32_midpoints(values: Sequence[float]) -> Table:
     """The table with the thresholds of bitsandbytes: midpoints rounded to float32, which themselves go down."""
-    numbers = np.float32(values)
+    numbers = np.array(values, np.float32)
     ordered = np.unique(numbers)
     return Table(numbers, (ordered[:-1] + ordered[1:]) / np.float32(2))
 
@@ -37,7 +37,7 @@ _NF4 = (
     *(-0.09105003625154495, 0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
     *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1),
 )
-_FP4 = np.float32([0, 0.0625, 8, 12, 4, 6, 2, 3]) / np.float32(12)
+_FP4 = (np.array([0, 0.0625, 8, 12, 4, 6, 2, 3], np.float32) / np.float32(12)).tolist()
 _AF4 = (
     *(1, 0.72424863, 0.55496234, 0.42563882, 0.31675666, 0.21961274, 0.12934483, 0.04273164),
     *(0, -0.04934812, -0.14982478, -0.25607552, -0.3736951, -0.51243739, -0.69441008, -1),
@@ -81,7 +81,7 @@ NAMED: dict[str, tuple[Number, str]] = {  # name: (format, source)
         _by_float32_midpoints(_NF4),
         "bitsandbytes; Dettmers et al., QLoRA: Efficient Finetuning of Quantized LLMs, 2023",
     ),
-    "fp4_bnb": (_by_float32_midpoints([*_FP4, *-_FP4]), "bitsandbytes"),
+    "fp4_bnb": (_by_float32_midpoints([*_FP4, *(-one for one in _FP4)]), "bitsandbytes"),
     "af4": (
         _by_float32_midpoints(_AF4),
         "bitsandbytes; Yoshida, NF4 Isn't Information Theoretically Optimal (and that's Good), 2023",

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from qcore.arguments import check_choice, quoted
 from qcore.html import html_table
 from qcore.law.carrier import Carrier
-from qcore.law.codes import Codes, encoding
+from qcore.law.codes import Codes, FixedCodes, FloatCodes, encoding
 from qcore.law.grid import Grid
 from qcore.law.program import Decoding, Program, entries_of, kind_of
 from qcore.law.rounding import Rounding
@@ -96,7 +96,7 @@ class Number(ABC):
         program = Program(carrier, mode, kind, kind_of(codes), storage(self.bits))
         if isinstance(codes, PositCodes):
             return program, (*constants, *codes)
-        grid, encoded = encoding(carrier, Grid(*constants[:size]), codes)
+        grid, encoded = encoding(carrier, Grid(*constants[:size]), cast("FloatCodes | FixedCodes", codes))
         return program, (*grid, *constants[size:], *encoded)
 
     def decoding(self, carrier: Carrier) -> tuple[Decoding, tuple[int, ...]]:

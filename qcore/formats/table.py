@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import isfinite
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -58,8 +58,8 @@ class Table(Number):
         >>> x = np.float32([0.125, 0.2, -0.7, 9])
         >>> quantize(x, table), encode(x, table)
         (array([ 0.  ,  0.25, -1.  ,  1.  ], dtype=float32), array([2, 3, 0, 4], dtype=uint8))
-        >>> quantize(x, Table([0, 0.25, 1], thresholds=[0.1, 0.2]))
-        array([0.25, 0.25, 0.  , 1.  ], dtype=float32)
+        >>> quantize(x, Table([0, 0.25, 1], thresholds=[0.1, 0.8]))
+        array([ 0.25,  0.25, -0.  ,  1.  ], dtype=float32)
     """
 
     values: Any
@@ -68,14 +68,14 @@ class Table(Number):
     numbers_text = ""  # the text without names, which traced programs read; not a field
 
     def __post_init__(self) -> None:
-        values = _numbers("values", self.values)
+        values = check_numbers("values", self.values)
         if not 2 <= len(values) <= MOST_NUMBERS:
             raise ValueError(f"values has {len(values)} numbers; allowed are 2 to {MOST_NUMBERS}")
         self._set(values=values)
         if len(self.ascending) < 2:
             raise ValueError(f"values has one number only, {values[0]}; allowed are at least two different ones")
         if self.thresholds is not None:
-            self._set(thresholds=_numbers("thresholds", self.thresholds))
+            self._set(thresholds=check_numbers("thresholds", self.thresholds))
             self._check_thresholds()
         thresholds = "" if self.thresholds is None else f",thresholds={number_list(self.thresholds)}"
         self._set(numbers_text=f"table({number_list(values)}{thresholds})")
@@ -170,42 +170,42 @@ class Table(Number):
         thresholds = self._thresholds(entries)
         gaps = zip(pairwise(entries), thresholds, strict=True)
         bounds = [0, *(_bound(carrier, mode, low, high, threshold) for (low, high), threshold in gaps)]
-        return Steps(tuple(bounds), tuple(one.index if coded else one.lane for one in entries))
+        return Steps(tuple(bounds), tuple(one.code if coded else one.lane for one in entries))
 
     def _thresholds(self, entries: list[_Entry]) -> list[int | None]:
         """For each two neighbours the count of the threshold that was given between them, or None."""
         if self.thresholds is None:
             return [None] * (len(entries) - 1)
         places = {index: place for place, index in enumerate(self.ascending)}
-        return [_count(self.thresholds[places[one.index]]) for one in entries[:-1]]
+        return [_count(self.thresholds[places[one.code]]) for one in entries[:-1]]
 
     def _gaps(self, carrier: Carrier, coded: bool) -> Gaps:
         entries = self._entries(carrier)
-        first, last = ((one.index if coded else one.lane) for one in (entries[0], entries[-1]))
+        first, last = ((one.code if coded else one.lane) for one in (entries[0], entries[-1]))
         nowhere = -(1 << (carrier.last - 1))  # shifts all of a significand away
         rows = [(0, first, first, 0, nowhere, 0, 0)]
         rows += [_gap(carrier, low, high, coded) for low, high in pairwise(entries)]
-        rows += [(_below(carrier, entries[-1].count), last, last, 0, nowhere, 0, 0)]
+        rows += [(_below(carrier, entries[-1].units), last, last, 0, nowhere, 0, 0)]
         return Gaps(*(tuple(row) for row in zip(*rows, strict=True)))
 
 
 class _Entry(NamedTuple):
-    """A number of a table: its index, its count of 2^_UNIT, and its lane on a carrier."""
+    """A number of a table: its code, the number in units of 2^_UNIT, and its lane on a carrier."""
 
-    index: int
-    count: int
+    code: int
+    units: int
     lane: int
 
 
-def _numbers(argument: str, given: Any) -> tuple[float, ...]:
+def check_numbers(argument: str, given: Any) -> tuple[float, ...]:
     """A sequence of finite numbers as floats without -0.0."""
     if isinstance(given, str | bytes) or not (hasattr(given, "tolist") or hasattr(given, "__iter__")):
         raise TypeError(f"{argument}={quoted(given)} is a {type(given).__name__}; allowed is a sequence of numbers")
-    listed = given.tolist() if hasattr(given, "tolist") else list(given)
-    if not isinstance(listed, list) or any(isinstance(one, list) for one in listed):
+    listed: Any = given.tolist() if hasattr(given, "tolist") else list(given)
+    if not isinstance(listed, list) or any(isinstance(one, list) for one in cast("list[Any]", listed)):
         raise ValueError(f"{argument} has shape {tuple(getattr(given, 'shape', ()))}; allowed is one dimension")
-    found = []
-    for index, one in enumerate(listed):
+    found: list[float] = []
+    for index, one in enumerate(cast("list[Any]", listed)):
         if isinstance(one, bool) or not isinstance(one, Real):
             raise TypeError(f"{argument}[{index}]={quoted(one)} is a {type(one).__name__}; allowed are finite numbers")
         number = _as_float(one)
@@ -244,9 +244,9 @@ def _count(value: float) -> int:
 
 
 def _floor_lane(carrier: Carrier, count: int) -> tuple[int, int, int]:
-    """The lane of the largest magnitude of a carrier that is at most count * 2^_UNIT, the rest of the count, and a step.
+    """The lane of a carrier's largest magnitude that is at most count * 2^_UNIT, the rest of the count, and a step.
 
-    The rest is counted in units of 2^_UNIT, as the step to the next magnitude is; above the range it is that step.
+    The step leads to the next magnitude, in units of 2^_UNIT. Above the range the rest is a step.
     """
     exponent = count.bit_length() - 1 + _UNIT
     quantum = max(exponent - carrier.mantissa_bits, carrier.step_exponent)
@@ -287,24 +287,24 @@ def _below(carrier: Carrier, count: int) -> int:
 
 def _bound(carrier: Carrier, mode: Rounding, low: _Entry, high: _Entry, threshold: int | None) -> int:
     """The largest key that is rounded to the lower one of two neighbours."""
-    odd, larger = low.index % 2, abs(high.count) - abs(low.count)
+    odd, larger = low.code % 2, abs(high.units) - abs(low.units)
     if mode in (Rounding.TOWARD_ZERO, Rounding.AWAY) and larger:
         mode = Rounding.DOWN if (larger > 0) == (mode is Rounding.TOWARD_ZERO) else Rounding.UP
     elif mode is Rounding.ODD:
         mode = Rounding.DOWN if odd else Rounding.UP
     if mode is Rounding.UP:
-        return _at_most(carrier, low.count)
+        return _at_most(carrier, low.units)
     if mode is Rounding.DOWN:
-        return _below(carrier, high.count)
+        return _below(carrier, high.units)
     # Counts are even, as half of each is a number of the same unit.
-    middle = (low.count + high.count) // 2 if threshold is None else threshold
+    middle = (low.units + high.units) // 2 if threshold is None else threshold
     tie_is_low = not odd or threshold is not None
     if mode in (Rounding.NEAREST_AWAY, Rounding.NEAREST_ZERO) and larger:
         tie_is_low = (larger > 0) == (mode is Rounding.NEAREST_ZERO)
     elif mode in (Rounding.NEAREST_UP, Rounding.NEAREST_DOWN):
         tie_is_low = mode is Rounding.NEAREST_DOWN
     bound = _at_most(carrier, middle) if tie_is_low else _below(carrier, middle)
-    return min(max(bound, _at_most(carrier, low.count)), _below(carrier, high.count))  # the neighbours stay themselves
+    return min(max(bound, _at_most(carrier, low.units)), _below(carrier, high.units))  # the neighbours stay themselves
 
 
 def _starts(carrier: Carrier, bounds: Sequence[int]) -> tuple[tuple[int, ...], int]:
@@ -327,13 +327,13 @@ def _lengthened(rows: Any, steps: int, carrier: Carrier) -> Any:
 
 def _gap(carrier: Carrier, low: _Entry, high: _Entry, coded: bool) -> tuple[int, ...]:
     """The entries of `Gaps` for two neighbours."""
-    near, far, flip = (low, high, 0) if abs(low.count) <= abs(high.count) else (high, low, -1)
-    exponent, half = abs(far.count).bit_length() - 1 + _UNIT, half_of_word(carrier)
+    near, far, flip = (low, high, 0) if abs(low.units) <= abs(high.units) else (high, low, -1)
+    exponent, half = abs(far.units).bit_length() - 1 + _UNIT, half_of_word(carrier)
     unit = exponent - (2 * half - 25) - _UNIT
-    start, end = ((_cut(one.count, unit) if flip == 0 else -_cut(one.count, unit)) for one in (near, far))
+    start, end = ((_cut(one.units, unit) if flip == 0 else -_cut(one.units, unit)) for one in (near, far))
     shift = 2 * half - (carrier.width + 1) - (exponent + carrier.bias)
-    results = ((one.index if coded else one.lane) for one in (near, far))
-    return _below(carrier, low.count), *results, flip, shift, start, end - start
+    results = ((one.code if coded else one.lane) for one in (near, far))
+    return _below(carrier, low.units), *results, flip, shift, start, end - start
 
 
 def _cut(count: int, unit: int) -> int:

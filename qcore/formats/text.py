@@ -58,9 +58,9 @@ def parse(text: str) -> Any:
         text: a name such as "e4m3fn", or another spelling of one such as "bf16", "int3" or "float8_e5m2"; or a kind
             with its arguments: "float(5,2)", "fixed(8,4,signed=False)", "binary(4,3,specials=fn)", "posit(16,1)",
             "p3109(8,4)", "table([-1,0,1])", "block(8,dim=0)", "scaled(e4m3fn,{-1:64},rule=rceil)",
-            "nvfp4({-2:16,-1:16})", "affine(-128,127)", "accumulator(float16)". The parameters are those of the classes. QPyTorch's may also be
-            spelled as they are printed. ":saturate", ":inf", ":nan" or ":wrap" after a format is its overflow policy:
-            "e4m3fn:saturate".
+            "nvfp4({-2:16,-1:16})", "affine(-128,127)", "accumulator(float16)". The parameters are those of the
+            classes. QPyTorch's may also be spelled as they are printed. ":saturate", ":inf", ":nan" or ":wrap" after a
+            format is its overflow policy: "e4m3fn:saturate".
 
     Returns:
         A `Number`; for other kinds an object of their class.
@@ -474,10 +474,9 @@ def _is_default(kind: Kind, parameter: str, value: Any, number: Any) -> bool:
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, tuple) and isinstance(value[0], float):
-        return number_list(value)  # type: ignore[arg-type]
-    if isinstance(value, tuple):  # the mapping of axes to sizes, in order
-        return block_text(value).replace(" ", "")  # type: ignore[arg-type]
+    if isinstance(value, tuple):  # a table's numbers, or the mapping of axes to sizes, in order
+        items = cast("tuple[Any, ...]", value)
+        return number_list(items) if items and isinstance(items[0], float) else block_text(items).replace(" ", "")
     return write(value) if type(value) in _KIND_OF else str(getattr(value, "value", value))  # an Enum's
 
 

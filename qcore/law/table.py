@@ -12,7 +12,7 @@ key. Which numbers are nearest, and where ties go, is in the bounds, see `qcore.
     bound                    b1     b2     b3       the largest key that is rounded to an earlier place
     result            r0     r1     r2     r3       a lane, or a code
 
-Few bounds are all compared. Of many, the leading 16 bits of a key lead to the first place that it may have, and a binary
+Few bounds are all compared. Of many, the leading 16 bits of a key lead to the first place it may have, and a binary
 search goes on from there: keys grow like logarithms, so numbers that are not too unevenly spread need a step or two.
 
 Stochastic rounding finds the gap between two neighbours in the same way, and decides there by distance. With n and f

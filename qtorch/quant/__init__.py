@@ -6,12 +6,22 @@ from functools import lru_cache
 
 import torch
 
-from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding
+from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, Table
+from qcore.arguments import quoted
+from qcore.formats.table import check_numbers
+from qcore.law.rounding import check_rounding
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import Key
 from qtorch.quant.module import Quantizer, quantizer
 
-__all__ = ["Quantizer", "block_quantize", "fixed_point_quantize", "float_quantize", "quantizer"]
+__all__ = [
+    "Quantizer",
+    "block_quantize",
+    "configurable_table_quantize",
+    "fixed_point_quantize",
+    "float_quantize",
+    "quantizer",
+]
 
 
 def fixed_point_quantize(
@@ -87,6 +97,43 @@ def float_quantize(
         tensor([0.1250, 0.3750])
     """
     return quantize(x, _number(FloatingPoint, exp, man), rounding, key=key)
+
+
+def configurable_table_quantize(
+    x: torch.Tensor,
+    table_lookup: torch.Tensor,
+    scale: float = 1.0,
+    rounding: str | Rounding = "nearest",
+    key: Key = None,
+) -> torch.Tensor:
+    """Rounds a tensor to numbers of a table of magnitudes: a function of qtorch-plus, QPyTorch's extension.
+
+    A number x becomes the nearest ±t of x * scale, over scale. Ties go to the smaller magnitude, and 0 stays 0, also
+    where the table lacks it. `Table` has the formats with numbers of any sign, with codes, and with thresholds, which
+    qtorch-plus calls rounding hints.
+
+    Args:
+        x, rounding, key: as for `quantize`.
+        table_lookup: tensor of one dimension: the magnitudes, which are not negative.
+        scale: multiplies x before it is rounded.
+
+    Returns:
+        A tensor of x's shape and dtype.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> configurable_table_quantize(torch.tensor([0.3, -0.7, 9.0, 0.0]), torch.tensor([0.25, 1.0, 4.0]))
+        tensor([ 0.2500, -1.0000,  4.0000,  0.0000])
+    """
+    magnitudes = check_numbers("table_lookup", table_lookup)
+    if any(one < 0 for one in magnitudes) or not any(magnitudes):
+        raise ValueError(f"table_lookup={quoted(magnitudes)}; allowed are numbers from 0 on, some of them above 0")
+    scaled, mode = x * scale, check_rounding(rounding)
+    table = Table([*(-one for one in magnitudes), *magnitudes])
+    rounded = quantize(scaled, table, Rounding.NEAREST_ZERO if mode is Rounding.NEAREST else mode, key=key)
+    return (rounded if 0 in magnitudes else torch.where(scaled == 0, scaled, rounded)) / scale
 
 
 def _number(make: type[Number], *arguments: object) -> Number:

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 import oracle_blocks
 import oracle_posits
+import oracle_tables
 from oracle_carrier import INF, NAN, UP_WHEN, Carrier
 from oracle_numbers import (
     Binary,
@@ -94,6 +95,7 @@ def quantize(x, spec, rounding, words=None, random_bits=24):
             ("binary", exp, man, bias, specials, subnormals, signed, overflow), see `special_codes` for specials, and
                 overflow is "saturate", "inf" or "nan";
             ("posit", bits, es), see `oracle_posits`;
+            ("table", values, thresholds), see `oracle_tables`;
             ("block", wl, dim);
             ("scaled", the spec of the elements with all its entries, the sizes of a tile along each axis, rule).
         rounding: a key of UP_WHEN, or "stochastic".
@@ -107,6 +109,9 @@ def quantize(x, spec, rounding, words=None, random_bits=24):
         raise ValueError(f"rounding: {rounding!r} is neither stochastic nor one of {list(UP_WHEN)}")
     if rounding == "stochastic" and (words is None or words.dtype != np.uint32 or words.shape != x.shape):
         raise ValueError("stochastic rounding needs uint32 words of the shape of x")
+    if spec[0] == "table":
+        words = None if words is None else words.ravel()
+        return oracle_tables.quantize(x.ravel(), *spec[1:], rounding, words, random_bits)[0].reshape(x.shape)
     carrier, patterns, numbers = read(x)
     rules = rules_of(carrier, spec, x.shape, [m for _, m in numbers])
     words = words.ravel().tolist() if rounding == "stochastic" else [0] * len(patterns)
@@ -128,6 +133,8 @@ def codes_of(spec):
 
 def encode(x, spec):
     """Returns the int64 codes of x, whose elements are already numbers of the format (or NaN); see `quantize`."""
+    if spec[0] == "table":
+        return oracle_tables.quantize(x.ravel(), *spec[1:], "nearest")[1].reshape(x.shape)
     carrier, _, numbers = read(x)
     codes = codes_of(spec)
     return np.array([codes.encode(carrier, *number) for number in numbers], np.int64).reshape(x.shape)
@@ -135,6 +142,8 @@ def encode(x, spec):
 
 def decode(code, spec, dtype=np.float32):
     """Returns the numbers, exactly and of `dtype`, that an integer array of codes means; see `quantize`."""
+    if spec[0] == "table":
+        return oracle_tables.decode(code, spec[1]).astype(dtype)
     carrier, codes = Carrier(dtype), codes_of(spec)
     patterns = [carrier.encode(*codes.decode(carrier, c)) for c in code.ravel().tolist()]
     return np.array(patterns, carrier.pattern_dtype).view(dtype).reshape(code.shape)

@@ -82,8 +82,9 @@ def quantize(x, values, thresholds, mode, words=None, random_bits=24):
     every = list(zip(sorted(firsts), [*between, None], strict=True))
     known = [(value, on_carrier(value, name), threshold) for value, threshold in every]
     known = [one for one in known if one[1] is not None]
-    numbers, codes = x.astype(np.float64), np.zeros(x.shape, np.int64)
-    for place, given in enumerate(x.astype(np.float64).tolist()):
+    with np.errstate(invalid="ignore"):  # signaling NaN
+        numbers, codes = x.astype(np.float64), np.zeros(x.shape, np.int64)
+    for place, given in enumerate(numbers.tolist()):
         if given != given:
             continue
         if given in (np.inf, -np.inf):
@@ -101,6 +102,14 @@ def quantize(x, values, thresholds, mode, words=None, random_bits=24):
         codes[place] = firsts[chosen[0]]
         result = float(chosen[1])
         numbers[place] = result if result else np.copysign(0.0, given)
-    found = numbers.astype(x.dtype)
+    with np.errstate(invalid="ignore"):
+        found = numbers.astype(x.dtype)
     found[np.isnan(numbers)] = x[np.isnan(numbers)]
     return found, codes
+
+
+def decode(code, values):
+    """Returns the float64 numbers of codes: NaN where there is none."""
+    size = 1 << (len(values) - 1).bit_length()
+    numbers = np.array([*values, *[np.nan] * (size - len(values))], np.float64)
+    return numbers[code % size]

@@ -11,7 +11,7 @@ from jax.extend.core import jaxprs_in_params
 import qcore
 import qjax
 import qtorch
-from qcore import BinaryFloat, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Posit
+from qcore import BinaryFloat, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Posit, Table
 from qcore.random.threefry import Noise
 from qtorch._rounding.keys import key_tensor, window_tensor
 from qtorch._rounding.paths.choice import by_operations
@@ -83,6 +83,8 @@ def spec(number, ndim=3):
         return "binary", *layout, number.signed, number.overflow
     if isinstance(number, Posit):
         return "posit", number.bits, number.es
+    if isinstance(number, Table):
+        return "table", number.values, number.thresholds
     if isinstance(number, BlockScaled):
         sizes = [dict(number.block).get(..., 1)] * ndim
         for axis, size in number.block:

@@ -210,7 +210,7 @@ def test_different_formats_have_different_texts():
         ("float(5)", 7, "missing here is man"),
         ("float()", 6, "missing here is exp"),
         ("float(5,x)", 8, "allowed here is an int"),
-        ("float(5,2.5)", 9, "allowed here is , or )"),
+        ("float(5,2.5)", 8, "allowed here is an int"),
         ("float(5,2,)", 10, "allowed here is an int"),
         ("float(5,2,bia=3)", 10, "allowed here are bias, subnormals"),
         ("float(5,exp=3)", 8, "allowed here are man, bias, subnormals"),
