@@ -16,6 +16,7 @@ from qtorch.quantization import (
     QConfig,
     QTensor,
     default_observer,
+    default_qconfig,
     quantize_per_tensor,
 )
 
@@ -213,3 +214,30 @@ def test_wrong_arguments(message):
     x = quantized_like(torch.randn(IMAGES, generator=torch.Generator().manual_seed(2)))
     with pytest.raises((TypeError, ValueError), match=message):
         WRONG[message](x)
+
+
+SETTINGS = {
+    "Linear": lambda: nn.Linear(3, 4),
+    "Conv2d": lambda: nn.Conv2d(2, 4, (2, 3), (1, 2), 1, 2, 2, padding_mode="reflect"),
+    "ConvTranspose2d": lambda: nn.ConvTranspose2d(2, 4, (2, 3), (3, 2), 1, (2, 1), 2, dilation=2),
+    "LayerNorm": lambda: nn.LayerNorm((3, 4), 1e-3),
+    "GroupNorm": lambda: nn.GroupNorm(2, 4, 1e-3),
+    "InstanceNorm1d": lambda: nn.InstanceNorm1d(4, 1e-3, 0.3, True),
+    "BatchNorm3d": lambda: nn.BatchNorm3d(4, 1e-3, 0.3),
+    "ELU": lambda: nn.ELU(0.3),
+    "LeakyReLU": lambda: nn.LeakyReLU(0.3),
+    "PReLU": lambda: nn.PReLU(4),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_stay(name):
+    """All attributes that a float layer and its quantized one have, but for those of every module."""
+    layer = SETTINGS[name]()
+    layer.qconfig = default_qconfig
+    layer.activation_post_process = MinMaxObserver()
+    layer.activation_post_process(torch.tensor([-1.0, 1.0]))
+    made = getattr(quantized, name).from_float(layer)
+    shared = vars(layer).keys() & vars(made).keys() - vars(nn.Identity()).keys()
+    assert shared
+    assert {one: getattr(made, one) for one in shared} == {one: getattr(layer, one) for one in shared}
