@@ -20,17 +20,16 @@ SLOW = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much]
 hypothesis.settings.register_profile("any machine", deadline=None, derandomize=True, suppress_health_check=SLOW)
 hypothesis.settings.load_profile("any machine")
 
-# XLA compiles hundreds of small programs for these tests, most of the time in LLVM's passes and in its newer emitters.
-# They are about what programs become, about messages and about integers. Where floats could be contracted or reordered,
-# in laws and in whole models, tests take all optimizations: in tests/parity test_bits.py, test_affine.py,
-# test_arithmetic.py, test_products.py, test_reproducible.py, test_workflow_models.py and test_workflow_layers.py.
-QUICK = (
-    "qjax/",
-    *(f"tests/jax/{room}/" for room in ("insight", "nnx", "recipes", "workflow")),
-    *(f"tests/jax/quantization/test_{name}" for name in ("bad_functions", "layouts", "moves", "tensor")),
-    *(f"tests/jax/{file}.py" for file in ("linalg/test_second_derivatives", "rounding/test_derivatives")),
-    *(f"tests/parity/test_workflow{rest}.py" for rest in ("", "_architectures", "_formats", "_paddings")),
-    *(f"tests/parity/test_{name}" for name in ("bad", "hostile", "insight", "watch", "wrong_calls")),
+# XLA compiles thousands of programs for these tests, most of the time in LLVM's passes and in its newer emitters.
+# Ordinary tests do without both: most are about what programs become, about messages and about integers, which no pass
+# changes. Where floats could be contracted or reordered, in laws and in whole models, tests take all optimizations, as
+# heavy ones do.
+OPTIMIZED = (
+    "tests/benchmarks/",
+    *(f"tests/jax/{file}.py" for file in ("linalg/test_parts", "rounding/test_quantize")),
+    *(f"tests/parity/test_{law}.py" for law in ("affine", "arithmetic", "bits", "blocks", "codes", "numerics")),
+    *(f"tests/parity/test_{name}.py" for name in ("reproducible", "stochastic", "workflow_layers", "workflow_models")),
+    "tests/parity/test_products.py::test_all_shapes",
 )
 
 
@@ -38,29 +37,33 @@ def pytest_collection_finish():
     gc.freeze()  # modules and thousands of tests stay: no collection needs to look at them
 
 
-@pytest.fixture(autouse=True)
-def compile_quickly(request, monkeypatch):
-    """Less time in XLA for tests of QUICK that are not heavy."""
-    if (
-        not request.node.nodeid.startswith(QUICK)
-        or request.node.get_closest_marker("heavy")
-        or "jax" not in sys.modules
-    ):
-        yield
-        return
-    import jax
-    from jax._src import compiler
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """What the tests of a file leave stays, too, compiled programs most of all: millions of objects to look at."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
-    of_jax = compiler.get_compile_options
 
-    def with_older_emitters(*given, env_options_overrides=None, **named):
-        options = {**(env_options_overrides or {}), "xla_cpu_use_fusion_emitters": False}
-        return of_jax(*given, env_options_overrides=options, **named)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Less time in XLA for tests, and their fixtures, that are not of OPTIMIZED and not heavy."""
+    compiler = sys.modules.get("jax._src.compiler")
+    if compiler is None or item.nodeid.startswith(OPTIMIZED) or item.get_closest_marker("heavy"):
+        return (yield)
+    of_jax = compiler.backend_compile_and_load
 
-    monkeypatch.setattr(compiler, "get_compile_options", with_older_emitters)
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    def with_fewer_passes(backend, module, devices, options, callbacks):
+        options.env_option_overrides = [*options.env_option_overrides, ("xla_cpu_use_fusion_emitters", False)]
+        debug = options.executable_build_options.debug_options
+        debug.xla_backend_optimization_level, debug.xla_llvm_disable_expensive_passes = 0, True
+        return of_jax(backend, module, devices, options, callbacks)
+
+    compiler.backend_compile_and_load = with_fewer_passes
+    try:
+        return (yield)
+    finally:
+        compiler.backend_compile_and_load = of_jax
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """The house's floors: imports go down only, and never in a circle."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -132,7 +133,9 @@ class Imports(ast.NodeVisitor):
         function = ast.unparse(node.func).rpartition(".")[2]
         self.calls.add(function)
         if function == "subpackages" and self.module != "qcore.lazy":
-            names = ALL[self.module] if ast.unparse(node.args[1]) == "__all__" else ast.literal_eval(node.args[1])
+            names = (
+                all_of(FILES[self.module]) if ast.unparse(node.args[1]) == "__all__" else ast.literal_eval(node.args[1])
+            )
             self.found.update(f"{self.module}.{name}" for name in names)
         self.generic_visit(node)
 
@@ -153,9 +156,14 @@ def all_of(path):
     return []
 
 
-ALL = {name: all_of(path) for name, path in FILES.items()}
-SEEN = {name: Imports(name, path) for name, path in FILES.items()}
-EDGES = {name: sorted(seen.found - {name}) for name, seen in SEEN.items()}
+@cache
+def seen():
+    return {name: Imports(name, path) for name, path in FILES.items()}
+
+
+@cache
+def edges():
+    return {name: sorted(one.found - {name}) for name, one in seen().items()}
 
 
 def floor(module):
@@ -175,7 +183,7 @@ def test_contributing_has_the_picture():
 
 
 def test_imports_go_down():
-    inside = {(name, other) for name, others in EDGES.items() for other in others if other in FILES}
+    inside = {(name, other) for name, others in edges().items() for other in others if other in FILES}
     same_package = {pair for pair in inside if pair[0].split(".")[0] == pair[1].split(".")[0]}
     wrong = {(a, b) for a, b in same_package if floor(a)[1] != floor(b)[1] and floor(a)[0] <= floor(b)[0]}
     assert wrong == UPWARD
@@ -188,7 +196,7 @@ def test_no_circles():
         assert name not in open_, f"a circle: {' -> '.join([*open_[open_.index(name) :], name])}"
         if name not in done:
             open_.append(name)
-            for other in EDGES[name]:
+            for other in edges()[name]:
                 if other in FILES and other != name:
                     visit(other)
             open_.pop()
@@ -200,7 +208,7 @@ def test_no_circles():
 
 @pytest.mark.parametrize("package", FLOORS)
 def test_packages_are_apart(package):
-    pairs = {(name, other) for name, others in EDGES.items() if name.split(".")[0] == package for other in others}
+    pairs = {(name, other) for name, others in edges().items() if name.split(".")[0] == package for other in others}
     assert {pair for pair in pairs if pair[1].split(".")[0] in APART[package]} == {
         pair for pair in BY_NAME if pair[0].split(".")[0] == package
     }
@@ -208,7 +216,7 @@ def test_packages_are_apart(package):
 
 def test_imports_that_the_text_does_not_name():
     """`import_module` of what is computed hides edges from this test."""
-    assert {name for name, seen in SEEN.items() if seen.calls & {"import_module", "__import__"}} == set(COMPUTED)
+    assert {name for name, one in seen().items() if one.calls & {"import_module", "__import__"}} == set(COMPUTED)
 
 
 SAMPLE = """

@@ -16,10 +16,7 @@ import qjax.quantization as jq
 import qtorch.quantization as tq
 from qcore.affine import AffineInteger
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN"),
-    pytest.mark.usefixtures("compile_quickly"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 RNGS = nnx.Rngs(0)
 WORDS = np.random.default_rng(0).integers(0, 24, size=(3, 5))
 

@@ -66,16 +66,16 @@ def test_near_the_layer_of_floats(name):
 
 RNGS = nnx.Rngs(0)
 LEFT = {
-    "it has transpose_kernel=True": nnx.ConvTranspose(2, 2, (2,), transpose_kernel=True, rngs=RNGS),
-    "it has padding='CIRCULAR'": nnx.ConvTranspose(2, 2, (2,), padding="CIRCULAR", rngs=RNGS),
-    "it has a mask": nnx.ConvTranspose(2, 2, (2,), mask=jnp.ones((2, 2, 2)), rngs=RNGS),
-    "qjax.nnx.PReLU is its quantized twin": nnx.PReLU(),
+    "it has transpose_kernel=True": lambda: nnx.ConvTranspose(2, 2, (2,), transpose_kernel=True, rngs=RNGS),
+    "it has padding='CIRCULAR'": lambda: nnx.ConvTranspose(2, 2, (2,), padding="CIRCULAR", rngs=RNGS),
+    "it has a mask": lambda: nnx.ConvTranspose(2, 2, (2,), mask=jnp.ones((2, 2, 2)), rngs=RNGS),
+    "qjax.nnx.PReLU is its quantized twin": nnx.PReLU,
 }
 
 
 @pytest.mark.parametrize("reason", LEFT)
 def test_layers_that_are_left_say_why(reason):
-    assert reason in qnn.report(nnx.Sequential(LEFT[reason]))["0"].reason
+    assert reason in qnn.report(nnx.Sequential(LEFT[reason]()))["0"].reason
 
 
 def test_wrong_calls():

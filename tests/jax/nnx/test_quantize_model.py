@@ -20,8 +20,7 @@ from qjax.quantization import (
     functional,
 )
 
-pytestmark = pytest.mark.usefixtures("compile_quickly")
-X = jax.random.normal(jax.random.key(0), (8, 4))
+X = jnp.asarray(np.random.default_rng(0).standard_normal((8, 4), np.float32))
 
 
 class Functions(nnx.Module):
@@ -241,36 +240,37 @@ class Calls(nnx.Module):
         return self.bn(self.conv(x), use_running_average=True)
 
 
-LAYER = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+def linear():
+    return nnx.Linear(4, 4, rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "text"),
+    ("make", "arguments", "error", "text"),
     [
-        ((3,), TypeError, "model is a int"),
-        ((LAYER, 3), TypeError, "qconfig is a int"),
-        ((LAYER, {"": 3}), TypeError, "the entry '' is a int; allowed are QConfig, QConfigDynamic and None"),
-        ((LAYER, {"": None}), ValueError, "no settings but None"),
-        ((LAYER,), ValueError, "calibrate=None; the model itself needs the range"),
-        ((LAYER, None, X), TypeError, r"calibrate is a ArrayImpl; allowed are None, a list of inputs"),
-        ((LAYER, None, []), ValueError, "calibrate has no inputs"),
-        ((LAYER, None, lambda model: None), ValueError, "calibrate has not run the model"),
-        ((LAYER, {"fc": default_qconfig}, [X]), ValueError, "names no module"),
-        ((LAYER, {nnx.Conv: default_qconfig}, [X]), ValueError, "the entry Conv is the exact type of no module"),
-        ((nnx.Sequential(nnx.relu), None, [X]), ValueError, "model has no layer to observe"),
-        ((Calls(), None, [X]), ValueError, "layer 'bn' is called with its input, use_running_average; a quantized"),
+        (3, (), TypeError, "model is a int"),
+        (linear, (3,), TypeError, "qconfig is a int"),
+        (linear, ({"": 3},), TypeError, "the entry '' is a int; allowed are QConfig, QConfigDynamic and None"),
+        (linear, ({"": None},), ValueError, "no settings but None"),
+        (linear, (), ValueError, "calibrate=None; the model itself needs the range"),
+        (linear, (None, X), TypeError, r"calibrate is a ArrayImpl; allowed are None, a list of inputs"),
+        (linear, (None, []), ValueError, "calibrate has no inputs"),
+        (linear, (None, lambda model: None), ValueError, "calibrate has not run the model"),
+        (linear, ({"fc": default_qconfig}, [X]), ValueError, "names no module"),
+        (linear, ({nnx.Conv: default_qconfig}, [X]), ValueError, "the entry Conv is the exact type of no module"),
+        (lambda: nnx.Sequential(nnx.relu), (None, [X]), ValueError, "model has no layer to observe"),
+        (Calls, (None, [X]), ValueError, "layer 'bn' is called with its input, use_running_average; a quantized"),
     ],
 )
-def test_wrong_calls(arguments, error, text):
+def test_wrong_calls(make, arguments, error, text):
     with pytest.raises(error, match=text):
-        qnn.quantize_model(*arguments)
+        qnn.quantize_model(make() if callable(make) else make, *arguments)
 
 
 def test_wrong_functions():
     with pytest.raises(TypeError, match="train is a int"):
-        qnn.quantize_model(LAYER, train=3)
+        qnn.quantize_model(linear(), train=3)
     with pytest.raises(TypeError, match="calibrate and train are given"):
-        qnn.quantize_model(LAYER, None, [X], train=train)
+        qnn.quantize_model(linear(), None, [X], train=train)
     kept = qnn.quantize_model(Calls(), {"": default_qconfig, "bn": None}, [X])
     assert kinds(kept, nnx.BatchNorm) == ["bn"]
 

@@ -130,14 +130,15 @@ def test_what_does_nothing_is_said(message):
 @pytest.mark.parametrize(
     "cell",
     [
-        nnx.SimpleCell(2, 2, residual=True, rngs=RNGS),
-        nnx.SimpleCell(2, 2, activation_fn=nnx.sigmoid, rngs=RNGS),
-        nnx.GRUCell(2, 2, gate_fn=nnx.hard_sigmoid, rngs=RNGS),
-        nnx.OptimizedLSTMCell(2, 2, activation_fn=nnx.relu, rngs=RNGS),
+        lambda: nnx.SimpleCell(2, 2, residual=True, rngs=RNGS),
+        lambda: nnx.SimpleCell(2, 2, activation_fn=nnx.sigmoid, rngs=RNGS),
+        lambda: nnx.GRUCell(2, 2, gate_fn=nnx.hard_sigmoid, rngs=RNGS),
+        lambda: nnx.OptimizedLSTMCell(2, 2, activation_fn=nnx.relu, rngs=RNGS),
     ],
 )
 def test_a_cell_with_another_law_is_not_dynamic(cell):
     """Alone it is refused; beside a layer that is quantized it stays, with its bits."""
+    cell = cell()
     for model in (cell, nnx.RNN(cell)):
         with pytest.raises(ValueError, match="model has no layer that is quantized dynamically"):
             dynamic(model)

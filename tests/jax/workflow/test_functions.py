@@ -261,7 +261,7 @@ def product(params, x):
     return x @ params["w"]
 
 
-ONE, X = {"w": jnp.eye(2)}, jnp.ones((1, 2))
+ONE, X = {"w": jnp.asarray(np.eye(2, dtype=np.float32))}, jnp.ones((1, 2))
 
 
 def in_shard_map(params, x):

@@ -31,7 +31,7 @@ HOSTILE = {
     "times": np.zeros((1, 2), "M8[s]"),
     "bytes": np.zeros((1, 2), "V4"),
     "a key": jax.random.key(0),
-    "sparse": sparse.BCOO.fromdense(jnp.eye(2)),
+    "sparse": sparse.BCOO((np.ones(2, np.float32), np.int32([[0, 0], [1, 1]])), shape=(2, 2)),
     "a shape": jax.ShapeDtypeStruct((1, 2), jnp.float32),
     "another shape": np.ones((5, 7, 3), np.float32),
 }
