@@ -57,7 +57,7 @@ def check_format(number: Number | str, modes: Sequence[str | Rounding] | None = 
 
     Raises:
         AssertionError: if a test fails. The message names what failed and an input.
-        TypeError, ValueError: if number is no such format.
+        TypeError, ValueError: if number is not a format, nor the text of one.
 
     Example:
         >>> check_format("e4m3fn")

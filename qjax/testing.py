@@ -33,7 +33,7 @@ def check_format(number: Number | str, modes: Sequence[str | Rounding] | None = 
 
     Raises:
         AssertionError: if a test fails, or bits differ. The message names what failed and an input.
-        TypeError, ValueError: if number is no such format.
+        TypeError, ValueError: if number is not a format, nor the text of one.
 
     Example:
         >>> check_format("float(5,2)", ["nearest", "stochastic"])

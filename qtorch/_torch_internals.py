@@ -1,6 +1,6 @@
-"""The private parts of torch that qtorch uses, all of them, and what it does on a torch without them.
+"""All private parts of torch that qtorch uses, each with a replacement for versions of torch that lack it.
 
-A version of torch without one of them costs speed, never bits. docs/torch-internals.md says what each is worth, and
+A version of torch that lacks a part costs speed, never bits. docs/torch-internals.md says how much each part saves, and
 tests/torch/test_internals.py runs without each.
 """
 
@@ -175,9 +175,10 @@ def constant(function: Callable[..., T]) -> Callable[..., T]:
 
 @constant
 def show_to_modes() -> int:
-    """Makes Dynamo give modes the products that eager programs give them, of which it knows nothing; returns 0.
+    """Makes Dynamo pass torch's grouped and scaled products to modes, as eager programs do; returns 0.
 
-    Their names begin with an underscore. A compiled program would compute them as they are, in silence.
+    Dynamo leaves out functions whose names begin with an underscore, so a compiled program would compute these products
+    unrounded, without a word.
     """
     from torch._dynamo.variables import torch as of_torch
 
@@ -233,9 +234,10 @@ def int8_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @cache
 def openmp_address() -> int | None:
-    """Where torch's `omp_get_max_threads` lies; None where torch has none, or this version has no such file.
+    """The address of torch's `omp_get_max_threads`; None if torch was built without OpenMP or its file was not found.
 
-    A library with another one does not see `torch.set_num_threads`, and is told the number of threads at each call.
+    A library linked with another OpenMP does not see `torch.set_num_threads`: it gets the number of threads at each
+    call.
     """
     try:
         return ctypes.cast(ctypes.CDLL(_find("_C.__file__") or "").omp_get_max_threads, ctypes.c_void_p).value
@@ -314,7 +316,7 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 class Inductor(NamedTuple):
-    """What a lowering of an operator needs of Inductor.
+    """The parts of Inductor that an operator's lowering needs.
 
     Attributes:
         ops: the operations of a loop's body.
@@ -387,15 +389,16 @@ def open_package(path: str, device_index: int) -> Callable[[list[torch.Tensor]],
 
 
 def functions_of_layers(name: str) -> tuple[Any, ...]:
-    """What torch's function of a layer calls, if this version has it."""
+    """The function that torch's function of a layer calls, in a tuple; empty if this version of torch has none."""
     found = getattr(_functions_of_layers, name, None)
     return () if found is None else (found,)
 
 
 def tell_modes(functions: Iterable[Any]) -> None:
-    """Has Dynamo call a `TorchFunctionMode` for functions, and for those in place and of layers, as eager torch does.
+    """Has Dynamo call a `TorchFunctionMode` for functions, their in-place forms and layers' functions, as eager torch.
 
-    Dynamo asks `torch.overrides` for the functions that may be overridden, where some are missing, and remembers them.
+    Dynamo asks `torch.overrides` for the functions that may be overridden and remembers the answer; its list misses
+    some.
     """
     listed = torch.overrides.get_overridable_functions()
     rooms = [(torch, "_")] if _functions_of_layers is None else [(torch, "_"), (_functions_of_layers, "")]

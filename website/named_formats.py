@@ -71,13 +71,13 @@ makes of them, and the codes. Put an implementation's own results in place of th
 _PICTURE = """\
 ## Pictures
 
-Above, the positive numbers of each format; below, how far rounding to nearest moves what lies between them, relative
-to it. The dotted line is 2^-p for a significand of p bits, which the error of normal numbers stays below; of posits
-only that of those around 1, which have the most bits.
+Above, the positive numbers of each format; below, the relative error of numbers between them, rounded to nearest. The
+dotted line is 2^-p for a significand of p bits. The error of a normal number stays below it; a posit's does so only
+around 1, where the significand has the most bits.
 
-In pictures of blocks the array's largest number is 1. Blue is what becomes of the other numbers of its block; far below
-1 they become zero. Green is what becomes of the largest numbers of other blocks, whose scales follow them: MX scales so
-far that those just below a power of two saturate, NVFP4's down to 2^-15.
+In pictures of blocks the array's largest number is 1. Blue shows the other numbers of its block; far below 1 they
+become zero. Green shows the largest numbers of other blocks, whose scales follow them. MX scales so far that numbers
+just below a power of two saturate; NVFP4's scales follow down to 2^-15.
 """
 
 

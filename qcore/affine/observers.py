@@ -196,7 +196,7 @@ class PerChannelMinMax(MinMax):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_int("axis", self.axis, 0, 63)  # of as many dimensions as NumPy has
+        check_int("axis", self.axis, 0, 63)  # NumPy's arrays have at most 64 dimensions
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def parameter(name: str, field: str, about: str, returned: str) -> Callable[...,
     )
 
 
-_EXAMPLES = {  # the parameters of an array, and what is one of them
+_EXAMPLES = {  # by property: the parameters of an example's array, and the property's value
     "q_scale": ("0.5, 3", "array(0.5, dtype=float32)"),
     "q_zero_point": ("0.5, 3", "array(3, dtype=int32)"),
     "q_per_channel_scales": ("[0.5, 0.25], [0, 3], 1", "array([0.5 , 0.25], dtype=float32)"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 COLUMNS = ("name", "bits", "exp, man", "bias", "max", "min normal", "min subnormal", "specials", "overflow", "source")
-LISTED_BITS = 8  # formats of up to so many bits show all their values
+LISTED_BITS = 8  # the widest formats whose values are all listed
 
 
 def row(name: str) -> tuple[str, ...]:

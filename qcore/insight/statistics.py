@@ -306,7 +306,7 @@ def _log10(x: Fraction) -> float:
 
 
 WORDS = 2
-_SECOND = 0x3C6EF372  # what the second word adds to the index
+_SECOND = 0x3C6EF372  # added to the index for the second word
 
 
 def hashes(lanes: Any, index: Any) -> tuple[Any, Any]:

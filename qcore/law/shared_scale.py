@@ -43,7 +43,7 @@ class Shared(NamedTuple):
         low: exponent of the smallest normal number.
         floor: -1 where there is no zero, else 0.
         unit, slope, zero, signed_zero, unsigned, lower_jump, coded: see `Grid`.
-        shift: what is added to the carrier's exponent fields, less the scale, to get the parity of codes.
+        shift: added to the carrier's exponent fields, less the scale, to get the parity of codes.
     """
 
     carry: Any
@@ -157,7 +157,8 @@ def rescale(xp: Any, bits: Any, exponent: Any, carrier: Carrier) -> Any:
     most, shift = power(xp, exponent, carrier)
     lanes = xp.clip(with_hidden_bits(xp, magnitude, carrier), None, most) + shift
     scaled = without_hidden_bits(xp, lanes, carrier)
-    # Infinity and NaN are no sums of exponents, and zero has no leading bit to normalize.
+    # Adding to an exponent field is wrong for infinity and NaN, whose field is not an exponent, and for zero, which has
+    # no leading bit to normalize.
     special = (magnitude > infinity - 1) | (magnitude < 1)
     return xp.where(special, magnitude, scaled) | (bits & carrier.negative)
 

@@ -210,9 +210,9 @@ def check_products(operands: Any, accumulator: Any, grad_a: Any, grad_b: Any, na
     Args:
         operands: a pair of operands, each as for `Product`; None is (None, None).
         accumulator: as for `Product`.
-        grad_a, grad_b: `Product`s or their texts; None multiplies the gradient as it is with the other operand as it is
-            rounded there, without its transform, with the same accumulator.
-        names: the names of the latter two arguments, for messages.
+        grad_a, grad_b: `Product`s or their texts; None multiplies the unrounded gradient with the other operand, which
+            is rounded as in the product itself but not transformed, in the same accumulator.
+        names: the names of the last two arguments, for messages.
     """
     pair = (None, None) if operands is None else operands
     if not isinstance(pair, tuple | list) or len(pair) != 2:

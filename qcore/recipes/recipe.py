@@ -20,7 +20,7 @@ from qcore.linalg.product import Product, Products, check_product, check_product
 LINEAR, CONV, SCORES, OUTPUT, MATMUL = "linear", "conv", "attention_scores", "attention_output", "matmul"
 _ATTENTION = "attention"
 LAYER_TYPES = (LINEAR, CONV, _ATTENTION, SCORES, OUTPUT, MATMUL)
-_LAYERS = (LINEAR, CONV)  # whose weights belong to modules, so that they can be counted before a run
+_LAYERS = (LINEAR, CONV)  # their weights belong to modules, so that they can be counted before a run
 _QUOTE = "'"
 _PRODUCTS, _ENDS = ("forward", "grad_input", "grad_weight"), ("first", "last")
 

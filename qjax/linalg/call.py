@@ -44,7 +44,7 @@ def call(
     pair = tuple(operands) if isinstance(operands, list) else operands
     try:
         products = _cached(pair, accumulator, grad_a, grad_b, names)
-    except TypeError:  # as an argument has no hash, which is refused in other words
+    except TypeError:  # an argument without a hash is a wrong one: `check_products` names it
         products = check_products(pair, accumulator, grad_a, grad_b, names)
     words = None if key is None else key_words(key).view(np.uint32)
     if words is None and products.stochastic:

@@ -135,9 +135,9 @@ def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
 
 
 def _word(trace: Trace, placed: bool, carrier: Carrier) -> Value:
-    """The random word of an element as a lane; `kernel.c` knows the index of a run's first element.
+    """The random word of an element as a lane; `kernel.c` has the index of a run's first element.
 
-    All indices of a run have the same high word, but for those that come from a table.
+    All indices of a run have the same high word, except indices from a table.
     """
     place, carry = ("places[j]", " + (int32_t)(low + (uint32_t)places[j] < low)") if placed else ("j", "")
     low = trace.value(f"(int32_t)(low + (uint32_t){place})", "int32", ELEMENT)

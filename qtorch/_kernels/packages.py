@@ -1,6 +1,6 @@
 """Kernels that Inductor compiles ahead of time: packages of modules, and torch's loader of them.
 
-All kernels of GPUs are packages. On the CPU `QTORCH_KERNELS=inductor` chooses them in the place of C.
+All kernels of GPUs are packages. On the CPU `QTORCH_KERNELS=inductor` chooses packages instead of C.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from qtorch.optim.quantizers import TENSORS, Quantizers, Scalings, apply_functio
 from qtorch.optim.trained import Masters, Trained, is_momentum
 
 _GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles; a parameter's i-th momentum has the role 3 + i
-_AT_ONCE = 4  # keys of so many roles are worked out at once, in the time of one
+_AT_ONCE = 4  # roles whose keys one call computes, in the time of one key
 
 Observer = Callable[[torch.Tensor, str, torch.Tensor, torch.Tensor, Number], None]
 

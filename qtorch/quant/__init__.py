@@ -141,7 +141,7 @@ def _number(make: type[Number], *arguments: object) -> Number:
         return make(*arguments)
     try:
         return _cached(make, *arguments)
-    except TypeError:  # as an argument has no hash, which is refused in other words
+    except TypeError:  # an argument without a hash is a wrong one: `make` names it
         return make(*arguments)
 
 
