@@ -24,12 +24,14 @@ from benchmarks.support.results import write_results
 from benchmarks.support.timing import keep_pages, machine, versions
 
 CLIFF = 8.0  # times a copy
+_LONGEST = 40  # characters of a format's text that are shown
 EXPONENTS = 20, 24  # of two, in elements
 DTYPES = "float32", "bfloat16", "float16", "float64"
 FORMATS = (
     *("float(5,2)", "e4m3fn", "posit16", "block(8,dim=-1)", "block(8,dim=0)", "block(8,dim=1)"),
     *("scaled(e4m3fn,{0:32})", "scaled(e4m3fn,{1:32})", "scaled(e4m3fn,{0:16,1:16})", "scaled(e2m1fn,{1:32})"),
     *("scaled(e4m3fn,{1:None})", "nvfp4({0:16})", "nvfp4({1:16})", "nvfp4({0:16,1:16})"),
+    *("nf4", f"table({[one / 64 for one in range(-128, 128)]})"),
 )
 
 
@@ -45,9 +47,10 @@ def measure(seconds: float) -> Iterator[dict[str, Any]]:
     log = Console(stderr=True, highlight=False)
     for case in cases():
         ours, copy = time_torch(case, "cpu", seconds)
-        row = {"format": case.format, "operation": case.operation, "dtype": case.dtype, "exponent": case.exponent}
+        text = case.format if len(case.format) < _LONGEST else f"{case.format[:_LONGEST]}..."
+        row = {"format": text, "operation": case.operation, "dtype": case.dtype, "exponent": case.exponent}
         times = {"seconds": ours.fastest, "copy": copy.fastest, "ratio": ours.fastest / copy.fastest}
-        log.print(f"{case.format}, {case.operation}, {case.dtype}, 2^{case.exponent}: {times['ratio']:.2f}x")
+        log.print(f"{text}, {case.operation}, {case.dtype}, 2^{case.exponent}: {times['ratio']:.2f}x")
         yield row | times
 
 

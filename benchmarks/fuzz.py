@@ -213,8 +213,9 @@ class Pick(random.Random):
 
 
 Case = tuple[Any, Callable[[], Any], Callable[[], Any]]
-FORMATS = ["e5m2", "fixed(8,4)", "posit8", "block(8)", "block(8,dim=1)", "mxfp4", "nvfp4"]
-CODED = ["e5m2", "posit8", "mxfp4", "nvfp4"]
+FORMATS = ["e5m2", "fixed(8,4)", "posit8", "block(8)", "block(8,dim=1)", "mxfp4", "nvfp4", "nf4"]
+FORMATS += [LONG := f"table({[k * abs(k) / 64 for k in range(-50, 50)]})", "table([-9,1,13],thresholds=[0,13])"]
+CODED = ["e5m2", "posit8", "mxfp4", "nvfp4", "nf4", LONG]
 DTYPES = ["float32", "float32", "bfloat16", "float16", "float64"]
 
 

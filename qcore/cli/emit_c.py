@@ -17,17 +17,19 @@ from functools import cache, partial
 from math import prod
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from qcore import law, random
+from qcore.arguments import quoted
 from qcore.arrays import quantize
 from qcore.cli.vectors import bits_of, vector_inputs
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number, prepare
 from qcore.law.carrier import FLOAT32
 from qcore.law.rounding import Rounding, check_rounding
+from qcore.law.table import FEW
 from qcore.namespace import Ints, Names
 from qcore.random.threefry import Noise, as_lane, leading_bits, leading_bits_mask, rounding_words, threefry
 from qcore.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, Trace, Value, decided, needed
@@ -354,6 +356,11 @@ class _Unit:
         self.name = re.sub(r"\W+", "_", f"round_{number.text}_{mode.value}").replace("__", "_")
         self.stochastic, self.blocks = mode is Rounding.STOCHASTIC, isinstance(number, BlockNumber)
         self.program, self.constants = prepare(number, mode, FLOAT32, None, False)
+        if self.program.searches:
+            raise ValueError(
+                f"number={quoted(number)} is searched in arrays under rounding={quoted(mode.value)}; allowed are "
+                f"tables of at most {FEW} numbers, under stochastic rounding {FEW - 2}"
+            )
         self.trace = Reading()
         bits = self.trace.value("bits", "int32", ELEMENT)
         self.result = self.program.run(self.trace, bits, self._fields(), (1,) if self.blocks else (), self._word())
@@ -362,13 +369,18 @@ class _Unit:
         self.names: dict[str, str] = {}
         self.ranges: dict[str, tuple[int, int]] = {}
 
-    def _fields(self) -> list[Field]:
-        """The format's integers, each with a name of its own."""
+    def _fields(self) -> list[Any]:
+        """The format's integers, each with a name of its own; those of a table are in tuples, one for each row."""
         seen: dict[str, int] = {}
-        found = []
-        for number, (_, name) in zip(self.constants, self.program.fields(), strict=True):
+        found: list[Any] = []
+        for constant, (_, name) in zip(self.constants, self.program.fields(), strict=True):
             seen[name] = seen.get(name, 0) + 1
-            found.append(Field(number, name.upper() + (f"_{seen[name]}" if seen[name] > 1 else "")))
+            upper = name.upper() + (f"_{seen[name]}" if seen[name] > 1 else "")
+            if isinstance(constant, tuple):
+                row = cast("tuple[int, ...]", constant)
+                found.append(tuple(Field(number, f"{upper}_{place}") for place, number in enumerate(row)))
+            else:
+                found.append(Field(constant, upper))
         return found
 
     def _word(self) -> Value | None:
@@ -585,8 +597,11 @@ class _Unit:
 
     def _constants(self, text: str) -> list[str]:
         lines, notes = [], {}
-        for (part, name), field in zip(self.program.fields(), self._fields(), strict=True):
-            notes[field.name] = (field, _notes(part).get(name, ""))
+        for (part, name), found in zip(self.program.fields(), self._fields(), strict=True):
+            note = _notes(part).get(name, "")
+            for field in found if isinstance(found, tuple) else (found,):
+                notes[field.name] = (field, note)
+                note = ""  # of a row it stands once
         if self.stochastic:
             notes["RANDOM_BITS"] = (leading_bits_mask(24), "the bits of a random word that count")
         for name, (number, note) in notes.items():

@@ -14,6 +14,7 @@ from qcore.formats.block import BlockNumber
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat
 from qcore.formats.number import Number, check_number, prepare
+from qcore.formats.table import Table
 from qcore.formats.text import MOST_NESTED, Kind, Reader, choice, parse, register, write
 from qcore.law.carrier import FLOAT64, Carrier
 from qcore.law.program import Program
@@ -197,6 +198,8 @@ def _check_scalar(name: str, number: Any) -> Number:
         raise ValueError(f"{name}={quoted(number.text)}; allowed are formats without shared scales")
     if isinstance(number, FixedPoint) and number.wl == number.signed:
         raise ValueError(f"{name}={quoted(number.text)}; allowed are formats with numbers above zero")
+    if isinstance(number, Table):
+        raise ValueError(f"{name}={quoted(number.text)}; allowed are fixed and floating point formats and posits")
     rounding_program(number, Rounding.NEAREST)
     return number
 

@@ -11,7 +11,7 @@ All powers of two in these operations are numbers of the carrier, and all result
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log2
+from math import ldexp, log2
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number, check_number
 from qcore.formats.posit import Posit
+from qcore.formats.table import Table
 from qcore.law.carrier import FLOAT32, FLOAT64, Carrier
 from qcore.law.grid import Grid
 from qcore.law.rounding import Rounding
@@ -74,6 +75,10 @@ def _steps(number: Any) -> int | None:
     if isinstance(number, FloatingPoint | BinaryFloat):
         (count, exponent), step = number.magnitudes.largest, number.magnitudes.lowest - number.magnitudes.man
         return count << (exponent - step) if exponent - step <= _FLOAT64_BITS else None
+    if isinstance(number, Table):
+        _, step, largest = number.span
+        magnitude = max(abs(one) for one in number.values)
+        return int(ldexp(magnitude, -step)) if largest - step < _FLOAT64_BITS else None
     if isinstance(number, Posit) and number.largest_exponent <= _FLOAT64_BITS:  # from 2^-largest to 2^largest
         return 1 << (2 * number.largest_exponent)
     return None

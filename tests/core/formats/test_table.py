@@ -1,6 +1,8 @@
 """Tables: every mode beside exact fractions, codes, text, what is refused, and bitsandbytes' numbers by hand."""
 
 import pickle
+import shutil
+import subprocess
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +14,9 @@ from support import assert_same_bits, words
 import qcore
 from benchmarks.support.inputs import MODES, random_bits
 from qcore import NAMED, Table, parse
+from qcore.cli.emit_c import emit
 from qcore.law.table import FEW
+from qcore.linalg.exactness import sums_are_exact
 
 SPREAD = [-(2.0**-k) * 1.3 for k in range(0, 60, 3)] + [2.0**-k for k in range(0, 60, 3)]
 TABLES = {
@@ -145,11 +149,30 @@ def test_texts():
             "x has dtype float16, whose range has none",
         ),
         (lambda: qcore.decode(np.uint8([1]), "nf4", np.float16), ValueError, "dtype=float16"),
+        (lambda: emit(Table(range(33)), "nearest", None), ValueError, "allowed are tables of at most 32 numbers"),
+        (lambda: qcore.Accumulator("nf4"), ValueError, "number='nf4'; allowed are fixed and floating point formats"),
     ],
 )
 def test_wrong_arguments(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("mode", ["nearest", "stochastic"])
+def test_emitted_c_checks_itself(tmp_path, mode):
+    emit("nf4", mode, tmp_path)
+    command = [shutil.which("cc") or "gcc", "-std=c99", "-DSELF_CHECK", f"round_nf4_{mode}.c", "-o", "check"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    found = subprocess.run([tmp_path / "check"], capture_output=True, check=False, text=True)
+    assert found.stdout.startswith("0 of")
+
+
+def test_sums_of_products_of_tables():
+    """Numbers are multiples of a step, so sums in float64 are exact while all bits fit."""
+    table = Table([0, 1, -3.5, 2])
+    assert sums_are_exact(table, "int8", 2**53 // (7 * 128))
+    assert not sums_are_exact(table, "int8", 2**53 // (7 * 128) + 1)
+    assert not sums_are_exact(Table([1e-30, 1]), table, 2)
 
 
 # bitsandbytes 0.50: thresholds are midpoints in float32, and what equals one becomes the lower number.
