@@ -19,7 +19,9 @@ def test_named_formats_pass(name):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", [*ELEMENTS, "p3109(8,1,signed=False)", "fixed(8,4,wrap=True)", "posit(6,5)"])
+@pytest.mark.parametrize(
+    "name", [*ELEMENTS, "p3109(8,1,signed=False)", "fixed(8,4,wrap=True)", "posit(6,5)", "table([0,0.3,5])"]
+)
 def test_named_formats_pass_in_all_modes(name):
     check_format(name)
 

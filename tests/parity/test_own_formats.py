@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from own_formats import Capped, Levels
+from own_formats import Capped, Levels, Logarithmic
 from support import assert_same_bits, to_torch
 
 import qcore
@@ -35,13 +35,20 @@ def expected_of(number, x):
         if isinstance(number, Levels):
             step = np.float32(2.0**number.exponent)
             clipped = np.clip(np.rint(x / step), -number.most, number.most) * step
+        elif isinstance(number, Logarithmic):
+            last = 2 ** (number.exp + number.man - 1)
+            numbers = np.array([0, *(2 ** (power / 2**number.man) for power in range(1 - last, last))])
+            distance = abs(np.minimum(abs(x.astype(np.float64)), 1e9)[:, None] - numbers)  # no ties but at 2^k / 2
+            clipped = numbers[distance.argmin(1)].astype(np.float32)
         else:
             arguments = number.exp, number.man, number.last
             clipped = np.float32([one if np.isnan(one) else capped(one, *arguments) for one in x])
     return np.where(np.isnan(x), x, np.copysign(clipped, x))
 
 
-@pytest.mark.parametrize("number", [Capped(4, 3, 119), Capped(3, 2, 30), Levels(5), Levels(3, -2)], ids=str)
+@pytest.mark.parametrize(
+    "number", [Capped(4, 3, 119), Capped(3, 2, 30), Levels(5), Levels(3, -2), Logarithmic(4, 2)], ids=str
+)
 def test_the_bits_of_the_definition(number, x):
     expected = expected_of(number, x)
     results = [qcore.quantize(x, number), qcore.quantize(x, number.text)]
@@ -58,7 +65,11 @@ def test_the_bits_of_the_definition(number, x):
     assert_same_bits(gradient, np.full_like(x, 3))
 
 
-@pytest.mark.parametrize("number", [pytest.param(Capped(4, 3, 119), marks=pytest.mark.heavy), Levels(5)], ids=str)
+@pytest.mark.parametrize(
+    "number",
+    [Levels(5), *(pytest.param(one, marks=pytest.mark.heavy) for one in (Capped(4, 3, 119), Logarithmic(4, 2)))],
+    ids=str,
+)
 def test_formats_pass_the_tests_of_each_package(number):
     torch._dynamo.reset()
     qtorch.testing.check_format(number, ["nearest", "stochastic"])

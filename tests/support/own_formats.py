@@ -1,6 +1,7 @@
-"""Formats as a user defines them: a float with a given largest number, and any number of levels."""
+"""Formats as a user defines them: floats with a given largest number, any number of levels, and logarithms."""
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import qcore
 from qcore.law.grid import Grid, uniform_grid
@@ -44,3 +45,36 @@ class Levels(qcore.Number):
 
 qcore.register_format("capped", Capped)
 qcore.register_format("levels", Levels)
+
+
+@cache
+def powers(exp, man):
+    last = 2 ** (exp + man - 1)
+    above = [2 ** (power / 2**man) for power in range(1 - last, last)]
+    return qcore.Table([0, *above, 0, *(-one for one in above)])
+
+
+@dataclass(frozen=True)
+class Logarithmic(qcore.Number):
+    """A sign, and the logarithm to base 2 with exp bits before and man bits after its point: a table's members."""
+
+    exp: int
+    man: int
+
+    def program(self, mode, carrier, coded):
+        return powers(self.exp, self.man).program(mode, carrier, coded)
+
+    def reduce(self, carrier):
+        return powers(self.exp, self.man).reduce(carrier)
+
+    def codes(self, carrier):
+        return powers(self.exp, self.man).codes(carrier)
+
+    def decoding(self, carrier):
+        return powers(self.exp, self.man).decoding(carrier)
+
+    bits = property(lambda self: powers(self.exp, self.man).bits)
+    span = property(lambda self: powers(self.exp, self.man).span)
+
+
+qcore.register_format("logarithmic", Logarithmic)
