@@ -1,13 +1,13 @@
 """A call passes few functions before the kernel, and docs/a-call.md has their names."""
 
 import re
-import sys
 from functools import partial
 from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
 import torch
+from calls import calls_of
 
 import qjax
 import qtorch
@@ -25,23 +25,8 @@ INPUTS = {"qtorch": lambda: torch.linspace(-3, 3, 64), "qjax": lambda: jnp.linsp
 
 def functions_entered(call):
     """The names of our functions that a call enters, in order."""
-    entered = []
-
-    def see(frame, event, _):
-        path = Path(frame.f_code.co_filename)
-        if (
-            event == "call"
-            and path.is_relative_to(ROOT)
-            and path.relative_to(ROOT).parts[0] in ("qcore", "qtorch", "qjax")
-        ):
-            entered.append(frame.f_code.co_name)
-
-    sys.setprofile(see)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return entered
+    ours = [ROOT / package for package in ("qcore", "qtorch", "qjax")]
+    return [code.co_name for code in calls_of(call) if any(map(Path(code.co_filename).is_relative_to, ours))]
 
 
 def test_both_packages_are_listed():

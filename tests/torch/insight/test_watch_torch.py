@@ -1,12 +1,11 @@
 """The watch over torch models: sites, removal, and what is wrong with its arguments."""
 
 import copy
-import gc
-import sys
 import threading
 
 import pytest
 import torch
+from calls import calls_of
 from torch import nn
 
 from qcore.insight import Site, Statistics, compare
@@ -50,23 +49,15 @@ def test_off_it_costs_nothing():
     model.append(lower(nn.Sequential(nn.Linear(8, 2)), Recipe(RECIPES["fp8_chunked"].entries[-1:])))
     optimizer = OptimLP(torch.optim.SGD(model.parameters(), lr=0.1), weight_quant="bfloat16")
 
+    x = torch.ones(3, 4)
+
+    def step():
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
     def calls():
-        found = [0]
-
-        def count(frame, event, argument):
-            found[0] += event in ("call", "c_call")
-
-        x = torch.ones(3, 4)
-        gc.disable()  # JAX, where another test has imported it, hangs functions on the collector
-        sys.setprofile(count)
-        try:
-            optimizer.zero_grad()
-            model(x).sum().backward()
-            optimizer.step()
-        finally:
-            sys.setprofile(None)
-            gc.enable()
-        return found[0]
+        return len(calls_of(step, ("call", "c_call")))
 
     # The first steps make what later ones keep; a step now and then has a call more, of a weak reference that ends.
     first = min(calls() for _ in range(5))

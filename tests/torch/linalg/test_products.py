@@ -1,10 +1,9 @@
 """Torch's kernels of products against the law in NumPy, on hard inputs of many shapes."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch
+from calls import calls_of
 from products_support import ACCUMULATORS, KINDS, inputs
 from support import assert_same_bits
 
@@ -98,12 +97,7 @@ def test_a_product_and_its_gradients_enter_few_functions(chunk, operands):
         y = linalg.matmul(a, b, operands=operands, accumulator=accumulator)
         y.backward(torch.ones_like(y))
 
-    entered = []
     for _ in range(3):  # compiles and remembers
         step()
-    sys.setprofile(lambda frame, event, _: entered.append(frame.f_code.co_name) if event == "call" else None)
-    try:
-        step()
-    finally:
-        sys.setprofile(None)
+    entered = calls_of(step)
     assert len(entered) <= 120, entered

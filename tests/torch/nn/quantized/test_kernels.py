@@ -2,10 +2,10 @@
 
 import copy
 import io
-import sys
 
 import pytest
 import torch
+from calls import calls_of
 from support import assert_same_bits
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
@@ -207,11 +207,7 @@ def test_calls_of_a_convolution_with_batch_norm_and_relu():
     model.qconfig = get_default_qconfig()
     prepared, x = prepare(model), torch.randn(1, 3, 8, 8)
     prepared(x)
-    result, entered = convert(prepared), []
+    result = convert(prepared)
     result(x)
-    sys.setprofile(lambda frame, event, _: entered.append(frame.f_code.co_qualname) if event == "call" else None)
-    try:
-        result(x)
-    finally:
-        sys.setprofile(None)
+    entered = calls_of(lambda: result(x))
     assert len(entered) <= 120, entered
