@@ -213,9 +213,10 @@ class Pick(random.Random):
 
 
 Case = tuple[Any, Callable[[], Any], Callable[[], Any]]
-FORMATS = ["e5m2", "fixed(8,4)", "posit8", "block(8)", "block(8,dim=1)", "mxfp4", "nvfp4", "nf4"]
+BYTES = "scaled(e4m3fn,{-1:8},scale=e5m2,tensor_scale=float32)"
+FORMATS = ["e5m2", "fixed(8,4)", "posit8", "block(8)", "block(8,dim=1)", "mxfp4", "nvfp4", "nf4", BYTES]
 FORMATS += [LONG := f"table({[k * abs(k) / 64 for k in range(-50, 50)]})", "table([-9,1,13],thresholds=[0,13])"]
-CODED = ["e5m2", "posit8", "mxfp4", "nvfp4", "nf4", LONG]
+CODED = ["e5m2", "posit8", "mxfp4", "nvfp4", "nf4", LONG, BYTES]
 DTYPES = ["float32", "float32", "bfloat16", "float16", "float64"]
 
 
@@ -250,15 +251,15 @@ def decoding(pick: Pick) -> Case:
     scales: Any = None
     of_tensor: Any = None
     parsed = qcore.parse(number)
-    if number in ("mxfp4", "nvfp4"):
+    if number in ("mxfp4", "nvfp4", BYTES):
         try:
             counts = block_counts(shape, parsed.block_sizes(len(shape)))
         except ValueError:
             counts = shape
         block = np.frombuffer(pick.randbytes(int(np.prod(counts))), np.uint8).reshape(counts)
         whole = np.float32(pick.choice([1.0, 0.1, np.nan]))
-        scales = (block, whole) if number == "nvfp4" else block
-        of_tensor = (pick.laid(block), pick.laid(np.asarray(whole))) if number == "nvfp4" else pick.laid(block)
+        scales = (block, whole) if parsed.tensor_scale else block
+        of_tensor = (pick.laid(block), pick.laid(np.asarray(whole))) if parsed.tensor_scale else pick.laid(block)
     t = pick.laid(codes)
     return (
         (number, shape, t.stride()),

@@ -8,19 +8,17 @@ from typing import Any
 
 import jax
 
-from qjax import NVFP4, BlockScaled, quantize
-
-Blocks = BlockScaled | NVFP4
+from qjax import BlockScaled, quantize
 
 
-def along(number: Blocks, axis: int) -> Blocks:
+def along(number: BlockScaled, axis: int) -> BlockScaled:
     """A format whose tiles lie along one axis, with these tiles along another."""
     ((_, size),) = number.block
     return replace(number, block={axis: size})
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def linear(x: jax.Array, weight: jax.Array, forward_number: Blocks, backward_number: Blocks) -> jax.Array:
+def linear(x: jax.Array, weight: jax.Array, forward_number: BlockScaled, backward_number: BlockScaled) -> jax.Array:
     """x @ weight^T with quantized operands, and so its gradients.
 
     Args:
@@ -32,11 +30,15 @@ def linear(x: jax.Array, weight: jax.Array, forward_number: Blocks, backward_num
     return _rounded(x, forward_number, -1) @ _rounded(weight, forward_number, -1).mT
 
 
-def _forward(x: jax.Array, weight: jax.Array, number: Blocks, backward_number: Blocks) -> tuple[jax.Array, Any]:
+def _forward(
+    x: jax.Array, weight: jax.Array, number: BlockScaled, backward_number: BlockScaled
+) -> tuple[jax.Array, Any]:
     return linear(x, weight, number, backward_number), (x, weight)
 
 
-def _backward(number: Blocks, backward_number: Blocks, saved: Any, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _backward(
+    number: BlockScaled, backward_number: BlockScaled, saved: Any, grad: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     x, weight = saved
     grad_x = _rounded(grad, backward_number, -1) @ _rounded(weight, number, 0)
     rows, x_rows = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
@@ -46,5 +48,5 @@ def _backward(number: Blocks, backward_number: Blocks, saved: Any, grad: jax.Arr
 linear.defvjp(_forward, _backward)
 
 
-def _rounded(x: jax.Array, number: Blocks, axis: int) -> jax.Array:
+def _rounded(x: jax.Array, number: BlockScaled, axis: int) -> jax.Array:
     return quantize(x, along(number, axis), "nearest")

@@ -17,18 +17,18 @@ from typing import Any
 
 import torch
 
-from qtorch import NAMED, NVFP4, BlockScaled, quantize
-
-Blocks = BlockScaled | NVFP4
+from qtorch import NAMED, BlockScaled, quantize
 
 
-def along(number: Blocks, axis: int) -> Blocks:
+def along(number: BlockScaled, axis: int) -> BlockScaled:
     """A format whose tiles lie along one axis, with these tiles along another."""
     ((_, size),) = number.block
     return replace(number, block={axis: size})
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, forward_number: Blocks, backward_number: Blocks) -> torch.Tensor:
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, forward_number: BlockScaled, backward_number: BlockScaled
+) -> torch.Tensor:
     """x @ weight^T with quantized operands, and so its gradients.
 
     Args:
@@ -42,7 +42,9 @@ def linear(x: torch.Tensor, weight: torch.Tensor, forward_number: Blocks, backwa
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(x: torch.Tensor, weight: torch.Tensor, number: Blocks, backward_number: Blocks) -> torch.Tensor:
+    def forward(
+        x: torch.Tensor, weight: torch.Tensor, number: BlockScaled, backward_number: BlockScaled
+    ) -> torch.Tensor:
         return _rounded(x, number, -1) @ _rounded(weight, number, -1).mT
 
     @staticmethod
@@ -59,7 +61,7 @@ class _Linear(torch.autograd.Function):
         return grad_x, grad_weight, None, None
 
 
-def _rounded(x: torch.Tensor, number: Blocks, axis: int) -> torch.Tensor:
+def _rounded(x: torch.Tensor, number: BlockScaled, axis: int) -> torch.Tensor:
     return quantize(x, along(number, axis), "nearest")
 
 

@@ -84,9 +84,10 @@ def encode(
     Returns:
         An array of x's shape: uint8 for formats of up to 8 bits, uint16 up to 16, uint32 up to 32. Fixed point codes
         are two's complement in the lowest wl bits. For blocks a pair of this array and the codes of the scales: a
-        uint8 array with one element per block, whose shape is x's divided by the block's and rounded up. For `NVFP4`
-        the second item is itself a pair: these codes, and the array's scale, a float32 (for float64 arrays a float64).
-        For blocks with scale="float32" the scales are such floats, by which the codes' numbers are multiplied.
+        uint8 array (uint16 for scales of more than 8 bits) with one element per block, whose shape is x's divided by
+        the block's and rounded up. For `NVFP4`, and other formats with a tensor scale, the second item is itself a
+        pair: these codes, and the array's scale, a float32 (for float64 arrays a float64). For blocks with
+        scale="float32" the scales are such floats, by which the codes' numbers are multiplied.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -169,8 +170,8 @@ def _run(
     if x.size == 0:
         if not (coded and program.shared):
             return bits
-        array_scale = [np.ones((), _float(carrier))] if program.kind == "nvfp4" else []
-        dtype = _float(carrier) if program.float_scales else np.uint8
+        array_scale = [np.ones((), _float(carrier))] if program.whole else []
+        dtype = _float(carrier) if program.float_scales else f"u{program.scale_storage // 8}"
         return bits, np.empty(block_counts(x.shape, sizes), dtype), *array_scale
     word = None
     if mode is Rounding.STOCHASTIC and key_words is not None:
@@ -185,7 +186,8 @@ def _run(
     if isinstance(result, np.ndarray):
         return blocks.merge(result)
     codes, scales, *array_scale = result
-    scales = scales.view(_float(carrier)) if program.float_scales else scales.astype(np.uint8)
+    stored = f"u{program.scale_storage // 8}"
+    scales = scales.view(_float(carrier)) if program.float_scales else scales.astype(stored)
     array_scale = [lanes.view(_float(carrier)).reshape(()) for lanes in array_scale]
     return blocks.merge(codes), scales.reshape(blocks.counts[: x.ndim]), *array_scale
 

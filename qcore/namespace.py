@@ -26,6 +26,8 @@ class Names:
     - `float_bits(lanes)`: converts integers to floats of the same width, to nearest, and returns the floats' bits. The
       conversion is exact where an integer has no more significant bits than the float. No result is subnormal.
     - `integers(bits)`: converts floats with these bits to integers, toward zero; the floats are integers or 1/2.
+    - `product_bits(a, b)`: the bits of the product of two integers of at most 24 (of 64-bit lanes 53) significant bits
+      that are multiplied as floats. No result is subnormal or beyond the range.
     - `quotient_bits(a, b)`: the bits of the quotient of two integers that are divided as floats. It may be
       `quotient_error` steps off: 0 if division follows IEEE 754, 3 if a compiler may multiply by a reciprocal.
     - `take(row, places)`: the entries of a row, a tuple of ints or an array of one dimension, at places that it has.
@@ -88,6 +90,11 @@ class Names:
     @staticmethod
     def integers(bits: Any) -> Any:
         return bits.view(f"f{bits.dtype.itemsize}").astype(bits.dtype)
+
+    @classmethod
+    def product_bits(cls, a: Any, b: Any) -> Any:
+        floats = f"f{a.dtype.itemsize}"
+        return (a.astype(floats) * cls.asarray(b, a.dtype).astype(floats)).view(a.dtype)
 
     @classmethod
     def quotient_bits(cls, a: Any, b: Any) -> Any:

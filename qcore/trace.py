@@ -211,8 +211,16 @@ class Trace:
     def integers(self, bits: Value) -> Value:
         return self.note(f"({C_TYPES[bits.dtype]})float{bits.width}({{}})", bits)
 
-    def quotient_bits(self, a: Value, b: Any) -> Value:
-        return self.note(f"bits{a.width}(to_float{a.width}({{}}) / to_float{a.width}({{}}))", a, b)
+    def product_bits(self, a: Any, b: Any) -> Value:
+        return self._of_floats("*", a, b)
+
+    def quotient_bits(self, a: Any, b: Any) -> Value:
+        return self._of_floats("/", a, b)
+
+    def _of_floats(self, sign: str, a: Any, b: Any) -> Value:
+        """The bits of the result of an operation on two integers as floats."""
+        width = (a if isinstance(a, Value) else b).width
+        return self.note(f"bits{width}(to_float{width}({{}}) {sign} to_float{width}({{}}))", a, b)
 
     def rotate_left(self, x: Value, distance: int) -> Value:
         """See `qcore.random.threefry.rotate_left`: compilers recognize the rotation of unsigned integers."""

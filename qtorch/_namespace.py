@@ -36,6 +36,10 @@ class Names(namespace.Names):
         return bits.view(FLOATS[bits.dtype]).to(bits.dtype)
 
     @staticmethod
+    def product_bits(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a.to(FLOATS[a.dtype]) * b.to(FLOATS[a.dtype])).view(a.dtype)
+
+    @staticmethod
     def quotient_bits(a: torch.Tensor, b: torch.Tensor | int) -> torch.Tensor:
         floats = FLOATS[a.dtype]
         return (a.to(floats) / (b.to(floats) if isinstance(b, torch.Tensor) else b)).view(a.dtype)

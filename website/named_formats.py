@@ -77,7 +77,7 @@ around 1, where the significand has the most bits.
 
 In pictures of blocks the array's largest number is 1. Blue shows the other numbers of its block; far below 1 they
 become zero. Green shows the largest numbers of other blocks, whose scales follow them. MX scales so far that numbers
-just below a power of two saturate; NVFP4's scales follow down to 2^-15.
+just below a power of two saturate; NVFP4's scales follow down to 2^-15, and with fewer bits to 2^-18.
 """
 
 

@@ -15,7 +15,7 @@ import torch
 import qcore
 import qjax
 import qtorch
-from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Posit
+from qcore import NAMED, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Number, Posit
 from qcore.random.threefry import Noise
 from qtorch._kernels.packages import serve_cpu
 from qtorch._rounding.keys import key_tensor, window_tensor
@@ -46,6 +46,7 @@ INLINE: tuple[tuple[Number, str], ...] = (
     (Posit(32, 3), "stochastic"),
     (NAMED["mxfp8_e4m3"][0], "stochastic"),
     (NAMED["nvfp4"][0], "nearest"),
+    (BlockScaled("e4m3fn", {-1: 32}, scale="e5m2", tensor_scale="float32"), "stochastic"),
 )
 PART = 1 << 15  # elements that NumPy's reference rounds at a time: its temporaries then stay in a core's cache
 

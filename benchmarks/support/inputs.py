@@ -53,6 +53,8 @@ _GENERAL: tuple[Number, ...] = (
     Table([-10, 1, 13, 0.3, 2.0**-30]),
     Table([one * abs(one) + 0.125 for one in range(-20, 20)]),
     Table([-3, -0.5, 0, 0.7, 8], thresholds=[-1, -0.25, 0.125, 8]),
+    NVFP4(law="torchao"),
+    BlockScaled("e4m3fn", {-1: 32}, scale="bfloat16"),
 )
 _POLICIES = ("saturate", "inf", "nan", "wrap")
 
@@ -103,7 +105,7 @@ def hard_inputs(number: Number, count: int = 300_000, dtype: type = np.float32) 
     rng = np.random.default_rng(_SEED)
     if isinstance(number, BlockFloatingPoint):
         return _blocks(number, count, dtype, rng)
-    if isinstance(number, BlockScaled | NVFP4):
+    if isinstance(number, BlockScaled):
         return _scaled_blocks(number, count, dtype, rng)
     values = _values(number, rng)
     with np.errstate(over="ignore"):
@@ -247,7 +249,7 @@ def _block(kind: int, wl: int, size: int, dtype: type, rng: np.random.Generator)
     return block if kind != 22 else random_bits(size, dtype, rng)
 
 
-def _scaled_blocks(number: BlockScaled | NVFP4, count: int, dtype: type, rng: np.random.Generator) -> list[np.ndarray]:
+def _scaled_blocks(number: BlockScaled, count: int, dtype: type, rng: np.random.Generator) -> list[np.ndarray]:
     """3-D arrays whose sizes the usual tiles do not divide: the element's numbers, midpoints and their neighbours,
     times powers of two that go through dtype's range from block to block, with special elements in some."""
     rows = max(math.isqrt(count // 3 * 2 // 3), 4)
@@ -258,7 +260,7 @@ def _scaled_blocks(number: BlockScaled | NVFP4, count: int, dtype: type, rng: np
 
 
 def _scaled_block(
-    number: BlockScaled | NVFP4, shape: tuple[int, ...], kind: int | None, dtype: type, rng: np.random.Generator
+    number: BlockScaled, shape: tuple[int, ...], kind: int | None, dtype: type, rng: np.random.Generator
 ) -> np.ndarray:
     """Blocks of one kind, or of all of them by turns."""
     info, element = ml_dtypes.finfo(dtype), number.element

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qcore import NVFP4, parse
+from qcore import parse
 from qcore.formats.block import BlockNumber
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -23,7 +23,7 @@ def kind_of(operation: str, text: str) -> str:
     if operation.startswith("stochastic"):
         return "stochastic"
     if isinstance(number, BlockNumber):
-        return "nvfp4" if isinstance(number, NVFP4) else "block"
+        return "nvfp4" if number.tensor_scale else "block"
     return "element" if operation == "nearest" else "codes"
 
 

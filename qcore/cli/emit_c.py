@@ -135,6 +135,12 @@ static int32_t integer(int32_t bits)
 {
     return (int32_t)number_of(bits);
 }""",
+    "product_bits": """
+/* The bits of the product of two integers as floats; the multiplication is that of IEEE 754. */
+static int32_t product_bits(int32_t a, int32_t b)
+{
+    return bits_of((float)a * (float)b);
+}""",
     "quotient_bits": """
 /* The bits of the quotient of two integers as floats; division is that of IEEE 754. */
 static int32_t quotient_bits(int32_t a, int32_t b)
@@ -149,6 +155,7 @@ _CALLS = {  # by the trace's pattern for an operation
     "{0} > {1} ? {1} : {0}": "at_most({}, {})",
     "float32_bits({})": "float_bits({})",
     "(int32_t)float32({})": "integer({})",
+    "bits32(to_float32({}) * to_float32({}))": "product_bits({}, {})",
     "bits32(to_float32({}) / to_float32({}))": "quotient_bits({}, {})",
 }
 _WRAPS = {

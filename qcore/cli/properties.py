@@ -10,7 +10,7 @@ import numpy as np
 
 from qcore.arguments import check_int, quoted
 from qcore.arrays import quantize
-from qcore.formats.block import NVFP4, BlockFloatingPoint, BlockScaled
+from qcore.formats.block import BlockFloatingPoint, BlockScaled, scale_text
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number
@@ -114,10 +114,11 @@ def properties(number: Number) -> Properties:
     if isinstance(number, BlockFloatingPoint):
         block = "array" if number.dim == -1 else f"index of axis {number.dim}"
         return _shared(properties(number.element), f"2^k per {block}")
-    if isinstance(number, BlockScaled | NVFP4):
+    if isinstance(number, BlockScaled):
         row = len(number.block) == 1 and number.block[0][0] == -1
         block = number.block[0][1] if row else block_text(number.block)
-        return _shared(properties(number.element), f"{number.scales} per {block or 'row'}")
+        scale = "2^k" if number.scale == "e8m0" else scale_text(number.scale)
+        return _shared(properties(number.element), f"{scale} per {block or 'row'}")
     raise TypeError(f"number={quoted(number)} is a {type(number).__name__}; allowed are this library's formats")
 
 

@@ -26,10 +26,11 @@ from qcore.arguments import quoted
 from qcore.arrays import decode, encode, quantize
 from qcore.cli.properties import properties, why_no_codes
 from qcore.files import write_text
-from qcore.formats.block import NVFP4, BlockNumber, BlockScaled
+from qcore.formats.block import BlockNumber, BlockScaled
 from qcore.formats.number import Number, check_number
 from qcore.formats.posit import Posit
 from qcore.law.carrier import CARRIERS
+from qcore.packing import storage
 from qcore.version import __version__
 
 
@@ -82,8 +83,9 @@ class Header:
     @property
     def scale_dtype(self) -> np.dtype[Any]:
         """The dtype of blocks' scales."""
-        if getattr(self.number, "scales", None) != "float32":
-            return np.dtype(np.uint8)
+        number: Any = self.number
+        if number.scale_format is not None:
+            return np.dtype(f"u{storage(number.scale_bits) // 8}")
         return np.dtype(np.float64 if self.dtype == "float64" else np.float32)
 
     def decode(self, column: int, codes: np.ndarray) -> np.ndarray:
@@ -92,8 +94,8 @@ class Header:
         if column == 2 and self.scale_dtype.kind == "f":
             return codes.astype(f"u{self.scale_dtype.itemsize}").view(self.scale_dtype).astype(np.float64)
         if column == 2:
-            number = "e4m3fn" if isinstance(number, NVFP4) else "e8m0fnu"
-        elif isinstance(number, BlockScaled | NVFP4):
+            number = number.scale_format
+        elif isinstance(number, BlockScaled):
             number = number.element
         return decode(codes, number, np.float64)
 
@@ -170,7 +172,7 @@ def _blocks(number: Any, dtype: np.dtype[Any], count: int, seed: int) -> np.ndar
         points = vector_inputs(number.element, dtype, 0, seed).astype(np.float64)
     points = rng.permutation(points[np.isfinite(points)])
     points = np.resize(points, (max(-(-len(points) // size), BLOCKS), size))
-    together, unsigned = whole or isinstance(number, NVFP4), f"u{dtype.itemsize}"
+    together, unsigned = whole or number.tensor_scale is not None, f"u{dtype.itemsize}"
     smallest = np.ones(1, unsigned).view(dtype)[0]
     largest = (bits_of(np.array(np.inf, dtype)) - 1).astype(unsigned).view(dtype)
     ends = (2.0**-12, 2.0**4) if together else (smallest, largest)

@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import isqrt
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from qcore.arguments import check_choice, check_flag, check_int, quoted
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number, check_number
 from qcore.law.carrier import FLOAT32, Carrier
-from qcore.law.codes import Codes
+from qcore.law.codes import Codes, PickedCodes
 from qcore.law.float_scale import Levels, working
+from qcore.law.grid import Grid
 from qcore.law.program import Decoding, Program, kind_of
 from qcore.law.rounding import Rounding
 from qcore.law.shared_scale import E8M0_BIAS, Shared
 from qcore.law.tiles import MOST_AXES, Sizes, block_counts, block_sizes, block_text, check_block
+from qcore.packing import storage
 
-FP4 = BinaryFloat(2, 1, specials="finite")
-FP4_SCALE = BinaryFloat(4, 3, specials="fn", overflow="saturate")
+E2M1 = BinaryFloat(2, 1, specials="finite")
+E4M3 = BinaryFloat(4, 3, specials="fn")
+E8M0 = BinaryFloat(8, 0, bias=127, specials="fn", subnormals=False, signed=False)
 LONGEST_HISTORY = 2**20  # which is a row of a state
 DEEPEST = 26  # so many binary places below its quantum, a number above zero is as good as another
 
@@ -28,33 +31,14 @@ DEEPEST = 26  # so many binary places below its quantum, a number above zero is 
 class BlockNumber(Number):
     """The base of formats with shared scales."""
 
+    tensor_scale: Any = None
+
     def axes(self, ndim: int) -> tuple[int, ...]:
         return tuple(axis for axis, size in enumerate(self.block_sizes(ndim)) if size != 1)
 
     def decoding(self, carrier: Carrier) -> tuple[Decoding, tuple[int, ...]]:
         decoding, constants = super().decoding(carrier)
         return replace(decoding, scales="powers"), constants
-
-
-class _TiledNumber(BlockNumber):
-    """The base of formats whose blocks are tiles of any shape, and whose elements have codes."""
-
-    block: Any
-    element: Any
-
-    def block_sizes(self, ndim: int) -> Sizes:
-        return block_sizes(self.block, ndim)
-
-    @property
-    def bits(self) -> int:
-        return self.element.bits
-
-    def codes(self, carrier: Carrier) -> Codes:
-        return self.element.codes(carrier)
-
-    @property
-    def span(self) -> tuple[int, int, int]:
-        return self.element.span
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,8 +89,8 @@ class BlockFloatingPoint(BlockNumber):
 
 
 @dataclass(frozen=True, repr=False)
-class BlockScaled(_TiledNumber):
-    """Numbers of any format times a scale that a block shares: the Microscaling (MX) formats and similar ones.
+class BlockScaled(BlockNumber):
+    """Numbers of any format times a scale that a block shares: the Microscaling (MX) formats, NVFP4 and similar ones.
 
     By default the scale is 2^k, where k follows from the block's largest magnitude a and the element's largest number,
     whose exponent is emax:
@@ -123,6 +107,24 @@ class BlockScaled(_TiledNumber):
     a NaN or an infinity become NaN. Elements saturate at their largest number, or at the largest one of the array's
     dtype if that is smaller.
 
+    With a float format as scale, a block's scale s is a number of it, and with tensor_scale="float32" a second scale t
+    of the whole array is multiplied with it, as in `NVFP4`. With the element's largest number top, full = top times the
+    largest scale, A the largest finite magnitude of the array, and without a tensor scale g = t = 1:
+
+    | rule | the operations |
+    | --- | --- |
+    | "te" | g = full / A, t = 1 / g, s = scale(a * (g * (1 / top))), x * (1 / (s * t)) is rounded |
+    | "torchao" | t = A / full, s = scale((a / top) / t), x / (s * t) is rounded |
+    | "torchao_main" | as "torchao", but x * ((1 / t) / s) is rounded |
+
+    Every operation is rounded to float32 (for float64 arrays to float64), and scale() to nearest, ties to even, with
+    saturation; the result is that number times (s * t), rounded to the array's dtype, at most its largest number.
+    "te" has Transformer Engine's bits also where numbers are very small: g and 1 / (s * t) are at most the largest
+    float32, and s may be 0, whose elements are 0. With "torchao" s is at least the smallest normal scale, and t at
+    least 2^-126. Intermediate results of all rules have otherwise unlimited exponents; a * (1 / top) below 2^-126
+    counts as 0. For zeros t is 1. NaN and infinities do not count for A, and make all elements of their block NaN:
+    Transformer Engine does not define these.
+
     With scale="float32" numbers are multiplied with s = float32(largest element / largest magnitude of the block)
     before they are rounded, and with r = float32(1 / s) afterwards: the scales of `Scale`, for single arrays. Products
     are rounded to float32 (for float64 arrays to float64) to nearest, ties to even, and results to the array's dtype.
@@ -131,7 +133,8 @@ class BlockScaled(_TiledNumber):
 
     Source: OCP Microscaling Formats Specification 1.0
     (floor); Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025 (rceil); Wu et al., "Training and Inference
-    with Integers in Deep Neural Networks", 2018 (round); "DeepSeek-V3 Technical Report", 2024 (float32).
+    with Integers in Deep Neural Networks", 2018 (round); "DeepSeek-V3 Technical Report", 2024 (float32); NVIDIA,
+    Transformer Engine, the reference of its NVFP4 (te); torchao 0.18 and its main branch of 2026 (torchao).
 
     Args:
         element: a `FixedPoint`, `FloatingPoint` or `BinaryFloat`, or its text.
@@ -140,12 +143,15 @@ class BlockScaled(_TiledNumber):
             tiles of 32 in a row, {-2: 128, -1: 128} is square tiles, {-1: None} is whole rows, {0: 1, ...: None} is one
             block for each index along dimension 0, {...: None} is the whole array. The last blocks along an axis may
             be smaller.
-        rule: "floor", "ceil", "even", "rceil" or "round", of scales 2^k.
-        scale: "e8m0", which is 2^k, or "float32", for elements that have steps of at least 2^-100 and a largest number
-            of at most 24 bits and below 2^64.
+        rule: "floor" (default), "ceil", "even", "rceil" or "round", of scales 2^k; "te" (default), "torchao" or
+            "torchao_main", of scales of a format.
+        scale: "e8m0", which is 2^k; "float32"; or a `FloatingPoint` or `BinaryFloat` of at most 16 bits with a zero,
+            whose numbers float32 has, or its text, such as "e4m3fn" or "bfloat16". The last two are for elements that
+            have steps of at least 2^-100 and a largest number of at most 24 bits and below 2^64.
         history: None, or how many past tensors a delayed scale follows from, as for `Scale`: of scale="float32" and the
             block {...: None} only. Such a scale is state, which a `Quantizer` has.
         margin, reduce_amax: of delayed scales, as for `Scale`.
+        tensor_scale: None, or "float32": of scales of a format with at most 7 significant bits and below 2^64.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -161,26 +167,35 @@ class BlockScaled(_TiledNumber):
                [0.09375, 0.1875 , 0.25   ]], dtype=float32)
         >>> quantize(np.float32([0.1, 0.2, 0.3]), BlockScaled("e2m1fn", {...: None}, scale="float32"))
         array([0.1, 0.2, 0.3], dtype=float32)
+        >>> BlockScaled("e2m1fn", {-1: 16}, scale="e4m3fn", tensor_scale="float32") == NVFP4()
+        True
     """
 
     element: Any
     block: Any
-    rule: str = "floor"
-    scale: str = "e8m0"
+    rule: Any = None
+    scale: Any = "e8m0"
     history: int | None = None
     margin: int = 0
     reduce_amax: bool = True
+    tensor_scale: Any = None
 
     def __post_init__(self) -> None:
         self._set(element=check_element(self.element), block=check_block(self.block))
-        check_choice("rule", self.rule, list(RULES))
-        check_choice("scale", self.scale, ["e8m0", "float32"])
-        if self.scale == "float32":
-            if self.rule != "floor":
-                raise ValueError(
-                    f"rule={quoted(self.rule)} with scale='float32'; allowed are rules of scale='e8m0' only"
-                )
-            check_float_scaled(self.element)
+        self._set(scale=check_scale(self.scale))
+        allowed = list(RULES) if self.scale == "e8m0" else ["floor"] if self.scale == "float32" else LEVEL_RULES
+        self._set(rule=allowed[0] if self.rule is None else self.rule)
+        if self.rule not in allowed and self.rule in (*RULES, *LEVEL_RULES):
+            raise ValueError(
+                f"rule={quoted(self.rule)} with scale={quoted(scale_text(self.scale))}; allowed are "
+                f"{', '.join(allowed)}"
+            )
+        check_choice("rule", self.rule, allowed)
+        if self.scale != "e8m0":
+            check_float_scaled(self.element, self.scale)
+        if self.tensor_scale is not None:
+            check_choice("tensor_scale", self.tensor_scale, ["float32"])
+            check_tensor_scaled(self.scale)
         self._set(margin=check_int("margin", self.margin, -64, 64))
         check_flag("reduce_amax", self.reduce_amax)
         if self.history is None and (self.margin or not self.reduce_amax):
@@ -197,22 +212,61 @@ class BlockScaled(_TiledNumber):
                 )
 
     def __repr__(self) -> str:
-        scale = "" if self.scale == "e8m0" else f", scale={self.scale}"
+        if arguments := nvfp4_arguments(self):
+            law = "" if self.rule == "te" else f", law={self.rule}"
+            return f"NVFP4 (block={block_text(arguments['block'])}{law})"
+        scale = (
+            "" if self.scale == "e8m0" else f", scale={self.scale if isinstance(self.scale, str) else repr(self.scale)}"
+        )
+        scale += "" if self.tensor_scale is None else f", tensor_scale={self.tensor_scale}"
         scale += "" if self.history is None else f", history={self.history}"
         scale += f", margin={self.margin}" if self.margin else ""
         scale += "" if self.reduce_amax else ", reduce_amax=False"
         return f"BlockScaled (element={self.element!r}, block={block_text(self.block)}, rule={self.rule}{scale})"
 
+    def axes(self, ndim: int) -> tuple[int, ...]:
+        return super().axes(ndim) if self.tensor_scale is None else tuple(range(ndim))
+
+    def block_sizes(self, ndim: int) -> Sizes:
+        return block_sizes(self.block, ndim)
+
     @property
-    def scales(self) -> str:
-        """The kind of the scales, see `Decoding.scales`."""
-        return "2^k" if self.scale == "e8m0" else self.scale
+    def bits(self) -> int:
+        return self.element.bits
+
+    def codes(self, carrier: Carrier) -> Codes:
+        self._check_stateless()
+        return self.element.codes(carrier)
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return self.element.span
+
+    @property
+    def scale_bits(self) -> int:
+        """The width of a block's scale as it is stored."""
+        return {"e8m0": 8, "float32": 32}[self.scale] if isinstance(self.scale, str) else self.scale.bits
+
+    @property
+    def scale_format(self) -> Number | None:
+        """The format of the blocks' scales, or None where they are float32 numbers."""
+        if self.scale == "e8m0":
+            return E8M0
+        return None if self.scale == "float32" else self.scale
 
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
         element = self.element
+        work = working(carrier)
         if self.scale == "float32":
-            work = working(carrier)
             return "float_scaled", (largest_lane(element, work),)
+        if self.scale != "e8m0":
+            grid = Grid(*self.scale.reduce(work)[1])
+            top, exponent = largest_number(element)
+            most, scale_exponent = largest_number(self.scale)
+            full = work.lane_at_most(top * most, exponent + scale_exponent) if self.tensor_scale else 0
+            inverse = _reciprocal_lane(top, exponent, work)
+            levels = Levels(full, largest_lane(element, work), inverse, self.scale.magnitudes.lowest_lane(work))
+            return "levels", (*levels, *grid)
         shared = shared_integers(element, carrier, self.rule)
         if isinstance(element, FixedPoint):
             return "scaled", shared
@@ -229,24 +283,34 @@ class BlockScaled(_TiledNumber):
                 "low_precision, and here a format without history"
             )
 
-    def codes(self, carrier: Carrier) -> Codes:
-        self._check_stateless()
-        return super().codes(carrier)
-
     def decoding(self, carrier: Carrier) -> tuple[Decoding, tuple[int, ...]]:
         self._check_stateless()
         if self.scale == "e8m0":
             return super().decoding(carrier)
-        codes = self.element.codes(working(carrier))
-        return Decoding(carrier, kind_of(codes), "floats"), tuple(codes)
+        work = working(carrier)
+        if self.scale == "float32":
+            codes: Any = self.element.codes(work)
+            return Decoding(carrier, kind_of(codes), "floats"), tuple(codes)
+        self.check_exact(carrier)
+        codes = PickedCodes() if self.element == E2M1 else self.element.codes(work)
+        scales, whole = self.scale.codes(work), self.tensor_scale is not None
+        decoding = Decoding(carrier, kind_of(codes), "levels", 0, whole, kind_of(scales), storage(self.scale.bits))
+        return decoding, (*codes, *scales)
 
     def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
         self._check_stateless()
         kind, constants = self.reduce(carrier)
-        if self.scale == "float32":
-            element, integers = self.element.program(mode, working(carrier), coded)
-            program = replace(element, carrier=carrier, kind=kind, element=element.kind)
-            return program, (*constants, *integers)
+        if self.scale != "e8m0":
+            picked = self.scale != "float32" and self.element == E2M1  # whose law needs no integers for codes
+            element, integers = self.element.program(mode, working(carrier), coded and not picked)
+            program = replace(element, carrier=carrier, kind=kind, element="e2m1" if picked else element.kind)
+            if self.scale == "float32":
+                return program, (*constants, *integers)
+            program = replace(program, rule=self.rule, whole=self.tensor_scale is not None)
+            scale, encoded = self.scale.program(Rounding.TOWARD_ZERO, working(carrier), coded)
+            program = replace(program, scale=scale.kind, scale_codes=scale.codes, scale_storage=scale.storage)
+            program = replace(program, codes="picked", storage=8) if picked and coded else program
+            return program, (*constants, *integers, *(encoded if coded else ()))
         if not coded:
             return super().program(mode, carrier, coded)
         self.check_exact(carrier)
@@ -273,66 +337,41 @@ def with_scale(number: Number) -> Number:
         return number
 
 
-@dataclass(frozen=True, repr=False)
-class NVFP4(_TiledNumber):
+def NVFP4(block: Any = ((-1, 16),), law: str = "te") -> BlockScaled:  # noqa: N802  # the name of a format
     """NVIDIA's FP4: e2m1 elements, a scale e4m3 of each block, and a scale float32 of the whole array.
 
-    Each operation is rounded to float32 (for float64 arrays to float64), to nearest, ties to even. Intermediate results
-    have unlimited exponents, so none is subnormal and none overflows. The operations, in this order:
-
-    1. t = largest magnitude of the array / (448 * 6), at least 2^-126; 1 for zeros
-    2. s = e4m3((largest magnitude of the block / 6) / t), from 2^-6 to 448
-    3. S = s * t
-    4. y = x / S, rounded to e2m1 under the rounding mode, at most 6
-    5. the result y * S is rounded to the array's dtype, at most its largest finite number
-
-    All elements of a block with a NaN or an infinity become NaN; the array's scale ignores them.
-    Source: NVIDIA, Pretraining Large Language Models with NVFP4, 2025.
+    "NVFP4" has several laws, the rules of `BlockScaled`: they give other scales and elements at ties and for small
+    numbers. `BlockScaled("e2m1fn", {-1: 16}, "rceil")` is Transformer Engine's law with powers of two as scales.
 
     Args:
         block: the elements that share a scale, as for `BlockScaled`. Weights usually have {-2: 16, -1: 16}.
+        law: "te", Transformer Engine's; "torchao", that of torchao 0.18, or "torchao_main", of its main branch.
+
+    Returns:
+        A `BlockScaled`, whose text is "nvfp4" with these arguments.
 
     Raises:
-        TypeError, ValueError: if block is not as above.
+        TypeError, ValueError: if block or law is not as above.
+
+    Source: NVIDIA, Pretraining Large Language Models with NVFP4, 2025; Transformer Engine.
 
     Example:
         >>> import numpy as np
         >>> from qcore import quantize
         >>> quantize(np.float32([1344, 300, -224, 10]), NVFP4(), "nearest")
         array([1344.,  336., -224.,    0.], dtype=float32)
+        >>> NVFP4({-2: 16, -1: 16}, law="torchao").text
+        'nvfp4({-2:16,-1:16},law=torchao)'
     """
+    check_choice("law", law, LEVEL_RULES)
+    return BlockScaled(E2M1, block, law, E4M3, tensor_scale="float32")
 
-    block: Any = ((-1, 16),)
 
-    element: ClassVar[Number] = FP4  # pyright: ignore[reportIncompatibleVariableOverride]  # not a field: it is fixed
-    scales: ClassVar[str] = "e4m3"
-
-    def __post_init__(self) -> None:
-        self._set(block=check_block(self.block))
-
-    def __repr__(self) -> str:
-        return f"NVFP4 (block={block_text(self.block)})"
-
-    def axes(self, ndim: int) -> tuple[int, ...]:
-        return tuple(range(ndim))
-
-    def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
-        work = working(carrier)
-        grids = [number.reduce(work)[1] for number in (FP4, FP4_SCALE)]
-        levels = Levels(FP4_SCALE.magnitudes.lowest_lane(work), work.lane_at_most(448 * 6, 0))
-        return "nvfp4", (*grids[0], *grids[1], *levels)
-
-    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
-        if not coded:
-            return super().program(mode, carrier, coded)
-        scale, encoded = FP4_SCALE.program(mode, working(carrier), coded)
-        program = replace(scale, carrier=carrier, kind="nvfp4", element="grid")
-        return program, (*self.reduce(carrier)[1], *encoded)
-
-    def decoding(self, carrier: Carrier) -> tuple[Decoding, tuple[int, ...]]:
-        self.check_exact(carrier)
-        codes = FP4_SCALE.codes(working(carrier))
-        return Decoding(carrier, kind_of(codes), "two levels"), tuple(codes)
+def nvfp4_arguments(number: Any) -> dict[str, Any] | None:
+    """The arguments with which `NVFP4` makes the format; None if it cannot."""
+    if not isinstance(number, BlockScaled) or number.tensor_scale is None or number.rule not in LEVEL_RULES:
+        return None
+    return {"block": number.block, "law": number.rule} if number == NVFP4(number.block, number.rule) else None
 
 
 def check_scales(number: Number, shape: tuple[int, ...], scales: Any) -> tuple[Any, Any]:
@@ -345,7 +384,7 @@ def check_scales(number: Number, shape: tuple[int, ...], scales: Any) -> tuple[A
         return None, None
     given: object = scales
     counts, array_scale = block_counts(shape, number.block_sizes(len(shape))), None
-    if isinstance(number, NVFP4):
+    if number.tensor_scale is not None:
         pair = cast("tuple[Any, ...]", scales) if isinstance(scales, tuple) else ()
         if len(pair) != 2 or tuple(getattr(pair[1], "shape", (1,))):
             allowed = f"codes of shape {counts} and a number of shape ()"
@@ -388,6 +427,60 @@ def _from_root(carrier: Carrier) -> int:
     return 2 * carrier.hidden - 1 - isqrt(2 * carrier.hidden**2)
 
 
+LEVEL_RULES = ["te", "torchao", "torchao_main"]  # of scales that are numbers of a format, see `float_scale`
+
+
+def check_scale(scale: Any) -> Any:
+    """A block's argument `scale`: "e8m0", "float32", or a format, saturating."""
+    if scale in ("e8m0", "float32"):
+        return scale
+    if isinstance(scale, str):
+        scale = check_number(scale, "scale")
+    if not isinstance(scale, FloatingPoint | BinaryFloat):
+        raise TypeError(
+            f"scale={quoted(scale)}; allowed are 'e8m0', 'float32', a FloatingPoint or BinaryFloat, or the text of one"
+        )
+    if scale == E8M0:
+        return "e8m0"
+    found = scale.overflowing("saturate")
+    _, step, largest = found.span
+    has_zero = not isinstance(found, BinaryFloat) or found.has_zero
+    fits = found.man <= FLOAT32.mantissa_bits and step >= FLOAT32.step_exponent and largest <= FLOAT32.max_exponent
+    if found.bits > 16 or not has_zero or not fits:
+        raise ValueError(
+            f"scale={quoted(scale)}; allowed are 'e8m0', 'float32', and formats of at most 16 bits with a zero whose "
+            "numbers float32 has"
+        )
+    return found
+
+
+def scale_text(scale: Any) -> str:
+    """A block's scale as text, without an overflow policy, as it saturates anyway."""
+    if isinstance(scale, str):
+        return scale
+    return (replace(scale, overflow=None) if isinstance(scale, BinaryFloat) else scale).text
+
+
+def check_tensor_scaled(scale: Any) -> None:
+    """Raises a ValueError unless blocks with these scales may have a scale of the whole array."""
+    if not isinstance(scale, str):
+        most, exponent = largest_number(scale)
+        if scale.man < 7 and most.bit_length() + exponent <= 64:
+            return
+    raise ValueError(
+        f"tensor_scale='float32' with scale={quoted(scale_text(scale))}; allowed are scales of a format with at most 7 "
+        "significant bits and numbers below 2^64"
+    )
+
+
+def _reciprocal_lane(count: int, exponent: int, carrier: Carrier) -> int:
+    """The carrier's lane of 1 / (count * 2^exponent), rounded to nearest, ties to even."""
+    digits = carrier.mantissa_bits + count.bit_length()
+    quotient, rest = divmod(1 << digits, count)
+    quotient += 2 * rest > count or (2 * rest == count and quotient % 2)
+    return carrier.lane_at_most(quotient, -exponent - digits)
+
+
 def check_element(element: Any) -> Number:
     """The format that a block's `element` argument stands for, saturating."""
     if isinstance(element, str):
@@ -415,14 +508,14 @@ def largest_number(element: Any) -> tuple[int, int]:
     return element.magnitudes.largest
 
 
-def check_float_scaled(element: Any) -> None:
-    """Raises a ValueError unless elements may have scales in float32."""
+def check_float_scaled(element: Any, scale: Any) -> None:
+    """Raises a ValueError unless elements may have scales that are floats."""
     count, exponent = largest_number(element)
     step = -element.fl if isinstance(element, FixedPoint) else element.magnitudes.smallest[1]
     if count.bit_length() > FLOAT32.mantissa_bits + 1 or count.bit_length() + exponent > 64 or step < -100:
         raise ValueError(
-            f"element={quoted(element)} with scale='float32'; allowed are formats with steps of at least 2^-100 and a "
-            "largest number of at most 24 bits and below 2^64"
+            f"element={quoted(element)} with scale={quoted(scale_text(scale))}; allowed are formats with steps of at "
+            "least 2^-100 and a largest number of at most 24 bits and below 2^64"
         )
 
 

@@ -32,7 +32,7 @@ from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, 
 
 from qcore.arguments import MOST_QUOTED, quoted
 from qcore.formats.affine import AffineInteger
-from qcore.formats.block import NVFP4, RULES, BlockFloatingPoint, BlockScaled
+from qcore.formats.block import LEVEL_RULES, NVFP4, RULES, BlockFloatingPoint, BlockScaled, nvfp4_arguments
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import SPECIALS, BinaryFloat, FloatingPoint
 from qcore.formats.names import NAMED, dtype_name, p3109
@@ -58,9 +58,9 @@ def parse(text: str) -> Any:
         text: a name such as "e4m3fn", or another spelling of one such as "bf16", "int3" or "float8_e5m2"; or a kind
             with its arguments: "float(5,2)", "fixed(8,4,signed=False)", "binary(4,3,specials=fn)", "posit(16,1)",
             "p3109(8,4)", "table([-1,0,1])", "block(8,dim=0)", "scaled(e4m3fn,{-1:64},rule=rceil)",
-            "nvfp4({-2:16,-1:16})", "affine(-128,127)", "accumulator(float16)". The parameters are those of the
-            classes. QPyTorch's may also be spelled as they are printed. ":saturate", ":inf", ":nan" or ":wrap" after a
-            format is its overflow policy: "e4m3fn:saturate".
+            "nvfp4({-2:16,-1:16},law=torchao)", "affine(-128,127)", "accumulator(float16)". The parameters are those of
+            the classes. QPyTorch's may also be spelled as they are printed. ":saturate", ":inf", ":nan" or ":wrap"
+            after a format is its overflow policy: "e4m3fn:saturate".
 
     Returns:
         A `Number`; for other kinds an object of their class.
@@ -166,6 +166,10 @@ class Reader:
 
     def element(self) -> Number:
         return self.format(_ELEMENT_KINDS)
+
+    def scale(self) -> Any:
+        """The scale of blocks."""
+        return self.next() if self.token in ("e8m0", "float32") else self.element()
 
     def number(self) -> Number:
         return self.format(_NUMBER_KINDS)
@@ -295,17 +299,18 @@ _NUMBER_KINDS = _ELEMENT_KINDS | {
         {
             "element": Reader.element,
             "block": _block,
-            "rule": choice(tuple(RULES)),
-            "scale": choice(("e8m0", "float32")),
+            "rule": choice((*RULES, *LEVEL_RULES)),
+            "scale": Reader.scale,
             "history": _int,
             "margin": _int,
             "reduce_amax": _flag,
+            "tensor_scale": choice(("float32",)),
         },
         2,
         2,
         2,
     ),
-    "nvfp4": Kind(NVFP4, {"block": _block}, 0, 1, 0),
+    "nvfp4": Kind(NVFP4, {"block": _block, "law": choice(tuple(LEVEL_RULES))}, 0, 1, 0),
 }
 _KINDS = _NUMBER_KINDS | {
     "affine": Kind(AffineInteger, {"qmin": _int, "qmax": _int, "signed": _flag, "middle": _int}, 2, 2, 2),
@@ -437,8 +442,11 @@ def write(number: Any) -> str:
         )
     name = _KIND_OF[type(number)]
     values: dict[str, Any] = {parameter: getattr(number, parameter) for parameter in _KINDS[name].parameters}
-    if name == "scaled" and isinstance(values["element"], BinaryFloat):  # which saturates anyway
-        values["element"] = replace(values["element"], overflow=None)
+    for part in ("element", "scale"):  # which saturate anyway
+        if name == "scaled" and isinstance(values[part], BinaryFloat):
+            values[part] = replace(values[part], overflow=None)
+    if arguments := nvfp4_arguments(number):
+        name, values = "nvfp4", arguments
     if type(number) is BinaryFloat and number.specials.startswith("p3109"):
         name, values = _p3109_arguments(number) or (name, values)
     return _call(name, values, number)

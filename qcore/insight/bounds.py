@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qcore.formats.block import NVFP4, BlockNumber
+from qcore.formats.block import BlockNumber
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number
 from qcore.insight.law import Bounds, to_float32
 from qcore.law.carrier import CARRIERS, Carrier
-from qcore.law.float_scale import float_scales, from_working, product, scales, times, working
+from qcore.law.float_scale import from_working, times, working
 from qcore.law.grid import Grid
-from qcore.law.program import KINDS
+from qcore.law.program import Program
 from qcore.law.rounding import Rounding
-from qcore.law.shared_scale import block_grid, lane, shared_scale
+from qcore.law.shared_scale import Shared, block_grid, lane, shared_scale
 from qcore.law.tiles import Tiles
 from qcore.namespace import Names
 
@@ -32,13 +32,13 @@ class Range(NamedTuple):
 
     Attributes:
         carrier: the carrier.
-        kind: the kind of the program; "" for formats without blocks.
+        program: the program of blocks; None for formats without them.
         constants: for blocks the exponent of the smallest normal number of elements before they are scaled, then the
             program's; for other formats the fields of `Bounds`, in float32. Ints or 0-d arrays.
     """
 
     carrier: Carrier
-    kind: str
+    program: Program | None
     constants: tuple[Any, ...]
 
 
@@ -54,9 +54,8 @@ def range_of(number: Number, carrier: Carrier) -> Range:
     """The range of a format on a carrier."""
     if isinstance(number, BlockNumber):
         program, constants = number.program(Rounding.TOWARD_ZERO, carrier, coded=False)
-        element = getattr(number, "element", None)
-        low = 0 if isinstance(number, NVFP4) else _low(element)
-        return Range(carrier, program.kind, (_NO_EXPONENT if low is None else low, *constants))
+        low = _low(getattr(number, "element", None))
+        return Range(carrier, program, (_NO_EXPONENT if low is None else low, *constants))
     if isinstance(number, FixedPoint):  # what wraps around is beyond the range, too
         number = replace(number, wrap=False)
     program, constants = number.program(Rounding.TOWARD_ZERO, carrier, coded=False)
@@ -65,7 +64,7 @@ def range_of(number: Number, carrier: Carrier) -> Range:
     ends = program.run(Names, np.array([largest, largest | carrier.negative], np.int32), constants, ())
     normal = 0 if _low(number) is None else number.magnitudes.lowest_lane(carrier)  # type: ignore[attr-defined]
     lanes = np.array([*(ends & carrier.magnitude_mask), normal], np.int32)
-    return Range(carrier, "", tuple(map(int, to_float32(Names, lanes, carrier))))
+    return Range(carrier, None, tuple(map(int, to_float32(Names, lanes, carrier))))
 
 
 def _low(number: Any) -> int | None:
@@ -81,50 +80,35 @@ def bounds(xp: Any, bits: Any, found: Range, blocks: Tiles) -> Bounds:
     `bits` are the lanes before rounding, `found` is the format's range.
     """
     carrier = found.carrier
-    if not found.kind:
+    if found.program is None:
         return Bounds(*found.constants)
     low, *constants = found.constants
-    remaining = iter(constants)
-    parts = [part(*(next(remaining) for _ in part._fields)) for part in KINDS[found.kind]]
-    if found.kind == "float_scaled":
-        ends = _float_scaled(xp, bits, carrier, low, parts[0], Grid(*remaining), blocks.axes)
-    elif found.kind == "nvfp4":
-        ends = _two_level(xp, bits, carrier, parts, blocks.axes)
-    else:
-        ends = _shared(xp, bits, found, low, parts, blocks.axes)
+    ends = (_scaled if found.program.float_scaled else _shared)(xp, bits, low, found.program, constants, blocks.axes)
     return Bounds(*(to_float32(xp, end, carrier) for end in ends))
 
 
-def _two_level(xp: Any, bits: Any, carrier: Carrier, parts: Sequence[Any], axes: tuple[int, ...]) -> tuple[Any, ...]:
-    element = parts[0]
-    _, _, scale, _ = scales(xp, bits, carrier, parts, axes, lambda lanes: lanes)
-    one = working(carrier).bias << working(carrier).width
-    largest, normal = (
-        from_working(xp, product(xp, number, scale, working(carrier)), carrier) for number in (element.limit, one)
-    )
-    return largest, largest, normal
-
-
-def _float_scaled(
-    xp: Any, bits: Any, carrier: Carrier, low: Any, levels: Any, grid: Grid, axes: tuple[int, ...]
+def _scaled(
+    xp: Any, bits: Any, low: Any, program: Program, constants: Sequence[Any], axes: tuple[int, ...]
 ) -> tuple[Any, Any, Any]:
-    work = working(carrier)
-    _, inverse = float_scales(xp, bits, carrier, levels, axes, lambda lanes: lanes)
+    """The ends of elements under scales that are floats."""
+    carrier = program.carrier
+    work, full = working(carrier), program.scaling(xp, bits, constants, axes).full
+    grid = Grid(*constants[-len(Grid._fields) :])  # the elements', without codes the last part
 
     def scaled(lanes: Any) -> Any:
-        """Magnitudes times r; 0 stays 0."""
-        lanes = lanes + (inverse & 0)
-        return from_working(xp, times(xp, lanes, inverse, work), carrier) & (-lanes >> work.last)
+        """Magnitudes times the scale; 0 stays 0."""
+        lanes = lanes + (full & 0)
+        return from_working(xp, times(xp, lanes, full, work), carrier) & (-lanes >> work.last)
 
-    normal = xp.clip(low + work.bias, 0, None) << work.width
+    normal = xp.clip((full & 0) + (low + work.bias), 0, None) << work.width
     return scaled(grid.limit), scaled(grid.limit + grid.lower), scaled(normal)
 
 
 def _shared(
-    xp: Any, bits: Any, found: Range, low: Any, parts: Sequence[Any], axes: tuple[int, ...]
+    xp: Any, bits: Any, low: Any, program: Program, constants: Sequence[Any], axes: tuple[int, ...]
 ) -> tuple[Any, Any, Any]:
-    carrier, shared = found.carrier, parts[0]
-    scale, nan = shared_scale(xp, bits, carrier, shared, axes, found.kind)
-    grid: Grid = block_grid(xp, scale, nan, carrier, shared, found.kind)
+    carrier, shared = program.carrier, Shared(*constants)
+    scale, nan = shared_scale(xp, bits, carrier, shared, axes, program.kind)
+    grid: Grid = block_grid(xp, scale, nan, carrier, shared, program.kind)
     lowest = grid.limit + grid.lower
     return grid.limit, lowest, lane(xp, scale + low, 0, carrier)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qcore.arguments import check_type, quoted
-from qcore.formats.block import NVFP4, BlockScaled
+from qcore.formats.block import BlockScaled
 from qcore.formats.number import Number, check_number
 from qcore.linalg.product import Product
 from qcore.recipes import Entry, Recipe
@@ -298,7 +298,6 @@ def _finite(loss: float) -> float:
     return float(loss) if isfinite(loss) else inf
 
 
-SCALE_BITS = {"2^k": 8, "e4m3": 8, "float32": 32}  # of a block's scale
 _SPECIAL = re.compile(r"([*?[])")
 
 
@@ -311,9 +310,9 @@ def bits_per_element(number: Number) -> float:
         [8, 4.25, 4.5, 8]
     """
     width = getattr(number, "element", number).bits
-    if not isinstance(number, BlockScaled | NVFP4) or any(size is None for _, size in number.block):
+    if not isinstance(number, BlockScaled) or any(size is None for _, size in number.block):
         return width
-    return width + SCALE_BITS[number.scales] / prod(size for _, size in number.block)
+    return width + number.scale_bits / prod(size for _, size in number.block)
 
 
 def check_candidates(candidates: Iterable[Number | str]) -> dict[str, float]:

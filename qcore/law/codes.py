@@ -77,7 +77,11 @@ class SmallCodes(FixedCodes):
     """Fixed point whose count of steps fits a lane, and whose step is a normal number of the carrier."""
 
 
-Codes = FloatCodes | FixedCodes | PositCodes | TableCodes
+class PickedCodes(NamedTuple):
+    """The codes of e2m1 elements under float scales, whose law has them as numbers."""
+
+
+Codes = FloatCodes | FixedCodes | PositCodes | TableCodes | PickedCodes
 Scale = tuple[Any, Any] | None
 
 

@@ -1,18 +1,30 @@
-"""Blocks whose scale is a float, in one level (`BlockScaled` with float32 scales) or in two (`NVFP4`).
+"""Blocks whose scale is a float: of a format such as e4m3, with or without a scale of the array, or of float32.
 
 These are the only laws with float arithmetic, and integers do it. A positive number is a lane of the working float
 whose exponent field may also lie below 1 and beyond the carrier's range, so that no intermediate result is subnormal or
-overflows. Quotients and products are rounded to nearest, ties to even, to the mantissa of a lane.
+overflows, but where the law says so. Quotients and products are rounded to nearest, ties to even, to the mantissa of a
+lane.
 
-Two levels, the operations in this order:
+**Scales of a format** (`Levels`): the largest element is `top`, the largest scale times it `full`, for NVFP4 6 and
+448 * 6; A and a are the largest magnitudes of the array's finite numbers and of the block. The operations, in this
+order:
 
-    t = largest magnitude / (448 * 6), at least 2^-126      of the array's finite numbers; 1 where they are all zero
-    s = e4m3((block's largest magnitude / 6) / t)           to nearest, from 2^-6 to 448
-    S = s * t
-    y = |x| / S, rounded to e2m1 under the mode, saturating at 6
-    result = y * S, rounded to nearest, ties to even, in the array's dtype
+    rule "te"                                           rule "torchao"
+    g = full / A, at most the largest float             t = A / full, at least 2^-126
+    t = 1 / g                                           s = scale((a / top) / t), from the smallest normal scale on
+    s = scale(a * (g * (1 / top)))                      S = s * t
+    S = s * t                                           y = |x| / S
+    r = 1 / S, at most the largest float
+    y = |x| * r
 
-One level, the operations of `qcore.linalg`'s scales, which a product does on its operands and its sums:
+and of both y is rounded to the element's format under the mode, saturating; the result y * S is rounded to nearest,
+ties to even, in the array's dtype. Rule "torchao_main" is "torchao" with y = |x| * r, r = (1 / t) / s at most the
+largest float. A product with 1 / top below the smallest normal float is 0. With A = 0, and without a scale of the
+array, g and t are 1. With "te" t and the S of r are floats with subnormal numbers, as in Transformer Engine, where they
+matter: r is the largest float for all S up to a quarter of the smallest normal one.
+
+**Scales of float32** (`FloatScale`), the operations of `qcore.linalg`'s scales, which a product does on its operands
+and its sums:
 
     s = largest element / largest magnitude of the block     from 2^-126 to 2^126 for float32
     r = 1 / s
@@ -36,21 +48,44 @@ from qcore.random.threefry import Materialize
 
 MAGNITUDES = 0, 1, 2, 3, 4, 6, 8, 12  # of elements by their codes, in halves
 SIGN = 8  # of their codes
+_NOTHING = 128  # below field 0, a scale is so small that no element times it is a number
 _ELEMENTS = {  # those above zero as lanes of the working floats
     work: tuple(work.lane_at_most(count, -1) for count in MAGNITUDES[1:]) for work in (FLOAT32, FLOAT64)
 }
 
 
 class Levels(NamedTuple):
-    """The integers of NVFP4 besides those of its two formats: ints or 0-d arrays.
+    """The integers of scales that are numbers of a format: ints or 0-d arrays, lanes of the working float.
 
     Attributes:
-        least: the smallest scale of a block, as bits of the working float.
-        full: the largest scale of a block times the largest element, as bits of the working float.
+        full: the largest scale times the largest element.
+        top: the largest element.
+        inverse: 1 / top.
+        least: the smallest normal scale.
     """
 
-    least: Any
     full: Any
+    top: Any
+    inverse: Any
+    least: Any
+
+
+class Scaling(NamedTuple):
+    """The scales of blocks, as lanes of the working float.
+
+    Attributes:
+        factor: what elements are multiplied with before they are rounded; None: they are divided by `full`.
+        full: what they are multiplied with afterwards.
+        block: the numbers of the scales' format; those of float32 are `full`.
+        array: the array's scale, or None.
+        nan: -1 for blocks that become NaN, else 0; None where single elements do.
+    """
+
+    factor: Any
+    full: Any
+    block: Any
+    array: Any = None
+    nan: Any = None
 
 
 def working(carrier: Carrier) -> Carrier:
@@ -89,12 +124,27 @@ def quotient(xp: Any, a: Any, b: Any, carrier: Carrier) -> Any:
     return (a & -hidden) + (nearest - (b & -hidden))
 
 
-def product(xp: Any, small: Any, b: Any, carrier: Carrier) -> Any:
-    """small * b, where small has at most four significant bits."""
+def times(xp: Any, a: Any, b: Any, carrier: Carrier) -> Any:
+    """a * b. What is above the working float's range may wrap around before the sum is complete."""
     width, hidden = carrier.width, carrier.hidden
-    x, y = ((small & (hidden - 1)) | hidden) >> (width - 3), (b & (hidden - 1)) | hidden
-    rounded = xp.float_bits(x * y) - ((carrier.lane_bias + width + 3) << width)
-    return (small & -hidden) + ((b & -hidden) - (carrier.bias << width)) + rounded
+    x, y = (a & (hidden - 1)) | hidden, (b & (hidden - 1)) | hidden
+    rounded = xp.product_bits(x, y) - ((carrier.lane_bias + 2 * width) << width)
+    return (a & -hidden) + ((b & -hidden) - (carrier.bias << width)) + rounded
+
+
+def times_subnormal(xp: Any, small: Any, b: Any, carrier: Carrier) -> Any:
+    """small * b rounded once, also where the result is a subnormal number, which has fewer bits.
+
+    `small` has at most seven significant bits. Results below a quarter of the smallest normal number stay below that.
+    """
+    width, hidden = carrier.width, carrier.hidden
+    exact = (((small & (hidden - 1)) | hidden) >> (width - 6)) * ((b & (hidden - 1)) | hidden)
+    fields = (small & -hidden) + ((b & -hidden) - (carrier.bias << width))
+    carry = exact >> (width + 7)
+    below = xp.clip(xp.clip(1 - carry - (fields >> width), 0, None), None, 3)
+    drop = carry + 6 + below
+    step = increment(Rounding.NEAREST, ~(-1 << drop), (exact >> drop) & 1, None, None)
+    return fields + (xp.float_bits((exact + step) >> drop << drop) - ((carrier.lane_bias + width + 6) << width))
 
 
 def from_working(xp: Any, lanes: Any, carrier: Carrier, normal: bool = False) -> Any:
@@ -115,42 +165,65 @@ def from_working(xp: Any, lanes: Any, carrier: Carrier, normal: bool = False) ->
     return xp.clip(rounded, None, carrier.infinity - (1 << carrier.padding))
 
 
-def run_two_level(
+def run_levels(
     xp: Any,
     bits: Any,
     carrier: Carrier,
     mode: Rounding,
-    parts: Sequence[Any],
-    axes: tuple[int, ...],
+    scaling: Scaling,
+    element: Grid,
+    encoding: Sequence[Any],
     word: Any,
     materialize: Materialize,
     usual: bool,
 ) -> Any:
-    """Rounds lanes, or encodes them; arguments as for `Program.run`.
+    """Rounds lanes to e2m1 elements under scales of a format, or encodes them; arguments as for `Program.run`.
 
-    `parts` are the grids of elements and of scales on the working float, `Levels`, and for codes the grid and the codes
-    with which `encode` encodes scales.
+    `element` is the grid of elements on the working float; `encoding` is empty, or has the grid and the codes with
+    which `encode` encodes the blocks' scales, and their kind.
     """
-    element, _, _, *coded = parts
     work, magnitude, last = working(carrier), bits & carrier.magnitude_mask, carrier.last
-    array_scale, block, full_scale, nan = scales(xp, bits, carrier, parts, axes, materialize)
-    if mode is Rounding.NEAREST:  # eight comparisons of the element itself cost less than its quotient
-        compared, most = magnitude, [materialize(one) for one in _rounded_down(xp, full_scale, carrier, usual)]
+    nan = scaling.nan
+    if mode is Rounding.NEAREST:  # seven comparisons of the element itself cost less than its product
+        factor = scaling.factor
+        bounds = (
+            _rounded_down(xp, scaling.full, carrier, usual)
+            if factor is None
+            else _rounded_down_by(xp, factor, carrier, usual)
+        )
+        compared, most = magnitude, [materialize(one) for one in bounds]
     else:
-        y = quotient(xp, to_working(xp, bits, carrier), full_scale, work)
-        y = materialize(xp.clip(y, 1, work.infinity - 1) & (-magnitude >> last))
+        y = _scaled(xp, bits, scaling, carrier, materialize)
         negative = (bits >> last) & work.negative if mode.reads_sign else 0
         y = round_to_grid(xp, y | negative, work, mode, element._replace(keep=work.infinity), word)
         compared, most = y & work.magnitude_mask, (0, *_ELEMENTS[work][:-1])
-    if coded:
+    if encoding:
         code = pick(xp, compared, most, range(1, len(MAGNITUDES)), nan & 0) | ((bits >> last) & SIGN)
-        grid, codes = coded
-        block = encode(xp, block | (nan & work.quiet_nan), work, Rounding.TOWARD_ZERO, grid, codes, None, "grid")
-        return code & materialize(~nan), block, array_scale
+        return code & materialize(~nan), *encoded_scales(xp, scaling, encoding, work)
     nans = nan & carrier.quiet_nan
-    values = [materialize(xp.clip(value, nans, None)) for value in _values(xp, full_scale, carrier, usual)]
+    values = [materialize(xp.clip(value, nans, None)) for value in _values(xp, scaling.full, carrier, usual)]
     result = pick(xp, compared, most, values, materialize(nans))
     return xp.where(magnitude > carrier.infinity, magnitude, result) | (bits & carrier.negative)
+
+
+def encoded_scales(xp: Any, scaling: Scaling, encoding: Sequence[Any], work: Carrier) -> tuple[Any, ...]:
+    """The codes of the blocks' scales, and the array's scale if there is one; `encoding` as for `run_levels`."""
+    grid, codes, kind = encoding
+    block = scaling.block if scaling.nan is None else scaling.block | (scaling.nan & work.quiet_nan)
+    block = encode(xp, block, work, Rounding.TOWARD_ZERO, grid, codes, None, kind)
+    return (block,) if scaling.array is None else (block, without_hidden_bits(xp, scaling.array, work))
+
+
+def _scaled(xp: Any, bits: Any, scaling: Scaling, carrier: Carrier, materialize: Materialize) -> Any:
+    """Magnitudes of elements under their blocks' scale, before they are rounded: none above zero becomes zero."""
+    work, magnitude = working(carrier), bits & carrier.magnitude_mask
+    lanes, factor = to_working(xp, magnitude, carrier), scaling.factor
+    if factor is None:
+        y = quotient(xp, lanes, scaling.full, work)
+    else:  # a product above all numbers has the exponent field of infinity, as a larger one does not fit
+        most = work.infinity - xp.clip((factor & -work.hidden) - (work.bias << work.width), 0, None)
+        y = times(xp, xp.clip(lanes, None, most), factor, work)
+    return materialize(xp.clip(y, 1, work.infinity - 1) & (-magnitude >> carrier.last))
 
 
 def pick(xp: Any, compared: Any, bounds: Sequence[Any], values: Iterable[Any], below: Any) -> Any:
@@ -187,44 +260,154 @@ def _rounded_down(xp: Any, scale: Any, carrier: Carrier, usual: bool) -> Iterato
 def _values(xp: Any, scale: Any, carrier: Carrier, usual: bool = False) -> Iterator[Any]:
     """The elements above zero times the scale, as magnitudes of the carrier."""
     work = working(carrier)
+    one, half = work.bias << work.width, work.hidden >> 1
+    products = {0: scale, half: times(xp, (scale & 0) | (one + half), scale, work)}  # 1 and 3/2 times the scale
     for element in _ELEMENTS[work]:
-        yield from_working(xp, product(xp, element, scale, work), carrier, usual)
+        mantissa = element & (work.hidden - 1)
+        yield from_working(xp, products[mantissa] + (element - mantissa - one), carrier, usual)
 
 
-def scales(
-    xp: Any, bits: Any, carrier: Carrier, parts: Sequence[Any], axes: tuple[int, ...], materialize: Materialize
-) -> tuple[Any, Any, Any, Any]:
-    """The scales of the array, of blocks, and their products; and -1 for blocks with an infinity or a NaN, else 0."""
-    element, scale, levels = parts[:3]
+def _rounded_down_by(xp: Any, factor: Any, carrier: Carrier, usual: bool) -> Iterator[Any]:
+    """The same for products with a factor r that are rounded to the working float before.
+
+    Such a product is rounded down up to a bound beside the middle m: m itself, and what half a step of the mantissa
+    above it still rounds to m, where m's tie goes down; else what is less than m less half a step, which rounds to m.
+    So the bound is an integer quotient, M / r: a float division guesses it, and remainders, which may wrap, decide.
+    With m's significand C
+
+        M = (2 C + 1) * 2^(k - 1)          the tie goes down
+        M = (2 C - 1) * 2^(k - 1) - 1      the tie goes up
+
+    and k bits more than a mantissa if C is less than r's significand. Middles that differ by a power of two share it.
+    """
+    work, width, hidden, last = working(carrier), carrier.width, carrier.hidden, carrier.last
+    r, fields = (factor & (hidden - 1)) | hidden, (factor & -hidden) - (work.bias << width)
+    multiples = [r * count - 1 for count in range(1, 2 * xp.quotient_error + 3)]
+    shared: dict[int, Any] = {}
+    for code in range(1, len(MAGNITUDES)):
+        middle = MAGNITUDES[code - 1] + MAGNITUDES[code]  # in quarters
+        power = (middle & -middle).bit_length() - 1
+        count = middle >> power
+        digits = count.bit_length() - 1
+        if count not in shared:
+            c, down = count << (width - digits), code % 2
+            least, most = (((2 * c + 2 * down - 1) << k - 1) - (not down) for k in (width, width + 1))
+            wide = (c - r) >> last  # -1 where the quotient needs a bit more
+            guess = xp.quotient_bits((r & 0) | c, r) - (((work.lane_bias - 1) << width) + xp.quotient_error + 2 - down)
+            rest = _wrapped(least, carrier) + (wide & _wrapped(most - least, carrier)) - (guess - (wide << width)) * r
+            for multiple in multiples:  # one more where so many times r fit
+                guess = guess - ((multiple - rest) >> last)
+            shared[count] = guess - fields
+        lanes = shared[count] + ((power - 3 + digits + carrier.bias) << width)
+        yield lanes if usual else without_hidden_bits(xp, lanes, carrier)
+
+
+def _wrapped(number: int, carrier: Carrier) -> int:
+    """A Python int as lanes wrap it."""
+    modulus = 2 << carrier.last
+    return (number + modulus // 2) % modulus - modulus // 2
+
+
+def level_scales(
+    xp: Any,
+    bits: Any,
+    carrier: Carrier,
+    rule: str,
+    levels: Levels,
+    scale: Grid,
+    kind: str,
+    whole: bool,
+    axes: tuple[int, ...],
+    materialize: Materialize,
+    usual: bool,
+) -> Scaling:
+    """The scales of blocks whose scales are numbers of a format.
+
+    `scale` and `kind` are the grid of that format on the working float and its kind; `whole` says that the array has a
+    scale, and `usual` that all blocks are (see `usual_scale`).
+    """
     work, magnitude = working(carrier), bits & carrier.magnitude_mask
-    array_scale = _array_scale(xp, magnitude, carrier, levels.full)
     largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
     nan = (carrier.infinity - 1 - largest) >> carrier.last
-    block = quotient(xp, to_working(xp, largest, carrier), element.limit, work)
-    block = quotient(xp, block, array_scale, work)
-    block = xp.clip(xp.clip(block, levels.least, None), None, scale.limit)
-    block = round_to_grid(xp, block, work, Rounding.NEAREST, scale)
-    return array_scale, block, materialize(product(xp, block, array_scale, work)), nan
+    one, most = work.bias << work.width, work.infinity - 1
+    lanes, array, inverse = to_working(xp, largest, carrier), None, levels.inverse
+    if whole:
+        encode_scale, array = _array_scales(xp, magnitude, carrier, rule, levels)
+        inverse = times(xp, encode_scale, levels.inverse + (encode_scale & 0), work) if rule == "te" else None
+    if rule == "te":
+        block = times(xp, lanes, inverse + (lanes & 0), work)
+        block = block & ~((block - work.hidden) >> work.last)
+    else:
+        block = quotient(xp, lanes, levels.top + (lanes & 0), work)
+        block = block if array is None else quotient(xp, block, array, work)
+        block = xp.clip(block, levels.least, None)
+    block = round_to_grid(xp, xp.clip(block, None, scale.limit), work, Rounding.NEAREST, scale, None, kind)
+    normal = to_working(xp, block, work)
+    full = normal if array is None else times(xp, normal, array, work)
+    zero = ~(-block >> work.last) & -(_NOTHING << work.width)  # GCC makes no vectors of `usual` after a choice
+    full = (full & (-block >> work.last)) | zero
+    if rule == "torchao":
+        return Scaling(None, materialize(full), block, array, nan)
+    one = one + (full & 0)
+    if rule == "te":
+        real = full
+        if array is not None and not usual:
+            real = (times_subnormal(xp, normal, array, work) & (-block >> work.last)) | zero
+            real = xp.clip(real, -work.hidden, None)
+        factor = quotient(xp, one, real, work)
+    else:
+        inverse = one if array is None else quotient(xp, one, array, work)
+        beyond = inverse - (normal & -work.hidden) >= (work.bias + 2) << work.width  # where fields would not fit
+        factor = xp.where(beyond, most, quotient(xp, inverse, normal, work))
+    factor = factor if usual else xp.clip(factor, None, most)
+    return Scaling(materialize(factor), materialize(full), block, array, nan)
 
 
-def _array_scale(xp: Any, magnitude: Any, carrier: Carrier, full: Any) -> Any:
+def _array_scales(xp: Any, magnitude: Any, carrier: Carrier, rule: str, levels: Levels) -> tuple[Any, Any]:
+    """g, of the rule "te", and the array's scale t."""
     work = working(carrier)
+    width, hidden, one = work.width, work.hidden, work.bias << work.width
     finite = xp.where(magnitude > carrier.infinity - 1, 0, magnitude)
     largest = xp.amax(finite, axis=tuple(range(len(finite.shape))), keepdims=True)
-    array_scale = quotient(xp, to_working(xp, largest, carrier), full, work)
-    return xp.where(largest > 0, xp.clip(array_scale, work.hidden, None), work.bias << work.width)
+    lanes = to_working(xp, largest, carrier)
+    full = levels.full + (lanes & 0)
+    if rule != "te":
+        array = quotient(xp, lanes, full, work)
+        return None, xp.where(largest > 0, xp.clip(array, hidden, None), one)
+    # A smaller magnitude would lead beyond the working float's range, where fields do not fit.
+    found = quotient(xp, full, xp.clip(lanes, full - ((work.bias + 1) << width), None), work)
+    found = xp.where(largest > 0, xp.clip(found, None, work.infinity - 1), one)
+    inverse = quotient(xp, one + (found & 0), found, work)
+    # Below the normal numbers it has a bit or two less. Where the rounded quotient is in the middle of two of these,
+    # the remainder says on which side of it the quotient is; the product of the significands is a power of two, 0 here.
+    below = xp.clip(1 - (inverse >> width), 0, None)
+    rest = -(((inverse & (hidden - 1)) | hidden) * ((found & (hidden - 1)) | hidden))
+    middle = (below > 0) & ((inverse & ~(-1 << below)) == (1 << below) >> 1)
+    step = increment(Rounding.NEAREST, ~(-1 << below), (inverse >> below) & 1, None, None)
+    inverse = inverse + step + xp.where(middle, (rest >> work.last) - (-rest >> work.last), 0)
+    return found, inverse >> below << below
 
 
-def apply_two_levels(xp: Any, codes: Any, block: Any, array_scale: Any, carrier: Carrier) -> Any:
-    """The lanes of the elements with these codes, times the scales of blocks and array, which are working floats."""
-    work, last = working(carrier), carrier.last
-    block, whole = block & work.magnitude_mask, array_scale & work.magnitude_mask
-    zero = (-block & -array_scale) >> last  # 0 where either is, else -1
-    nans = ((work.infinity - 1 - block) | (work.infinity - 1 - whole)) >> last & carrier.quiet_nan
-    full_scale = product(xp, block, to_working(xp, array_scale, work), work)
-    values = [xp.clip(value & zero, nans, None) for value in _values(xp, full_scale, carrier)]
+def apply_levels(xp: Any, codes: Any, block: Any, array_scale: Any, carrier: Carrier) -> Any:
+    """The lanes of the e2m1 elements with these codes, times the scales of blocks and array, working floats."""
+    full, zero, nan = _applied(xp, block, array_scale, carrier)
+    nans = nan & carrier.quiet_nan
+    values = [xp.clip(value & zero, nans, None) for value in _values(xp, full, carrier)]
     found = pick(xp, codes & (SIGN - 1), range(SIGN - 1), values, nans)
     return xp.where((codes & SIGN) > 0, found | carrier.negative, found)
+
+
+def _applied(xp: Any, block: Any, array_scale: Any, carrier: Carrier) -> tuple[Any, Any, Any]:
+    """The product of a block's scale with the array's, 0 where either is zero, else -1, and -1 where either is NaN."""
+    work = working(carrier)
+    block = block & work.magnitude_mask
+    full, zero, nan = to_working(xp, block, work), -block >> work.last, (work.infinity - 1 - block) >> work.last
+    if array_scale is None:
+        return full, zero, nan
+    whole = array_scale & work.magnitude_mask
+    most = work.infinity - xp.clip((full & -work.hidden) - (work.bias << work.width), 0, None)
+    full = times(xp, full, xp.clip(to_working(xp, whole, work), None, most), work)
+    return full, zero & (-whole >> work.last), nan | ((work.infinity - 1 - whole) >> work.last)
 
 
 class FloatScale(NamedTuple):
@@ -237,28 +420,9 @@ class FloatScale(NamedTuple):
     full: Any
 
 
-def times(xp: Any, a: Any, b: Any, work: Carrier) -> Any:
-    """a * b. Significands are split in halves; their product is upper * 2^(2 * half) + lower."""
-    width, hidden = work.width, work.hidden
-    half = (width + 2) // 2
-    low, word = (1 << half) - 1, (1 << 2 * half) - 1
-    x, y = (a & (hidden - 1)) | hidden, (b & (hidden - 1)) | hidden
-    middle = (x >> half) * (y & low) + (x & low) * (y >> half)
-    lower = (x & low) * (y & low) + ((middle & low) << half)
-    upper = (x >> half) * (y >> half) + (middle >> half) + (lower >> 2 * half)
-    lower = lower & word
-    carry = upper >> (2 * width + 1 - 2 * half)  # 1 where the product of the significands is at least 2
-    drop = carry + width
-    kept = (upper << (2 * half - width) >> carry) | (lower >> drop)
-    mask = ~(-1 << drop)
-    kept = kept + (((lower & mask) + increment(Rounding.NEAREST, mask, kept & 1, None, None)) >> drop)
-    # What is above the working float's range may wrap around before the sum is complete.
-    return (a & -hidden) + ((b & -hidden) - (work.bias << width)) + (carry << width) + (kept - hidden)
-
-
 def float_scales(
     xp: Any, bits: Any, carrier: Carrier, levels: FloatScale, axes: tuple[int, ...], materialize: Materialize
-) -> tuple[Any, Any]:
+) -> Scaling:
     """s and r of each block. `axes` get length 1."""
     work, magnitude = working(carrier), bits & carrier.magnitude_mask
     largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
@@ -267,52 +431,52 @@ def float_scales(
     divisor = xp.clip(to_working(xp, largest, carrier), levels.full - ((work.bias + 1) << work.width), None)
     scale = xp.clip(quotient(xp, full, divisor, work), work.hidden, (2 * work.bias - 1) << work.width)
     scale = materialize(xp.where((largest > 0) & (largest < carrier.infinity), scale, one))
-    return scale, materialize(quotient(xp, one, scale, work))
+    inverse = materialize(quotient(xp, one, scale, work))
+    return Scaling(scale, inverse, inverse)
 
 
-def run_float_scaled(
+def run_scaled(
     xp: Any,
     bits: Any,
     carrier: Carrier,
     mode: Rounding,
-    levels: FloatScale,
+    scaling: Scaling,
     element: Grid,
     kind: str,
     coded: Sequence[Any],
-    axes: tuple[int, ...],
     word: Any,
     materialize: Materialize,
 ) -> Any:
-    """Rounds lanes, or encodes them with r of each block; arguments as for `Program.run`.
+    """Rounds lanes under float scales, or encodes them; arguments as for `Program.run`.
 
     `element` and its kind are those of the working float; `coded` is empty, or has the codes for `encode`.
     """
     work, magnitude, last = working(carrier), bits & carrier.magnitude_mask, carrier.last
-    scale, inverse = float_scales(xp, bits, carrier, levels, axes, materialize)
-    y = times(xp, to_working(xp, magnitude, carrier), scale, work)
-    y = materialize(xp.clip(y, 1, work.infinity - 1) & (-magnitude >> last))
+    y, nan = _scaled(xp, bits, scaling, carrier, materialize), scaling.nan
     negative = (bits >> last) & work.negative
     if coded:
-        y = xp.where(magnitude > carrier.infinity, work.quiet_nan, y)
-        return encode(xp, y | negative, work, mode, element, coded[0], word, kind), inverse
+        y = xp.where(magnitude > carrier.infinity, work.quiet_nan, y) if nan is None else y | (nan & work.quiet_nan)
+        return encode(xp, y | negative, work, mode, element, coded[0], word, kind)
     y = round_to_grid(xp, y | negative, work, mode, element, word, kind)
-    result = _unscaled(xp, y & work.magnitude_mask, inverse, carrier)
+    result = _unscaled(xp, y & work.magnitude_mask, scaling.full, carrier)
+    if nan is not None:
+        result = result | (nan & carrier.quiet_nan)
     return xp.where(magnitude > carrier.infinity, magnitude, result) | ((y >> last) & carrier.negative)
 
 
-def _unscaled(xp: Any, y: Any, inverse: Any, carrier: Carrier) -> Any:
+def _unscaled(xp: Any, y: Any, scale: Any, carrier: Carrier) -> Any:
     """The magnitudes y * r of the carrier; NaN for elements that are NaN or infinite."""
     work = working(carrier)
-    result = from_working(xp, times(xp, y, inverse, work), carrier) & (-y >> carrier.last)
+    result = from_working(xp, times(xp, y, scale, work), carrier) & (-y >> carrier.last)
     return xp.where(y > work.infinity - 1, carrier.quiet_nan, result)
 
 
-def apply_float_scales(xp: Any, elements: Any, inverse: Any, carrier: Carrier) -> Any:
-    """The lanes of elements times r of their blocks, both lanes of the working float; r may be any number."""
+def apply_scales(xp: Any, elements: Any, block: Any, array_scale: Any, carrier: Carrier) -> Any:
+    """The lanes of elements times the scales of blocks and array, lanes of working floats; scales may be any number."""
     work, last = working(carrier), carrier.last
-    y, r = elements & work.magnitude_mask, inverse & work.magnitude_mask
+    y, (full, zero, nan) = elements & work.magnitude_mask, _applied(xp, block, array_scale, carrier)
     # A product above all numbers has the exponent field of infinity, as a larger one does not fit.
     most = work.infinity - xp.clip((y & -work.hidden) - (work.bias << work.width), 0, None)
-    result = _unscaled(xp, y, xp.clip(to_working(xp, r, work), None, most), carrier)
-    result = xp.where((r < 1) & (y < work.infinity), 0, xp.where(r > work.infinity - 1, carrier.quiet_nan, result))
-    return result | (((elements ^ inverse) >> last) & carrier.negative)
+    result = _unscaled(xp, y, xp.clip(full, None, most), carrier)
+    result = xp.where((zero > -1) & (y < work.infinity), 0, xp.where(nan < 0, carrier.quiet_nan, result))
+    return result | (((elements ^ block) >> last) & carrier.negative)

@@ -13,6 +13,7 @@ from qcore.law.codes import (
     FloatCodes,
     FloatEncoding,
     NormalCodes,
+    PickedCodes,
     PowerCodes,
     PowerEncoding,
     SmallCodes,
@@ -23,11 +24,14 @@ from qcore.law.codes import (
 from qcore.law.float_scale import (
     FloatScale,
     Levels,
-    apply_float_scales,
-    apply_two_levels,
-    run_float_scaled,
-    run_two_level,
-    scales,
+    Scaling,
+    apply_levels,
+    apply_scales,
+    encoded_scales,
+    float_scales,
+    level_scales,
+    run_levels,
+    run_scaled,
     usual_scale,
     working,
 )
@@ -68,7 +72,8 @@ KINDS: dict[str, tuple[type[Any], ...]] = {
     "long_table_gaps": (Starts, Gaps),
     **dict.fromkeys(SHARED, (Shared,)),
     "float_scaled": (FloatScale,),
-    "nvfp4": (Grid, Grid, Levels),
+    "levels": (Levels, Grid),
+    "e2m1": (Grid,),
 }
 CODES: dict[str, type[Any]] = {  # the special before the general
     "power": PowerCodes,
@@ -78,8 +83,10 @@ CODES: dict[str, type[Any]] = {  # the special before the general
     "fixed": FixedCodes,
     "posit": PositCodes,
     "table": TableCodes,
+    "picked": PickedCodes,
 }
 WRAPPING = ("wrap", "normal_wrap")
+_FLOAT_SCALES = ("levels", "float_scaled")
 _LONG = ("long_table", "long_table_gaps")
 _ROWS = {Steps: Steps._fields, Gaps: Gaps._fields, TableCodes: ("numbers",)}  # constants of several integers
 ENCODINGS = CODES | {"power": PowerEncoding, "normal": FloatEncoding, "float": FloatEncoding, "table": TableEncoding}
@@ -95,13 +102,16 @@ class Program:
         kind: "grid", "overflowing", "deep", "general" or "wide" (see `round_to_grid`); "wrap" (a grid, then modulo its
             range), or "normal_wrap" where the step is a normal number of the carrier; "posit" or "wide_posit" (see
             `round_to_posit`); "table", or "table_gaps" under stochastic rounding, and the same with "long_";
-            for blocks "nvfp4", "float_scaled" or a key of `qcore.law.shared_scale.KINDS`.
+            for blocks "levels", "float_scaled" or a key of `qcore.law.shared_scale.KINDS`.
         codes: the kind of the results, a key of `CODES`; "" for numbers.
         storage: the width of the integers that store the codes.
-        element: the kind with which a block's elements are encoded, or of "float_scaled" rounded.
+        element: the kind with which a block's elements are encoded, or under float scales rounded; "e2m1" for these.
         unscaled: true if elements are so far above the carrier's smallest numbers that they can be divided by their
             block's scale before they are rounded; otherwise they are first rounded.
         entries, steps: the length of the rows of a table, and the steps of a search in a long one.
+        rule: of "levels", how scales follow from largest magnitudes, see `qcore.law.float_scale`.
+        whole: of "levels", true if the array has a scale.
+        scale, scale_codes, scale_storage: of "levels", as `kind`, `codes` and `storage`, of the blocks' scales.
     """
 
     carrier: Carrier
@@ -113,11 +123,16 @@ class Program:
     unscaled: bool = False
     entries: int = 0
     steps: int = 0
+    rule: str = ""
+    whole: bool = False
+    scale: str = ""
+    scale_codes: str = ""
+    scale_storage: int = 8
 
     @property
     def narrows(self) -> bool:
         """True if lanes of the carrier's own width give the same numbers, see `Carrier.narrow`."""
-        others = (*WRAPPING, *_LONG, "nvfp4", "float_scaled")  # places in long tables may need more bits
+        others = (*WRAPPING, *_LONG, *_FLOAT_SCALES)  # places in long tables may need more bits
         return not self.codes and self.kind not in others and self.mode is not Rounding.STOCHASTIC
 
     @property
@@ -128,7 +143,12 @@ class Program:
     @property
     def shared(self) -> bool:
         """True for block formats."""
-        return self.kind in SHARED or self.kind in ("nvfp4", "float_scaled")
+        return self.kind in SHARED or self.float_scaled
+
+    @property
+    def float_scaled(self) -> bool:
+        """True for blocks whose law works with floats, see `qcore.law.float_scale`."""
+        return self.kind in _FLOAT_SCALES
 
     @property
     def float_scales(self) -> bool:
@@ -151,6 +171,8 @@ class Program:
         coded = (ENCODINGS[self.codes],) if self.codes else ()
         if self.element:
             coded = (*KINDS[self.element], *coded)
+        if self.scale_codes:
+            coded = (*coded, Grid, ENCODINGS[self.scale_codes])
         return *KINDS[self.kind], *coded
 
     def run(
@@ -176,7 +198,7 @@ class Program:
 
         Returns:
             Lanes, or codes. For blocks a tuple: codes, codes of scales (or lanes, see
-            `float_scales`), and for "nvfp4" the lane of the array's scale.
+            `float_scales`), and for "levels" the lane of the array's scale if there is one.
         """
         parts = _filled(self._parts(), constants)
         if isinstance(parts[0], Taper):
@@ -200,8 +222,8 @@ class Program:
         Arguments as for `run`.
         """
         parts, carrier = _filled(self._parts(), constants), self.carrier
-        if self.kind == "nvfp4":
-            return usual_scale(scales(xp, bits, carrier, parts, axes, identity)[2], carrier)
+        if self.element == "e2m1":
+            return usual_scale(self.scaling(xp, bits, constants, axes).full, carrier)
         if self.kind != "scaled" or (self.unscaled and self.mode.directed):
             return None
         scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind)
@@ -221,13 +243,9 @@ class Program:
         usual: bool,
     ) -> Any:
         carrier = self.carrier
-        if self.kind == "nvfp4":
-            return run_two_level(xp, bits, carrier, self.mode, parts, axes, word, materialize, usual)
-        if self.kind == "float_scaled":
-            levels, element, *coded = parts
-            return run_float_scaled(
-                xp, bits, carrier, self.mode, levels, element, self.element, coded, axes, word, materialize
-            )
+        if self.float_scaled:
+            scaling = self._scaling(xp, bits, parts, axes, materialize, usual)
+            return self._run_scaled(xp, bits, parts, scaling, word, materialize, usual)
         scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind)
         if self.unscaled:  # the element's own law then rounds and encodes in one step
             lanes = unscale(xp, bits, scale, nan, carrier, parts[0], materialize, usual)
@@ -243,6 +261,40 @@ class Program:
         codes = encode(xp, unscaled, carrier, Rounding.TOWARD_ZERO, parts[1], parts[2], None, self.element)
         return codes, scale_codes(scale, nan, carrier)
 
+    def scaling(self, xp: Any, bits: Any, constants: Sequence[Any], axes: tuple[int, ...]) -> Scaling:
+        """The scales of blocks, of float scales only; arguments as for `run`."""
+        return self._scaling(xp, bits, _filled(self._parts(), constants), axes, identity, False)
+
+    def _scaling(
+        self, xp: Any, bits: Any, parts: Sequence[Any], axes: tuple[int, ...], materialize: Materialize, usual: bool
+    ) -> Scaling:
+        if self.kind == "float_scaled":
+            return float_scales(xp, bits, self.carrier, parts[0], axes, materialize)
+        levels, grid = parts[:2]
+        given = self.rule, levels, grid, self.scale, self.whole
+        return level_scales(xp, bits, self.carrier, *given, axes, materialize, usual)
+
+    def _run_scaled(
+        self,
+        xp: Any,
+        bits: Any,
+        parts: Sequence[Any],
+        scaling: Scaling,
+        word: Any,
+        materialize: Materialize,
+        usual: bool,
+    ) -> Any:
+        carrier = self.carrier
+        element, *coded = parts[len(KINDS[self.kind]) :]
+        encoding = (*coded[1:], self.scale) if self.scale_codes else ()
+        given = xp, bits, carrier, self.mode, scaling, element
+        if self.element == "e2m1":
+            return run_levels(*given, encoding, word, materialize, usual)
+        found = run_scaled(*given, self.element, coded[:1], word, materialize)
+        if not self.codes:
+            return found
+        return found, *(encoded_scales(xp, scaling, encoding, working(carrier)) if encoding else (scaling.full,))
+
 
 @dataclass(frozen=True)
 class Decoding:
@@ -250,16 +302,20 @@ class Decoding:
 
     Attributes:
         carrier: the layout of the result.
-        codes: the kind of the codes, a key of `CODES`; with two levels, of the blocks' scales.
-        scales: "powers" for the scales 2^k of `BlockScaled`, "floats" for those in float32, "two levels" for those of
-            `NVFP4`, "" for no scales.
+        codes: the kind of the codes, a key of `CODES`.
+        scales: "powers" for scales 2^k, "floats" for those in float32, "levels" for numbers of a format, "" for none.
         entries: the length of the rows of a table.
+        whole: true if the array has a scale.
+        scale_codes, scale_storage: of "levels", the kind of the scales' codes, and the width of their integers.
     """
 
     carrier: Carrier
     codes: str
     scales: str = ""
     entries: int = 0
+    whole: bool = False
+    scale_codes: str = ""
+    scale_storage: int = 8
 
     @property
     def searches(self) -> bool:
@@ -275,7 +331,7 @@ class Decoding:
         return _split(_lengths(self._parts(), self.entries), integers)
 
     def _parts(self) -> tuple[type[Any], ...]:
-        return (CODES[self.codes],)
+        return CODES[self.codes], *([CODES[self.scale_codes]] if self.scale_codes else [])
 
     def usual(self, constants: Sequence[Any], scales: Any) -> Any:
         """True for usual scales: if all are, `run` takes fewer operations. None if there is no such case."""
@@ -304,11 +360,13 @@ class Decoding:
             scale: the lane of the array's scale.
             usual: true if all blocks' scales are `usual`.
         """
-        carrier, (kind,) = self.carrier, _filled(self._parts(), constants)
-        if self.scales == "two levels":
-            return apply_two_levels(xp, codes, decode(xp, scales, working(carrier), kind), scale, carrier)
-        if self.scales == "floats":
-            return apply_float_scales(xp, decode(xp, codes, working(carrier), kind), scales, carrier)
+        carrier, (kind, *others) = self.carrier, _filled(self._parts(), constants)
+        if self.scales == "levels":
+            scales = decode(xp, scales, working(carrier), others[0])
+        if self.codes == "picked":
+            return apply_levels(xp, codes, scales, scale, carrier)
+        if self.scales in ("levels", "floats"):
+            return apply_scales(xp, decode(xp, codes, working(carrier), kind), scales, scale, carrier)
         if self.scales:
             return decode_scaled(xp, codes, scales, carrier, kind, usual)
         return decode(xp, codes, carrier, kind)

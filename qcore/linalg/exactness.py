@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from qcore.arguments import check_int
-from qcore.formats.block import NVFP4, BlockFloatingPoint, BlockNumber, BlockScaled
+from qcore.formats.block import BlockFloatingPoint, BlockNumber, BlockScaled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number, check_number
@@ -146,7 +146,7 @@ def chunks_share_scales(
     """
     if not isinstance(number, BlockNumber):
         return True
-    if isinstance(number, NVFP4):
+    if number.tensor_scale is not None:
         return False  # its numbers are products with float scales, rounded to float32: they have no common step
     sizes = number.block_sizes(len(shape))
     whole = [sizes[axis] is None or sizes[axis] >= shape[axis] for axis in axes]  # type: ignore[operator]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from qcore.arguments import check_int, check_seed, check_type, quoted
+from qcore.arguments import check_choice, check_int, check_seed, check_type, quoted
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import check_number
@@ -19,6 +19,7 @@ from qcore.linalg.accumulator import optional_number
 from qcore.random.threefry import threefry
 
 SIZE = 16  # of a Hadamard transform
+_TE_SIGNS = tuple(1 if sign == "+" else -1 for sign in "+++-+------+-+--")  # of Transformer Engine
 
 
 @dataclass(frozen=True)
@@ -35,19 +36,23 @@ class Hadamard:
     Args:
         seed: the key of the signs, from 0 to 2^64 - 1. The i-th sign is minus where the highest bit of the key's random
             word with the index i is set.
+        law: "threefry" for these signs; "te" for Transformer Engine's, which are always the same (the seed is then 0).
 
     Attributes:
         signs: the 16 signs, 1 or -1.
 
     Raises:
-        TypeError, ValueError: if seed is not as above.
+        TypeError, ValueError: if seed or law is not as above.
 
     Example:
         >>> Hadamard(3).text, Hadamard(3).signs[:4]
         ('hadamard(seed=3)', (1, -1, -1, -1))
+        >>> Hadamard(law="te").signs[:6]
+        (1, 1, 1, -1, 1, -1)
     """
 
     seed: int = 0
+    law: str = "threefry"
     signs: tuple[int, ...] = field(init=False, repr=False, compare=False)
     text: str = field(init=False, repr=False, compare=False)
 
@@ -57,9 +62,13 @@ class Hadamard:
             raise TypeError(
                 f"seed={quoted(self.seed)} is a {type(self.seed).__name__}; allowed is an int from 0 to 2^64 - 1"
             )
+        check_choice("law", self.law, ["threefry", "te"])
+        if self.law == "te" and self.seed:
+            raise ValueError(f"seed={self.seed} with law='te', whose signs are always the same; allowed is seed=0")
         # Signs follow from the seed, and not from a list, so that the text form of the transform is its seed.
         words = [_word(high, low, index) for index in range(SIZE)]
-        object.__setattr__(self, "signs", tuple(1 - 2 * (word >> 31) for word in words))
+        signs = tuple(1 - 2 * (word >> 31) for word in words)
+        object.__setattr__(self, "signs", _TE_SIGNS if self.law == "te" else signs)
         object.__setattr__(self, "text", write(self))
 
 
@@ -69,7 +78,7 @@ def _word(high: int, low: int, index: int) -> int:
     return (y0 ^ y1) & 0xFFFFFFFF
 
 
-register("hadamard", Kind(Hadamard, {"seed": Reader.integer}, 0, 0, 0))
+register("hadamard", Kind(Hadamard, {"seed": Reader.integer, "law": choice(("threefry", "te"))}, 0, 0, 0))
 
 
 _LONGEST = 2**20  # history, which is a row of a state

@@ -78,10 +78,11 @@ def _nvfp4() -> Recipe:
 
     NVFP4 for all operands of linear layers: tiles of 1 x 16 along the sum, of 16 x 16 for weights; gradients rounded
     stochastically, the rest to nearest; both operands of the weight's gradient after a random Hadamard transform of 16,
-    with one vector of signs. Sums in float32. About 15 % of the linear layers stay in bfloat16: in the 12B model the
-    layers of its first 2 and last 8 blocks (†), here the first and the last layer. Entries in front can add more.
+    with one vector of signs. The law of NVFP4 and the signs are Transformer Engine's. Sums in float32. About 15 % of
+    the linear layers stay in bfloat16: in the 12B model the layers of its first 2 and last 8 blocks (†), here the first
+    and the last layer. Entries in front can add more.
     """
-    signs = Hadamard()
+    signs = Hadamard(law="te")
     tile, block = NVFP4(), NVFP4({-2: 16, -1: 16})
     gradient = Operand(tile, "stochastic")
     return Recipe(

@@ -209,9 +209,9 @@ def _apply(
     if not (coded and program.shared):
         return result
     floats = f"float{program.carrier.lane_bits}"
-    scales = jnp.empty(block_counts(x.shape, sizes), floats if program.float_scales else jnp.uint8)
+    scales = jnp.empty(block_counts(x.shape, sizes), floats if program.float_scales else f"uint{program.scale_storage}")
     array_scale = jnp.ones((), floats)
-    return result, (scales, array_scale) if program.kind == "nvfp4" else scales
+    return result, (scales, array_scale) if program.whole else scales
 
 
 def quantize_rows(rows: jax.Array, number: Number, mode: Rounding, keys: jax.Array | None, starts: Any) -> jax.Array:
@@ -263,7 +263,7 @@ def _law_of_blocks(program: Program, sizes: Sizes, x: jax.Array, constants: tupl
         return codes
     scales, *array_scale = scales
     floats = f"float{carrier.lane_bits}"
-    scales = scales.view(floats) if program.float_scales else scales.astype(jnp.uint8)
+    scales = scales.view(floats) if program.float_scales else scales.astype(f"uint{program.scale_storage}")
     scales = scales.reshape(blocks.counts[: x.ndim])
     return codes, (scales, array_scale[0].view(floats).reshape(())) if array_scale else scales
 

@@ -29,6 +29,7 @@ from qcore.insight.law import (
 )
 from qcore.insight.statistics import Statistics, hashes
 from qcore.law.carrier import Carrier
+from qcore.law.program import Program
 from qcore.law.tiles import Sizes, tiles
 from qjax._namespace import Names
 from qjax._rounding.array_law import pad, to_lanes
@@ -111,7 +112,7 @@ def statistics_between(x: ArrayLike, y: ArrayLike, number: Number | str) -> Stat
     if x.size == 0:
         return Statistics(number.text, jnp.zeros(LENGTH, jnp.int32))
     constants = tuple(map(np.int32, found.constants))
-    lanes = over_mesh(partial(_lanes, carrier, found.kind, sizes, constants), x)
+    lanes = over_mesh(partial(_lanes, carrier, found.program, sizes, constants), x)
     return Statistics(number.text, lanes(*map(jax.lax.stop_gradient, (x, y))))
 
 
@@ -133,7 +134,7 @@ def over_mesh(function: Any, x: jax.Array) -> Any:
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _lanes(
-    carrier: Carrier, kind: str, sizes: Sizes, constants: tuple[Any, ...], x: jax.Array, y: jax.Array
+    carrier: Carrier, program: Program | None, sizes: Sizes, constants: tuple[Any, ...], x: jax.Array, y: jax.Array
 ) -> jax.Array:
     """The lanes, in a conditional, across which XLA does not fuse.
 
@@ -142,13 +143,13 @@ def _lanes(
     first = x.reshape(-1)[0] + y.reshape(-1)[0]
     always = (first == first) | (first != first)
     nothing = jnp.full(LENGTH, always & False, jnp.int32)  # varies over a mesh as the rest does
-    return jax.lax.cond(always, partial(_unfused, carrier, kind, sizes, constants), lambda *_: nothing, x, y)
+    return jax.lax.cond(always, partial(_unfused, carrier, program, sizes, constants), lambda *_: nothing, x, y)
 
 
 def _unfused(
-    carrier: Carrier, kind: str, sizes: Sizes, constants: tuple[Any, ...], x: jax.Array, y: jax.Array
+    carrier: Carrier, program: Program | None, sizes: Sizes, constants: tuple[Any, ...], x: jax.Array, y: jax.Array
 ) -> jax.Array:
-    found = Range(carrier, kind, constants)
+    found = Range(carrier, program, constants)
     bits, result = (to_lanes(one, carrier).reshape(x.shape or (1,)) for one in (x, y))
     blocks = tiles(bits.shape, sizes or (1,))
     ends = bounds(Names, blocks.split(bits, pad), found, blocks)

@@ -93,7 +93,8 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
         found.append(program.run(*given, word, usual=True))
     reduced, padding = lane, 0
     if program.codes:
-        dtypes = f"uint{program.storage}", lane if program.float_scales else "uint8", lane
+        scales = lane if program.float_scales else f"uint{program.scale_storage}"
+        dtypes = f"uint{program.storage}", scales, lane
         every = [zip(("codes", "scales", "scale"), _as_tuple(one), dtypes, strict=False) for one in found]
     else:
         numbers = [_number(trace, one, carrier) for one in found]
@@ -116,9 +117,10 @@ def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
     codes = trace.value("codes[j]", lane, ELEMENT)
     scales = scale = None
     if decoding.scales:
-        arguments.append(Argument("scales", lane if decoding.scales == "floats" else "uint8", BLOCK))
+        of_blocks = lane if decoding.scales == "floats" else f"uint{decoding.scale_storage}"
+        arguments.append(Argument("scales", of_blocks, BLOCK))
         scales = trace.value("scales[j]", lane, BLOCK)
-    if decoding.scales == "two levels":
+    if decoding.whole:
         arguments.append(Argument("scale", lane))
         scale = trace.value("scale[0]", lane, CONSTANT)
     constants = decoding.split(Constants(trace, lane))

@@ -205,8 +205,8 @@ def _prepare(
 ) -> tuple[tuple[Any, ...], tuple[int, ...], str]:
     """The fields of a format's `Program`, its constants, and `digest_of_law`."""
     program, constants = prepare(check_number(text), Rounding(mode), CARRIERS[carrier], overflow, coded)
-    fields = program.kind, program.codes, program.storage, program.element, program.unscaled
-    fields, constants = (_fields(program.carrier), *fields, program.entries, program.steps), tuple(constants)
+    own, _, *others = _fields(program)  # a traced program cannot hold a mode either
+    fields, constants = (own, *others), tuple(constants)
     return fields, constants, digest_of_law(fields, constants)
 
 
@@ -214,8 +214,8 @@ def _prepare(
 def _decoding(text: str, carrier: str) -> tuple[tuple[Any, ...], tuple[int, ...], str]:
     """The fields of a format's `Decoding`, its constants, and `digest_of_law`."""
     decoding, constants = check_number(text).decoding(CARRIERS[carrier])
-    fields = _fields(decoding.carrier), decoding.codes, decoding.scales, decoding.entries
-    return fields, tuple(constants), digest_of_law(fields, tuple(constants))
+    fields, constants = _fields(decoding), tuple(constants)
+    return fields, constants, digest_of_law(fields, constants)
 
 
 @constant
@@ -224,9 +224,10 @@ def _sizes(text: str, ndim: int) -> Sizes:
     return check_number(text).block_sizes(ndim)
 
 
-def _fields(carrier: Carrier) -> tuple[Any, ...]:
-    """The arguments that make a carrier."""
-    return tuple(getattr(carrier, name) for name in Carrier.__match_args__)
+def _fields(part: Program | Decoding | Carrier) -> tuple[Any, ...]:
+    """The arguments that make a part; those of a carrier are a tuple of their own."""
+    values = (getattr(part, name) for name in type(part).__match_args__)
+    return tuple(_fields(one) if isinstance(one, Carrier) else one for one in values)
 
 
 def digest_of_law(*integers: Any) -> str:

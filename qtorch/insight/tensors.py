@@ -137,7 +137,7 @@ def packed_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> Statisti
 def _flat(number: Number, dtype: torch.dtype) -> tuple[Function, list[int]] | None:
     """The kernel of a format without blocks, and the address of its bounds."""
     found = range_of(number, check_carrier(check_dtype(dtype, "x").name))
-    function = None if found.kind else statistics(found.carrier, False)
+    function = None if found.program else statistics(found.carrier, False)
     return None if function is None else (function, _addresses(found.constants))
 
 
@@ -163,7 +163,7 @@ def _lanes(x: torch.Tensor, y: torch.Tensor, number: Number, kernel: bool) -> to
     if x.numel() == 0:
         return torch.zeros(LENGTH, dtype=torch.int32, device=x.device)
     x, y = x.contiguous(), y.contiguous()
-    if not found.kind:
+    if found.program is None:
         ends: Any = found.constants
     else:
         blocks = tiles(tuple(x.shape) or (1,), sizes or (1,))
@@ -184,11 +184,11 @@ def _spread(x: torch.Tensor, found: Range, blocks: Tiles) -> list[torch.Tensor]:
 
 
 def _by_kernel(x: torch.Tensor, y: torch.Tensor, found: Range, ends: Any) -> torch.Tensor | None:
-    function = statistics(found.carrier, bool(found.kind))
+    function = statistics(found.carrier, found.program is not None)
     if function is None:
         return None
     lanes = torch.empty(LENGTH, dtype=torch.int32, device="cpu")
-    if found.kind:
+    if found.program is not None:
         ends = [end.contiguous() for end in ends]
         addresses = [end.data_ptr() for end in ends]
     else:

@@ -217,7 +217,8 @@ def test_nvfp4_rounds_gradients_stochastically_and_transforms_for_weights():
     assert blocks == [[row, square], [row, square], [row, row]]
     pairs = operands("nvfp4_pretraining")
     assert [[one.stochastic for one in pair] for pair in pairs] == [[False, False], [True, False], [True, False]]
-    assert [[one.transform for one in pair] for pair in pairs] == [[None] * 2, [None] * 2, [Hadamard()] * 2]
+    assert {one.number.rule for pair in pairs for one in pair} == {"te"}
+    assert [[one.transform for one in pair] for pair in pairs] == [[None] * 2, [None] * 2, [Hadamard(law="te")] * 2]
     assert {one.accumulator for one in (entry.forward, entry.grad_input, entry.grad_weight)} == {Accumulator()}
 
 

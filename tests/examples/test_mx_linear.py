@@ -1,5 +1,7 @@
 """The MX layers' products are those of operands that are quantized along what each product sums over."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,9 +21,7 @@ def operands(forward, backward, x, w, g):
     """What is multiplied, worked out by the reference."""
 
     def q(a, number, axis):
-        size = number.block[0][1]
-        block = {axis: size}
-        number = NVFP4(block) if isinstance(number, NVFP4) else BlockScaled(number.element, block, number.rule)
+        number = replace(number, block={axis: number.block[0][1]})
         return qcore.quantize(a, number, "nearest")
 
     return (

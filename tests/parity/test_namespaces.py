@@ -9,7 +9,7 @@ from qtorch._namespace import Names as TorchNames
 # Methods of the base class that suit the framework's arrays as they are.
 INHERITED = {
     TorchNames: {"cond", "while_loop"},  # eager branches and loops read the flag
-    JaxNames: {"dtype", "float32_bits", "float32_from", "float_bits", "integers", "quotient_bits"},
+    JaxNames: {"dtype", "float32_bits", "float32_from", "float_bits", "integers", "product_bits", "quotient_bits"},
 }
 
 

@@ -140,8 +140,10 @@ def test_torchao_nvfp4(exponent):
     x[:8, ::2] = 0
     whole = nvfp4_tensor.per_tensor_amax_to_scale(torch.tensor(np.abs(x).max()))
     theirs = nvfp4_tensor.NVFP4Tensor.to_nvfp4(to_torch(x), per_tensor_scale=whole)
-    codes, (scales, scale) = qcore.encode(x, "nvfp4")
-    assert same_numbers(qcore.quantize(x, "nvfp4", "nearest"), theirs.dequantize(torch.float32).numpy()).all()
+    codes, (scales, scale) = qcore.encode(x, "nvfp4(law=torchao)")
+    assert same_numbers(
+        qcore.quantize(x, "nvfp4(law=torchao)", "nearest"), theirs.dequantize(torch.float32).numpy()
+    ).all()
     np.testing.assert_array_equal(theirs.scale.view(torch.uint8).numpy().reshape(scales.shape), scales)
     np.testing.assert_array_equal(theirs.qdata.numpy(), qcore.pack(codes, 4))
     assert whole.item() == scale

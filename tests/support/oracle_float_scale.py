@@ -77,3 +77,62 @@ def subnormal(value):
     if abs(value) < Fraction(2) ** -126:
         value = round(value / unit) * unit
     return min(float(abs(value)), float(np.finfo(np.float32).max))
+
+
+LARGEST = Fraction(float(np.finfo(np.float32).max))
+SCALES = {"e4m3fn": (4, 3, 7, 448), "e5m2": (5, 2, 15, 57344), "bfloat16": (8, 7, 127, 2**128 - 2**120)}
+
+
+def float_number(value):
+    """The float32 number nearest to a Fraction above zero, subnormal numbers included, without an upper end."""
+    return nearest_float(value) if value >= Fraction(2) ** -126 else round(value * 2**149) * Fraction(2) ** -149
+
+
+def nearest_scale(value, scale):
+    """The number of a scale's format that is nearest to a Fraction, ties to even."""
+    _, man, bias, largest = SCALES[scale]
+    if value <= 0:
+        return ZERO
+    e = value.numerator.bit_length() - value.denominator.bit_length()
+    e -= Fraction(2) ** e > value
+    step = Fraction(2) ** (max(e, 1 - bias) - man)
+    return min(round(value / step) * step, Fraction(largest))
+
+
+def levels(x, width, element, scale, rule, whole, mode):
+    """Returns the results of a matrix in tiles of its rows under scales of a format, and the scales."""
+    numbers = numbers_of(element)
+    top, full = numbers[-1][0], numbers[-1][0] * SCALES[scale][3]
+    largest = max((abs(Fraction(float(v))) for v in x.ravel() if np.isfinite(v)), default=ZERO)
+    g = t = Fraction(1)
+    if whole and largest and rule == "te":
+        g = min(nearest_float(full / largest), LARGEST)
+        t = float_number(1 / g)
+    elif whole and largest:
+        t = max(nearest_float(largest / full), Fraction(2) ** -126)
+    results, scales = np.empty(x.shape, np.float32), []
+    for row, start in np.ndindex(x.shape[0], -(-x.shape[1] // width)):
+        place = row, slice(start * width, (start + 1) * width)
+        if not np.isfinite(x[place]).all():
+            results[place] = np.nan
+            scales.append(None)
+            continue
+        block = [Fraction(float(v)) for v in x[place]]
+        a, inverse = max(map(abs, block)), nearest_float(1 / top)
+        if rule == "te":
+            s = nearest_float(a * (nearest_float(g * inverse) if whole else inverse))
+            s = nearest_scale(s if s >= Fraction(2) ** -126 else ZERO, scale)
+        else:
+            s = nearest_float(a / top)
+            s = nearest_float(s / t) if whole else s
+            s = nearest_scale(max(s, Fraction(2) ** (1 - SCALES[scale][2])), scale)
+        product = nearest_float(s * t)
+        real = float_number(product if not whole else s * t) if product else ZERO
+        factor = min(nearest_float(1 / real), LARGEST) if real else LARGEST
+        if rule == "torchao_main":
+            factor = min(nearest_float(nearest_float(1 / t) / s), LARGEST)
+        scaled = [nearest_float(v / product if rule == "torchao" else v * factor) for v in block]
+        values = [subnormal(nearest_float(rounded(v, numbers, mode) * product)) for v in scaled]
+        results[place] = np.copysign(np.array(values, np.float32), x[place])
+        scales.append(s)
+    return results, scales

@@ -71,11 +71,11 @@ def block_range(text, block, whole, most):
 
 def two_levels(most_of, whole, most):
     """NVFP4, in float32's operations."""
-    one, six, least = np.float32(1), np.float32(6), np.float32(2**-126)
-    t = max(np.float32(whole) / np.float32(448 * 6), least) if whole else one
-    raw = float(np.float32(most_of) / six / t)
-    s = min(max(e4m3(raw), 2**-6), 448.0)
-    scale = np.float32(s) * t
+    one, full = np.float32(1), np.float32(448 * 6)
+    with np.errstate(over="ignore"):
+        g = min(full / np.float32(whole), np.finfo(np.float32).max) if whole else one
+        s = min(e4m3(float(np.float32(most_of) * (g * (one / np.float32(6))))), 448.0)
+    scale = np.float32(s) * (one / g)
     largest, normal = (Fraction(float(np.float32(number) * scale)) for number in (6, 1))
     return largest, largest, normal
 

@@ -155,6 +155,11 @@ class Body:
         converted = self.note("to_dtype", lanes, settings=(floats, self.dtype))
         return self.note("to_dtype_bitcast", converted, settings=(self.dtype, floats))
 
+    def product_bits(self, a: Any, b: Any) -> Lane:
+        floats = FLOATS[self.dtype]
+        a, b = (self.note("to_dtype", one, settings=(floats, self.dtype)) for one in (a, b))
+        return self.note("to_dtype_bitcast", self.note("mul", a, b), settings=(self.dtype, floats))
+
     def integers(self, bits: Lane) -> Lane:
         floats = FLOATS[self.dtype]
         converted = self.note("to_dtype_bitcast", bits, settings=(floats, self.dtype))
@@ -249,9 +254,9 @@ def keeps_bits(plan: Plan, dtype: torch.dtype, shape: tuple[Any, ...]) -> bool:
       them, and NaNs lose bits where they are stored.
     - Not for blocks that do not fill their dimension: torch 2.13's Inductor splits such loops and leaves out the last
       block where a program goes on with a part of the result.
-    - Not for two levels of scales, whose law divides, nor for long tables, which are arrays beside the loop's own.
+    - Not for scales of a format, whose law divides, nor for long tables, which are arrays beside the loop's own.
     """
-    if dtype not in (torch.float32, torch.float64) or plan.program.kind == "nvfp4" or plan.program.searches:
+    if dtype not in (torch.float32, torch.float64) or plan.program.kind == "levels" or plan.program.searches:
         return False
     if plan.elementwise:
         return True

@@ -29,6 +29,7 @@ from qtorch._rounding.paths import operations
 from qtorch._rounding.paths.operations import (
     DTYPES,
     FLOATS,
+    STORED,
     from_codes,
     from_lanes,
     lane_dtype,
@@ -138,7 +139,7 @@ def _scales(plan: Plan, x: torch.Tensor) -> list[torch.Tensor]:
         return []
     counts = block_counts(tuple(x.shape), plan.number.block_sizes(x.dim()))
     scales = [torch.empty(counts, dtype=scale_dtype(plan.program), device=x.device)]
-    if plan.program.kind == "nvfp4":
+    if plan.program.whole:
         scales.append(torch.empty((), dtype=FLOATS[lane_dtype(plan.program.carrier)], device=x.device))
     return scales
 
@@ -332,10 +333,10 @@ def decoder_example(
     arguments += [torch.zeros(decoding.count(), dtype=lane, device=device)]
     dynamic: list[Any] = [sizes, None]
     if decoding.scales:
-        stored = lane if decoding.scales == "floats" else torch.uint8
+        stored = lane if decoding.scales == "floats" else STORED[decoding.scale_storage]
         arguments.append(torch.zeros(_outside(pattern, shape), dtype=stored, device=device))
         dynamic.append({axis: size for axis, size in sizes.items() if pattern[axis] == "k"})
-    if decoding.scales == "two levels":
+    if decoding.whole:
         arguments.append(torch.zeros((), dtype=FLOATS[lane], device=device))
         dynamic.append(None)
     return packages.Example(Decoder(decoding, _stored(dtype)), tuple(arguments), tuple(dynamic))

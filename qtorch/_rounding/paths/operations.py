@@ -42,7 +42,7 @@ def run(
     if not scales:
         return codes
     block, *whole = scales
-    block = block.view(FLOATS[block.dtype]) if program.float_scales else block.to(torch.uint8)
+    block = block.view(FLOATS[block.dtype]) if program.float_scales else to_codes(block, program.scale_storage)
     return codes, block, *(lanes.reshape(()).view(FLOATS[lanes.dtype]) for lanes in whole)
 
 
@@ -78,7 +78,7 @@ def from_lanes(bits: torch.Tensor, carrier: Carrier, dtype: torch.dtype) -> torc
 
 def scale_dtype(program: Program) -> torch.dtype:
     """The dtype of the scales that are returned with the codes of blocks."""
-    return FLOATS[lane_dtype(program.carrier)] if program.float_scales else torch.uint8
+    return FLOATS[lane_dtype(program.carrier)] if program.float_scales else STORED[program.scale_storage]
 
 
 def result_dtype(program: Program, dtype: torch.dtype) -> torch.dtype:
@@ -98,8 +98,9 @@ def from_codes(codes: torch.Tensor, lane_bits: int) -> torch.Tensor:
 
 
 def stored_scales(scales: torch.Tensor, decoding: Decoding) -> torch.Tensor:
-    """The scales of blocks in the type that kernels read: uint8 codes, or lanes of floats."""
+    """The scales of blocks in the type that kernels read: codes, or lanes of floats."""
     if decoding.scales != "floats":
-        return scales.to(torch.uint8)
+        stored = scales.dtype is STORED[decoding.scale_storage]
+        return scales if stored else to_codes(scales, decoding.scale_storage)
     lanes = lane_dtype(decoding.carrier)
     return scales.to(FLOATS[lanes]).view(lanes)

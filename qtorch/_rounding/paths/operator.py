@@ -84,7 +84,7 @@ def _shapes(coded: bool, x: torch.Tensor, key: Maybe, *text: str) -> list[torch.
     examples, shape = tuple(x.shape[:axes]), tuple(x.shape[axes:])
     counts = block_counts(shape, plan.number.block_sizes(len(shape)))
     results = [first, x.new_empty((*examples, *counts), dtype=scale_dtype(plan.program))]
-    if plan.program.kind == "nvfp4":
+    if plan.program.whole:
         results.append(x.new_empty(examples, dtype=FLOATS[lane_dtype(plan.program.carrier)]))
     return results
 

@@ -121,7 +121,7 @@ def test_decoding_gives_what_quantize_gives(number, shape):
         if not isinstance(number.element, FixedPoint) and getattr(number.element, "has_signed_zero", True):
             assert_same_bits(decoded[there], values[there])
         np.testing.assert_array_equal(decoded, values)
-        block = scales[0] if isinstance(number, NVFP4) else scales
+        block = scales[0] if number.tensor_scale else scales
         sizes = number.block_sizes(len(shape))
         assert block.shape == tuple(-(-n // (size or max(n, 1))) for n, size in zip(shape, sizes, strict=True))
         assert block.dtype == np.uint8
@@ -144,6 +144,9 @@ def test_decoding_beyond_a_dtype():
     assert np.isnan(decoded(255)).all()
 
 
+TORCHAO = NVFP4(law="torchao")
+
+
 def float32(value):
     """A Fraction rounded to 24 bits, ties to even; exponents have no end."""
     if value == 0:
@@ -158,7 +161,7 @@ def nearest_of(value, numbers):
 
 
 def nvfp4(x, size):
-    """laws.md's NVFP4 of the rows of a 2-D float32 array, to nearest, in fractions."""
+    """torchao's NVFP4 of the rows of a 2-D float32 array, to nearest, in fractions."""
     e2m1 = [Fraction(n, 2) for n in (0, 1, 2, 3, 4, 6, 8, 12)]
     e4m3 = sorted({Fraction(float(v)) for v in qcore.decode(np.arange(0x7F), "e4m3fn")})
     largest = max(abs(Fraction(float(v))) for v in x.ravel() if np.isfinite(v))
@@ -190,7 +193,7 @@ def test_nvfp4_equals_fractions(exponent):
     x[3] = 0
     x[5, 2], x[6, 20] = np.nan, np.inf
     x[7, :16] = np.ldexp(np.repeat([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6], 2), exponent - 2)  # ties, if the scale is
-    actual, expected = qcore.quantize(x, "nvfp4", "nearest"), nvfp4(x, 16)
+    actual, expected = qcore.quantize(x, TORCHAO, "nearest"), nvfp4(x, 16)
     np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
     there = ~np.isnan(expected)
     assert_same_bits(actual[there], expected[there])
@@ -212,12 +215,12 @@ def test_nvfp4_results_fit_the_dtype_as_casts_do(dtype):
 
 def test_nvfp4_ties_and_scales():
     x = np.float32([[0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6] + [0] * 8 + [448 * 6] + [0] * 15])
-    codes, (scales, whole) = qcore.encode(x, "nvfp4")
+    codes, (scales, whole) = qcore.encode(x, TORCHAO)
     assert (scales.tolist(), float(whole)) == ([[0x38, 0x7E]], 1.0)  # 1 and 448
     assert qcore.decode(codes, "e2m1fn")[0, :8].tolist() == [0, 1, 1, 2, 2, 4, 4, 6]
-    assert qcore.encode(np.zeros((1, 16), np.float32), "nvfp4")[1][1] == 1
+    assert qcore.encode(np.zeros((1, 16), np.float32), TORCHAO)[1][1] == 1
     for mode, expected in (("toward_zero", 2.0), ("away", 3.0), ("nearest_up", 3.0), ("odd", 3.0)):
-        assert qcore.quantize(x, "nvfp4", mode)[0, 4] == expected
+        assert qcore.quantize(x, TORCHAO, mode)[0, 4] == expected
 
 
 def test_values():
@@ -284,11 +287,11 @@ def test_nvfp4_next_to_ties_of_quotients(exponent):
     rng = np.random.default_rng(exponent + 149)
     x = np.zeros((40, 15), np.float32)
     x[:, 0] = np.ldexp(rng.uniform(1, 2, 40), exponent + rng.integers(0, 9, 40))
-    _, (scales, whole) = qcore.encode(x, "nvfp4")
+    _, (scales, whole) = qcore.encode(x, TORCHAO)
     scale = np.float32(qcore.decode(scales, "e4m3fn") * np.float64(whole))
     x[:, 1:8] = scale * np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5])
     x[:, 8:] = np.nextafter(x[:, 1:8], np.where(rng.random((40, 7)) < 0.5, 0, np.inf).astype(np.float32))
-    assert_same_bits(qcore.quantize(x, "nvfp4"), nvfp4(x, 16))
+    assert_same_bits(qcore.quantize(x, TORCHAO), nvfp4(x, 16))
 
 
 @pytest.mark.parametrize("element", ["e4m3fn", "e4m3fnuz", "e3m2fn", "e8m0fnu", "fixed(8,6)"])

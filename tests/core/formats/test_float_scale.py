@@ -89,7 +89,7 @@ def test_scales_of_operands_are_the_same(mode):
 def test_text_and_what_is_refused():
     number = qcore.parse("scaled(e4m3fn,{-1:128},scale=float32)")
     assert number == BlockScaled("e4m3fn", {-1: 128}, scale="float32")
-    assert (number.text, number.scales) == ("scaled(e4m3fn,{-1:128},scale=float32)", "float32")
+    assert (number.text, number.scale) == ("scaled(e4m3fn,{-1:128},scale=float32)", "float32")
     assert "scale=float32" in repr(number)
     assert repr(BlockScaled("e4m3fn", {-1: 128})).endswith("rule=floor)")
     for wrong, words in (
