@@ -20,7 +20,7 @@ class Names:
     passes. Dtypes are strings: "float32". Every operation on floats is rounded once, to nearest even, in the order
     of the law.
 
-    **The law of rounding** (`qcore.law`) works on integers and needs the first eight names only:
+    **The law of rounding** (`qcore.law`) works on integers and needs the first nine names only:
 
     - `where`, `clip`, and `amax(lanes, axes, keepdims)`, the maxima of integers.
     - `float_bits(lanes)`: converts integers to floats of the same width, to nearest, and returns the floats' bits. The
