@@ -93,7 +93,10 @@ def test_text_and_what_is_refused():
     assert "scale=float32" in repr(number)
     assert repr(BlockScaled("e4m3fn", {-1: 128})).endswith("rule=floor)")
     for wrong, words in (
-        (lambda: BlockScaled("e4m3fn", {-1: 4}, scale="float64"), "scale=BinaryFloat .*; allowed are 'e8m0', 'float32'"),
+        (
+            lambda: BlockScaled("e4m3fn", {-1: 4}, scale="float64"),
+            "scale=BinaryFloat .*; allowed are 'e8m0', 'float32'",
+        ),
         (lambda: BlockScaled("e4m3fn", {-1: 4}, "ceil", "float32"), "rule='ceil' with scale='float32'"),
         (lambda: BlockScaled("bfloat16", {-1: 4}, scale="float32"), "steps of at least 2\\^-100"),
         (lambda: BlockScaled("fixed(30,0)", {-1: 4}, scale="float32"), "at most 24 bits"),
