@@ -77,4 +77,4 @@ class Logarithmic(qcore.Number):
     span = property(lambda self: powers(self.exp, self.man).span)
 
 
-qcore.register_format("logarithmic", Logarithmic)
+qcore.register_format("log_numbers", Logarithmic)
