@@ -10,7 +10,7 @@ import torch
 
 from qcore.cli.emit_c import Tracked
 from qtorch._kernels import laws
-from qtorch._rounding.plan import Plan, make_plan
+from qtorch._rounding.plan import RoundingPlan, make_plan
 from website.records import table
 
 _FORMAT = "float(5,2)"
@@ -39,7 +39,7 @@ def integers_of_a_format() -> str:
     return table(("field of `Grid`", _FORMAT), rows)
 
 
-def _plan() -> Plan:
+def _plan() -> RoundingPlan:
     return make_plan(_FORMAT, "nearest", torch.float32, None, False)
 
 

@@ -157,7 +157,7 @@ def _lanes_of(carrier: Carrier, constants: Any) -> tuple[Any, ...]:
     return tuple(np.array(value, make) if isinstance(value, tuple) else make(value) for value in constants)
 
 
-class _Plan(NamedTuple):
+class _RoundingPlan(NamedTuple):
     """The program and constants of a format, a mode and a dtype, and the sizes of blocks for a number of dimensions."""
 
     program: Program
@@ -166,12 +166,12 @@ class _Plan(NamedTuple):
     scope: str
 
 
-def _make_plan(number: Any, rounding: Any, dtype: str, overflow: Any, coded: bool, ndim: int) -> _Plan:
+def _make_plan(number: Any, rounding: Any, dtype: str, overflow: Any, coded: bool, ndim: int) -> _RoundingPlan:
     number, mode, carrier = check_number(number), check_rounding(rounding), CARRIERS[dtype]
     program, constants = prepare(number, mode, carrier, overflow, coded)
     sizes = number.block_sizes(ndim)
     text = text_in_scope(with_overflow(number, overflow))
-    return _Plan(program, sizes, _lanes_of(carrier, constants), f"{ROUND}{text}")
+    return _RoundingPlan(program, sizes, _lanes_of(carrier, constants), f"{ROUND}{text}")
 
 
 _plan_for = lru_cache(maxsize=1024, typed=True)(_make_plan)

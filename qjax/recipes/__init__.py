@@ -22,7 +22,7 @@ from qjax import linalg
 from qjax._rounding.keys import Key, key_words
 from qjax.recipes.call import TracedCall
 from qjax.recipes.layers import GROUPS
-from qjax.recipes.plan import Found, Plan, Planner
+from qjax.recipes.plan import Found, LoweringPlan, Planner
 
 __all__ = ["GROUPS", "first_scaling", "lower", "report"]
 
@@ -166,7 +166,7 @@ class _Settings:
         self.delayed = any(one.outputs.history is not None for one in (*given, *made))
         self.delayed = self.delayed or (recipe is not None and recipe.delayed)
 
-    def plan(self, call: TracedCall, warned: set[str]) -> Plan:
+    def plan(self, call: TracedCall, warned: set[str]) -> LoweringPlan:
         """The plan of a call; warns once of products that cannot be lowered, and raises if no product can."""
         planner = Planner([*self.given, *self.made], self.recipe)
         plan = call.plan(planner)

@@ -13,7 +13,7 @@ from jax.tree_util import tree_flatten_with_path
 from qjax._jaxprs import is_array, take_arrays
 from qjax.recipes.evaluate import evaluate
 from qjax.recipes.layers import BARE, Origin, Path, part_of
-from qjax.recipes.plan import SCOPE, Plan, Planner
+from qjax.recipes.plan import SCOPE, LoweringPlan, Planner
 
 _VALUE = "value"  # of a variable of flax
 
@@ -79,12 +79,12 @@ class TracedCall:
 
         return arrays, update
 
-    def plan(self, planner: Planner) -> Plan:
+    def plan(self, planner: Planner) -> LoweringPlan:
         """The plan of the program."""
         planner.captured, planner.owners = self.captured, self.layers
         return planner.plan(self.program.jaxpr, self.program.consts, self.origins)
 
-    def run(self, plan: Plan, words: Any) -> Any:
+    def run(self, plan: LoweringPlan, words: Any) -> Any:
         """The function's result by a plan; objects of flax get their new state."""
         with jax.named_scope(SCOPE):
             found = evaluate(plan, self.arrays, words)

@@ -15,7 +15,7 @@ from qjax._rounding.dispatch import quantize
 from qjax._rounding.keys import fold_in
 from qjax._rounding.scopes import kind_scope
 from qjax.quant import quantizer
-from qjax.recipes.plan import Plan, Site
+from qjax.recipes.plan import LoweringPlan, Site
 from qjax.recipes.products import multiply
 
 Words = jax.Array | None  # of a key: a uint32 array, or None where nothing is stochastic
@@ -24,7 +24,7 @@ Words = jax.Array | None  # of a key: a uint32 array, or None where nothing is s
 _ZEROS_ARE_KNOWN = jax.__version_info__ >= (0, 12)
 
 
-def evaluate(plan: Plan, args: Sequence[Any], words: Words) -> list[Any]:
+def evaluate(plan: LoweringPlan, args: Sequence[Any], words: Words) -> list[Any]:
     """The results of a program for its flat arguments, with its layers rounded."""
 
     def step(index: int, equation: Any, operands: list[Any]) -> list[Any]:
@@ -49,7 +49,7 @@ def evaluate(plan: Plan, args: Sequence[Any], words: Words) -> list[Any]:
     return jaxprs.evaluate(plan.jaxpr, plan.consts, args, step)
 
 
-def _inside(equation: Any, plans: Sequence[Plan], operands: Sequence[Any], words: Words) -> Sequence[Any]:
+def _inside(equation: Any, plans: Sequence[LoweringPlan], operands: Sequence[Any], words: Words) -> Sequence[Any]:
     """The results of an equation that holds programs, by their plans."""
     name = equation.primitive.name
     if name in jaxprs.CUSTOM:
@@ -75,7 +75,7 @@ def _fold(words: Words, number: Any) -> Words:
     return None if words is None else fold_in(words, number)
 
 
-def _round_output(value: Any, site: Site, words: Words, plan: Plan) -> jax.Array:
+def _round_output(value: Any, site: Site, words: Words, plan: LoweringPlan) -> jax.Array:
     rule = site.rule.outputs
     state = None if site.state is None else plan.planner.scaling[site.state]
     arguments = {one.name: getattr(rule, one.name) for one in fields(rule) if one.init}
@@ -89,7 +89,7 @@ def _round_weight(value: Any, site: Site, words: Words) -> jax.Array:
         return quantize(jnp.asarray(value), number, rounding, key=key)  # type: ignore[arg-type]
 
 
-def _custom_jvp(equation: Any, plan: Plan, operands: Sequence[Any], words: Words) -> Sequence[Any]:
+def _custom_jvp(equation: Any, plan: LoweringPlan, operands: Sequence[Any], words: Words) -> Sequence[Any]:
     """The function's values with its layers rounded, and its own derivative at the same arguments."""
     params = equation.primitive.get_bind_params(equation.params)
     _, jvp = params["subfuns"]
@@ -107,7 +107,7 @@ def _custom_jvp(equation: Any, plan: Plan, operands: Sequence[Any], words: Words
     return call(words, *operands)
 
 
-def _custom_vjp(equation: Any, plan: Plan, operands: Sequence[Any], words: Words) -> Sequence[Any]:
+def _custom_vjp(equation: Any, plan: LoweringPlan, operands: Sequence[Any], words: Words) -> Sequence[Any]:
     """The function's values and its own rule's residuals, both with their layers rounded."""
     params = equation.primitive.get_bind_params(equation.params)
     _, kept, derivative = params["subfuns"]

@@ -97,7 +97,7 @@ class ProductSite(NamedTuple):
 
 
 @dataclass
-class Plan:
+class LoweringPlan:
     """The roundings of a jaxpr.
 
     Attributes:
@@ -125,7 +125,7 @@ class Plan:
     outputs: dict[Any, Site] = field(default_factory=dict)
     weights: dict[int, tuple[int, Site]] = field(default_factory=dict)
     products: dict[int, ProductSite] = field(default_factory=dict)
-    inner: dict[int, tuple[int | None, list[Plan]]] = field(default_factory=dict)
+    inner: dict[int, tuple[int | None, list[LoweringPlan]]] = field(default_factory=dict)
     results: Sequence[Origin] = ()
 
     def __bool__(self) -> bool:
@@ -136,7 +136,7 @@ class Plan:
         """True if a recipe lowers a product, at any depth."""
         return bool(self.products) or any(plan.holds_products for _, plans in self.inner.values() for plan in plans)
 
-    def of_variant(self, traced: Any) -> Plan:
+    def of_variant(self, traced: Any) -> LoweringPlan:
         """The plan of another program for the same arguments and the same scope, with layers numbered from 0."""
         self.planner.position, self.planner.limit = self.position, self.last
         return self.planner.plan(traced.jaxpr, traced.consts, self.origins, self.scope)
@@ -201,7 +201,7 @@ class Planner:
 
     def plan(
         self, jaxpr: Any, consts: Sequence[Any], origins: Sequence[Origin], scope: str = "", first: int = 0
-    ) -> Plan:
+    ) -> LoweringPlan:
         """The plan of a jaxpr.
 
         Args:
@@ -213,7 +213,7 @@ class Planner:
         Raises:
             ValueError: if a layer cannot be rounded where it is, or another call of `lower` has rounded it.
         """
-        plan = Plan(self, jaxpr, consts, scope, origins, first, self.position)
+        plan = LoweringPlan(self, jaxpr, consts, scope, origins, first, self.position)
         _Walk(self, plan).run()
         plan.last = self.position
         return plan
@@ -265,7 +265,7 @@ def _is_stochastic(rule: Rule) -> bool:
 class _Walk:
     """One pass over the equations of a jaxpr."""
 
-    def __init__(self, planner: Planner, plan: Plan) -> None:
+    def __init__(self, planner: Planner, plan: LoweringPlan) -> None:
         self.planner, self.plan = planner, plan
         jaxpr = plan.jaxpr
         operands = [atom for equation in jaxpr.eqns for atom in equation.invars] + list(jaxpr.outvars)

@@ -16,7 +16,7 @@ from qtorch._rounding.keys import Key, check_noise, is_default_window, make_cach
 from qtorch._rounding.packing import check_codes
 from qtorch._rounding.paths.choice import check_device, decode_tensor, is_plain_tensor, round_tensor
 from qtorch._rounding.paths.operations import lane_dtype
-from qtorch._rounding.plan import Plan, decoder, known_plan, make_plan, plan_for
+from qtorch._rounding.plan import RoundingPlan, decoder, known_plan, make_plan, plan_for
 from qtorch._rounding.sharded import check_not_sharded
 from qtorch._torch_internals import apply_directly
 
@@ -174,7 +174,7 @@ def decode(
     return decode_tensor(codes, number, dtype, block, whole, plain)
 
 
-def _noise(x: torch.Tensor, plan: Plan, key: Any, random_bits: Any, start: Any, plain: bool) -> Noise | None:
+def _noise(x: torch.Tensor, plan: RoundingPlan, key: Any, random_bits: Any, start: Any, plain: bool) -> Noise | None:
     if plan.stochastic:
         return (make_cached_noise if plain else make_noise)(key, random_bits, start, x)
     if key is not None or not is_default_window(random_bits, start):
@@ -186,7 +186,7 @@ class _StraightThrough(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: torch.Tensor, plan: Plan, *noise: torch.Tensor) -> torch.Tensor:
+    def forward(x: torch.Tensor, plan: RoundingPlan, *noise: torch.Tensor) -> torch.Tensor:
         return round_tensor(x, plan, Noise(*noise) if noise else None, is_plain_tensor(x))
 
     @staticmethod

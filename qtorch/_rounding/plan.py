@@ -57,7 +57,7 @@ class _Kernels(dict[str, "tuple[Function, int] | None"]):
 
 
 class _Matrices(dict[torch.Size, "tuple[Matrix | None, str]"]):
-    """See `Plan.matrices`. A cache for all formats would hash the format in each call, which takes too long."""
+    """See `RoundingPlan.matrices`. A cache for all formats would hash the format in each call, which takes too long."""
 
     def __init__(self, number: Number) -> None:
         self.number = number
@@ -70,7 +70,7 @@ class _Matrices(dict[torch.Size, "tuple[Matrix | None, str]"]):
         return self[shape]
 
 
-class Plan:
+class RoundingPlan:
     """A format under a rounding mode on a dtype, reduced to the program and the constants that the paths run.
 
     Attributes:
@@ -115,23 +115,23 @@ class Plan:
         return bool(self.text) and (self.stochastic or x.is_cpu or (x.is_cuda and numbers))
 
 
-def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, coded: bool) -> Plan:
+def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, coded: bool) -> RoundingPlan:
     """The plan for a user's arguments, or an error that names what is wrong with them."""
     number, mode = check_number(number), check_rounding(rounding)
     carrier = check_dtype(dtype, "x")
     # The second half of this function does the same with numbers and texts alone, see `_description`.
     if not torch.compiler.is_dynamo_compiling():
-        return Plan(number, *prepare(number, mode, carrier, overflow, coded), dtype, overflow)
+        return RoundingPlan(number, *prepare(number, mode, carrier, overflow, coded), dtype, overflow)
     name = text_of(number)
     fields, constants, law = _prepare(name, mode.value, carrier.name, overflow, coded)
     program = Program(Carrier(*fields[0]), mode, *fields[1:])
     # An exported program may run where qtorch's operators are not, so it contains the law itself.
     text = () if torch.compiler.is_exporting() else (name, mode.value, overflow or "", law)
-    return Plan(number, program, constants, dtype, overflow, text)
+    return RoundingPlan(number, program, constants, dtype, overflow, text)
 
 
 plan_for = cached(make_plan)
-known_plan: Callable[..., Plan] = plan_for.known  # type: ignore[attr-defined]
+known_plan: Callable[..., RoundingPlan] = plan_for.known  # type: ignore[attr-defined]
 
 
 def check_dtype(dtype: Any, argument: str) -> Carrier:

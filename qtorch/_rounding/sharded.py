@@ -11,7 +11,7 @@ import torch
 
 from qcore.random.threefry import Noise
 from qtorch._rounding.keys import shifted
-from qtorch._rounding.plan import Plan
+from qtorch._rounding.plan import RoundingPlan
 
 
 def is_sharded(*tensors: Any) -> bool:
@@ -34,7 +34,7 @@ def check_not_sharded(x: Any, name: str) -> None:
 
 
 def round_shards(
-    x: Any, plan: Plan, noise: Noise | None, rounded: Callable[[torch.Tensor, Noise | None], torch.Tensor]
+    x: Any, plan: RoundingPlan, noise: Noise | None, rounded: Callable[[torch.Tensor, Noise | None], torch.Tensor]
 ) -> Any:
     """Rounds a DTensor, as the whole tensor would be rounded; partial placements become replicated.
 
@@ -54,7 +54,7 @@ def round_shards(
     return DTensor.from_local(part, mesh, x.placements, run_check=False, shape=x.shape, stride=x.stride())
 
 
-def _start(x: Any, plan: Plan, noise: Noise | None) -> int | None:
+def _start(x: Any, plan: RoundingPlan, noise: Noise | None) -> int | None:
     """The index in the whole tensor of this process's first element; None where it cannot round its part alone."""
     from torch.distributed.tensor import Replicate, Shard
 

@@ -17,7 +17,7 @@ from qtorch._kernels.launch import addresses, aligned
 from qtorch._namespace import Names
 from qtorch._rounding.keys import window_tensor
 from qtorch._rounding.paths.choice import round_tensor
-from qtorch._rounding.plan import Plan, plan_for
+from qtorch._rounding.plan import RoundingPlan, plan_for
 
 
 def sequential_product(
@@ -115,7 +115,7 @@ class Float64(Names):
         noise = Noise(self.key, window_tensor(random_bits, step * x.numel(), x.device))
         return round_tensor(x, plan, noise, True)
 
-    def _rounded_by_halves(self, x: torch.Tensor, plan: Plan, step: int, random_bits: int) -> torch.Tensor:
+    def _rounded_by_halves(self, x: torch.Tensor, plan: RoundingPlan, step: int, random_bits: int) -> torch.Tensor:
         """Stochastic rounding with a part of the words of a block of steps."""
         assert self.key is not None
         block, part = block_of_step(step, random_bits)

@@ -25,7 +25,7 @@ from qcore.linalg.product import Product
 from qtorch._kernels import products
 from qtorch._kernels.launch import addresses, aligned
 from qtorch._rounding.paths.choice import round_tensor
-from qtorch._rounding.plan import Plan, plan_for
+from qtorch._rounding.plan import RoundingPlan, plan_for
 from qtorch.linalg.namespace import Float64, run_sequential
 
 Slots = list[Any]
@@ -249,7 +249,7 @@ class Direct(NamedTuple):
     """
 
     form: Any
-    plans: tuple[Plan | None, Plan | None]
+    plans: tuple[RoundingPlan | None, RoundingPlan | None]
     sums: Sums
     program: Callable[[Slots], None] | None
     sequential: Callable[..., object] | None = None
@@ -311,7 +311,7 @@ def _steps(direct: Direct, spec: ProductSpec, shapes: Sequence[Any], names: Sequ
     return [*steps, multiplication(operands[::order], matrices, direct.sums, read[::order], result)]
 
 
-def _rounding(plan: Plan, name: str, result: Array) -> Native:
+def _rounding(plan: RoundingPlan, name: str, result: Array) -> Native:
     """The step that rounds an array without gaps to a result."""
     shape = torch.Size(result.shape)
     if shape.numel() == 0:

@@ -13,7 +13,7 @@ from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.gradients import for_transforms, refuse_recording
 from qtorch._rounding.keys import Key, fold_in, given_or_drawn
 from qtorch._rounding.paths.choice import is_plain_tensor, round_tensor
-from qtorch._rounding.plan import Plan, plan_for
+from qtorch._rounding.plan import RoundingPlan, plan_for
 from qtorch._torch_internals import apply_directly
 from qtorch.linalg.modules import apply_but_states
 from qtorch.quant.delayed import Delayed, check_call, first_state
@@ -153,12 +153,12 @@ class _Plans(NamedTuple):
 
     quantization: Quantization
     dtype: torch.dtype
-    forward: Plan | None
-    backward: Plan | None
+    forward: RoundingPlan | None
+    backward: RoundingPlan | None
 
 
 def _make_plans(quantization: Quantization, dtype: torch.dtype) -> _Plans:
-    def plan(number: Number | None, rounding: Rounding) -> Plan | None:
+    def plan(number: Number | None, rounding: Rounding) -> RoundingPlan | None:
         if number is None or rounding is Rounding.STOCHASTIC:
             return None
         with contextlib.suppress(TypeError, ValueError):  # raised when this rounding is really called
@@ -239,7 +239,9 @@ class _WithTangent(_Rounding):
 _apply = apply_directly(_Rounding)
 
 
-def _round(x: torch.Tensor, number: Number | None, rounding: Rounding, key: Key, plan: Plan | None) -> torch.Tensor:
+def _round(
+    x: torch.Tensor, number: Number | None, rounding: Rounding, key: Key, plan: RoundingPlan | None
+) -> torch.Tensor:
     """`quantize`; with a plan, for a plain x without a gradient, in fewer steps."""
     if plan is not None:
         return round_tensor(x, plan, None, True)

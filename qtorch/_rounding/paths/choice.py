@@ -36,7 +36,7 @@ from qtorch._rounding.paths.operations import (
     scale_dtype,
     stored_scales,
 )
-from qtorch._rounding.plan import Plan, block_sizes, decoder, law_of_decoding, text_of
+from qtorch._rounding.plan import RoundingPlan, block_sizes, decoder, law_of_decoding, text_of
 from qtorch._rounding.sharded import check_not_transformed, is_sharded, round_shards
 from qtorch._torch_internals import is_memory
 
@@ -89,7 +89,7 @@ def check_device(name: str, x: torch.Tensor, device: torch.device, other: str) -
         raise ValueError(f"{name} is on {x.device}; allowed is the device of {other}, {device}")
 
 
-def round_tensor(x: torch.Tensor, plan: Plan, noise: Noise | None, plain: bool) -> Any:
+def round_tensor(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None, plain: bool) -> Any:
     """The law by the fastest path for x; see `operations.run`."""
     if plain:
         in_c = x.is_cpu and not serve_cpu()
@@ -142,7 +142,7 @@ def decode_tensor(
     return from_lanes(lanes, decoding.carrier, dtype).reshape(codes.shape)
 
 
-def by_operations(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
+def by_operations(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> Any:
     """The law on x's own shape, eagerly or traced into the caller's program; see `operations.run`."""
     program, sizes = plan.program, block_sizes(plan.number, x.dim())  # raises where x has no such dimensions
     if x.numel() == 0:

@@ -28,7 +28,7 @@ from qcore.law.tiles import Tiles, tiles
 from qcore.trace import decided
 from qtorch._namespace import FLOATS
 from qtorch._rounding.paths.operations import DTYPES, lane_dtype
-from qtorch._rounding.plan import Plan, plan_for
+from qtorch._rounding.plan import RoundingPlan, plan_for
 from qtorch._torch_internals import Inductor, inductor
 
 _OPERATIONS = {"+": "add", "-": "sub", "*": "mul", "&": "bitwise_and", "|": "bitwise_or", "^": "bitwise_xor"} | {
@@ -237,7 +237,7 @@ def _no_maximum(lane: Lane, axes: tuple[int, ...]) -> Lane:
     raise AssertionError("elements have no maximum")
 
 
-def _loop_of_blocks(parts: Inductor, plan: Plan, x: Any, shape: tuple[Any, ...]) -> Any:
+def _loop_of_blocks(parts: Inductor, plan: RoundingPlan, x: Any, shape: tuple[Any, ...]) -> Any:
     """A loop for the maxima of blocks and a loop for their elements; Inductor fuses both over the blocks."""
     blocks = _blocks(plan, shape)
     view, amax = parts.lowerings["view"], parts.lowerings["amax"]
@@ -247,7 +247,7 @@ def _loop_of_blocks(parts: Inductor, plan: Plan, x: Any, shape: tuple[Any, ...])
     return view(_loop(parts, plan, tiled, blocks.axes, largest), list(shape))
 
 
-def keeps_bits(plan: Plan, dtype: torch.dtype, shape: tuple[Any, ...]) -> bool:
+def keeps_bits(plan: RoundingPlan, dtype: torch.dtype, shape: tuple[Any, ...]) -> bool:
     """True if Inductor's loops have the bits of the kernels.
 
     - Not for numbers of 16 bits: Inductor computes with them in float32, so a producer that is fused has not rounded
@@ -266,7 +266,7 @@ def keeps_bits(plan: Plan, dtype: torch.dtype, shape: tuple[Any, ...]) -> bool:
     return blocks.shape == blocks.padded
 
 
-def is_faster(plan: Plan, shape: tuple[Any, ...], is_fused: bool) -> bool:
+def is_faster(plan: RoundingPlan, shape: tuple[Any, ...], is_fused: bool) -> bool:
     """True if loops are not slower than the kernels, by `benchmarks.fusion`.
 
     A loop is always faster for formats without blocks. With blocks it is faster where it saves a pass over memory, if
@@ -288,11 +288,11 @@ def is_faster(plan: Plan, shape: tuple[Any, ...], is_fused: bool) -> bool:
 _LONG = 256  # elements of a block
 
 
-def _blocks(plan: Plan, shape: tuple[Any, ...]) -> Tiles:
+def _blocks(plan: RoundingPlan, shape: tuple[Any, ...]) -> Tiles:
     return tiles(tuple(map(int, shape)) or (1,), plan.number.block_sizes(len(shape)) or (1,))
 
 
-def _loop(parts: Inductor, plan: Plan, x: Any, axes: tuple[int, ...], largest: Any) -> Any:
+def _loop(parts: Inductor, plan: RoundingPlan, x: Any, axes: tuple[int, ...], largest: Any) -> Any:
     """The loop that rounds; `largest` are the maxima of blocks, which lie along `axes`."""
     load, lanes = x.make_loader(), lane_dtype(plan.program.carrier)
     load_largest = None if largest is None else largest.make_loader()
@@ -310,7 +310,7 @@ def _loop(parts: Inductor, plan: Plan, x: Any, axes: tuple[int, ...], largest: A
     return parts.pointwise(x, plan.dtype, inner)
 
 
-def _magnitudes(parts: Inductor, plan: Plan, x: Any, axes: tuple[int, ...]) -> Any:
+def _magnitudes(parts: Inductor, plan: RoundingPlan, x: Any, axes: tuple[int, ...]) -> Any:
     """The lanes of which the law takes the maximum of a block."""
     load, lanes = x.make_loader(), lane_dtype(plan.program.carrier)
 

@@ -36,7 +36,7 @@ from qtorch._rounding.paths.operations import (
     scale_dtype,
     stored_scales,
 )
-from qtorch._rounding.plan import Plan, decoder_for
+from qtorch._rounding.plan import RoundingPlan, decoder_for
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
 _RUN = 1 << 12  # elements of channels_last tensors that share a table of indices
@@ -54,7 +54,7 @@ _EXAMPLES = {
 }
 
 
-def round_on_cpu(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
+def round_on_cpu(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> Any:
     """Rounds, or encodes, a plain tensor that has elements; None where there is no kernel. See `operations.run`.
 
     The common case comes first and takes few steps: Python code is cold in the CPU's caches between operations.
@@ -76,7 +76,7 @@ def round_on_cpu(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     return result
 
 
-def _round_strided(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Tensor | None:
+def _round_strided(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> torch.Tensor | None:
     """Rounds a tensor with other strides. Unless results depend on indices, memory without gaps is rounded as it is."""
     if noise is not None:
         result = _round_places(x, plan, noise)
@@ -90,7 +90,7 @@ def _round_strided(x: torch.Tensor, plan: Plan, noise: Noise | None) -> torch.Te
     return None if result is None else with_strides_of(x, result)
 
 
-def _round_places(x: torch.Tensor, plan: Plan, noise: Noise) -> torch.Tensor | None:
+def _round_places(x: torch.Tensor, plan: RoundingPlan, noise: Noise) -> torch.Tensor | None:
     """Stochastic rounding where channels lie side by side in memory: elements' indices come from a table."""
     if x.dim() not in _CHANNELS_LAST or not x.is_contiguous(memory_format=_CHANNELS_LAST[x.dim()]):
         return None
@@ -119,7 +119,7 @@ def _places(channels: int, positions: int) -> tuple[int, torch.Tensor]:
     return count, (position[:, None] + channel * positions).flatten()
 
 
-def _round_blocks(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
+def _round_blocks(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> Any:
     matrix, layout = plan.matrices[x.shape]
     if matrix is None or (kernel := plan.kernels[layout]) is None:
         return None
@@ -133,7 +133,7 @@ def _round_blocks(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
     return (result, *results[1:]) if plan.program.codes else result
 
 
-def _scales(plan: Plan, x: torch.Tensor) -> list[torch.Tensor]:
+def _scales(plan: RoundingPlan, x: torch.Tensor) -> list[torch.Tensor]:
     """Memory for the scales of blocks, and for NVFP4 for the scale of the tensor."""
     if not (plan.program.codes and plan.program.shared):
         return []
@@ -169,7 +169,7 @@ def decode_on_cpu(
     return result
 
 
-def round_by_package(x: torch.Tensor, plan: Plan, noise: Noise | None) -> Any:
+def round_by_package(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> Any:
     """Rounds, or encodes, a plain tensor that has elements; None where there is no kernel. See `operations.run`."""
     sizes = plan.number.block_sizes(x.dim())
     pattern, shape, block = _layout(tuple(x.shape), () if plan.elementwise else sizes)

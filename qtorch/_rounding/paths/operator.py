@@ -20,7 +20,7 @@ from qtorch._rounding.cache import cached
 from qtorch._rounding.paths import inductor
 from qtorch._rounding.paths.choice import are_plain_tensors, decode_tensor, is_plain_tensor, round_tensor
 from qtorch._rounding.paths.operations import lane_dtype, scale_dtype
-from qtorch._rounding.plan import Plan, plan_for
+from qtorch._rounding.plan import RoundingPlan, plan_for
 from qtorch._torch_internals import map_tree
 
 Maybe = torch.Tensor | None
@@ -36,7 +36,7 @@ for _schema in (
 
 
 @cached
-def _plan(dtype: torch.dtype, coded: bool, number: str, rounding: str, overflow: str, law: str) -> Plan:
+def _plan(dtype: torch.dtype, coded: bool, number: str, rounding: str, overflow: str, law: str) -> RoundingPlan:
     return plan_for(number, rounding, dtype, overflow or None, coded)
 
 

@@ -31,7 +31,7 @@ class Call(NamedTuple):
     makes: Sequence[Node]
 
 
-class Plan:
+class FusedProgram:
     """The steps that compute a recording's results, nodes in tuples, from its arguments, a node for each tensor.
 
     With `apart`, a loop makes parts of one result only. Without a kernel it raises NoKernelError.
@@ -234,7 +234,7 @@ class Backward(NamedTuple):
 
 def plan_for(
     law: Differentiable, kind: str | Backward, tensors: Sequence[torch.Tensor | None], options: tuple[Any, ...]
-) -> Plan | None:
+) -> FusedProgram | None:
     """The plan of a law; None if tensors are not in the memory of the CPU, or there is no kernel.
 
     Args:
@@ -250,7 +250,9 @@ def plan_for(
 
 
 @lru_cache(maxsize=4096)
-def _plan(law: Differentiable, kind: str | Backward, kinds: tuple[Any, ...], options: tuple[Any, ...]) -> Plan | None:
+def _plan(
+    law: Differentiable, kind: str | Backward, kinds: tuple[Any, ...], options: tuple[Any, ...]
+) -> FusedProgram | None:
     if not all(one is None or (0 not in one[0] and one[1] in _DTYPES and one[2]) for one in kinds):
         return None
     recording = Recording()
@@ -258,10 +260,12 @@ def _plan(law: Differentiable, kind: str | Backward, kinds: tuple[Any, ...], opt
     try:
         if isinstance(kind, str):
             found = law.run(Names, arguments, dict(options))
-            return Plan(arguments, found if kind == "forward" else found[0], kind == "each")
+            return FusedProgram(arguments, found if kind == "forward" else found[0], kind == "each")
         saved, gradients = tuple(arguments[: kind.saved]), tuple(arguments[kind.saved :])
         found = law.gradients(Names, saved, law.gradient_of(gradients), dict(options))
-        return Plan(arguments, tuple([x if wanted else None for x, wanted in zip(found, kind.wanted, strict=True)]))
+        return FusedProgram(
+            arguments, tuple([x if wanted else None for x, wanted in zip(found, kind.wanted, strict=True)])
+        )
     except NoKernelError:
         return None
 
