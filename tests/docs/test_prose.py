@@ -58,6 +58,15 @@ def test_parentheses_are_closed(name):
         assert paragraph.count("(") == paragraph.count(")"), paragraph
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_sentences_are_short(name):
+    """On average over a page: more than 18 words are too many. Tables and headings do not count."""
+    text = re.sub(r"(?s:<!--.*?-->)|^[#|].*", "\n\n", text_of(name), flags=re.M)
+    sentences = [one.split() for one in re.split(r"(?<=[.!?])\s+|\n\s*\n|^- ", prose(text), flags=re.M)]
+    lengths = [len(words) for words in sentences if len(words) > 2]
+    assert sum(lengths) <= 18 * len(lengths)
+
+
 @pytest.mark.parametrize(
     "text",
     [
