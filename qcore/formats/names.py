@@ -19,6 +19,7 @@ _IEEE = "IEEE 754-2019"
 _ML_DTYPES = "ml_dtypes; IEEE 754's rules"
 _OCP8 = "OCP 8-bit Floating Point Specification 1.0"
 _OCP_MX = "OCP Microscaling Formats Specification 1.0"
+_MSFP = "Rouhani et al., Pushing the Limits of Narrow Precision Inferencing at Cloud Scale with MSFP, 2020"
 _GRAPHCORE = "Noune et al., 8-bit Numerical Formats for Deep Neural Networks, 2022"
 _POSIT = "Standard for Posit Arithmetic (2022)"
 _QPYTORCH = "QPyTorch, Functionality Overview, chapter 2"
@@ -92,6 +93,8 @@ NAMED: dict[str, tuple[Number, str]] = {  # name: (format, source)
     "mxfp6_e3m2": (BlockScaled(BinaryFloat(3, 2, specials="finite"), {-1: 32}), _OCP_MX),
     "mxfp4": (BlockScaled(BinaryFloat(2, 1, specials="finite"), {-1: 32}), _OCP_MX),
     "mxint8": (BlockScaled(FixedPoint(8, 6), {-1: 32}), _OCP_MX),
+    "msfp12": (BlockScaled(FixedPoint(4, 2, symmetric=True), {-1: 16}), _MSFP),
+    "msfp16": (BlockScaled(FixedPoint(8, 6, symmetric=True), {-1: 16}), _MSFP),
     "nvfp4": (NVFP4(), "NVIDIA, Pretraining Large Language Models with NVFP4, 2025"),
 }
 

@@ -1,5 +1,6 @@
 """Blocks of any shape, element, scale rule and rounding, against exact fractions; their codes; what is refused."""
 
+import math
 import pickle
 from fractions import Fraction
 
@@ -292,6 +293,24 @@ def test_nvfp4_next_to_ties_of_quotients(exponent):
     x[:, 1:8] = scale * np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5])
     x[:, 8:] = np.nextafter(x[:, 1:8], np.where(rng.random((40, 7)) < 0.5, 0, np.inf).astype(np.float32))
     assert_same_bits(qcore.quantize(x, TORCHAO), nvfp4(x, 16))
+
+
+@pytest.mark.parametrize(("name", "wl"), [("msfp12", 4), ("msfp16", 8)])
+@pytest.mark.parametrize("mode", ["nearest", "toward_zero", "up"])
+def test_msfp_is_block_floating_point_of_16_in_a_row(name, wl, mode):
+    """In fractions: multiples of 2^(E - (wl - 2)), E the largest element's exponent, up to 2^(wl-1) - 1 of them."""
+    x = np.random.default_rng(wl).standard_normal((12, 48)) * 2.0 ** np.arange(-100, 104, 17)[:, None]
+    x = x.astype(np.float32)
+    x[0], x[1, :16], x[2, :17] = 0, 2.0**-60, 2 - 2.0**-23  # zeros; powers of two; what rounds beyond the end
+    actual = qcore.quantize(x, name, mode)
+    rows = BlockFloatingPoint(wl, 0)
+    assert_same_bits(actual, qcore.quantize(x.reshape(36, 16), rows, mode).reshape(x.shape))
+    for block, found in zip(x.reshape(36, 16), actual.reshape(36, 16), strict=True):
+        largest = max(abs(Fraction(float(v))) for v in block)
+        step = Fraction(2) ** (oracle_blocks.floor_log2(largest) - (wl - 2)) if largest else Fraction(1)
+        operation = {"nearest": round, "toward_zero": math.trunc, "up": math.ceil}[mode]
+        counts = [min(max(operation(Fraction(float(v)) / step), 1 - 2 ** (wl - 1)), 2 ** (wl - 1) - 1) for v in block]
+        assert [Fraction(float(v)) for v in found] == [count * step for count in counts]
 
 
 @pytest.mark.parametrize("element", ["e4m3fn", "e4m3fnuz", "e3m2fn", "e8m0fnu", "fixed(8,6)"])
