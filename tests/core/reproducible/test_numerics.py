@@ -13,6 +13,7 @@ from qcore import reproducible
 from qcore.cli.functions import differing, hard_inputs
 from qcore.reproducible import Names
 from qcore.reproducible.elementary import ELEMENTARY, PARTS
+from qcore.reproducible.reductions import MAX
 
 SMALLEST = np.float32(2.0**-126)
 X = every_kind(np.random.default_rng(1), 3000)
@@ -183,3 +184,21 @@ def test_milestones():
     schedule = reproducible.Milestones(0.3, (2, 5, 5), 0.7)
     for step, one in enumerate(expected):
         assert_same_bits(reproducible.rate(schedule, np.float32(step)[...]), np.asarray(one))
+
+
+def test_equal_numbers_share_the_gradient_of_the_greatest():
+    x = np.float32([[3, 1, 3], [0.0, -0.0, -1], [2, 2, 2]])
+    found, saved = MAX.run(Names, (x,), {"axes": (1,), "keepdims": False})
+    assert_same_bits(found, np.float32([3, 0, 2]))
+    (gradient,) = MAX.gradients(Names, saved, np.float32([1, -8, 1]), {"axes": (1,), "keepdims": False})
+    third = np.float32(1) / np.float32(3)
+    assert (gradient == np.float32([[0.5, 0, 0.5], [-4, -4, 0], [third] * 3])).all()
+
+
+def test_logsumexp_of_infinities():
+    """Those of one sign are the result; less themselves they would be NaN."""
+    most = np.float32(np.finfo(np.float32).max)
+    x = np.float32([[-np.inf, -np.inf], [np.inf, 1], [-np.inf, 2], [most, -most], [np.inf, -np.inf]])
+    found = reproducible.logsumexp(x, 1)
+    assert_same_bits(found, np.float32([-np.inf, np.inf, 2, most, np.inf]))
+    assert np.isnan(reproducible.logsumexp(np.float32([np.nan, np.inf]), 0))
