@@ -3,11 +3,9 @@
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.quantized.activation import Activation, PReLU
 from qjax.nnx.quantized.base import IntegerVariable, Quantized
-from qjax.nnx.quantized.conv import Conv
-from qjax.nnx.quantized.conv_transpose import ConvTranspose
-from qjax.nnx.quantized.embedding import Embed
+from qjax.nnx.quantized.conv import Conv, ConvTranspose
 from qjax.nnx.quantized.functional_modules import QFunctional
-from qjax.nnx.quantized.linear import Linear
+from qjax.nnx.quantized.linear import Embed, Linear
 from qjax.nnx.quantized.normalization import BatchNorm, GroupNorm, LayerNorm
 from qjax.nnx.quantized.quantize import DeQuantize, Quantize
 from qjax.nnx.quantized.weights import QuantizedWeight

@@ -4,8 +4,7 @@ Names, shapes and bytes of their variables are those of `qtorch.nn.quantized.dyn
 `qcore.affine.arithmetic.recurrent`.
 """
 
-from qjax.nnx.quantized.dynamic.cells import Cell, GRUCell, LSTMCell, SimpleCell
 from qjax.nnx.quantized.dynamic.product import Linear
-from qjax.nnx.quantized.dynamic.rnn import GRU, LSTM, RNN, Recurrent
+from qjax.nnx.quantized.dynamic.rnn import GRU, LSTM, RNN, Cell, GRUCell, LSTMCell, Recurrent, SimpleCell
 
 __all__ = ["GRU", "LSTM", "RNN", "Cell", "GRUCell", "LSTMCell", "Linear", "Recurrent", "SimpleCell"]
