@@ -11,11 +11,12 @@ from qcore.arguments import check_choice, check_flag, check_int, quoted
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number, check_number
+from qcore.formats.table import Table
 from qcore.law.carrier import FLOAT32, Carrier
 from qcore.law.codes import Codes, PickedCodes
 from qcore.law.float_scale import Levels, working
 from qcore.law.grid import Grid
-from qcore.law.program import Decoding, Program, kind_of
+from qcore.law.program import Decoding, Program, entries_of, kind_of
 from qcore.law.rounding import Rounding
 from qcore.law.shared_scale import E8M0_BIAS, Shared
 from qcore.law.tiles import MOST_AXES, Sizes, block_counts, block_sizes, block_text, check_block
@@ -129,7 +130,9 @@ class BlockScaled(BlockNumber):
     before they are rounded, and with r = float32(1 / s) afterwards: the scales of `Scale`, for single arrays. Products
     are rounded to float32 (for float64 arrays to float64) to nearest, ties to even, and results to the array's dtype.
     Intermediate results have unlimited exponents, but s is from 2^-126 to 2^126, so that r is a normal float32 number.
-    Blocks whose largest magnitude is zero, infinite or NaN have s = 1. Codes come with r, which multiplies them.
+    Blocks whose largest magnitude is zero, infinite or NaN have s = 1. Codes come with r, which multiplies them. With
+    rule="absmax" r = float32(largest magnitude / largest element) comes first, and s = float32(1 / r): for elements up
+    to 1, r is the largest magnitude itself. `BlockScaled("nf4", {-1: 64}, "absmax", "float32")` has bitsandbytes' NF4.
 
     Source: OCP Microscaling Formats Specification 1.0
     (floor); Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025 (rceil); Wu et al., "Training and Inference
@@ -137,14 +140,14 @@ class BlockScaled(BlockNumber):
     Transformer Engine, the reference of its NVFP4 (te); torchao 0.18 and its main branch of 2026 (torchao).
 
     Args:
-        element: a `FixedPoint`, `FloatingPoint` or `BinaryFloat`, or its text.
+        element: a `FixedPoint`, `FloatingPoint`, `BinaryFloat` or `Table`, or its text.
         block: the elements that share a scale, as a mapping of axes to sizes. Negative axes count from the end, `...`
             is all axes that are not named (their default size is 1), and the size None is the whole axis. {-1: 32} is
             tiles of 32 in a row, {-2: 128, -1: 128} is square tiles, {-1: None} is whole rows, {0: 1, ...: None} is one
             block for each index along dimension 0, {...: None} is the whole array. The last blocks along an axis may
             be smaller.
-        rule: "floor" (default), "ceil", "even", "rceil" or "round", of scales 2^k; "te" (default), "torchao" or
-            "torchao_main", of scales of a format.
+        rule: "floor" (default), "ceil", "even", "rceil" or "round", of scales 2^k; "floor" (default) or "absmax", of
+            float32 scales; "te" (default), "torchao" or "torchao_main", of scales of a format.
         scale: "e8m0", which is 2^k; "float32"; or a `FloatingPoint` or `BinaryFloat` of at most 16 bits with a zero,
             whose numbers float32 has, or its text, such as "e4m3fn" or "bfloat16". The last two are for elements that
             have steps of at least 2^-100 and a largest number of at most 24 bits and below 2^64.
@@ -183,9 +186,9 @@ class BlockScaled(BlockNumber):
     def __post_init__(self) -> None:
         self._set(element=check_element(self.element), block=check_block(self.block))
         self._set(scale=check_scale(self.scale))
-        allowed = list(RULES) if self.scale == "e8m0" else ["floor"] if self.scale == "float32" else LEVEL_RULES
+        allowed = list(RULES) if self.scale == "e8m0" else FLOAT_RULES if self.scale == "float32" else LEVEL_RULES
         self._set(rule=allowed[0] if self.rule is None else self.rule)
-        if self.rule not in allowed and self.rule in (*RULES, *LEVEL_RULES):
+        if self.rule not in allowed and self.rule in (*RULES, *FLOAT_RULES, *LEVEL_RULES):
             raise ValueError(
                 f"rule={quoted(self.rule)} with scale={quoted(scale_text(self.scale))}; allowed are "
                 f"{', '.join(allowed)}"
@@ -193,6 +196,10 @@ class BlockScaled(BlockNumber):
         check_choice("rule", self.rule, allowed)
         if self.scale != "e8m0":
             check_float_scaled(self.element, self.scale)
+        elif isinstance(self.element, Table):
+            raise ValueError(
+                f"scale='e8m0' with element={quoted(self.element)}; allowed with a table are 'float32' and a format"
+            )
         if self.tensor_scale is not None:
             check_choice("tensor_scale", self.tensor_scale, ["float32"])
             check_tensor_scaled(self.scale)
@@ -290,11 +297,13 @@ class BlockScaled(BlockNumber):
         work = working(carrier)
         if self.scale == "float32":
             codes: Any = self.element.codes(work)
-            return Decoding(carrier, kind_of(codes), "floats"), tuple(codes)
+            return Decoding(carrier, kind_of(codes), "floats", entries_of(codes)), tuple(codes)
         self.check_exact(carrier)
         codes = PickedCodes() if self.element == E2M1 else self.element.codes(work)
         scales, whole = self.scale.codes(work), self.tensor_scale is not None
-        decoding = Decoding(carrier, kind_of(codes), "levels", 0, whole, kind_of(scales), storage(self.scale.bits))
+        decoding = Decoding(
+            carrier, kind_of(codes), "levels", entries_of(codes), whole, kind_of(scales), storage(self.scale.bits)
+        )
         return decoding, (*codes, *scales)
 
     def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
@@ -304,9 +313,10 @@ class BlockScaled(BlockNumber):
             picked = self.scale != "float32" and self.element == E2M1  # whose law needs no integers for codes
             element, integers = self.element.program(mode, working(carrier), coded and not picked)
             program = replace(element, carrier=carrier, kind=kind, element="e2m1" if picked else element.kind)
+            program = replace(program, rule="" if self.rule == "floor" else self.rule)
             if self.scale == "float32":
                 return program, (*constants, *integers)
-            program = replace(program, rule=self.rule, whole=self.tensor_scale is not None)
+            program = replace(program, whole=self.tensor_scale is not None)
             scale, encoded = self.scale.program(Rounding.TOWARD_ZERO, working(carrier), coded)
             program = replace(program, scale=scale.kind, scale_codes=scale.codes, scale_storage=scale.storage)
             program = replace(program, codes="picked", storage=8) if picked and coded else program
@@ -427,6 +437,7 @@ def _from_root(carrier: Carrier) -> int:
     return 2 * carrier.hidden - 1 - isqrt(2 * carrier.hidden**2)
 
 
+FLOAT_RULES = ["floor", "absmax"]  # of float32 scales
 LEVEL_RULES = ["te", "torchao", "torchao_main"]  # of scales that are numbers of a format, see `float_scale`
 
 
@@ -485,9 +496,10 @@ def check_element(element: Any) -> Number:
     """The format that a block's `element` argument stands for, saturating."""
     if isinstance(element, str):
         element = check_number(element, "element")
-    if not isinstance(element, FixedPoint | FloatingPoint | BinaryFloat):
+    if not isinstance(element, FixedPoint | FloatingPoint | BinaryFloat | Table):
         raise TypeError(
-            f"element={quoted(element)}; allowed are a FixedPoint, FloatingPoint, BinaryFloat, or the text of one"
+            f"element={quoted(element)}; allowed are a FixedPoint, FloatingPoint, BinaryFloat or Table, or the text of "
+            "one"
         )
     element = element.overflowing("saturate")
     if isinstance(element, FixedPoint) and element.wl == element.signed:
@@ -505,13 +517,16 @@ def largest_number(element: Any) -> tuple[int, int]:
     """The largest number of an element, as an integer times a power of two."""
     if isinstance(element, FixedPoint):
         return (1 << (element.wl - element.signed)) - 1, -element.fl
+    if isinstance(element, Table):
+        numerator, denominator = max(abs(one) for one in element.values).as_integer_ratio()
+        return numerator, 1 - denominator.bit_length()
     return element.magnitudes.largest
 
 
 def check_float_scaled(element: Any, scale: Any) -> None:
     """Raises a ValueError unless elements may have scales that are floats."""
     count, exponent = largest_number(element)
-    step = -element.fl if isinstance(element, FixedPoint) else element.magnitudes.smallest[1]
+    step = element.span[1] if isinstance(element, FixedPoint | Table) else element.magnitudes.smallest[1]
     if count.bit_length() > FLOAT32.mantissa_bits + 1 or count.bit_length() + exponent > 64 or step < -100:
         raise ValueError(
             f"element={quoted(element)} with scale={quoted(scale_text(scale))}; allowed are formats with steps of at "

@@ -32,7 +32,7 @@ from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, 
 
 from qcore.arguments import MOST_QUOTED, quoted
 from qcore.formats.affine import AffineInteger
-from qcore.formats.block import LEVEL_RULES, NVFP4, RULES, BlockFloatingPoint, BlockScaled, nvfp4_arguments
+from qcore.formats.block import FLOAT_RULES, LEVEL_RULES, NVFP4, RULES, BlockFloatingPoint, BlockScaled, nvfp4_arguments
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import SPECIALS, BinaryFloat, FloatingPoint
 from qcore.formats.names import NAMED, dtype_name, p3109
@@ -289,17 +289,17 @@ _ELEMENT_KINDS = {
     "fixed": Kind(FixedPoint, _FIXED, 2, 2, 2),
     "binary": Kind(BinaryFloat, _BINARY | _OVERFLOW, 2, 2, 2),
     "p3109": Kind(p3109, {"bits": _int, "precision": _int, "signed": _flag, "extended": _flag}, 2, 2, 2),
+    "table": Kind(Table, {"values": Reader.numbers, "thresholds": Reader.numbers}, 1, 1, 1),
 }
 _NUMBER_KINDS = _ELEMENT_KINDS | {
     "posit": Kind(Posit, {"bits": _int, "es": _int}, 1, 2, 1),
-    "table": Kind(Table, {"values": Reader.numbers, "thresholds": Reader.numbers}, 1, 1, 1),
     "block": Kind(BlockFloatingPoint, {"wl": _int, "dim": _int}, 1, 1, 2),
     "scaled": Kind(
         BlockScaled,
         {
             "element": Reader.element,
             "block": _block,
-            "rule": choice((*RULES, *LEVEL_RULES)),
+            "rule": choice(tuple(dict.fromkeys((*RULES, *FLOAT_RULES, *LEVEL_RULES)))),
             "scale": Reader.scale,
             "history": _int,
             "margin": _int,

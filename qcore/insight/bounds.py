@@ -13,11 +13,12 @@ from qcore.formats.block import BlockNumber
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number
+from qcore.formats.table import Table
 from qcore.insight.law import Bounds, to_float32
 from qcore.law.carrier import CARRIERS, Carrier
 from qcore.law.float_scale import from_working, times, working
 from qcore.law.grid import Grid
-from qcore.law.program import Program
+from qcore.law.program import KINDS, Program
 from qcore.law.rounding import Rounding
 from qcore.law.shared_scale import Shared, block_grid, lane, shared_scale
 from qcore.law.tiles import Tiles
@@ -54,7 +55,10 @@ def range_of(number: Number, carrier: Carrier) -> Range:
     """The range of a format on a carrier."""
     if isinstance(number, BlockNumber):
         program, constants = number.program(Rounding.TOWARD_ZERO, carrier, coded=False)
-        low = _low(getattr(number, "element", None))
+        element = getattr(number, "element", None)
+        if isinstance(element, Table):
+            program, constants = _with_ends(element, program, constants)
+        low = _low(element)
         return Range(carrier, program, (_NO_EXPONENT if low is None else low, *constants))
     if isinstance(number, FixedPoint):  # what wraps around is beyond the range, too
         number = replace(number, wrap=False)
@@ -65,6 +69,16 @@ def range_of(number: Number, carrier: Carrier) -> Range:
     normal = 0 if _low(number) is None else number.magnitudes.lowest_lane(carrier)  # type: ignore[attr-defined]
     lanes = np.array([*(ends & carrier.magnitude_mask), normal], np.int32)
     return Range(carrier, None, tuple(map(int, to_float32(Names, lanes, carrier))))
+
+
+def _with_ends(element: Table, program: Program, constants: tuple[Any, ...]) -> tuple[Program, tuple[Any, ...]]:
+    """The program of blocks of a table with a grid in the table's place, of which only the ends are read."""
+    ratios = (max(end, 0.0).as_integer_ratio() for end in (max(element.values), -min(element.values)))
+    work = working(program.carrier)
+    top, bottom = (work.lane_at_most(count, 1 - divisor.bit_length()) for count, divisor in ratios)
+    scales = sum(len(part._fields) for part in KINDS[program.kind])
+    grid = Grid(base=0, top=0, coarsest=0, finest=0, limit=top, keep=0, lower=bottom - top)
+    return replace(program, element="grid", entries=0, steps=0), (*constants[:scales], *grid)
 
 
 def _low(number: Any) -> int | None:

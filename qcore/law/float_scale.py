@@ -27,7 +27,8 @@ matter: r is the largest float for all S up to a quarter of the smallest normal 
 and its sums:
 
     s = largest element / largest magnitude of the block     from 2^-126 to 2^126 for float32
-    r = 1 / s
+    r = 1 / s                                                with the rule "absmax" r is that quotient's inverse,
+                                                             magnitude / element, in the same range, and s = 1 / r
     y = |x| * s, rounded to the element format under the mode, saturating
     result = y * r, rounded to nearest, ties to even, in the array's dtype
 
@@ -37,7 +38,7 @@ codes and r together are the whole result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from qcore.law.carrier import FLOAT32, FLOAT64, Carrier, with_hidden_bits, without_hidden_bits
@@ -421,43 +422,41 @@ class FloatScale(NamedTuple):
 
 
 def float_scales(
-    xp: Any, bits: Any, carrier: Carrier, levels: FloatScale, axes: tuple[int, ...], materialize: Materialize
+    xp: Any, bits: Any, carrier: Carrier, rule: str, levels: FloatScale, axes: tuple[int, ...], materialize: Materialize
 ) -> Scaling:
     """s and r of each block. `axes` get length 1."""
     work, magnitude = working(carrier), bits & carrier.magnitude_mask
     largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
     one, full = (work.bias << work.width) + (largest & 0), levels.full + (largest & 0)
     # A smaller magnitude would lead beyond the working float's range, where fields do not fit.
-    divisor = xp.clip(to_working(xp, largest, carrier), levels.full - ((work.bias + 1) << work.width), None)
-    scale = xp.clip(quotient(xp, full, divisor, work), work.hidden, (2 * work.bias - 1) << work.width)
-    scale = materialize(xp.where((largest > 0) & (largest < carrier.infinity), scale, one))
-    inverse = materialize(quotient(xp, one, scale, work))
-    return Scaling(scale, inverse, inverse)
+    found = xp.clip(to_working(xp, largest, carrier), levels.full - ((work.bias + 1) << work.width), None)
+    found = quotient(xp, found, full, work) if rule == "absmax" else quotient(xp, full, found, work)
+    found = xp.clip(found, work.hidden, (2 * work.bias - 1) << work.width)
+    found = materialize(xp.where((largest > 0) & (largest < carrier.infinity), found, one))
+    inverse = materialize(quotient(xp, one, found, work))
+    return Scaling(inverse, found, found) if rule == "absmax" else Scaling(found, inverse, inverse)
 
 
 def run_scaled(
     xp: Any,
     bits: Any,
     carrier: Carrier,
-    mode: Rounding,
     scaling: Scaling,
-    element: Grid,
-    kind: str,
-    coded: Sequence[Any],
-    word: Any,
+    rounded: Callable[[Any], Any],
+    coded: bool,
     materialize: Materialize,
 ) -> Any:
     """Rounds lanes under float scales, or encodes them; arguments as for `Program.run`.
 
-    `element` and its kind are those of the working float; `coded` is empty, or has the codes for `encode`.
+    `rounded` rounds, or encodes, the lanes of elements on the working float.
     """
     work, magnitude, last = working(carrier), bits & carrier.magnitude_mask, carrier.last
     y, nan = _scaled(xp, bits, scaling, carrier, materialize), scaling.nan
     negative = (bits >> last) & work.negative
     if coded:
         y = xp.where(magnitude > carrier.infinity, work.quiet_nan, y) if nan is None else y | (nan & work.quiet_nan)
-        return encode(xp, y | negative, work, mode, element, coded[0], word, kind)
-    y = round_to_grid(xp, y | negative, work, mode, element, word, kind)
+        return rounded(y | negative)
+    y = rounded(y | negative)
     result = _unscaled(xp, y & work.magnitude_mask, scaling.full, carrier)
     if nan is not None:
         result = result | (nan & carrier.quiet_nan)

@@ -109,7 +109,7 @@ class Program:
         unscaled: true if elements are so far above the carrier's smallest numbers that they can be divided by their
             block's scale before they are rounded; otherwise they are first rounded.
         entries, steps: the length of the rows of a table, and the steps of a search in a long one.
-        rule: of "levels", how scales follow from largest magnitudes, see `qcore.law.float_scale`.
+        rule: of "levels" and "float_scaled", how scales follow from largest magnitudes, see `qcore.law.float_scale`.
         whole: of "levels", true if the array has a scale.
         scale, scale_codes, scale_storage: of "levels", as `kind`, `codes` and `storage`, of the blocks' scales.
     """
@@ -269,7 +269,7 @@ class Program:
         self, xp: Any, bits: Any, parts: Sequence[Any], axes: tuple[int, ...], materialize: Materialize, usual: bool
     ) -> Scaling:
         if self.kind == "float_scaled":
-            return float_scales(xp, bits, self.carrier, parts[0], axes, materialize)
+            return float_scales(xp, bits, self.carrier, self.rule, parts[0], axes, materialize)
         levels, grid = parts[:2]
         given = self.rule, levels, grid, self.scale, self.whole
         return level_scales(xp, bits, self.carrier, *given, axes, materialize, usual)
@@ -284,13 +284,22 @@ class Program:
         materialize: Materialize,
         usual: bool,
     ) -> Any:
-        carrier = self.carrier
-        element, *coded = parts[len(KINDS[self.kind]) :]
+        carrier, begin = self.carrier, len(KINDS[self.kind])
+        element, coded = parts[begin : begin + len(KINDS[self.element])], parts[begin + len(KINDS[self.element]) :]
         encoding = (*coded[1:], self.scale) if self.scale_codes else ()
-        given = xp, bits, carrier, self.mode, scaling, element
         if self.element == "e2m1":
-            return run_levels(*given, encoding, word, materialize, usual)
-        found = run_scaled(*given, self.element, coded[:1], word, materialize)
+            arguments = carrier, self.mode, scaling, element[0], encoding, word, materialize, usual
+            return run_levels(xp, bits, *arguments)
+
+        def rounded(lanes: Any) -> Any:
+            given = xp, lanes, working(carrier), self.mode
+            if isinstance(element[0], Steps | Gaps | Starts):
+                return (encode_by_table if coded else round_to_table)(*given, element, self.steps, word)
+            if coded:
+                return encode(*given, element[0], coded[0], word, self.element)
+            return round_to_grid(*given, element[0], word, self.element)
+
+        found = run_scaled(xp, bits, carrier, scaling, rounded, bool(coded), materialize)
         if not self.codes:
             return found
         return found, *(encoded_scales(xp, scaling, encoding, working(carrier)) if encoding else (scaling.full,))

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracle_tables
 import pytest
 import torch
 from support import DTYPES, assert_same_bits, by_torch, by_torch_operations, key_for, to_torch
@@ -11,7 +12,7 @@ import qcore
 import qjax
 import qtorch
 from benchmarks.support.inputs import hard_inputs
-from qcore import Table
+from qcore import BlockScaled, Table
 
 RNG = np.random.default_rng(1)
 SHORT = Table([-1, 5, 0.25, 5], [-0.5, 3])
@@ -96,3 +97,57 @@ def test_wrong_magnitudes():
     for magnitudes in ([-1.0, 1.0], [0.0]):
         with pytest.raises(ValueError, match="table_lookup"):
             qtorch.quant.configurable_table_quantize(torch.ones(2), torch.tensor(magnitudes))
+
+
+# bitsandbytes' law: blocks of 64, r the largest magnitude, x * (1 / r) in float32, and numbers times r.
+
+
+@pytest.mark.parametrize("name", ["nf4", "fp4_bnb"])
+def test_blocks_have_the_law_of_bitsandbytes(name):
+    number = BlockScaled(name, {-1: 64}, "absmax", "float32")
+    assert number == qcore.parse(f"scaled({name},{{-1:64}},rule=absmax,scale=float32)")
+    x = (RNG.standard_normal((40, 128)) * np.exp2(RNG.integers(-60, 60, (40, 1)))).astype(np.float32)
+    x[0, :64] = 0
+    blocks = x.reshape(-1, 64)
+    largest = np.abs(blocks).max(1, keepdims=True)
+    scale = np.where(largest > 0, largest, np.float32(1))
+    table = qcore.parse(name)
+    _, codes = oracle_tables.quantize((blocks * (1 / scale)).ravel(), table.values, table.thresholds, "nearest")
+    expected = np.float32(table.values)[codes].reshape(blocks.shape) * scale
+    found, scales = qcore.encode(x, number)
+    np.testing.assert_array_equal(found, codes.reshape(x.shape))
+    assert_same_bits(scales, scale.reshape(40, 2))
+    np.testing.assert_array_equal(qcore.quantize(x, number), expected.reshape(x.shape))
+    np.testing.assert_array_equal(qcore.decode(found, number, scales=scales), expected.reshape(x.shape))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "stochastic"])
+@pytest.mark.parametrize(
+    ("table", "settings"),
+    [
+        ("nf4", {"rule": "absmax", "scale": "float32"}),
+        (LONG, {"scale": "float32"}),
+        (SHORT, {"scale": "e4m3fn", "tensor_scale": "float32"}),
+    ],
+    ids=["nf4", "long", "short"],
+)
+def test_blocks_in_all_packages(table, settings, mode):
+    number = BlockScaled(table if isinstance(table, str) else Table(np.float32(table.values)), {-1: 16}, **settings)
+    x = RNG.standard_normal((5, 41)).astype(np.float32)
+    x[1], x[2, 3], x[3, 20] = 0, np.nan, np.inf
+    expected = qcore.quantize(x, number, mode, key=3)
+    assert_same_bits(by_torch(x, number, mode, 3), expected)
+    assert_same_bits(by_torch_operations(x, number, mode, 3), expected)
+    assert_same_bits(qjax.quantize(x, number, mode, key=key_for(mode, 3)), expected)
+    codes, scales = qcore.encode(x, number, mode, key=3)
+    found, others = qtorch.encode(torch.from_numpy(x), number, mode, key=key_for(mode, 3))
+    assert_same_bits(found, codes)
+    numbers = qcore.decode(codes, number, scales=scales)
+    assert_same_bits(qtorch.decode(found, number, scales=others), numbers)
+    same = np.isfinite(expected) & (expected != 0)
+    assert_same_bits(numbers[same], expected[same])
+
+
+def test_blocks_of_tables_need_float_scales():
+    with pytest.raises(ValueError, match="scale='e8m0' with element="):
+        BlockScaled("nf4", {-1: 64})
