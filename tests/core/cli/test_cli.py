@@ -31,7 +31,7 @@ BLOCKS = (
     ("text", "message"),
     [
         ("e9m9", r"format='e9m9': allowed here are float\(exp,man\), .*, and the names float16, .*, nvfp4"),
-        ("float:5,2", r"format='float:5,2': allowed here are float\(exp,man\)"),
+        ("float:5,2", r"format='float:5,2': float may mean binary\(8,23\) .*; allowed here are float\(exp,man\)"),
         ("float(5,x)", r"format='float\(5,x\)': allowed here is an int\n    float\(5,x\)\n            \^"),
         ("p3109(99,3)", r"bits=99; allowed is an int from 2 to 16"),
         ("affine(-8,7)", r"format='affine\(-8,7\)': allowed here are float"),
