@@ -229,7 +229,7 @@ def rounding(pick: Pick) -> Case:
     mode = pick.choice(["nearest", "nearest", "stochastic"])
     name, number = ("quantize", pick.choice(FORMATS)) if pick.random() < 0.7 else ("encode", pick.choice(CODED))
     random_words = {"key": pick.choice([0, 2**64 - 1]), "start": pick.choice([0, 2**32 - 9, 2**63])}
-    settings = random_words if mode == "stochastic" else {}
+    settings = random_words if mode.startswith("stochastic") else {}
     x, t = pick.of(shape, dtype)
     return (
         (name, number, mode, settings, shape, t.stride(), dtype),

@@ -146,7 +146,7 @@ def _all_cases() -> Iterator[tuple[str, Number]]:
 def _case(arrays: dict[str, list[np.ndarray]], number: Number, mode: str) -> list[Any]:
     """How many results there are, and the digest of inputs and results."""
     digest, count = hashlib.sha256(), 0
-    settings = RANDOM if mode == "stochastic" else {}
+    settings = RANDOM if mode.startswith("stochastic") else {}
     for x in arrays[PATTERNS_NAME] + arrays[number.text]:
         x = x.reshape(1, 2, -1) if x.ndim == 1 and isinstance(number, BlockNumber) else x
         y = qcore.quantize(x, number, mode, **settings)

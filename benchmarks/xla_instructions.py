@@ -82,7 +82,7 @@ def measure(folder: Path) -> Iterator[dict[str, Any]]:
     for index, (text, mode) in enumerate(kinds):
 
         def rounded(x: Any, key: Any, text: str = text, mode: str = mode) -> Any:
-            return qjax.quantize(x, parse(text), mode, key=key if mode == "stochastic" else None)
+            return qjax.quantize(x, parse(text), mode, key=key if mode.startswith("stochastic") else None)
 
         rounded.__name__ = f"rounding_{index}"
         jax.jit(rounded).lower(x, key).compile()

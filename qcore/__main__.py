@@ -52,9 +52,10 @@ def _vectors(options: argparse.Namespace) -> int:
     from qcore.version import __version__
 
     key = options.key
-    if options.mode != "stochastic" and key is not None:
-        raise ValueError(f"--key {key}; allowed is no key with --mode {options.mode}, only with stochastic")
-    key = 0 if options.mode == "stochastic" and key is None else key
+    stochastic = MODES[options.mode].stochastic
+    if key is not None and not stochastic:
+        raise ValueError(f"--key {key}; allowed is no key with --mode {options.mode}, only with stochastic modes")
+    key = 0 if stochastic and key is None else key
     header = Header(options.format, options.mode, options.dtype, options.overflow, key, __version__)
     lines = write(options.output, header, options.count, options.seed)
     print(f"{options.output}: {lines} lines ({header.format}, {header.mode}, {header.dtype})")

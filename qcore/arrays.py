@@ -162,7 +162,7 @@ def _run(
     number, mode = check_number(number), check_rounding(rounding)
     random_bits, start_words = check_int("random_bits", random_bits, 1, 24), check_start(start)
     key_words = None if key is None else check_seed(key)
-    if mode is Rounding.STOCHASTIC and key_words is None:
+    if mode.stochastic and key_words is None:
         raise missing_key()
     program, constants = prepare(number, mode, carrier, overflow, coded)
     sizes = number.block_sizes(x.ndim)
@@ -174,10 +174,10 @@ def _run(
         dtype = _float(carrier) if program.float_scales else f"u{program.scale_storage // 8}"
         return bits, np.empty(block_counts(x.shape, sizes), dtype), *array_scale
     word = None
-    if mode is Rounding.STOCHASTIC and key_words is not None:
+    if mode.stochastic and key_words is not None:
         words = (*key_words, *start_words, leading_bits_mask(random_bits))
         lanes = [np.full(1, as_lane(word), np.int32) for word in words]  # arrays wrap silently, scalars warn
-        word = rounding_words(_arange, bits.shape, Noise(lanes[:2], lanes[2:]))
+        word = rounding_words(_arange, bits.shape, Noise(lanes[:2], lanes[2:]), mode.rounds_distance)
         word = word.astype(bits.dtype) << (carrier.lane_bits - 32)
     blocks = tiles(bits.shape, sizes or (1,))
     word = None if word is None else blocks.split(word, _pad)

@@ -145,7 +145,7 @@ def _steps(program: Program) -> Any:
     def step(xs: list[torch.Tensor], finite: torch.Tensor, key: torch.Tensor) -> list[list[torch.Tensor]]:
         results = []
         for x, mode, quantizer in zip(xs, program.modes, quantizers, strict=True):
-            own = key if mode == "stochastic" else None
+            own = key if mode.startswith("stochastic") else None
             rounded = [-quantizer(-x, key=own)]
             wide = mode in program.modes[: program.wide]
             if wide:
@@ -185,7 +185,7 @@ def _run(program: Program, step: Any, *arrays: np.ndarray) -> list[list[np.ndarr
 def _expected(
     number: Any, mode: str, x: np.ndarray, gradient: np.ndarray, finite: np.ndarray, wide: bool
 ) -> list[np.ndarray]:
-    key = KEY if mode == "stochastic" else None
+    key = KEY if mode.startswith("stochastic") else None
     found = [-qcore.quantize(-x, number, mode, key=key)]
     if wide:
         near = to_array(to_tensor(finite).abs() * 1.5)  # torch's own arithmetic

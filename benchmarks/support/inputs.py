@@ -56,7 +56,7 @@ _GENERAL: tuple[Number, ...] = (
     NVFP4(law="torchao"),
     BlockScaled("e4m3fn", {-1: 32}, scale="bfloat16"),
 )
-_POLICIES = ("saturate", "inf", "nan", "wrap")
+_POLICIES = ("saturate", "propagate", "inf", "nan", "wrap")
 
 
 def _variants(number: Number) -> Iterator[Number]:

@@ -31,13 +31,13 @@ class Match(NamedTuple):
 
 def on_torch(call: str, theirs: Call, x: np.ndarray, number: Any, rounding: str = "nearest", **options: Any) -> Match:
     label = check_number(number).text + (" saturating" if options else "")
-    options |= {"key": KEY} if rounding == "stochastic" else {}
+    options |= {"key": KEY} if rounding.startswith("stochastic") else {}
     ours = partial(qtorch.quantize, torch.from_numpy(x), number, rounding, **options)
     return Match(call, "torch", label, rounding, theirs, ours)
 
 
 def on_numpy(call: str, theirs: Call, x: np.ndarray, number: Any, rounding: str = "nearest") -> Match:
-    ours = partial(qcore.quantize, x, number, rounding, key=KEY if rounding == "stochastic" else None)
+    ours = partial(qcore.quantize, x, number, rounding, key=KEY if rounding.startswith("stochastic") else None)
     return Match(call, f"numpy {x.dtype}", check_number(number).text, rounding, theirs, ours)
 
 

@@ -361,7 +361,7 @@ class _Unit:
     def __init__(self, number: Any, mode: Rounding) -> None:
         self.number, self.mode = number, mode
         self.name = re.sub(r"\W+", "_", f"round_{number.text}_{mode.value}").replace("__", "_")
-        self.stochastic, self.blocks = mode is Rounding.STOCHASTIC, isinstance(number, BlockNumber)
+        self.stochastic, self.blocks = mode.stochastic, isinstance(number, BlockNumber)
         self.program, self.constants = prepare(number, mode, FLOAT32, None, False)
         if self.program.searches:
             raise ValueError(
@@ -396,7 +396,7 @@ class _Unit:
         key0, key1 = (self.trace.value(name, "int32", CONSTANT) for name in ("key0", "key1"))
         high, low = (self.trace.value(name, "int32", ELEMENT) for name in ("high", "low"))
         y0, y1 = threefry(key0, key1, high, low, rotate=self.trace.rotate_left)
-        return leading_bits(y0 ^ y1, Field(leading_bits_mask(24), "RANDOM_BITS"))
+        return leading_bits(y0 ^ y1, Field(leading_bits_mask(24), "RANDOM_BITS"), self.mode.rounds_distance)
 
     def _values(self) -> list[Value]:
         """The values that the result depends on; the law also computes values that a kind does not read."""
@@ -676,7 +676,8 @@ class _Unit:
             window = np.array([high, low, leading_bits_mask(24)], np.int32)
             noise = Noise(np.array([_KEY >> 32, _KEY & 0xFFFFFFFF], np.uint32).view(np.int32), window)
             with np.errstate(over="ignore"):
-                word = rounding_words(partial(np.arange, dtype=np.int32), x.shape, noise)
+                arange = partial(np.arange, dtype=np.int32)
+                word = rounding_words(arange, x.shape, noise, self.mode.rounds_distance)
         with np.errstate(all="ignore"):
             return self.program.run(Names, x.view(np.int32), self.constants, (1,), word).view(np.float32)
 

@@ -100,7 +100,10 @@ def properties(number: Number) -> Properties:
     if isinstance(number, BinaryFloat):
         there = {"inf": number.has_infinity, "NaN": number.has_nan, "-0": number.has_signed_zero}
         there |= {"no zero": not number.has_zero, "no sign": not number.signed}
-        return _float_properties(number, number.signed, there, number.overflow or "")
+        overflow = number.overflow or ""
+        if not number.has_infinity and overflow == "inf":  # P3109's SatNone
+            overflow = "saturate"
+        return _float_properties(number, number.signed, there, overflow)
     if isinstance(number, FloatingPoint):
         infinite = [name for name in ("float32", "float64") if np.isinf(_largest_result(number, name))]
         overflow = "saturate" + (f", inf on {' and '.join(infinite)}" if infinite else "")

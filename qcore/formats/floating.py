@@ -52,8 +52,11 @@ class BinaryFloat(Number):
         subnormals: True if field 0 has subnormal numbers. Otherwise the smallest normal number is also the quantum
             below it, and field 0 of an unsigned format is a normal one, so that the format has no zero.
         signed: True if codes have a sign bit.
-        overflow: the result of numbers that round to more than the largest: "saturate" (the largest), "inf" or "nan".
-            None is "inf" if the format has infinity, else "nan" if it has NaN, else "saturate".
+        overflow: the result of numbers that round to more than the largest, and of infinities: "saturate" (the
+            largest), "propagate" (the largest for finite numbers; infinities stay), "inf" or "nan". IEEE P3109 calls
+            the first three SatFinite, SatPropagate and SatNone, and its formats without infinity have the largest
+            number instead of it. None is "inf" if the format has infinity or is one of P3109's, else "nan" if it has
+            NaN, else "saturate".
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -85,7 +88,8 @@ class BinaryFloat(Number):
             raise ValueError(
                 f"exp={self.exp}, man={self.man}; allowed are more bits where specials={quoted(self.specials)}"
             )
-        policies = {"inf": self.has_infinity, "nan": self.has_nan, "saturate": True}
+        infinite = self.has_infinity or self._is_p3109
+        policies = {"inf": infinite, "nan": self.has_nan, "saturate": True, "propagate": infinite}
         allowed = [name for name, exists in policies.items() if exists]
         if self.overflow is None:
             self._set(overflow=allowed[0])
@@ -97,6 +101,10 @@ class BinaryFloat(Number):
             f"BinaryFloat (exponent={self.exp}, mantissa={self.man}, bias={self.bias}, specials={self.specials}, "
             f"overflow={self.overflow}{''.join(flags)})"
         )
+
+    @property
+    def _is_p3109(self) -> bool:
+        return self.specials.startswith("p3109")
 
     @property
     def has_infinity(self) -> bool:
@@ -130,23 +138,28 @@ class BinaryFloat(Number):
         return Magnitudes(repr(self), self.exp, self.man, self.bias or 0, self.largest_code, first, self.subnormals)
 
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
-        keeps_infinity = self.has_infinity and self.overflow == "nan"
+        keeps_infinity = self.has_infinity and self.overflow in ("nan", "propagate")
         kind, grid = self.magnitudes.grid(carrier)
-        beyond = {"saturate": grid.limit, "inf": carrier.infinity, "nan": carrier.quiet_nan}[self.overflow or ""]
-        jump = beyond - grid.limit
+        beyond = {"nan": carrier.quiet_nan, "inf": carrier.infinity if self.has_infinity else grid.limit}
+        jump = beyond.get(self.overflow or "", grid.limit) - grid.limit
         grid = grid._replace(jump=jump, keep=carrier.infinity - keeps_infinity, signed_zero=-self.has_signed_zero)
-        if self.specials.startswith("p3109"):
+        if self._is_p3109:
             grid = grid._replace(unit=0, coded=-int(self.man == 0))  # ties go to even codes there
         if not self.has_zero:
             floor = max(self.magnitudes.lowest_lane(carrier) - grid.base, 0)
             grid = grid._replace(floor=floor, zero=carrier.quiet_nan)
-        if keeps_infinity or not self.signed:
+        propagates = keeps_infinity and self.has_signed_zero and not jump
+        if not self.signed or (keeps_infinity and not (propagates and kind == "grid")):
             kind = "wide"
         elif kind == "grid":
-            kind = "general" if not self.has_signed_zero else "overflowing" if jump else "grid"
+            usual = "propagating" if propagates else "overflowing" if jump else "grid"
+            kind = usual if self.has_signed_zero else "general"
         if not self.signed:
-            negative = 0 if self.overflow == "saturate" and self.has_zero else carrier.quiet_nan
-            grid = grid._replace(unsigned=-1, lower=-grid.limit, lower_jump=negative - jump)
+            saturates = self.overflow in ("saturate", "propagate")
+            negative = 0 if saturates and self.has_zero else carrier.quiet_nan
+            # P3109 has no negative numbers below zero in modes toward it, and its infinity has an even code.
+            ends = self._is_p3109 and self.overflow == "inf"
+            grid = grid._replace(unsigned=int(ends) - 1, odd=-int(ends), lower=-grid.limit, lower_jump=negative - jump)
         return kind, grid
 
     @property

@@ -20,7 +20,7 @@ from qcore.law.tapered import PositCodes
 from qcore.law.tiles import Sizes
 from qcore.packing import storage
 
-OVERFLOWS = ("saturate", "inf", "nan", "wrap")
+OVERFLOWS = ("saturate", "propagate", "inf", "nan", "wrap")
 
 
 class FormatTexts:

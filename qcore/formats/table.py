@@ -34,9 +34,9 @@ class Table(Number):
 
     Ties go to the number with an even index (where both neighbours' are even, or both odd: to the lower number if its
     index is even), and "odd" rounds to the odd one in the same way. "toward_zero" and "away" go by the magnitudes of
-    the neighbours, where these are equal to the nearer. Comparisons are exact. "stochastic" measures distances from the
-    neighbour nearer to zero on numbers that are cut off below 2^-29 of the farther one's power of two (x below 2^-53;
-    in float64 arrays 2^-59 and 2^-83).
+    the neighbours, where these are equal to the nearer. Comparisons are exact. Stochastic modes measure distances from
+    the neighbour nearer to zero on numbers that are cut off below 2^-29 of the farther one's power of two (x below
+    2^-53; in float64 arrays 2^-59 and 2^-83).
 
     On a dtype that lacks a number, the result is that number rounded to the dtype, and the code is the same; numbers
     beyond the dtype's range are no results.
@@ -138,7 +138,7 @@ class Table(Number):
 
     def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[Any, ...]]:
         rows: Any
-        if mode is Rounding.STOCHASTIC:
+        if mode.stochastic:
             kind, rows = "table_gaps", self._gaps(carrier, coded)
         else:
             kind, rows = "table", self._steps(mode, carrier, coded)

@@ -1,7 +1,7 @@
 """Formats as text: written, and read by a parser.
 
     format   = ( name | kind "(" [ argument { "," argument } ] ")" ) [ ":" overflow ]
-    overflow = "saturate" | "inf" | "nan" | "wrap"
+    overflow = "saturate" | "propagate" | "inf" | "nan" | "wrap"
     argument = [ parameter "=" ] ( integer | "True" | "False" | word | format | block | numbers )
     block    = "{" [ axis ":" size { "," axis ":" size } ] "}"
     axis     = integer | "..."
@@ -9,8 +9,9 @@
     numbers  = "[" number { "," number } "]"
     number   = a decimal number, as Python writes floats, without ".0"
 
-A name is one of `NAMED`, or what others call a format (`SPELLINGS`); capitals have no meaning in it. An overflow policy
-takes the place of the format's own, as `overflow=` does in `quantize`. `_KINDS` has the kinds and their parameters.
+A name is one of `NAMED`, what others call a format (`SPELLINGS`), or IEEE P3109's name of a format of `p3109`, such as
+Binary8p4se; capitals have no meaning in it. An overflow policy takes the place of the format's own, as `overflow=` does
+in `quantize`. `_KINDS` has the kinds and their parameters.
 Arguments without a parameter come first, in the table's order. Spaces between tokens have no meaning; none are written.
 Nor are arguments that have their defaults.
 """
@@ -47,6 +48,7 @@ _TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[+-]?[0-9]{1,4000}(?:\.[0-9]+)?(?:e
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _DECIMAL = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?")
 _WORD = re.compile(r"\w+")
+_P3109 = re.compile(r"binary([0-9]+)p([0-9]+)([su])([ef])")
 MOST_NESTED = 24  # kinds inside each other; each takes a few frames of Python
 _make_signature = cache(inspect.signature)  # reading one takes longer than writing a text
 
@@ -59,8 +61,9 @@ def parse(text: str) -> Any:
             with its arguments: "float(5,2)", "fixed(8,4,signed=False)", "binary(4,3,specials=fn)", "posit(16,1)",
             "p3109(8,4)", "table([-1,0,1])", "block(8,dim=0)", "scaled(e4m3fn,{-1:64},rule=rceil)",
             "nvfp4({-2:16,-1:16},law=torchao)", "affine(-128,127)", "accumulator(float16)". The parameters are those of
-            the classes. QPyTorch's may also be spelled as they are printed. ":saturate", ":inf", ":nan" or ":wrap"
-            after a format is its overflow policy: "e4m3fn:saturate".
+            the classes. QPyTorch's may also be spelled as they are printed, and "p3109(8,4)" as IEEE P3109 does:
+            "Binary8p4se". ":saturate", ":propagate", ":inf", ":nan" or ":wrap" after a format is its overflow policy:
+            "e4m3fn:saturate".
 
     Returns:
         A `Number`; for other kinds an object of their class.
@@ -207,6 +210,10 @@ class Reader:
         small = name.lower()
         if small in NAMED:
             return NAMED[small][0]
+        if standard := _P3109.fullmatch(small):
+            bits, precision, sign, domain = standard.groups()
+            values = {"bits": int(bits), "precision": int(precision), "signed": sign == "s", "extended": domain == "e"}
+            return self._made(p3109, values, {}, start)
         meanings = MEANINGS.get(small, {})
         if len(meanings) != 1:
             raise self._unknown(name, kinds, start)
@@ -282,7 +289,7 @@ class Kind(NamedTuple):
 _int, _flag, _block = Reader.integer, Reader.flag, Reader.block
 _FIXED = {"wl": _int, "fl": _int, "clamp": _flag, "symmetric": _flag, "signed": _flag, "wrap": _flag}
 _FLOAT = {"exp": _int, "man": _int, "bias": _int, "subnormals": _flag}
-_OVERFLOW = {"overflow": choice(("saturate", "inf", "nan"))}
+_OVERFLOW = {"overflow": choice(("saturate", "propagate", "inf", "nan"))}
 _BINARY = {"exp": _int, "man": _int, "bias": _int, "specials": choice(SPECIALS), "subnormals": _flag, "signed": _flag}
 _ELEMENT_KINDS = {
     "float": Kind(FloatingPoint, _FLOAT, 2, 2, 2),

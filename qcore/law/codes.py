@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.law.carrier import Carrier, field_and_significand, from_count, quiet
-from qcore.law.grid import GENERAL, SYMMETRIC, Grid, cleared, finish, limit, round_magnitude
+from qcore.law.grid import GENERAL, KEEPING, SYMMETRIC, Grid, cleared, finish, limit, round_magnitude
 from qcore.law.rounding import Rounding
 from qcore.law.table import TableCodes
 from qcore.law.table import decode as decode_by_table
@@ -247,7 +247,7 @@ def encode(
     else:
         value = limit(xp, value, largest, bits, carrier, mode, grid, kind)
     kept = codes.nan | (sign & codes.nan_sign)
-    if kind == "wide":
+    if kind in KEEPING:
         kept = xp.where(magnitude > carrier.infinity, kept, codes.infinity | (sign & codes.sign))
     return finish(xp, value, bits, sign & codes.sign, kept, carrier, grid, kind)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.law.carrier import Carrier, field_and_significand
-from qcore.law.rounding import Rounding, increment
+from qcore.law.rounding import Rounding, aligned_bits, below_tie, increment, lowest_bit
 
 
 class Grid(NamedTuple):
@@ -52,11 +52,12 @@ class Grid(NamedTuple):
         For "wide" formats only:
         unit: the carrier's hidden bit if numbers have no stored mantissa (their n is 1, odd), else 0.
         zero: the result for zero: 0, or a NaN.
-        unsigned: -1 for formats without negative numbers, else 0.
+        unsigned: -1 for formats without negative numbers where these overflow in every mode, else 0.
         lower_jump: added to `jump` for negative numbers.
         lowest: the magnitude of the smallest normal number.
         coded: -1 if ties go to even codes and numbers have no stored mantissa, else 0.
         shift: added to exponent fields of magnitudes less `base`, gives the parity of these codes.
+        odd: -1 if the largest positive number, not infinity, is odd, so that rounding to odd ends there; else 0.
     """
 
     base: Any
@@ -77,12 +78,14 @@ class Grid(NamedTuple):
     lowest: Any = 0
     coded: Any = 0
     shift: Any = 0
+    odd: Any = 0
 
 
 GENERAL = ("general", "wide")  # kinds of formats without subnormals or without signed zero
 DEEP = ("deep", "wide")  # kinds with exponents below the carrier's
-SATURATING = ("grid", "deep")  # kinds without overflow
-SYMMETRIC = ("overflowing", "general")  # kinds with the same limit for negative numbers
+SATURATING = ("grid", "deep", "propagating")  # kinds whose finite numbers do not overflow
+KEEPING = ("wide", "propagating")  # kinds whose infinities may stay
+SYMMETRIC = ("overflowing", "general", "propagating")  # kinds with the same limit for negative numbers
 
 
 def uniform_grid(xp: Any, quantum: Any, carrier: Carrier) -> tuple[Any, Any, Any]:
@@ -105,8 +108,9 @@ def round_to_grid(
         carrier: their layout.
         mode: the rounding mode.
         grid: the format's integers.
-        word: random words of the shape of `bits`, see `qcore.random.threefry.rounding_words`; STOCHASTIC only.
-        kind: "grid" for formats that saturate; "overflowing" for floats that do not; "general" for floats without
+        word: random words of the shape of `bits`, see `qcore.random.threefry.rounding_words`; stochastic modes only.
+        kind: "grid" for formats that saturate; "propagating" for floats that do so with finite numbers only;
+            "overflowing" for floats that do not; "general" for floats without
             subnormals or without signed zero; "deep" for saturating formats with exponents below the carrier's, where
             the quantum of the carrier's subnormal numbers depends on their leading bit; "wide" for all formats.
     """
@@ -135,11 +139,15 @@ def round_magnitude(
     sign, magnitude = bits >> last, bits & carrier.magnitude_mask
     m = magnitude - grid.base
     # Below half a quantum m is negative, and its bits are not linear in the number.
-    if mode is Rounding.STOCHASTIC:
+    if mode.stochastic:
         # v quanta become 2 * v * hidden - hidden, rounded down, as for the numbers with field 0. A random step of
         # width + 1 bits then reaches `hidden`, which is one quantum, with probability v.
         _, significand = field_and_significand(xp, magnitude, carrier)
-        m = xp.clip(m, (significand >> xp.clip(-(m >> width), 0, last)) - hidden, None)
+        shift = xp.clip(-(m >> width), 0, last)
+        if mode.rounds_distance:
+            m = xp.where(m < 0, _rounded_distance(xp, significand, shift, word, carrier, mode) - hidden, m)
+        else:
+            m = xp.clip(m, (significand >> shift) - hidden, None)
     elif mode.directed:
         # The largest step is 2 * hidden - 1: it takes 1 - hidden to one quantum, and zero's -hidden to less.
         m = xp.clip(m, xp.clip(magnitude, None, 1) - hidden, None)
@@ -161,13 +169,28 @@ def round_magnitude(
             normal = ~(magnitude - grid.lowest >> last)  # below it, ties are with zero, which is even
             odd = odd ^ ((below + grid.shift) & normal & grid.coded & 1)
     # A word has `last` random bits, of which the highest are read: a step needs one for each dropped bit.
-    top_bits = word >> (last - drop) if mode is Rounding.STOCHASTIC else None
+    # Where width + 1 bits are dropped, the first of them is the hidden bit, which is not in m.
+    top_bits = aligned_bits(xp, mode, word, last - drop, m + hidden) if mode.stochastic else None
     step = increment(mode, power - 1, odd, sign, top_bits)
-    if mode is Rounding.STOCHASTIC or mode.directed:
+    if mode.stochastic or mode.directed:
         # Below one quantum the step has width + 1 bits and could carry twice; the result is at most one quantum.
         # Steps that drop fewer bits are below `hidden`, so this does not change them.
         step = xp.clip(step, None, hidden - xp.clip(m, None, 0))
     return m + step, drop, below
+
+
+def _rounded_distance(xp: Any, significand: Any, shift: Any, word: Any, carrier: Carrier, mode: Rounding) -> Any:
+    """Significands shifted to the right, rounded to the number of random bits, for numbers below half a quantum.
+
+    In float32, the last of 24 random bits is the last bit of the result. Its half is the bit below. A tie is one with
+    no bit further below: one more bit is kept, and one for all that are lost.
+    """
+    wide = significand << 3
+    kept = wide >> shift
+    kept = kept | xp.clip(wide - (kept << shift), None, 1)
+    half = lowest_bit(word) >> (carrier.last - carrier.width - 4)
+    step = half - below_tie(xp, half, kept) if mode is Rounding.STOCHASTIC_C else half
+    return ((kept + step) & -(half << 1)) >> 3
 
 
 def cleared(rounded: Any, drop: Any, carrier: Carrier) -> Any:
@@ -196,7 +219,7 @@ def limit(xp: Any, value: Any, largest: Any, bits: Any, carrier: Carrier, mode: 
     sign, jump = bits >> carrier.last, grid.jump
     if kind == "wide":
         jump = jump + (sign & grid.lower_jump)
-    stays = mode.stays_finite(sign)
+    stays = grid.odd & ~sign if kind == "wide" and mode is Rounding.ODD else mode.stays_finite(sign)
     if stays is not None:  # only finite numbers saturate: infinity overflows in every mode
         finite = ((bits & carrier.magnitude_mask) - carrier.infinity) >> carrier.last
         jump = jump & ~(stays & finite & ~(sign & grid.unsigned))

@@ -59,6 +59,7 @@ from qcore.random.threefry import Materialize, identity
 KINDS: dict[str, tuple[type[Any], ...]] = {
     "grid": (Grid,),
     "overflowing": (Grid,),
+    "propagating": (Grid,),
     "deep": (Grid,),
     "general": (Grid,),
     "wide": (Grid,),
@@ -99,10 +100,10 @@ class Program:
     Attributes:
         carrier: the layout of the input, and of results that are numbers.
         mode: the rounding mode.
-        kind: "grid", "overflowing", "deep", "general" or "wide" (see `round_to_grid`); "wrap" (a grid, then modulo its
-            range), or "normal_wrap" where the step is a normal number of the carrier; "posit" or "wide_posit" (see
-            `round_to_posit`); "table", or "table_gaps" under stochastic rounding, and the same with "long_";
-            for blocks "levels", "float_scaled" or a key of `qcore.law.shared_scale.KINDS`.
+        kind: "grid", "propagating", "overflowing", "deep", "general" or "wide" (see `round_to_grid`); "wrap" (a grid,
+            then modulo its range), or "normal_wrap" where the step is a normal number of the carrier; "posit" or
+            "wide_posit" (see `round_to_posit`); "table", or "table_gaps" under stochastic rounding, and the same with
+            "long_"; for blocks "levels", "float_scaled" or a key of `qcore.law.shared_scale.KINDS`.
         codes: the kind of the results, a key of `CODES`; "" for numbers.
         storage: the width of the integers that store the codes.
         element: the kind with which a block's elements are encoded, or under float scales rounded; "e2m1" for these.
@@ -133,7 +134,7 @@ class Program:
     def narrows(self) -> bool:
         """True if lanes of the carrier's own width give the same numbers, see `Carrier.narrow`."""
         others = (*WRAPPING, *_LONG, *_FLOAT_SCALES)  # places in long tables may need more bits
-        return not self.codes and self.kind not in others and self.mode is not Rounding.STOCHASTIC
+        return not self.codes and self.kind not in others and not self.mode.stochastic
 
     @property
     def searches(self) -> bool:

@@ -23,7 +23,11 @@ class Rounding(Enum):
         DOWN: to the smaller neighbour (IEEE 754 roundTowardNegative).
         ODD: to the odd neighbour (von Neumann rounding), so that another rounding to fewer bits gives the same result
             as one rounding, unless a number overflows.
-        STOCHASTIC: away from zero with probability equal to the distance from the neighbour nearer to zero.
+        STOCHASTIC: away from zero with probability equal to the distance d from the neighbour nearer to zero, cut off
+            to N random bits: floor(d * 2^N) + R >= 2^N for a random R of N bits (IEEE P3109 StochasticA).
+        STOCHASTIC_B: the same with d rounded to N bits, ties up (IEEE P3109 StochasticB). With few random bits the mean
+            error is much smaller.
+        STOCHASTIC_C: the same with d rounded to N bits, ties to even (IEEE P3109 StochasticC).
 
     Example:
         >>> import numpy as np
@@ -46,11 +50,23 @@ class Rounding(Enum):
     DOWN = "down"
     ODD = "odd"
     STOCHASTIC = "stochastic"
+    STOCHASTIC_B = "stochastic_b"
+    STOCHASTIC_C = "stochastic_c"
 
     @property
     def to_nearest(self) -> bool:
         """True if the result is always one of the nearest numbers."""
         return self.value.startswith("nearest")
+
+    @property
+    def stochastic(self) -> bool:
+        """True if random bits decide."""
+        return self in (Rounding.STOCHASTIC, Rounding.STOCHASTIC_B, Rounding.STOCHASTIC_C)
+
+    @property
+    def rounds_distance(self) -> bool:
+        """True if the distance is rounded to as many bits as are random, not cut off."""
+        return self in (Rounding.STOCHASTIC_B, Rounding.STOCHASTIC_C)
 
     @property
     def directed(self) -> bool:
@@ -99,10 +115,11 @@ def increment(mode: Rounding, mask: Any, odd: Any, sign: Any, top_bits: Any) -> 
         mask: 2^drop - 1, the bits that will be dropped.
         odd: the last kept bit, 0 or 1; only read by NEAREST and ODD.
         sign: -1 for negative numbers, else 0; only read where up and down differ from away and toward zero.
-        top_bits: the random bits aligned with `mask`; only read by STOCHASTIC.
+        top_bits: the random bits aligned with `mask`, see `aligned_bits`; only read by stochastic modes.
     """
     match mode:
-        case Rounding.STOCHASTIC:  # of the mask + 1 equally likely steps, as many carry as the dropped bits count
+        case Rounding.STOCHASTIC | Rounding.STOCHASTIC_B | Rounding.STOCHASTIC_C:
+            # Of the mask + 1 equally likely steps, as many carry as the dropped bits count.
             return top_bits
         case Rounding.NEAREST:  # half for odd numbers, half - 1 for even ones: only ties notice the difference
             return (mask + odd) >> 1
@@ -124,3 +141,29 @@ def increment(mode: Rounding, mask: Any, odd: Any, sign: Any, top_bits: Any) -> 
             return mask & sign
         case Rounding.ODD:  # all ones where the last kept bit is 0: any dropped bit then carries into it
             return mask & (odd - 1)
+
+
+def aligned_bits(xp: Any, mode: Rounding, word: Any, shift: Any, fraction: Any) -> Any:
+    """Random bits aligned with the bits to drop, and what rounds the distance to as many bits as are random.
+
+    STOCHASTIC cuts the distance off: no bit below the random ones carries. To round it, half of the last random bit is
+    added, which the words of STOCHASTIC_B and STOCHASTIC_C have set; for a tie to even it is one less.
+
+    Args:
+        xp: the array namespace.
+        mode: a stochastic mode.
+        word: random words, see `qcore.random.threefry.rounding_words`.
+        shift: of a word to the right.
+        fraction: lanes with the bits to drop; only read by STOCHASTIC_C.
+    """
+    bits = word >> shift
+    return bits - below_tie(xp, lowest_bit(word) >> shift, fraction) if mode is Rounding.STOCHASTIC_C else bits
+
+
+def lowest_bit(word: Any) -> Any:
+    return word & -word
+
+
+def below_tie(xp: Any, half: Any, fraction: Any) -> Any:
+    """1 where the bit of a fraction above `half` is 0, so that a tie goes down; else 0, also where `half` is 0."""
+    return xp.clip(half & ~(fraction >> 1), None, 1)

@@ -22,6 +22,8 @@ the neighbours nearer to and farther from zero, and k = 2^24 - U for the 24 rand
 
 The numbers are cut off to multiples of t = 2^(E - 53), where E is the exponent of f, and neighbours to multiples of
 2^24 * t (in lanes of 64 bits to those of 2^(E - 83), and of 2^24 times that). Two integers of 27 (42) bits hold each.
+Modes that round the distance have half of the last random bit in U; of 24 random bits it is not in U, and the bound is
+less by half. For ties to even, f is the result of a tie only where U without that half is even.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from qcore.law.carrier import Carrier, field_and_significand
-from qcore.law.rounding import Rounding
+from qcore.law.rounding import Rounding, lowest_bit
 
 FEW = 32  # places, up to which comparing with each bound takes less time than a search
 BUCKETS = 1 << 16
@@ -154,10 +156,10 @@ def _found(xp: Any, bits: Any, carrier: Carrier, mode: Rounding, parts: Sequence
         found = [xp.take(row, place) for row in rows]
     else:
         found = _compared(xp, key, bounds, rows)
-    if mode is not Rounding.STOCHASTIC:
+    if not mode.stochastic:
         return found[0]
     near, far, flip, shift, start, width = found
-    return xp.where(_is_far(xp, bits, carrier, flip, shift, start, width, word), far, near)
+    return xp.where(_is_far(xp, bits, carrier, mode, flip, shift, start, width, word), far, near)
 
 
 def _compared(xp: Any, key: Any, bounds: Any, rows: Sequence[Any]) -> list[Any]:
@@ -178,7 +180,9 @@ def _searched(xp: Any, key: Any, carrier: Carrier, starts: Any, bounds: Any, ste
     return place
 
 
-def _is_far(xp: Any, bits: Any, carrier: Carrier, flip: Any, shift: Any, start: Any, width: Any, word: Any) -> Any:
+def _is_far(
+    xp: Any, bits: Any, carrier: Carrier, mode: Rounding, flip: Any, shift: Any, start: Any, width: Any, word: Any
+) -> Any:
     """True where the distance from the nearer neighbour is at least the random part of the gap."""
     last, half = carrier.last, half_of_word(carrier)
     mask, low_bits = (1 << half) - 1, half - RANDOM_BITS
@@ -198,5 +202,18 @@ def _is_far(xp: Any, bits: Any, carrier: Carrier, flip: Any, shift: Any, start: 
     upper, lower = w_high * k_low, w_low * k_high
     bound = ((start & ((1 << low_bits) - 1)) << RANDOM_BITS) + w_low * k_low
     bound = bound + ((upper & 0xFFF) << digits) + ((lower & ((1 << digits) - 1)) << 12)
+    if mode.rounds_distance:
+        bound = bound + _half_less(xp, mode, width, word, last)
     bound_high = (start >> low_bits) + w_high * k_high + (upper >> 12) + (lower >> digits) + (bound >> half)
     return (high > bound_high) | ((high == bound_high) & (low >= (bound & mask)))
+
+
+def _half_less(xp: Any, mode: Rounding, width: Any, word: Any, last: int) -> Any:
+    """What modes that round the distance add to the bound where U is cut off to 24 bits, and for ties to even."""
+    lowest = lowest_bit(word)
+    is_cut = (lowest >> (last - RANDOM_BITS - 1)) & 1  # 24 bits are random, and half of the last one is the next
+    less = (width >> 1) & -is_cut
+    if mode is not Rounding.STOCHASTIC_C:
+        return -less
+    odd = xp.clip(word & (lowest << 1), None, 1)
+    return (odd & ~(is_cut & width)) - less  # half of an odd gap is between two bounds: no number is there

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.law.carrier import Carrier, leading_bit, quiet, with_hidden_bits, without_hidden_bits
-from qcore.law.rounding import Rounding, increment
+from qcore.law.rounding import Rounding, aligned_bits, increment
 
 
 class Taper(NamedTuple):
@@ -74,7 +74,7 @@ def round_magnitude(
     drop = xp.clip(xp.clip(length + taper.drop, 0, None), None, taper.most)  # each step of the regime costs one bit
     power = 1 << drop
     odd = xp.clip((m + taper.parity) & power, None, 1) if mode in (Rounding.NEAREST, Rounding.ODD) else None
-    top_bits = word >> (carrier.last - drop) if mode is Rounding.STOCHASTIC else None
+    top_bits = aligned_bits(xp, mode, word, carrier.last - drop, m) if mode.stochastic else None
     return (m + increment(mode, power - 1, odd, sign, top_bits)) & ~(power - 1), drop, regime
 
 

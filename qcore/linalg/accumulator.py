@@ -132,7 +132,7 @@ class Accumulator:
     @property
     def stochastic(self) -> bool:
         """True if a product needs a key."""
-        return self.rounding is Rounding.STOCHASTIC or (self.inner is not None and self.inner.stochastic)
+        return self.rounding.stochastic or (self.inner is not None and self.inner.stochastic)
 
     @property
     def sequential(self) -> bool:
@@ -147,7 +147,7 @@ class Accumulator:
     @property
     def shares_words(self) -> bool:
         """True if R rounds after every exact product, and four roundings in a row read one block of random words."""
-        return self.sequential and self.rounding is Rounding.STOCHASTIC and self.random_bits <= MOST_HALF_BITS
+        return self.sequential and self.rounding.stochastic and self.random_bits <= MOST_HALF_BITS
 
     @property
     def rounds(self) -> bool:

@@ -201,7 +201,7 @@ class FloatRule:
         if grid.finest == 0 or grid.lower != 0 or self._mode not in _BY_FLOATS:
             return False
         width = self._carrier.width
-        parts = width - grid.finest + (self._accumulator.random_bits if self._mode is Rounding.STOCHASTIC else 0)
+        parts = width - grid.finest + (self._accumulator.random_bits if self._mode.stochastic else 0)
         least, largest = (grid.base >> width) + 1 + width - grid.finest, (grid.limit >> width) + 1
         return parts <= width and parts < least and largest + grid.finest < self._carrier.infinity >> width
 

@@ -90,10 +90,10 @@ class Float64(namespace.Names):
     ) -> np.ndarray:
         """Rounds to a format; stochastic rounding reads the words of the step."""
         program, constants = rounding_program(number, mode)
-        word = None if mode is not Rounding.STOCHASTIC else self.words(x.shape, step, random_bits) << 32
+        word = None if not mode.stochastic else self.words(x.shape, step, random_bits, mode.rounds_distance) << 32
         return program.run(namespace.Names, x.view(np.int64), constants, (), word).view(np.float64)
 
-    def words(self, shape: tuple[int, ...], step: int, random_bits: int) -> np.ndarray:
+    def words(self, shape: tuple[int, ...], step: int, random_bits: int, half: bool) -> np.ndarray:
         """The random words of a step, in int64."""
         assert self.key is not None  # checked where the key is given
         block, part = block_of_step(step, random_bits)
@@ -101,4 +101,5 @@ class Float64(namespace.Names):
         words = (*self.key, start >> 32 & 0xFFFFFFFF, start & 0xFFFFFFFF)
         high = [np.full(1, as_lane(word), np.int32) for word in words]  # arrays wrap silently, scalars warn
         arange: Any = lambda size: np.arange(size, dtype=np.int32)  # noqa: E731
-        return words_of_step(arange, shape, (high[0], high[1]), (high[2], high[3]), part, random_bits).astype(np.int64)
+        key, first = (high[0], high[1]), (high[2], high[3])
+        return words_of_step(arange, shape, key, first, part, random_bits, half).astype(np.int64)

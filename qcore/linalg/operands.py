@@ -223,7 +223,7 @@ class Operand:
     @property
     def stochastic(self) -> bool:
         """True if rounding needs a key."""
-        return self.number is not None and self.rounding is Rounding.STOCHASTIC
+        return self.number is not None and self.rounding.stochastic
 
     @property
     def as_matrix(self) -> bool:

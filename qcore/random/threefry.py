@@ -74,7 +74,11 @@ class Noise(NamedTuple):
 
 
 def rounding_words(
-    arange: Callable[[Any], Any], shape: Sequence[Any], noise: Noise, materialize: Materialize = identity
+    arange: Callable[[Any], Any],
+    shape: Sequence[Any],
+    noise: Noise,
+    half: bool,
+    materialize: Materialize = identity,
 ) -> Any:
     """The words that stochastic rounding reads: the leading bits of each element's word, in a word of 31 bits.
 
@@ -82,12 +86,17 @@ def rounding_words(
     """
     key, window = noise
     words = element_words(arange, shape, (key[0], key[1]), (window[0], window[1]), prod(shape) >= 2**31, materialize)
-    return leading_bits(words, window[2])
+    return leading_bits(words, window[2], half)
 
 
-def leading_bits(word: Any, mask: Any) -> Any:
-    """The leading bits of a random word in a word of 31 bits; for the mask see `leading_bits_mask`."""
-    return (word >> 1) & mask
+def leading_bits(word: Any, mask: Any, half: bool) -> Any:
+    """The leading bits of a random word in a word of 31 bits; for the mask see `leading_bits_mask`.
+
+    With `half`, the next bit is set: half of the last one. Modes read it that round the distance to as many bits as are
+    random, see `Rounding.rounds_distance`.
+    """
+    found = (word >> 1) & mask
+    return found | (((mask ^ 0x7FFFFFFF) + 1) >> 1) if half else found
 
 
 def leading_bits_mask(random_bits: int) -> int:
@@ -206,13 +215,13 @@ def block_of_step(step: Any, random_bits: int) -> tuple[Any, Any]:
     return (step >> 2, step & 3) if random_bits <= MOST_HALF_BITS else (step, step & 0)
 
 
-def word_of_part(y0: Any, y1: Any, part: Any, random_bits: int) -> Any:
-    """A rounding's word of 31 bits, from the block's two words."""
+def word_of_part(y0: Any, y1: Any, part: Any, random_bits: int, half: bool) -> Any:
+    """A rounding's word of 31 bits, from the block's two words; for `half` see `leading_bits`."""
     word = y0 ^ y1
     # The parts 0 and 1 read the halves of y0, 2 and 3 those of y1: y0 ^ (y0 ^ y1) is y1, without a branch.
     if random_bits <= MOST_HALF_BITS:
         word = (y0 ^ (word & -(part >> 1))) << ((part & 1) * 16)
-    return leading_bits(word, leading_bits_mask(random_bits))
+    return leading_bits(word, leading_bits_mask(random_bits), half)
 
 
 def words_of_step(
@@ -222,6 +231,7 @@ def words_of_step(
     start: tuple[Any, Any],
     part: Any,
     random_bits: int,
+    half: bool,
     materialize: Materialize = identity,
 ) -> Any:
     """Words of 31 bits for each element, as `rounding_words` returns them.
@@ -233,8 +243,9 @@ def words_of_step(
         start: high and low word of block * (size of the product), for the block of `block_of_step`.
         part: the part of the block, int or int32 array.
         random_bits: the number of leading bits that stay.
+        half: see `leading_bits`.
         materialize: see `qcore.random.threefry.threefry`.
     """
     index = element_index(arange, shape, start, prod(shape) >= 2**31)
     y0, y1 = threefry(*key, *index, materialize)
-    return word_of_part(y0, y1, part, random_bits)
+    return word_of_part(y0, y1, part, random_bits, half)

@@ -82,7 +82,7 @@ class Quantization:
         if self.clamping_grad_zero and number is not None and not isinstance(number, FixedPoint):
             raise ValueError(f"clamping_grad_zero=True with forward_number={number}; allowed are FixedPoint and None")
         pairs = ((number, self.forward_rounding), (self.backward_number, self.backward_rounding))
-        stochastic = any(number is not None and rounding is Rounding.STOCHASTIC for number, rounding in pairs)
+        stochastic = any(number is not None and rounding.stochastic for number, rounding in pairs)
         clamps = self.clamping_grad_zero and isinstance(number, FixedPoint) and number.clamp and not number.wrap
         object.__setattr__(self, "stochastic", stochastic)
         if len({one.history for one in self.delayed if one is not None}) > 1:

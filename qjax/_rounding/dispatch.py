@@ -183,7 +183,7 @@ def _make_noise(mode: Rounding, key: Any, random_bits: Any, start: Any) -> Noise
     default = type(random_bits) is type(start) is int and (random_bits, start) == (24, 0)
     window = _DEFAULT_WINDOW if default else window_words(random_bits, start)
     words = None if key is None else key_words(key)
-    if mode is not Rounding.STOCHASTIC:
+    if not mode.stochastic:
         return None
     if words is None:
         raise missing_key()
@@ -226,7 +226,7 @@ def quantize_rows(rows: jax.Array, number: Number, mode: Rounding, keys: jax.Arr
     carrier = CARRIERS[rows.dtype.name]
     program, constants = prepare(number, mode, carrier, None, coded=False)
     noise = None
-    if mode is Rounding.STOCHASTIC:
+    if mode.stochastic:
         if keys is None:
             raise missing_key()
         window = jnp.zeros_like(starts), starts, jnp.full_like(starts, leading_bits_mask(24))
@@ -252,7 +252,7 @@ def _law_of_blocks(program: Program, sizes: Sizes, x: jax.Array, constants: tupl
     blocks = tiles(lanes.shape, sizes or (1,))
     if noise is not None:
         noise = Noise(*map(jnp.asarray, noise))  # NumPy arrays where jit is disabled: their scalars warn of overflow
-        word = rounding_words(arange, lanes.shape, noise)
+        word = rounding_words(arange, lanes.shape, noise, program.mode.rounds_distance)
         word = blocks.split(word.astype(lanes.dtype) << (carrier.lane_bits - 32), pad)
     result = program.run(Names, blocks.split(lanes, pad), constants, blocks.axes, word, materialize)
     if not program.codes:

@@ -123,15 +123,16 @@ class Float64(Names):
             return x
         program, constants = rounding_program(number, mode)
         word = None
-        if mode is Rounding.STOCHASTIC:
-            word = self._words(x.shape, step, random_bits).astype(jnp.int64) << 32
+        if mode.stochastic:
+            word = self._words(x.shape, step, random_bits, mode).astype(jnp.int64) << 32
         return program.run(Names, x.view(jnp.int64), constants, (), word).view(jnp.float64)
 
-    def _words(self, shape: tuple[int, ...], step: Any, random_bits: int) -> jax.Array:
+    def _words(self, shape: tuple[int, ...], step: Any, random_bits: int, mode: Rounding) -> jax.Array:
         """The random words of a step, which may be traced."""
         block, part = block_of_step(jnp.asarray(step, jnp.int64), random_bits)
         y0, y1, known = self._shared or (*self._block(shape, block), None)
-        return word_of_part(y0, y1, part.astype(jnp.int32) if known is None else known, random_bits)
+        part = part.astype(jnp.int32) if known is None else known
+        return word_of_part(y0, y1, part, random_bits, mode.rounds_distance)
 
     def _block(self, shape: tuple[int, ...], block: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Two random words for each element."""
@@ -196,5 +197,5 @@ class Float32(Float64):
     def rounded(  # type: ignore[override]
         self, x: jax.Array, number: Number, mode: Rounding, step: Any, random_bits: int
     ) -> jax.Array:
-        word = self._words(x.shape, step, random_bits) if mode is Rounding.STOCHASTIC else None
+        word = self._words(x.shape, step, random_bits, mode) if mode.stochastic else None
         return self.rule.rounded(self, Names, x, word)

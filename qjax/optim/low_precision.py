@@ -325,7 +325,7 @@ def _check_quantizer(name: str, quantize: Any, key: Any) -> _Rounding:
         if quantize.forward_number is None:
             return _Rounding(name, function=lambda x: x)  # not None: accumulators in full precision
         rounding = _Rounding(name, quantize.forward_number, quantize.forward_rounding)
-        if rounding.mode is Rounding.STOCHASTIC and key is None:
+        if rounding.mode.stochastic and key is None:
             raise ValueError(f"key=None; {name} is stochastic and needs a key: an int from 0 to 2^64 - 1, or two words")
         return rounding
     if callable(quantize):

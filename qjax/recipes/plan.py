@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from jax.extend import core
 
-from qcore import Recipe, Rounding, Rule
+from qcore import Recipe, Rule
 from qcore.arguments import quoted
 from qcore.linalg.product import Products
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
@@ -258,7 +258,7 @@ def rounds_outputs(rule: Rule) -> bool:
 
 
 def _is_stochastic(rule: Rule) -> bool:
-    weights = rule.weight_number is not None and rule.weight_rounding is Rounding.STOCHASTIC
+    weights = rule.weight_number is not None and rule.weight_rounding.stochastic
     return weights or rule.outputs.stochastic
 
 

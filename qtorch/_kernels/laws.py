@@ -10,7 +10,6 @@ from typing import Any
 
 from qcore.law.carrier import Carrier
 from qcore.law.program import Decoding, Program
-from qcore.law.rounding import Rounding
 from qcore.law.tiles import Matrix
 from qcore.random.threefry import leading_bits, threefry
 from qcore.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, Row, Trace, Value
@@ -81,10 +80,10 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
     trace, lane, stored = Trace(carrier.name), f"int{carrier.lane_bits}", f"int{carrier.stored_bits}"
     arguments = [Argument("x", stored, ELEMENT), Argument("constants", lane)]
     word = None
-    if program.mode is Rounding.STOCHASTIC:
+    if program.mode.stochastic:
         arguments += [Argument("key", "int32"), Argument("window", "int32")]
         arguments += [Argument("places", "int32", TENSOR)] if layout == "places" else []
-        word = _word(trace, layout == "places", carrier)
+        word = _word(trace, layout == "places", carrier, program.mode.rounds_distance)
     x = trace.value("x[j]", lane, ELEMENT)
     bits = x << carrier.padding if carrier.padding else x  # 16 bits become the upper end of a lane: one law for both
     given = trace, bits, program.split(Constants(trace, lane)), LAYOUTS[layout]
@@ -136,7 +135,7 @@ def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
     return kernel
 
 
-def _word(trace: Trace, placed: bool, carrier: Carrier) -> Value:
+def _word(trace: Trace, placed: bool, carrier: Carrier, half: bool) -> Value:
     """The random word of an element as a lane; `kernel.c` has the index of a run's first element.
 
     All indices of a run have the same high word, except indices from a table.
@@ -146,7 +145,7 @@ def _word(trace: Trace, placed: bool, carrier: Carrier) -> Value:
     high = trace.value(f"high{carry}", "int32", ELEMENT)
     key0, key1, mask = (trace.value(text, "int32", CONSTANT) for text in ("key[0]", "key[1]", "window[2]"))
     y0, y1 = threefry(key0, key1, high, low, rotate=trace.rotate_left)
-    word = leading_bits(y0 ^ y1, mask)
+    word = leading_bits(y0 ^ y1, mask, half)
     return word if carrier.lane_bits == 32 else trace.note("(int64_t){} << 32", word, dtype="int64")
 
 

@@ -227,7 +227,8 @@ def _word(trace: Trace, accumulator: Accumulator, masked: bool) -> Value | None:
         return None
     drawn = trace.value("drawn", "int32", ELEMENT)
     if masked:
-        return leading_bits(drawn, leading_bits_mask(accumulator.random_bits))
+        half = accumulator.rounding.rounds_distance
+        return leading_bits(drawn, leading_bits_mask(accumulator.random_bits), half)
     return trace.note("(int32_t)((uint32_t){} >> 1)", drawn)
 
 

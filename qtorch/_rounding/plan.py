@@ -101,7 +101,7 @@ class RoundingPlan:
         self.constants = constants
         self.dtype = result_dtype(program, dtype)
         self.text = text
-        self.stochastic = program.mode is Rounding.STOCHASTIC
+        self.stochastic = program.mode.stochastic
         self.elementwise = not isinstance(number, BlockNumber)
         self.kernels = _Kernels(number, program, constants, overflow)
         self.matrices = _Matrices(number)

@@ -122,6 +122,7 @@ class Float64(Names):
         window = window_tensor(random_bits, block * prod(x.shape), x.device)
         arange = partial(torch.arange, dtype=torch.int32, device=x.device)
         key, start = (self.key[0], self.key[1]), (window[0], window[1])
-        words = words_of_step(arange, x.shape, key, start, part, random_bits).to(torch.int64) << 32
+        half = plan.program.mode.rounds_distance
+        words = words_of_step(arange, x.shape, key, start, part, random_bits, half).to(torch.int64) << 32
         lanes = plan.program.run(Names, x.view(torch.int64), plan.constants, (), words)
         return lanes.view(torch.float64)

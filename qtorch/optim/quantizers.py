@@ -56,7 +56,7 @@ def _nearest(number: Number) -> Quantization:
 
 def is_stochastic(quantization: Quantization | Function | None) -> bool:
     """True if roundings need keys; a function has its own source of random bits, if any."""
-    return isinstance(quantization, Quantization) and quantization.forward_rounding is Rounding.STOCHASTIC
+    return isinstance(quantization, Quantization) and quantization.forward_rounding.stochastic
 
 
 def apply_function(name: str, function: Function, tensors: Tensors) -> list[torch.Tensor]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from qcore.formats.number import check_number
+from qcore.law.rounding import check_rounding
 from qcore.linalg.operands import Operand
 from qcore.linalg.scaling import is_delayed, operand_of, round_delayed
 from qtorch._rounding.dispatch import quantize
@@ -47,7 +48,7 @@ def _round_delayed(
 ) -> torch.Tensor:
     """A tensor rounded to a format, with the scale that is given if the format's is delayed."""
     given = _number(number)
-    key = key if rounding == "stochastic" else None
+    key = key if check_rounding(rounding).stochastic else None
     if given is None:
         return x.clone()
     if not is_delayed(given):

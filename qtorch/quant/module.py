@@ -159,7 +159,7 @@ class _Plans(NamedTuple):
 
 def _make_plans(quantization: Quantization, dtype: torch.dtype) -> _Plans:
     def plan(number: Number | None, rounding: Rounding) -> RoundingPlan | None:
-        if number is None or rounding is Rounding.STOCHASTIC:
+        if number is None or rounding.stochastic:
             return None
         with contextlib.suppress(TypeError, ValueError):  # raised when this rounding is really called
             return plan_for(number, rounding, dtype, None, False)
@@ -247,17 +247,17 @@ def _round(
         return round_tensor(x, plan, None, True)
     if number is None:
         return x.clone()
-    return quantize(x, number, rounding, key=key if rounding is Rounding.STOCHASTIC else None)
+    return quantize(x, number, rounding, key=key if rounding.stochastic else None)
 
 
 def _draws_forward(quantization: Quantization) -> bool:
     """True if the forward pass needs a key."""
-    return quantization.forward_number is not None and quantization.forward_rounding is Rounding.STOCHASTIC
+    return quantization.forward_number is not None and quantization.forward_rounding.stochastic
 
 
 def _draws_backward(quantization: Quantization) -> bool:
     """True if the backward pass needs a key."""
-    return quantization.backward_number is not None and quantization.backward_rounding is Rounding.STOCHASTIC
+    return quantization.backward_number is not None and quantization.backward_rounding.stochastic
 
 
 def _needing_key(x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,9 @@ def inputs():
 
 
 def digest(number, mode):
-    results = [qcore.quantize(inputs(), number, mode, key=key) for key in (KEYS if mode == "stochastic" else (None,))]
+    results = [
+        qcore.quantize(inputs(), number, mode, key=key) for key in (KEYS if mode.startswith("stochastic") else (None,))
+    ]
     return hashlib.sha256(b"".join(result.astype("<f4").tobytes() for result in results)).hexdigest()[:16]
 
 

@@ -96,7 +96,16 @@ def minus_zero(info, mode, sat, x):
     return (info.name == "ocp_int8") & np.signbit(x) & to_zero.get(mode, x > -(2.0**-6)) & ~np.isnan(x)
 
 
-DIFFERENCES = (negative, below, tie, maximum, minus_zero)
+def satnone(info, mode, sat, x):
+    """P3109 without infinity: gfloat has the rule before interim report v4.0: what is too large becomes NaN."""
+    if sat or not info.name.startswith("p3109") or info.domain == Domain.Extended:
+        return np.zeros(x.shape, bool)
+    with np.errstate(all="ignore"):
+        theirs = round_ndarray(info, x, MODES[mode], False)
+    return np.isnan(theirs) & ~np.isnan(x) & (info.is_signed | (x > 0))
+
+
+DIFFERENCES = (negative, below, tie, maximum, minus_zero, satnone)
 
 # How many there are among `points`, all modes and overflow policies together.
 NAMED_DIFFERENCES = {

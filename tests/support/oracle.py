@@ -10,7 +10,7 @@ import numpy as np
 import oracle_blocks
 import oracle_posits
 import oracle_tables
-from oracle_carrier import INF, NAN, UP_WHEN, Carrier
+from oracle_carrier import INF, NAN, UP_BY_CHANCE, UP_WHEN, Carrier
 from oracle_numbers import (
     Binary,
     FixedCodes,
@@ -54,9 +54,8 @@ def round_magnitude(carrier, rule, rounding, negative, m, word, random_bits):
         return m
     step = 2 ** (q - carrier.unit)
     n, d = divmod(m, step)
-    if rounding == "stochastic":
-        u = word // 2 ** (32 - random_bits)
-        up = u + d * 2**random_bits // step >= 2**random_bits
+    if rounding in UP_BY_CHANCE:
+        up = UP_BY_CHANCE[rounding](word // 2 ** (32 - random_bits), random_bits, d, step)
     else:
         up = UP_WHEN[rounding](rule.parity_of(n, q), d, step // 2, negative)
     return (n + 1 if up else n) * step
@@ -93,28 +92,29 @@ def quantize(x, spec, rounding, words=None, random_bits=24):
             ("fixed", wl, fl, clamp, symmetric, signed, wrap), where signed is True and wrap False if not given;
             ("float", exp, man, bias, subnormals), where bias is None (2^(exp-1) - 1) and subnormals True if not given;
             ("binary", exp, man, bias, specials, subnormals, signed, overflow), see `special_codes` for specials, and
-                overflow is "saturate", "inf" or "nan";
+                overflow is "saturate", "propagate", "inf" or "nan";
             ("posit", bits, es), see `oracle_posits`;
             ("table", values, thresholds), see `oracle_tables`;
             ("block", wl, dim);
             ("scaled", the spec of the elements with all its entries, the sizes of a tile along each axis, rule).
-        rounding: a key of UP_WHEN, or "stochastic".
-        words: for "stochastic", a uint32 array of x's shape: the elements' random words.
-        random_bits: how many of a word's top bits "stochastic" uses, 1 to 32.
+        rounding: a key of UP_WHEN or UP_BY_CHANCE.
+        words: for UP_BY_CHANCE, a uint32 array of x's shape: the elements' random words.
+        random_bits: how many of a word's top bits these use, 1 to 32.
 
     Returns:
         A new array of x's dtype and shape.
     """
-    if rounding not in UP_WHEN and rounding != "stochastic":
-        raise ValueError(f"rounding: {rounding!r} is neither stochastic nor one of {list(UP_WHEN)}")
-    if rounding == "stochastic" and (words is None or words.dtype != np.uint32 or words.shape != x.shape):
+    by_chance = rounding in UP_BY_CHANCE
+    if rounding not in UP_WHEN and not by_chance:
+        raise ValueError(f"rounding: {rounding!r} is none of {[*UP_WHEN, *UP_BY_CHANCE]}")
+    if by_chance and (words is None or words.dtype != np.uint32 or words.shape != x.shape):
         raise ValueError("stochastic rounding needs uint32 words of the shape of x")
     if spec[0] == "table":
         words = None if words is None else words.ravel()
         return oracle_tables.quantize(x.ravel(), *spec[1:], rounding, words, random_bits)[0].reshape(x.shape)
     carrier, patterns, numbers = read(x)
     rules = rules_of(carrier, spec, x.shape, [m for _, m in numbers])
-    words = words.ravel().tolist() if rounding == "stochastic" else [0] * len(patterns)
+    words = words.ravel().tolist() if by_chance else [0] * len(patterns)
     for i, (negative, m) in enumerate(numbers):
         if m is not NAN:  # a NaN keeps its bits
             result = quantize_element(carrier, rules[i], rounding, negative, m, words[i], random_bits)

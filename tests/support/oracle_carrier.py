@@ -25,6 +25,14 @@ UP_WHEN = {
 }
 
 
+# Up exactly when: R and n are a random number and its bits, d / one the distance from the neighbour nearer to zero.
+UP_BY_CHANCE = {
+    "stochastic": lambda R, n, d, one: R + d * 2**n // one >= 2**n,
+    "stochastic_b": lambda R, n, d, one: 2 * R + 1 + d * 2 ** (n + 1) // one >= 2 ** (n + 1),
+    "stochastic_c": lambda R, n, d, one: R + round(Fraction(d * 2**n, one)) >= 2**n,  # round: ties to even
+}
+
+
 class Carrier:
     """The dtype of the tensor: its IEEE 754 fields, and the way from a bit pattern to a number and back."""
 

@@ -133,7 +133,9 @@ class Binary:
         codes_missing = {"ieee": exp < 1 or man < 1, "fnuz": not signed}.get(specials, self.largest_code < 0)
         if codes_missing:
             raise ValueError(f"no {specials} format has exp={exp}, man={man}, signed={signed}")
-        if overflow not in ("saturate", "inf", "nan") or (overflow == "inf" and self.inf_code is None):
+        self.is_p3109 = specials.startswith("p3109")
+        infinite = self.is_p3109 or self.inf_code is not None
+        if overflow not in ("saturate", "nan", *(("inf", "propagate") if infinite else ())):
             raise ValueError(f"overflow: {overflow!r} in a {specials} format")
         self.has_zero = subnormals or signed  # else field 0 is one of normal numbers
         self.has_negative_zero = signed and specials in ("ieee", "fn", "finite")
@@ -160,7 +162,7 @@ class Binary:
         limit = carrier.largest(bound, self.quantum)
         if not self.has_zero and (limit == 0 or carrier.log2(limit) < self.emin):
             raise ValueError("no number of the format is a carrier value")
-        parity = {"parity_of": self.code} if self.specials.startswith("p3109") else {}
+        parity = {"parity_of": self.code} if self.is_p3109 else {}
         return Rule(self.quantum, self.settled(carrier, limit), **parity)
 
     def settled(self, carrier, limit):
@@ -171,11 +173,17 @@ class Binary:
             if not self.has_zero and (source == 0 or negative):
                 return NAN
             m = max(m, least)
+            satnone = self.is_p3109 and self.overflow == "inf"
             if negative and not self.signed and m != 0:
-                return 0 if self.overflow == "saturate" else NAN
+                to_zero = satnone and source != INF and rounding in ("toward_zero", "up")
+                return 0 if self.overflow in ("saturate", "propagate") or to_zero else NAN
             if m <= limit:
                 return m
-            if self.overflow == "saturate":
+            if self.overflow == "propagate" and source == INF and self.inf_code is not None:
+                return INF
+            if self.overflow in ("saturate", "propagate") or (satnone and self.inf_code is None):
+                return limit
+            if satnone and not self.signed and rounding == "odd" and source != INF:
                 return limit
             if source == INF:
                 return NAN if self.inf_code is None else INF

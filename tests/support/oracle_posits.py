@@ -7,6 +7,8 @@ Fraction f from 0 to 1, and so compare as numbers do, whatever the size of their
 from bisect import bisect_left, bisect_right
 from fractions import Fraction
 
+from oracle_carrier import UP_BY_CHANCE
+
 NAN = None
 
 
@@ -90,8 +92,8 @@ class Rule:
             return negative and m != 0, NAN if m else 0
         n, rest = self.posits.split(m, self.carrier.unit)
         d, one = int(rest or "0", 2), 2 ** len(rest)
-        if rounding == "stochastic":
-            up = word // 2 ** (32 - random_bits) + d * 2**random_bits // one >= 2**random_bits
+        if rounding in UP_BY_CHANCE:
+            up = UP_BY_CHANCE[rounding](word // 2 ** (32 - random_bits), random_bits, d, one)
         else:
             up = self.up_when[rounding](n, 2 * d, one, negative)  # twice, so that one half is a whole number
         code = min(max(n + up, self.first), self.last)

@@ -55,7 +55,7 @@ class Fold:
         if spec is None:
             return x
         words, bits = None, accumulator.get("random_bits", 24)
-        if mode == "stochastic":
+        if mode.startswith("stochastic"):
             words = np.array([self.word(bits)], np.uint32)
         elif number == "number":
             self.count += 1

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
+from oracle_carrier import UP_BY_CHANCE
 
 CARRIERS = {  # mantissa bits, exponents of the smallest step and above the largest number; bits of n and f, of x
     "float32": (23, -149, 128, 29, 53),
@@ -40,13 +41,14 @@ def cut(x, unit):
 def is_upper(x, low, high, odd, threshold, mode, name, word, random_bits):
     """Returns whether x, which is between two neighbours, becomes the upper one; `odd` is the lower one's index % 2."""
     near, far = (low, high) if abs(low) <= abs(high) else (high, low)
-    if mode == "stochastic":
+    if mode in UP_BY_CHANCE:
         *_, digits, x_digits = CARRIERS[name]
         power = Fraction(2) ** exponent_of(far)
         unit = power / 2**digits
         start, end = cut(near, unit), cut(far, unit)
         d = (cut(x, power / 2**x_digits) - start) / (end - start)
-        is_far = (word >> (32 - random_bits)) + int(d * 2**random_bits) >= 2**random_bits and d > 0
+        up = UP_BY_CHANCE[mode](word >> (32 - random_bits), random_bits, d.numerator, d.denominator)
+        is_far = up and d > 0
         return is_far == (far == high)
     middle, equal = ((low + high) / 2 if threshold is None else threshold), abs(low) == abs(high)
     if mode in ("up", "down"):

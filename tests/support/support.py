@@ -101,7 +101,7 @@ def words(key, shape):
 
 
 def key_for(mode, key):
-    return key if mode == "stochastic" else None
+    return key if mode.startswith("stochastic") else None
 
 
 def by_numpy(x, number, mode, key, **options):
@@ -114,7 +114,7 @@ def by_torch(x, number, mode, key, **options):
 
 def by_torch_operations(x, number, mode, key, random_bits=24, start=0):
     x = to_torch(x)
-    noise = Noise(key_tensor(key), window_tensor(random_bits, start, x.device)) if mode == "stochastic" else None
+    noise = Noise(key_tensor(key), window_tensor(random_bits, start, x.device)) if key_for(mode, 1) else None
     return by_operations(x, plan_for(number, mode, x.dtype, None, False), noise)
 
 

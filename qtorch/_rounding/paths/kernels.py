@@ -18,7 +18,6 @@ import torch
 import qcore
 from qcore import Number
 from qcore.law.program import Decoding, Program, flat
-from qcore.law.rounding import Rounding
 from qcore.law.tiles import Matrix, Sizes, Tiles, as_matrix, block_counts
 from qcore.random.threefry import Noise
 from qtorch import _namespace
@@ -320,7 +319,7 @@ def example(program: Program, pattern: str, block: tuple[int, ...], device: torc
     arguments = [torch.zeros(shape, dtype=_stored(getattr(torch, program.carrier.name)), device=device)]
     arguments += [torch.zeros(program.count(), dtype=lane_dtype(program.carrier), device=device)]
     words = [torch.zeros(count, dtype=torch.int32, device=device) for count in (2, 3)]
-    arguments += words if program.mode is Rounding.STOCHASTIC else []
+    arguments += words if program.mode.stochastic else []
     return packages.Example(Law(program, pattern), tuple(arguments), (sizes, *(None,) * (len(arguments) - 1)))
 
 

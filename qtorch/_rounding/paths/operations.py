@@ -29,7 +29,7 @@ def run(
     word = None
     if noise is not None:
         arange = partial(torch.arange, dtype=torch.int32, device=x.device)
-        word = rounding_words(arange, x.shape, noise, Names.materialize)
+        word = rounding_words(arange, x.shape, noise, program.mode.rounds_distance, Names.materialize)
         # Words before blocks are split and padded: an element's word follows from its index in the tensor alone.
         word = word.to(lane_dtype(program.carrier)) << (program.carrier.lane_bits - 32)
         word = blocks.split(word, pad)

@@ -65,7 +65,7 @@ def library(command, folder, name):
 def check(found, text, mode):
     """The array's function on all numbers of small formats, hard and random ones; and on blocks of hard ones."""
     number = qcore.parse(text)
-    options = {"key": KEY, "start": START} if mode == "stochastic" else {}
+    options = {"key": KEY, "start": START} if mode.startswith("stochastic") else {}
     if text in BLOCKS:
         size = int(np.prod(BLOCKS[text]))
         x = vector_inputs(getattr(number, "element", number), np.dtype("f4"), 2000, 1)

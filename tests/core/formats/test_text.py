@@ -231,7 +231,7 @@ def test_different_formats_have_different_texts():
         ("scaled(float(16,4),{-1:32})", 7, "allowed are exponents from -32768 to 32768"),
         ("accumulator(chunk=99999999999999)", 18, "chunk=99999999999999; allowed is an int from 1 to"),
         ("scale(history=99999999)", 14, "history=99999999; allowed is an int from 1 to"),
-        ("e4m3fn:", 7, "allowed here is saturate or inf or nan or wrap"),
+        ("e4m3fn:", 7, "allowed here is saturate or propagate or inf or nan or wrap"),
         ("e4m3fn:inf", 7, "overflow='inf'; allowed are nan, saturate"),
         ("float(5,2):nan", 11, "overflow='nan'; allowed are saturate"),
         ("affine(-8,7):nan", 13, "allowed after affine(-8,7) is no overflow policy"),

@@ -60,7 +60,7 @@ def test_law_on_a_closed_vocabulary(number, coded, mode, package, scalar):
         return xp.asarray([value], dtype=xp.int32)
 
     noise = Noise((one(0), one(6)), (one(0), one(0), one(leading_bits_mask(24))))
-    word = rounding_words(arange, lanes.shape, noise)
+    word = rounding_words(arange, lanes.shape, noise, mode.rounds_distance)
     inside = tuple(axis for axis, size in enumerate(number.block_sizes(3)) if size is None)
     result = program.run(names, lanes, constants, inside, word)
     if coded and program.shared:

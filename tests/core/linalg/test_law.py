@@ -46,6 +46,15 @@ def test_batches(name):
     assert_same_bits(matmul(a, b, accumulator=accumulator, key=KEY), expected)
 
 
+@pytest.mark.parametrize("mode", ["stochastic_b", "stochastic_c"])
+def test_stochastic_roundings_that_round_the_distance(mode):
+    a, b = inputs("of formats", 2, 9, 3, (2, 2))
+    for random_bits in (2, 20):
+        accumulator = Accumulator("float(5,4)", 2, mode, random_bits=random_bits)
+        expected = oracle_products.matmul(a, b, oracle_form(accumulator), WORDS)
+        assert_same_bits(matmul(a, b, accumulator=accumulator, key=KEY), expected)
+
+
 @pytest.mark.parametrize("formats", [("e4m3fn", "e4m3fn"), ("e5m2", "e4m3fn"), ("int8", "uint4"), ("e2m1fn", None)])
 def test_operands_are_rounded_first(formats):
     a, b = inputs("normal", 3, 10, 2)

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from qcore import Rounding
 from qcore.affine import UINT8, AffineInteger, QParams
 from qcore.affine.arithmetic import recurrent
 from qcore.affine.parameters import check_input
@@ -130,7 +129,7 @@ def _text(rounding: torch.nn.Module) -> str | None:
         return None
     quantization = rounding.quantization
     mode, number = quantization.forward_rounding, quantization.forward_number
-    if number is None or mode is Rounding.STOCHASTIC or quantization.history is not None:
+    if number is None or mode.stochastic or quantization.history is not None:
         return None
     return f"{mode.value} {number.text}"
 
