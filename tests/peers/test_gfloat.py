@@ -118,13 +118,13 @@ NAMED_DIFFERENCES = {
     "binary32": {"nan_code": 100},
 }
 P3109_DIFFERENCES = {
-    2: {"negative": 6544, "maximum": 254},
-    3: {"negative": 11556},
-    4: {"negative": 19328},
-    5: {"negative": 33820},
-    6: {"negative": 63672},
-    7: {"negative": 128084},
-    8: {"negative": 269296},
+    2: {"negative": 6544, "maximum": 254, "satnone": 718},
+    3: {"negative": 11556, "satnone": 1188},
+    4: {"negative": 19328, "satnone": 1676},
+    5: {"negative": 33820, "satnone": 2128},
+    6: {"negative": 63672, "satnone": 2580},
+    7: {"negative": 128084, "satnone": 3032},
+    8: {"negative": 269296, "satnone": 3484},
 }
 
 
