@@ -159,7 +159,8 @@ class BinaryFloat(Number):
             negative = 0 if saturates and self.has_zero else carrier.quiet_nan
             # P3109 has no negative numbers below zero in modes toward it, and its infinity has an even code.
             ends = self._is_p3109 and self.overflow == "inf"
-            grid = grid._replace(unsigned=int(ends) - 1, odd=-int(ends), lower=-grid.limit, lower_jump=negative - jump)
+            grid = grid._replace(lower=-grid.limit, lower_jump=negative - jump)
+            grid = grid._replace(unsigned=int(ends) - 1, ends_odd=-int(ends))
         return kind, grid
 
     @property

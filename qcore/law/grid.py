@@ -57,7 +57,7 @@ class Grid(NamedTuple):
         lowest: the magnitude of the smallest normal number.
         coded: -1 if ties go to even codes and numbers have no stored mantissa, else 0.
         shift: added to exponent fields of magnitudes less `base`, gives the parity of these codes.
-        odd: -1 if the largest positive number, not infinity, is odd, so that rounding to odd ends there; else 0.
+        ends_odd: -1 if the largest positive number, not infinity, is odd, so that rounding to odd ends there; else 0.
     """
 
     base: Any
@@ -78,7 +78,7 @@ class Grid(NamedTuple):
     lowest: Any = 0
     coded: Any = 0
     shift: Any = 0
-    odd: Any = 0
+    ends_odd: Any = 0
 
 
 GENERAL = ("general", "wide")  # kinds of formats without subnormals or without signed zero
@@ -219,7 +219,7 @@ def limit(xp: Any, value: Any, largest: Any, bits: Any, carrier: Carrier, mode: 
     sign, jump = bits >> carrier.last, grid.jump
     if kind == "wide":
         jump = jump + (sign & grid.lower_jump)
-    stays = grid.odd & ~sign if kind == "wide" and mode is Rounding.ODD else mode.stays_finite(sign)
+    stays = grid.ends_odd & ~sign if kind == "wide" and mode is Rounding.ODD else mode.stays_finite(sign)
     if stays is not None:  # only finite numbers saturate: infinity overflows in every mode
         finite = ((bits & carrier.magnitude_mask) - carrier.infinity) >> carrier.last
         jump = jump & ~(stays & finite & ~(sign & grid.unsigned))
