@@ -226,7 +226,7 @@ def rounding(pick: Pick) -> Case:
     import qtorch
 
     shape, dtype = pick.shape([0, 1, 2, 2, 3, 4]), pick.choice(DTYPES)
-    mode = pick.choice(["nearest", "nearest", "stochastic"])
+    mode = pick.choice(["nearest", "nearest", "stochastic", "stochastic_b", "stochastic_c"])
     name, number = ("quantize", pick.choice(FORMATS)) if pick.random() < 0.7 else ("encode", pick.choice(CODED))
     random_words = {"key": pick.choice([0, 2**64 - 1]), "start": pick.choice([0, 2**32 - 9, 2**63])}
     settings = random_words if mode.startswith("stochastic") else {}
