@@ -38,7 +38,7 @@ from benchmarks.support.report import environment, print_report
 from benchmarks.support.sweep_piece import sweep_piece
 from benchmarks.support.sweep_results import Results, ResultsError, Span, open_results
 from benchmarks.support.timing import usable_cores
-from qcore import NAMED, Number
+from qcore import NAMED, Number, parse
 from qcore.formats.block import BlockNumber
 
 PATTERNS = 1 << 32  # the bit patterns of float32
@@ -46,6 +46,7 @@ PIECE = 1 << 26  # how many of them a worker gets at a time: seconds of work, wh
 ALL_MODES = ("e4m3fn", "e5m2", "bfloat16")  # in all modes with --all-named, the others to nearest only
 WIDEST = 16  # bits of the formats that --all-named takes
 NARROW = 8  # and --new
+P3109 = ("Binary8p4se", "Binary8p3se", "Binary4p2sf")  # of its many names those that the report demands
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,7 +87,7 @@ def new_formats(own: Path | None, folder: Path = RESULTS) -> list[tuple[Number, 
         for row in json.loads(path.read_text(encoding="utf-8"))["cases"]
         if row["rounding"] == "nearest" and row.get("done") == [[0, PATTERNS]]
     }
-    numbers = [number for number, _ in NAMED.values() if not isinstance(number, BlockNumber)]
+    numbers = [number for number, _ in NAMED.values() if not isinstance(number, BlockNumber)] + [*map(parse, P3109)]
     return [(number, "nearest") for number in numbers if number.bits <= NARROW and number.text not in swept]
 
 

@@ -198,7 +198,7 @@ def test_the_plan_of_new_formats(tmp_path, monkeypatch):
     """All named formats of up to 8 bits but those that a file has whole; blocks have more than one input an element."""
     monkeypatch.setitem(sweep.NAMED, "own", (FixedPoint(7, 2), "a test"))
     named = {number.text for number, _ in sweep.new_formats(None, tmp_path)}
-    assert {"e5m2", "int8", "posit8", "float(5,2)", "fixed(7,2)"} <= named
+    assert {"e5m2", "int8", "posit8", "float(5,2)", "fixed(7,2)", "p3109(8,4)"} <= named
     assert not {"float16", "mxfp4", "uint16"} & named
     rows = [
         {"format": name, "rounding": "nearest", "done": [[0, done]]} for name, done in (("e5m2", 1 << 32), ("int8", 9))
