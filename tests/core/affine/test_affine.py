@@ -151,6 +151,13 @@ def test_ties_of_sums_go_to_even_whatever_the_zero_point():
     np.testing.assert_array_equal(q, [3, 5, 5, 3, 1])
 
 
+def test_a_ratio_of_scales_that_is_subnormal_is_zero():
+    """XLA makes it one: by the ratio itself the bias, which is in units of the sums, would give 2."""
+    tiny = np.float32(2.0**-50)
+    q = requantize(np.int32([[0]]), tiny, tiny, np.float32([2.0**27.9]), QParams.of(2.0**27, 3), UINT8)
+    np.testing.assert_array_equal(q, [[3]])
+
+
 def test_means_are_exact_and_rounded_to_even():
     sums = np.int64([5, 7, -5, 2**40 + 1, 2**40 + 3])
     assert_same_bits(law.mean(Names, sums[:3], 2), np.int32([2, 4, -2]))

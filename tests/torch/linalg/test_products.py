@@ -63,6 +63,16 @@ def test_matrices_of_all_strides():
         assert_same_bits(found, expected.reshape(found.shape))
 
 
+def test_random_words_of_what_no_kernel_does():
+    """Scales along what is summed over; with 16 random bits four roundings share words, with 17 none."""
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((5, 12), (12, 3)))
+    operand = "operand(e4m3fn,scale=scale(terms=4))"
+    for bits in (16, 17):
+        accumulator = Accumulator("float(6,9)", chunk=4, rounding="stochastic", random_bits=bits)
+        check(MatrixForm(), FORWARD, accumulator, (operand, operand), a, b, b.shape, str(bits))
+
+
 FORMS = {  # stride, padding, dilation, groups; shapes
     "plain": (ConvolutionForm((1, 1), (1, 1), (1, 1)), (2, 4, 9, 8), (6, 4, 3, 3)),
     "groups": (ConvolutionForm((2, 1), (1, 0), (1, 1), 2), (2, 4, 7, 6), (6, 2, 3, 2)),
