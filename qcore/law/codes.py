@@ -105,6 +105,7 @@ def decode(xp: Any, code: Any, carrier: Carrier, codes: Codes, scale: Scale = No
         return decode_posit(xp, code, carrier, codes)
     if isinstance(codes, TableCodes):
         return decode_by_table(xp, code, codes)
+    assert isinstance(codes, FixedCodes)  # codes of e2m1 under float scales have a law of their own
     return _decode_fixed(xp, code, carrier, codes, scale)
 
 
