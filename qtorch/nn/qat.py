@@ -1,4 +1,4 @@
-"""Linear layers and convolutions in floats, with the weight that quantization would leave."""
+"""Linear layers and convolutions for training: they compute in floats with a fake-quantized weight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
 
 
 def make_weight_fake_quant(layer: nn.Module, qconfig: Any) -> nn.Module:
-    """The module that rounds a layer's weight, made by its settings; it observes in training only."""
+    """The module that rounds a layer's weight, made from the layer's qconfig; it observes in training only."""
     name = type(layer).__name__
     if not isinstance(qconfig, QConfig):
         raise TypeError(
@@ -48,10 +48,10 @@ class QATLayer(nn.Module):
 
     @classmethod
     def from_float(cls, module: nn.Module) -> QATLayer:
-        """The layer with the parameters and the qconfig of a float one.
+        """A layer for training with the parameters and the qconfig of a float layer.
 
         Args:
-            module: of the type that the class stands for, exactly.
+            module: exactly of the type `floats`.
 
         Raises:
             TypeError: if it has another type, or no `QConfig`.
@@ -67,14 +67,14 @@ class QATLayer(nn.Module):
 
     @classmethod
     def _more_settings(cls, module: nn.Module) -> dict[str, Any]:
-        """Arguments of the constructor that the first part does not have."""
+        """The constructor's arguments that are not settings of the first part of a fused layer."""
         return {}
 
     def _take(self, module: nn.Module) -> None:
-        """Takes what other parts have."""
+        """Copies the state of the other parts of a fused layer."""
 
     def rounded_weight(self) -> torch.Tensor:
-        """The weight that the forward pass multiplies with."""
+        """The fake-quantized weight of the forward pass."""
         return self.weight_fake_quant(self.weight)
 
     @property
@@ -84,7 +84,7 @@ class QATLayer(nn.Module):
 
 
 def settings_of(layer: Any) -> dict[str, Any]:
-    """The arguments that make another linear layer or convolution like this one."""
+    """The constructor's arguments for another linear layer or convolution like this one."""
     if isinstance(layer, nn.Linear):
         return {"in_features": layer.in_features, "out_features": layer.out_features, "bias": layer.bias is not None}
     names = ["in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"]
@@ -170,18 +170,18 @@ class QATConv(QATLayer):
         return self.convolve(input, self.rounded_weight(), self.bias)
 
     def convolve(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """The convolution with another weight and bias."""
+        """The convolution with a given weight and bias."""
         return convolve(input, weight, bias, settings_of(self))
 
 
 class Conv1d(QATConv, nn.Conv1d):
-    """`torch.nn.Conv1d` with a fake-quantized weight, and the qconfig of `Conv2d`."""
+    """`torch.nn.Conv1d` with a fake-quantized weight; qconfig is that of `Conv2d`."""
 
     floats = nn.Conv1d
 
 
 class Conv2d(QATConv, nn.Conv2d):
-    """`torch.nn.Conv2d` with a fake-quantized weight, and an argument qconfig after its others.
+    """`torch.nn.Conv2d` with a fake-quantized weight, and one more argument, qconfig, after the others.
 
     Args:
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
@@ -199,6 +199,6 @@ class Conv2d(QATConv, nn.Conv2d):
 
 
 class Conv3d(QATConv, nn.Conv3d):
-    """`torch.nn.Conv3d` with a fake-quantized weight, and the qconfig of `Conv2d`."""
+    """`torch.nn.Conv3d` with a fake-quantized weight; qconfig is that of `Conv2d`."""
 
     floats = nn.Conv3d

@@ -1,4 +1,4 @@
-"""Layers that compute in floats, with weights that lie in memory as the codes of a format, and rounded outputs."""
+"""Float layers whose weights are stored as codes of a format, and whose outputs are rounded."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class RoundedLayer(nn.Module):
 
 
 def with_weight(layer: nn.Module, weight: nn.Module) -> nn.Module:
-    """A layer of any class whose attribute `weight` is a module's numbers from now on.
+    """Replaces a layer's weight: from now on its attribute `weight` is the numbers of a module.
 
     The module is the layer's child `rounded_weight`.
 
@@ -79,5 +79,5 @@ def with_weight(layer: nn.Module, weight: nn.Module) -> nn.Module:
 
 
 def _reading_weight(base: type) -> dict[str, Any]:
-    """The attribute `weight` as numbers, in the dtype of the parameter that there was."""
+    """A property `weight` that returns the numbers, in the dtype of the parameter that it replaces."""
     return {"weight": property(lambda self: self.rounded_weight.numbers())}

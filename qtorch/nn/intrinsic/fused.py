@@ -30,14 +30,14 @@ __all__ = [
 
 
 class Fused(nn.Sequential):
-    """Layers of the types in the class's `parts`, which one observer sees as a whole.
+    """A row of layers, of the types in the class's `parts`, with one observer for the result of the last one.
 
     Args:
         parts: a module of each type, in order.
-        named: the rest of them, by name.
+        named: further modules, by name.
 
     Raises:
-        TypeError: if a part has another type or name, or there are too many or too few.
+        TypeError: if a part has a wrong type or name, or the number of parts is wrong.
 
     Example:
         >>> LinearReLU(nn.Linear(2, 3), nn.ReLU())(torch.zeros(1, 2)).shape
@@ -62,7 +62,7 @@ class Fused(nn.Sequential):
         return "relu" in self.parts
 
     def without_norm(self) -> nn.Sequential:
-        """The layers with a batch norm's running statistics in the convolution before it, if there are both."""
+        """The layers; a batch norm is folded into the convolution before it, with its running statistics."""
         if not {"conv", "bn"} <= self.parts.keys():
             return self
         made: Any = nn.Sequential(folded_layer(self[0], self[1]))
@@ -153,10 +153,10 @@ FUSED = {
 
 
 def folded_layer(layer: Any, bn: nn.Module) -> nn.Module:
-    """A copy of a convolution or linear layer, without hooks, with the batch norm in its weights."""
+    """A copy of a convolution or linear layer, without hooks; the batch norm is folded into its weights."""
     made: Any = skip_init(plain_class(layer), **settings_of(layer))
     fold = folded_linear if isinstance(layer, nn.Linear) else folded_conv
-    groups: Any = layer.groups if getattr(layer, "transposed", False) else None  # else outputs are first
+    groups: Any = layer.groups if getattr(layer, "transposed", False) else None  # other weights have the outputs first
     with torch.no_grad():
         numbers = layer.weight if groups is None else as_convolution(layer.weight, groups)
         weight, bias = fold(numbers, layer.bias, bn)
@@ -167,7 +167,7 @@ def folded_layer(layer: Any, bn: nn.Module) -> nn.Module:
 
 
 def folded_conv(weight: torch.Tensor, bias: torch.Tensor | None, bn: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weight, of shape (outputs, ...), and bias of a convolution with a batch norm's running statistics in them.
+    """The weight (outputs, ...) and bias of a convolution into which a batch norm's running statistics are folded.
 
     weight * (gamma * rsqrt(var + eps)), (bias - mean) * rsqrt(var + eps) * gamma + beta, in this order, where an absent
     bias is 0, gamma 1 and beta 0.

@@ -1,4 +1,4 @@
-"""Fused layers whose weights, with the batch norm in them, are fake-quantized."""
+"""Fused layers for training: the batch norm is folded into the weight, and the result is fake-quantized."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class QATConvBn(QATConv):
-    """A convolution and a batch norm; the weight that is fake-quantized has the batch norm in it."""
+    """A convolution and a batch norm; the batch norm is folded into the weight, and the result is fake-quantized."""
 
     norm: ClassVar[type[nn.Module]]
     bn: Any
@@ -71,19 +71,19 @@ class QATConvBn(QATConv):
             self.bn(plain if self.bias is None else plain + self.bias.reshape(shape))
         running = self._deviation()
         rounded = self.weight_fake_quant(self._folded_weight(running))
-        # The rounded weight has the running deviation in it; the result gets the deviation of this batch.
+        # The rounded weight was divided by the running deviation; the result is rescaled to this batch's deviation.
         channels = [0, *range(2, plain.dim())]
         mean, variance = _Moments.apply(plain, channels, shape)
         deviation = (variance + self.bn.eps).sqrt()
         result = self.convolve(input, rounded, None) * (running / deviation).reshape(shape)
         shift = self.bn.bias - self.bn.weight * mean / deviation
         if self.bias is not None:
-            # A batch norm takes its bias away again: the gradient is 0, but optimizers expect one.
+            # The batch norm subtracts the bias again: its gradient is 0, but optimizers expect one.
             shift = shift + (self.bias - self.bias)
         return result.add_(shift.reshape(shape))
 
     def folded(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The weight and bias with running statistics in them."""
+        """The weight and bias into which the batch norm's running statistics are folded."""
         deviation, bn = self._deviation(), self.bn
         mean = bn.running_mean if self.bias is None else bn.running_mean - self.bias
         return self._folded_weight(deviation), bn.bias - bn.weight * mean / deviation
@@ -95,7 +95,7 @@ class QATConvBn(QATConv):
         return self.weight * (self.bn.weight / deviation).reshape(-1, *[1] * (self.weight.dim() - 1))
 
     def freeze_bn_stats(self) -> None:
-        """Leaves running statistics as they are from now on, in training too."""
+        """Stops the updates of running statistics, in training too."""
         self.freeze_bn = True
         self.bn.eval()
 
@@ -105,7 +105,7 @@ class QATConvBn(QATConv):
         self.bn.train(self.training)
 
     def train(self, mode: bool = True) -> QATConvBn:
-        """As for all modules, but a frozen batch norm stays in evaluation."""
+        """`torch.nn.Module.train`, but a frozen batch norm stays in evaluation mode."""
         super().train(mode)
         if hasattr(self, "bn"):
             self.bn.train(mode and not self.freeze_bn)
@@ -126,14 +126,14 @@ class QATConvBn(QATConv):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         old = {"gamma": "weight", "beta": "bias"} | {name: name for name in _STATISTICS}
-        for name, new in old.items():  # what torch.ao called them at first
+        for name, new in old.items():  # the names in old versions of torch.ao
             if (value := state_dict.pop(prefix + name, None)) is not None:
                 state_dict[f"{prefix}bn.{new}"] = value
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
 class _Moments(torch.autograd.Function):
-    """The mean and the biased variance of each channel, whose gradient takes half the passes of the same in torch."""
+    """The mean and the biased variance of each channel; the gradient takes half of torch's passes over memory."""
 
     generate_vmap_rule = True
 
@@ -159,13 +159,13 @@ _STATISTICS = "running_mean", "running_var", "num_batches_tracked"
 
 
 def freeze_bn_stats(mod: nn.Module) -> None:
-    """`QATConvBn.freeze_bn_stats` for `model.apply`, which leaves other modules alone.
+    """`QATConvBn.freeze_bn_stats` as a function for `model.apply`; other modules are not changed.
 
     Args:
-        mod: any module, such as `model.apply` passes.
+        mod: any module; `model.apply` passes each module of the model.
 
     Returns:
-        Nothing; a `QATConvBn` is changed in place: it leaves its running statistics as they are from now on.
+        Nothing; a `QATConvBn` is changed in place: its running statistics stay as they are from now on.
 
     Raises:
         TypeError: if mod is not a module.
@@ -183,10 +183,10 @@ def freeze_bn_stats(mod: nn.Module) -> None:
 
 
 def update_bn_stats(mod: nn.Module) -> None:
-    """`QATConvBn.update_bn_stats` for `model.apply`, which leaves other modules alone.
+    """`QATConvBn.update_bn_stats` as a function for `model.apply`; other modules are not changed.
 
     Args:
-        mod: any module, such as `model.apply` passes.
+        mod: any module; `model.apply` passes each module of the model.
 
     Returns:
         Nothing; a `QATConvBn` is changed in place: in training it updates its running statistics from now on.
@@ -207,20 +207,20 @@ def update_bn_stats(mod: nn.Module) -> None:
 
 
 class _WithReLU:
-    """A layer's results through a ReLU; it stands before the layer's class."""
+    """A mixin that applies a ReLU to a layer's results; it comes before the layer's class in the bases."""
 
     def forward(self, input: torch.Tensor) -> Any:
         return super().forward(input).relu_()  # type: ignore[misc]
 
 
 class ConvBn1d(QATConvBn, nn.Conv1d):
-    """`torch.nn.Conv1d` and a batch norm, trained as those of `ConvBn2d`."""
+    """`torch.nn.Conv1d` and a batch norm, trained like `ConvBn2d`."""
 
     floats, norm = fused.ConvBn1d, nn.BatchNorm1d
 
 
 class ConvBn2d(QATConvBn, nn.Conv2d):
-    """`torch.nn.Conv2d` and a batch norm, whose joint weight is fake-quantized.
+    """`torch.nn.Conv2d` and a batch norm, whose folded weight is fake-quantized.
 
     In training, with y = conv(x, w), the batch norm sees y + bias, and the result is
     conv(x, fq(w * gamma / s)) * s / s' + beta - gamma * mean(y) / s', with the running deviation s and the batch's s',
@@ -248,7 +248,7 @@ class ConvBn2d(QATConvBn, nn.Conv2d):
 
 
 class ConvBn3d(QATConvBn, nn.Conv3d):
-    """`torch.nn.Conv3d` and a batch norm, trained as those of `ConvBn2d`."""
+    """`torch.nn.Conv3d` and a batch norm, trained like `ConvBn2d`."""
 
     floats, norm = fused.ConvBn3d, nn.BatchNorm3d
 

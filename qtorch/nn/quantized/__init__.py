@@ -1,4 +1,4 @@
-"""Layers that compute with integers, with the names and arguments of torch's.
+"""Layers that compute with integers, with the names and arguments of torch's layers.
 
 A module's list `__all__` makes its classes public here.
 """

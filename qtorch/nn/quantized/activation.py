@@ -18,7 +18,7 @@ __all__ = ["ELU", "Hardswish", "LeakyReLU", "PReLU", "ReLU", "ReLU6", "Sigmoid"]
 
 
 class ReLU(torch.nn.Module):
-    """max(x, 0); the parameters stay.
+    """max(x, 0); the result has the input's parameters.
 
     Args:
         inplace: whether the result is written over the input.
@@ -52,7 +52,7 @@ class ReLU(torch.nn.Module):
 
 
 class ReLU6(ReLU):
-    """x between 0 and the quantized 6; the parameters stay, as those of `ReLU`.
+    """x clamped between 0 and the quantized 6; arguments and parameters are those of `ReLU`.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -117,7 +117,7 @@ class PReLU(FunctionLayer):
 
     Args:
         scale, zero_point: of the result.
-        num_parameters: how many slopes: 1, or as many as there are channels, along the second dimension.
+        num_parameters: the number of slopes: 1, or the number of channels (the second dimension).
         form: the result's integers.
         dtype: of the slopes' integers: torch.qint8, or an `AffineInteger` of up to 16 bits.
 

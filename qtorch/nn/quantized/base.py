@@ -1,4 +1,4 @@
-"""The bases of layers that compute with integers: their result's parameters, weights and kernels, and their checks."""
+"""Base classes of layers that compute with integers: parameters of results, weights, kernels and checks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _versions = attrgetter("_version")
 
 
 class _Kept(NamedTuple):
-    """A thing, and the tensors and settings of which it was made."""
+    """A cached object, and the tensors and settings of which it was made."""
 
     tensors: tuple[torch.Tensor, ...]
     states: tuple[int, ...]
@@ -39,15 +39,15 @@ class _Kept(NamedTuple):
 
 
 class KeepsMade(FixedDtypes):
-    """A layer that keeps what kernels read of its buffers, such as a packed weight.
+    """A layer that caches objects made of its buffers for kernels, such as a packed weight.
 
-    It is made anew where a buffer is another tensor or has other memory, or was written to: `torch.Tensor._version`
-    counts writes, but for those by way of `.data`, of another process, and of NumPy. Copies and files of the layer do
-    not have it.
+    An object is made again if a buffer was replaced, has other memory, or was written to. `torch.Tensor._version`
+    counts writes, but not writes through `.data`, through NumPy or by another process. Copies and saved files of the
+    layer have no such objects.
     """
 
     def kept(self, tensors: tuple[torch.Tensor, ...], settings: Any, make: Callable[[], T]) -> T:
-        """The result of `make` for tensors and settings, kept from an earlier call while they are the same."""
+        """The result of `make`, kept from an earlier call while tensors and settings are the same."""
         last: _Kept | None = self.__dict__.get("_kept")
         if (
             last is not None
@@ -60,7 +60,7 @@ class KeepsMade(FixedDtypes):
         return self._make(tensors, settings, make)
 
     def _make(self, tensors: tuple[torch.Tensor, ...], settings: Any, make: Callable[[], T]) -> T:
-        # Writes to tensors of inference mode are not counted; those without memory are an export's, not the layer's.
+        # torch does not count writes to inference tensors; tensors without memory are an export's, not the layer's.
         if any(one.is_inference() for one in tensors) or not are_plain_tensors(tensors):
             return make()
         states = _states(tensors)
@@ -81,7 +81,7 @@ class Quantized(KeepsMade):
 
     Attributes:
         settings: the attributes of the float layer that are arguments of this one.
-        layer_name: where the layer is in a model, for its errors; `convert` writes it.
+        layer_name: the layer's path in a model, for error messages; `convert` writes it.
     """
 
     settings: ClassVar[tuple[str, ...]] = ()
@@ -97,7 +97,7 @@ class Quantized(KeepsMade):
 
     @classmethod
     def from_float(cls, mod: Any) -> Any:
-        """The layer in integers of one in floats that was observed, or trained with fake quantization.
+        """The integer layer of a float layer that was observed, or trained with fake quantization.
 
         Args:
             mod: the float layer, or a fused one, with `activation_post_process`; a layer with a weight has
@@ -124,7 +124,7 @@ class Quantized(KeepsMade):
         return QParams(self.scale, self.zero_point)
 
     def checked_output(self) -> QParams:
-        """The result's parameters, which fit its integers; they are checked again after a change."""
+        """The result's parameters, after a check that they fit its integers; the check runs again after a change."""
         scale, zero_point = self.scale, self.zero_point
 
         def make() -> QParams:
@@ -152,14 +152,14 @@ class Quantized(KeepsMade):
 
 
 class FunctionLayer(Quantized):
-    """A layer that is one function of `qcore.affine.arithmetic`, which a subclass calls in `_function`."""
+    """A layer that is one function of `qcore.affine.arithmetic`; a subclass calls it in `_function`."""
 
     def _function(self, input: QTensor) -> QTensor:
-        """The function of a checked tensor."""
+        """Applies the function to a checked tensor."""
         raise NotImplementedError
 
     def forward(self, input: QTensor) -> QTensor:
-        """The function of a quantized tensor.
+        """Applies the layer's function to a quantized tensor.
 
         Raises:
             TypeError: if input is not a QTensor, or has more than 16 bits.
@@ -172,14 +172,14 @@ class FunctionLayer(Quantized):
 class ProductLayer(Quantized):
     """A layer with a quantized weight and a bias.
 
-    It keeps the weight as the kernel reads it (`KeepsMade`), which takes as much memory again; weights of at most 4
-    bits stay small, and are unpacked at each call.
+    It keeps a second copy of the weight in the kernel's layout (`KeepsMade`). Weights of at most 4 bits have no second
+    copy; they are unpacked at each call.
 
     Args:
         shape: of the weight.
-        outputs: how many channels the result has, and numbers the bias.
+        outputs: the number of channels of the result, and of elements of the bias.
         bias: whether there is a bias.
-        dtype, output_dtype: of the integers of weight and result.
+        dtype, output_dtype: the integers of weight and result.
 
     Attributes:
         weight: `weight()` is the quantized weight.
@@ -197,7 +197,7 @@ class ProductLayer(Quantized):
 
     @property
     def _outputs(self) -> int:
-        """How many channels the result has."""
+        """The number of channels of the result."""
         raise NotImplementedError
 
     @classmethod
@@ -214,11 +214,11 @@ class ProductLayer(Quantized):
 
     @classmethod
     def _quantized(cls, mod: Any, numbers: torch.Tensor) -> QTensor:
-        """The weight as the float layer's settings quantize it."""
+        """The weight, quantized by the float layer's settings."""
         return weight_of(mod, numbers)
 
     def set_weight_bias(self, weight: QTensor, bias: torch.Tensor | None) -> None:
-        """Replaces both; raises TypeError or ValueError if one has the wrong type or shape."""
+        """Replaces weight and bias; raises TypeError or ValueError if one has the wrong type or shape."""
         check_weight(self, weight)
         allowed = (self._outputs,)
         if bias is not None and (bias.dtype is not torch.float32 or bias.shape != allowed):
@@ -226,13 +226,13 @@ class ProductLayer(Quantized):
         self.weight, self.bias = self.weight_class(weight), bias
 
     def _by_kernel(self, input: Any, geometry: Geometry) -> QTensor | None:
-        """The layer of a quantized tensor in one call of C; None where the kernel does not serve it."""
+        """The layer's result by one call of C; None where the kernel does not support the input or the layer."""
         weight: Any = self.weight
         if type(input) is not QTensor or type(weight) is not QuantizedWeight or torch.compiler.is_dynamo_compiling():
             return None
         if weight.is_packed:
             return None
-        # The kernel's product is made of these tensors and settings, and anew when one of them changes.
+        # The product is made of these tensors and settings, and made again when one of them changes.
         bias, scale, zero_point, form = self.bias, self.scale, self.zero_point, self.form
         tensors = weight.int_repr, weight.scale, weight.zero_point, scale, zero_point
         if bias is not None:
@@ -265,7 +265,7 @@ def checked(module: torch.nn.Module, function: Callable[..., Any], *arguments: A
 
 
 def uncalibrated(place: str) -> RuntimeError:
-    """The error of a layer that runs and saw no data in calibration."""
+    """The error of a layer that runs, but saw no data in calibration."""
     return RuntimeError(
         f"{place} runs for the first time, and has no range: it saw no data before convert; calibrate with data that "
         "reaches it, or switch it off before prepare (qconfig = None)"
@@ -278,7 +278,7 @@ def place_of(module: Any) -> str:
 
 
 def _parameter(name: str, value: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A number, or a tensor of one, as a buffer."""
+    """A number, or a tensor of one element, as the value of a buffer."""
     try:
         return torch.as_tensor(value).to(dtype).reshape(()).clone()
     except (TypeError, ValueError, RuntimeError, OverflowError):  # torch raises any of them
@@ -287,5 +287,5 @@ def _parameter(name: str, value: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _states(tensors: tuple[torch.Tensor, ...]) -> tuple[int, ...]:
-    """How often tensors were written to, and their addresses: `x.data = y` does not count as a write."""
+    """The tensors' counts of writes, and their addresses, since `x.data = y` does not count as a write."""
     return (*map(_versions, tensors), *map(torch.Tensor.data_ptr, tensors))

@@ -1,4 +1,4 @@
-"""Convolutions in integers, transposed ones too."""
+"""Convolutions and transposed convolutions in integers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class _Convolution(ProductLayer):
     """The base of convolutions and transposed convolutions.
 
     Attributes:
-        dimensions: of images.
-        shown: attributes in the layer's text.
+        dimensions: the number of spatial dimensions.
+        shown: names of the attributes that `repr` shows.
     """
 
     dimensions: ClassVar[int]
@@ -62,7 +62,7 @@ class _Convolution(ProductLayer):
 
 
 class _Conv(_Convolution):
-    """A convolution; around images is the zero point, or by `padding_mode` their own integers."""
+    """A convolution; images are padded with the zero point, or with their own integers by `padding_mode`."""
 
     shown = "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"
     settings: ClassVar = ("in_channels", "out_channels", *shown)
@@ -93,7 +93,7 @@ class _Conv(_Convolution):
         check_choice("padding", padding, ("valid", "same"))
         if padding == "valid":
             return (0,) * self.dimensions
-        # An odd extent needs another margin before than after, and a geometry has one for both.
+        # An odd extent needs different margins before and after; a geometry has one margin for both sides.
         extents = [gap * (size - 1) for size, gap in zip(self.kernel_size, self.dilation, strict=True)]
         if any(step != 1 for step in self.stride) or any(extent % 2 for extent in extents):
             raise ValueError(
@@ -125,7 +125,7 @@ class _Conv(_Convolution):
 
 
 class Conv1d(_Conv):
-    """`torch.nn.Conv1d` in integers, with the types of `Conv2d`."""
+    """`torch.nn.Conv1d` in integers; dtypes are those of `Conv2d`."""
 
     dimensions = 1
 
@@ -153,19 +153,19 @@ class Conv2d(_Conv):
 
 
 class Conv3d(_Conv):
-    """`torch.nn.Conv3d` in integers, with the types of `Conv2d`."""
+    """`torch.nn.Conv3d` in integers; dtypes are those of `Conv2d`."""
 
     dimensions = 3
 
 
 class _TransposedWeight(QuantizedWeight):
-    """A weight whose outputs are its second dimension, along which its scales lie."""
+    """A weight whose outputs, and scales for each output, lie along the second dimension."""
 
     channels = 1
 
 
 class _ConvTranspose(_Convolution):
-    """A transposed convolution: images with the zero point between and around their integers are convolved."""
+    """A transposed convolution: a convolution of images with zero points between and around their integers."""
 
     weight_class = _TransposedWeight
     shown = "kernel_size", "stride", "padding", "output_padding", "dilation", "groups"
@@ -195,7 +195,7 @@ class _ConvTranspose(_Convolution):
         self._check_more(self.output_padding, "output_padding")
 
     def _check_more(self, more: tuple[int, ...], name: str) -> None:
-        """Raises unless the sizes that are added to a result are less than strides or dilations."""
+        """Raises unless each element of an output padding is less than the stride or the dilation."""
         for one, step, gap in zip(more, self.stride, self.dilation, strict=True):
             if one >= max(step, gap):
                 raise ValueError(
@@ -208,7 +208,7 @@ class _ConvTranspose(_Convolution):
 
         Args:
             input: QTensor.
-            output_size: the result's sizes, or None for those that `output_padding` gives.
+            output_size: the result's sizes, or None for the sizes that `output_padding` gives.
 
         Raises:
             TypeError: if input is not a QTensor, or has more than 16 bits.
@@ -231,14 +231,14 @@ class _ConvTranspose(_Convolution):
         zero = input.qparams.zero_point.to(input.values.dtype)
         images = input._with(spread(input.values, zero, pairs, self.stride, 2))
         ones = (1,) * self.dimensions
-        # What is left is a convolution with steps of one: its filters are the weight, turned around.
+        # The rest is a convolution with stride 1; its filters are the weight with all axes of the kernel reversed.
         filters = filters_of(weight, self.groups)
         geometry = ones, (0,) * self.dimensions, self.dilation, self.groups, "zeros"
         checked(self, check_convolution, images, filters, *geometry, self.dimensions, WIDTHS)
         return conv_to(images, filters, self.bias, geometry, self.output, self.form)
 
     def _more_for(self, sizes: tuple[int, ...], output_size: Any) -> tuple[int, ...]:
-        """The `output_padding` that gives a result the sizes in output_size."""
+        """The `output_padding` with which the result has the sizes in output_size."""
         wanted = check_sizes("output_size", tuple(output_size)[-self.dimensions :], 1, self.dimensions)
         whole = zip(sizes, self.stride, self.padding, self.dilation, self.kernel_size, strict=True)
         least = [(size - 1) * step - 2 * margin + gap * (count - 1) + 1 for size, step, margin, gap, count in whole]
@@ -250,7 +250,7 @@ class _ConvTranspose(_Convolution):
 
     @classmethod
     def _quantized(cls, mod: Any, numbers: torch.Tensor) -> QTensor:
-        """The weight; scales for each output lie along its second dimension, whichever axis the settings name."""
+        """The quantized weight; scales for each output lie along its second dimension, for any axis in the settings."""
         made = weight_of(mod, numbers.transpose(0, 1))
         qparams = made.qparams
         axis = None if qparams.axis is None else 1
@@ -258,7 +258,7 @@ class _ConvTranspose(_Convolution):
 
 
 class ConvTranspose1d(_ConvTranspose):
-    """`torch.nn.ConvTranspose1d` in integers, with the types of `ConvTranspose2d`."""
+    """`torch.nn.ConvTranspose1d` in integers; dtypes are those of `ConvTranspose2d`."""
 
     dimensions = 1
 
@@ -273,7 +273,7 @@ class ConvTranspose2d(_ConvTranspose):
 
     Attributes:
         weight: `weight()` is the quantized weight, of shape (in_channels, out_channels / groups, *kernel_size), with
-            one scale, or one along the second dimension, which all groups share.
+            one scale, or with scales along the second dimension that all groups share.
         bias: float32 of shape (out_channels,), or None.
         scale, zero_point: of the result.
 
@@ -288,6 +288,6 @@ class ConvTranspose2d(_ConvTranspose):
 
 
 class ConvTranspose3d(_ConvTranspose):
-    """`torch.nn.ConvTranspose3d` in integers, with the types of `ConvTranspose2d`."""
+    """`torch.nn.ConvTranspose3d` in integers; dtypes are those of `ConvTranspose2d`."""
 
     dimensions = 3

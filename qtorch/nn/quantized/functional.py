@@ -1,6 +1,6 @@
 """Functions of quantized tensors, with the names and arguments of torch's; the law is `qcore.affine.arithmetic`.
 
-Pools, interpolation and clamps keep the parameters of what goes in; the others take a scale and a zero point.
+Pools, interpolation and clamps keep the input's parameters; other functions take a scale and a zero point.
 """
 
 from qtorch._affine.functional import celu, conv1d, conv2d, conv3d, elu, hardswish, linear

@@ -56,11 +56,11 @@ class FXFloatFunctional(torch.nn.Module):
         return self._observed(torch.cat(list(x), dim))
 
     def add_scalar(self, x: torch.Tensor, y: float) -> torch.Tensor:
-        """x + y for a number y; not observed, since quantized it only has another zero point."""
+        """x + y for a number y; not observed: in quantized form it only changes the zero point."""
         return self._unobserved(torch.add(x, y))
 
     def mul_scalar(self, x: torch.Tensor, y: float) -> torch.Tensor:
-        """x * y for a number y; not observed, since quantized it only has another scale."""
+        """x * y for a number y; not observed: in quantized form it only changes the scale."""
         return self._unobserved(torch.mul(x, y))
 
     def _observed(self, x: torch.Tensor) -> torch.Tensor:
@@ -71,13 +71,13 @@ class FXFloatFunctional(torch.nn.Module):
 
 
 class FloatFunctional(FXFloatFunctional):
-    """Operations of floats with results that an observer sees; `convert` makes a `QFunctional` of it.
+    """Operations of floats whose results are observed; `convert` replaces the module with a `QFunctional`.
 
     Use one for each place in a model. Without an observer the results are those of torch.
 
     Attributes:
         activation_post_process: sees the results of all methods but `add_scalar` and `mul_scalar`.
-        has_scalars: whether one of these two ran, for which `convert` needs no range.
+        has_scalars: whether one of these two methods ran; `convert` needs no range for them.
 
     Example:
         >>> FloatFunctional().add(torch.tensor([1.0]), torch.tensor([2.0]))

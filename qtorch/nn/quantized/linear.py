@@ -87,7 +87,7 @@ class Embedding(torch.nn.Module):
 
     Args:
         num_embeddings, embedding_dim: rows and columns of the table.
-        dtype: of its integers: torch.quint8, or an `AffineInteger` of up to 16 bits.
+        dtype: of the table's integers: torch.quint8, or an `AffineInteger` of up to 16 bits.
 
     Attributes:
         weight: `weight()` is the quantized table.
@@ -104,7 +104,7 @@ class Embedding(torch.nn.Module):
         self.weight = QuantizedWeight(empty_weight((num_embeddings, embedding_dim), dtype))
 
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
-        """The rows, of shape (*indices.shape, embedding_dim); only they are dequantized.
+        """The rows at the indices, of shape (*indices.shape, embedding_dim); only these rows are dequantized.
 
         Raises:
             TypeError: if indices is not a tensor of int32 or int64.

@@ -97,7 +97,7 @@ class GroupNorm(_Norm):
     """`torch.nn.GroupNorm` of quantized tensors (`qcore.affine.arithmetic.group_norm`).
 
     Args:
-        num_groups, num_channels: the channels are split into so many groups.
+        num_groups, num_channels: the numbers of groups and of channels.
         weight, bias: tensors of shape (num_channels,), or None.
         scale, zero_point: of the result.
         eps: added to variances.
@@ -136,7 +136,7 @@ class GroupNorm(_Norm):
 
 
 class _InstanceNorm(GroupNorm):
-    """Normalisation of each channel of each example: as many groups as channels."""
+    """Normalisation of each channel of each example: each channel is one group."""
 
     settings: ClassVar = ("num_features", "weight", "bias", "eps", "momentum", "affine", "track_running_stats")
 
@@ -165,11 +165,11 @@ class _InstanceNorm(GroupNorm):
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """`torch.nn.InstanceNorm2d` of quantized tensors: `GroupNorm` with as many groups as channels.
+    """`torch.nn.InstanceNorm2d` of quantized tensors: `GroupNorm` with one group for each channel.
 
     Args:
-        num_features: how many channels there are.
-        momentum, track_running_stats: of the layer in floats, not used; and False.
+        num_features: the number of channels.
+        momentum, track_running_stats: settings of the float layer; momentum is not used, track_running_stats is False.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -227,9 +227,9 @@ class BatchNorm2d(_BatchNorm):
     """`torch.nn.BatchNorm2d` of quantized tensors, by its running statistics (`qcore.affine.arithmetic.batch_norm`).
 
     Args:
-        num_features: how many channels there are.
+        num_features: the number of channels.
         eps: added to variances.
-        momentum: of the layer in floats; not used.
+        momentum: a setting of the float layer; not used.
         form: the result's integers.
 
     Example:

@@ -1,4 +1,4 @@
-"""Where floats become integers, and where they are floats again."""
+"""Layers that quantize floats, and that dequantize integers."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Quantize(Quantized):
 
 
 class DeQuantize(torch.nn.Module):
-    """Gives the numbers of a quantized tensor, in float32.
+    """Dequantizes a quantized tensor, to float32 by default.
 
     Attributes:
-        dtype: of the result; `convert` writes that of the model's parameters.
+        dtype: of the result; `convert` writes the dtype of the model's parameters.
 
     Example:
         >>> DeQuantize()(Quantize(0.5, 1)(torch.tensor([0.0, 1.0])))
@@ -68,5 +68,5 @@ class DeQuantize(torch.nn.Module):
 
     @classmethod
     def from_float(cls, mod: Any) -> DeQuantize:
-        """The layer in the place of a `DeQuantStub`."""
+        """The layer that replaces a `DeQuantStub`."""
         return cls()

@@ -24,14 +24,14 @@ _STORED = {"int_repr", "values"}  # names of buffers that torch has methods for
 
 
 class Weight(FixedDtypes):
-    """The module in the place of a weight: code may use it like the tensor of floats that was there.
+    """A module that replaces a weight; code may use it like the float tensor that it replaces.
 
-    It has the properties of a tensor (`dtype`, `shape`, `size()`, ...), and functions and methods of torch see its
-    numbers: code of models reads `layer.weight.dtype`, or multiplies with `layer.weight`.
+    It has the properties of a tensor (`dtype`, `shape`, `size()`, ...), and functions and methods of torch take it as
+    its numbers: models read `layer.weight.dtype`, or multiply with `layer.weight`.
 
     Attributes:
         shape: of the weight.
-        dtype: of the numbers, torch.float32 or that of the layer that was converted.
+        dtype: of the numbers: torch.float32, or the dtype of the layer that was converted.
     """
 
     shape: tuple[int, ...]
@@ -46,7 +46,7 @@ class Weight(FixedDtypes):
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """torch's functions of the numbers."""
+        """Calls torch's function with the numbers."""
 
         def plain(leaf: Any) -> Any:
             return leaf.numbers() if isinstance(leaf, Weight) else leaf
@@ -55,16 +55,16 @@ class Weight(FixedDtypes):
 
     @property
     def device(self) -> torch.device:
-        """Where the weight is."""
+        """The weight's device."""
         return next(self.buffers()).device
 
     @property
     def ndim(self) -> int:
-        """How many dimensions there are."""
+        """The number of dimensions."""
         return len(self.shape)
 
     def dim(self) -> int:
-        """How many dimensions there are."""
+        """The number of dimensions."""
         return len(self.shape)
 
     def size(self, dim: int | None = None) -> Any:
@@ -72,7 +72,7 @@ class Weight(FixedDtypes):
         return torch.Size(self.shape) if dim is None else self.shape[dim]
 
     def numel(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return prod(self.shape)
 
     def dequantize(self) -> torch.Tensor:
@@ -101,7 +101,7 @@ for _name in (
 
 
 class CodedWeight(Weight):
-    """A tensor rounded to a format, as its packed codes; for formats without codes, as the rounded numbers.
+    """A tensor rounded to a format and stored as packed codes, or as rounded numbers if the format has no codes.
 
     Args:
         weight: tensor of floats.
@@ -150,7 +150,7 @@ class CodedWeight(Weight):
 
 
 def _width(number: Number) -> int | None:
-    """How many bits a code has, or None where there are no codes."""
+    """The number of bits of a code; None if the format has no codes."""
     try:
         return number.bits
     except ValueError:
@@ -158,7 +158,7 @@ def _width(number: Number) -> int | None:
 
 
 class Dequantized(Weight):
-    """A tensor of floats, or the numbers of one in integers.
+    """A weight whose numbers are floats: a float tensor, or integers that are dequantized at each call.
 
     Args:
         weight: a tensor, or a `QuantizedWeight`.
@@ -184,15 +184,15 @@ class Dequantized(Weight):
 
 
 class QuantizedWeight(Weight):
-    """The integers of a weight in buffers, which `weight()` gives as a QTensor.
+    """A weight whose integers are in buffers; `weight()` returns them as a QTensor.
 
-    Integers of at most 4 bits lie two in a byte, each output's in a row, as `qtorch.pack` puts them: the buffer is then
-    `packed`, of shape (outputs, bytes), else `int_repr`. The buffers' names are those of quantized tensors in
-    checkpoints.
+    Integers of at most 4 bits are packed two in a byte, one row for each output, as `qtorch.pack` does; their buffer is
+    `packed`, of shape (outputs, bytes). The buffer of other integers is `int_repr`. The buffers' names are those of
+    quantized tensors in checkpoints.
 
     Args:
-        weight: what it holds.
-        dtype: of the numbers that it stands for.
+        weight: the weight as a QTensor.
+        dtype: of the numbers, `numbers()`.
 
     Example:
         >>> from qcore.affine import AffineInteger
@@ -252,7 +252,7 @@ class QuantizedWeight(Weight):
         return f"{self.shape}, {self.form}, axis={self.axis}"
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        """A scale for each output is loaded where there was one for all, and the other way round; no floats."""
+        """Loads one scale, or one for each output, as the entry has; refuses floats and other dtypes of integers."""
         name = "packed" if self.is_packed else "int_repr"
         found, own = state_dict.get(prefix + name), getattr(self, name)
         if found is not None and found.dtype != own.dtype:
@@ -268,8 +268,8 @@ class QuantizedWeight(Weight):
 def output_of(module: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor, AffineInteger]:
     """The scale, the zero point and the integers of a layer's result, as its `activation_post_process` chose them.
 
-    An observer with reduce_range leaves room for sums that overflow in 16 bits; here they do not, so that the result
-    may have all the integers of its type. Fake quantization names the integers with which the layer was trained.
+    reduce_range keeps sums of 16 bits from overflowing; the sums here are exact, so the result may have all the
+    integers of its type. After fake quantization they are the integers with which the layer was trained.
     """
     observer = getattr(module, "activation_post_process", None)
     if not isinstance(observer, FakeQuantize | RangeObserver):
@@ -288,14 +288,14 @@ def output_of(module: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor, Affi
 def weight_of(module: Any, weight: torch.Tensor) -> QTensor:
     """A layer's float32 weight, quantized.
 
-    A layer that was trained with fake quantization has the parameters in `weight_fake_quant`, which are taken as they
-    are; else an observer that `qconfig.weight` makes sees the weight.
+    A layer that was trained with fake quantization keeps the parameters in `weight_fake_quant`. For other layers an
+    observer that `qconfig.weight` makes observes the weight.
     """
     observer: Any = getattr(module, "weight_fake_quant", None)
     if observer is None:
         if getattr(module, "qconfig", None) is None:
             raise TypeError(f"{type(module).__name__} has no qconfig and no weight_fake_quant; allowed is one of them")
-        # Weights are known before any data: one look is enough.
+        # Weights do not depend on data: one observation is enough.
         observer = module.qconfig.weight().to(weight.device)
         observer(weight)
     if not isinstance(observer, (FakeQuantize, RangeObserver)):
@@ -321,7 +321,7 @@ def _chosen(observer: Any) -> tuple[torch.Tensor, torch.Tensor, AffineInteger]:
 def float_parameters(module: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The weight and bias in float32 of a layer or of a `torch.nn.Sequential` that begins with one.
 
-    A layer with a method `folded` gives them with the running statistics of its batch norm.
+    A layer with a method `folded` returns them with its batch norm folded in.
     """
     layer: Any = module[0] if isinstance(module, torch.nn.Sequential) else module
     weight, bias = layer.folded() if hasattr(layer, "folded") else (layer.weight, layer.bias)
@@ -338,13 +338,13 @@ def weight_module(maker: Any, owner: Any, numbers: torch.Tensor) -> Weight:
 
 
 def weight_maker(layer: Any) -> torch.nn.Module:
-    """The module that rounds or observes a layer's weight: of its training, or made by its settings."""
+    """The module that rounds or observes a layer's weight: the one of its training, or one made by its settings."""
     trained = getattr(layer, "weight_fake_quant", None)
     return layer.qconfig.weight() if trained is None else trained
 
 
 def rounds(module: Any) -> bool:
-    """True of a module that rounds to a format of floats, or leaves numbers as they are."""
+    """True if a module rounds to a format of floats, or leaves numbers as they are."""
     return isinstance(module, (Quantizer, torch.nn.Identity)) or getattr(module, "number", None) is not None
 
 
@@ -356,7 +356,7 @@ def empty_weight(shape: tuple[int, ...], dtype: Any) -> QTensor:
 
 
 def check_weight(layer: Any, weight: Any) -> None:
-    """Raises unless a weight can take the place of a layer's."""
+    """Raises unless a weight can replace a layer's weight."""
     if not isinstance(weight, QTensor):
         raise TypeError(f"weight is a {type(weight).__name__}; allowed is a QTensor")
     if tuple(weight.shape) != layer.weight.shape:

@@ -1,4 +1,4 @@
-"""Fused layers in integers: the ReLU is the lower end of what the result is clipped to."""
+"""Fused layers in integers: the ReLU is the lower bound to which the result is clipped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["BNReLU2d", "BNReLU3d", "ConvReLU1d", "ConvReLU2d", "ConvReLU3d", "Li
 
 
 class LinearReLU(Linear):
-    """`qtorch.nn.quantized.Linear`, whose integers are no less than the zero point.
+    """`qtorch.nn.quantized.Linear` with a ReLU: the result's integers are at least its zero point.
 
     Args:
         bias: its `bias_`.
@@ -44,30 +44,30 @@ class LinearReLU(Linear):
 
 
 class ConvReLU1d(Conv1d):
-    """`qtorch.nn.quantized.Conv1d`, whose integers are no less than the zero point."""
+    """`qtorch.nn.quantized.Conv1d` with a ReLU: the result's integers are at least its zero point."""
 
     _relu = True
 
 
 class ConvReLU2d(Conv2d):
-    """`qtorch.nn.quantized.Conv2d`, whose integers are no less than the zero point."""
+    """`qtorch.nn.quantized.Conv2d` with a ReLU: the result's integers are at least its zero point."""
 
     _relu = True
 
 
 class ConvReLU3d(Conv3d):
-    """`qtorch.nn.quantized.Conv3d`, whose integers are no less than the zero point."""
+    """`qtorch.nn.quantized.Conv3d` with a ReLU: the result's integers are at least its zero point."""
 
     _relu = True
 
 
 class BNReLU2d(BatchNorm2d):
-    """`qtorch.nn.quantized.BatchNorm2d`, whose integers are no less than the zero point."""
+    """`qtorch.nn.quantized.BatchNorm2d` with a ReLU: the result's integers are at least its zero point."""
 
     _relu = True
 
 
 class BNReLU3d(BatchNorm3d):
-    """`qtorch.nn.quantized.BatchNorm3d`, whose integers are no less than the zero point."""
+    """`qtorch.nn.quantized.BatchNorm3d` with a ReLU: the result's integers are at least its zero point."""
 
     _relu = True

@@ -1,4 +1,4 @@
-"""Fused layers of floats with quantized weights."""
+"""Fused float layers with quantized weights."""
 
 from __future__ import annotations
 

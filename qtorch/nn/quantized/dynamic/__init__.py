@@ -1,4 +1,4 @@
-"""Layers of floats with quantized weights, whose activations are quantized when they are there."""
+"""Float layers with quantized weights; activations are quantized by their own range at each call."""
 
 from qtorch.nn.quantized.dynamic.product import Linear
 from qtorch.nn.quantized.dynamic.rnn import GRU, LSTM, GRUCell, LSTMCell, RNNCell

@@ -1,4 +1,4 @@
-"""Linear layers of floats with quantized weights: the product that all dynamic layers are made of."""
+"""Float linear layers with quantized weights, and the product that all dynamic layers use."""
 
 from __future__ import annotations
 
@@ -31,24 +31,27 @@ ACTIVATIONS = UINT8.reduced()
 
 
 class DynamicProduct(KeepsMade):
-    """x @ weight.T + bias in float32, of a quantized weight and x quantized by its own range, or of a float16 weight.
+    """x @ weight.T + bias in float32, with a weight that is quantized, in float16, or in a format.
 
-    With a quantized weight it is float32(sums) * (scale of x * scale of weight) + bias, where sums are exact
-    (`qcore.affine.arithmetic.recurrent`). A NaN or an infinity in x makes all results NaN. With a float16 weight it is
-    the product of floats in float32; with a weight in a format x is rounded to another format before it.
+    With a quantized weight, x is quantized by its own range, and the result is float32(sums) * (scale of x * scale of
+    weight) + bias, where sums are exact (`qcore.affine.arithmetic.recurrent`). A NaN or an infinity in x makes all
+    results NaN. With a float16 weight it is the product of floats in float32. With a weight in a format, x is rounded
+    to a format before the product.
 
     Args:
         shape: (outputs, features).
         bias_: whether there is a bias.
-        dtype: of the weight: torch.qint8, an `AffineInteger`, or torch.float16; None where `take` brings a format.
+        dtype: of the weight: torch.qint8, an `AffineInteger`, or torch.float16; None if `take` sets a weight in a
+            format.
 
     Attributes:
-        weight: `weight()` is a quantized weight, or the numbers of one in a format; a float16 one is a tensor.
-        rounding: rounds what goes in, with a weight in a format.
-        rounding_text: the same as an operator takes it, or None where it cannot: the mode and the format; "floats" for
-            no rounding, "" with a quantized weight. It is a text since programs are traced, and formats are not.
+        weight: `weight()` is the quantized weight, or the numbers of a weight in a format; a float16 weight is a
+            tensor.
+        rounding: rounds the input, if the weight is in a format.
+        rounding_text: the mode and the format of this rounding as a text, since operators of traced programs take no
+            formats; None if it has no text, "floats" for no rounding, "" with a quantized weight.
         bias: float32 of shape (outputs,), or None.
-        layer_name: where the layer is in a model, for its errors; `quantize_dynamic` writes it.
+        layer_name: the layer's path in a model, for error messages; `quantize_dynamic` writes it.
     """
 
     bias: torch.Tensor | None
@@ -107,7 +110,7 @@ class DynamicProduct(KeepsMade):
         return "float16 weight" if isinstance(self.weight, torch.Tensor) else f"activations={self.activations}"
 
     def take(self, owner: Any, weight: torch.Tensor, bias: torch.Tensor | None, dtype: Any) -> None:
-        """Takes a weight and a bias of floats, quantized by their owner's settings, for a dtype of `dtype_of`."""
+        """Stores a float weight and bias, quantized by their owner's settings; dtype is a result of `dtype_of`."""
         numbers = weight.detach().to(torch.float32)
         if dtype is torch.float16:
             largest = torch.finfo(torch.float16).max
@@ -190,7 +193,7 @@ def product_rounding(module: Any) -> torch.nn.Module:
 
 
 class Linear(DynamicProduct):
-    """A linear layer of floats: its weight is quantized, and its input by its own range (`DynamicProduct`).
+    """A float linear layer with a quantized weight; the input is quantized by its own range (`DynamicProduct`).
 
     Args:
         in_features, out_features: sizes of input and result.
@@ -214,7 +217,7 @@ class Linear(DynamicProduct):
 
     @classmethod
     def from_float(cls, mod: Any) -> Linear:
-        """The dynamic layer of one in floats, with `qconfig` or `weight_fake_quant`; raises TypeError without."""
+        """The dynamic layer of a float layer with `qconfig` or `weight_fake_quant`; raises TypeError without both."""
         linear: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
         weight, bias = float_parameters(mod)
         dtype = dtype_of(mod)

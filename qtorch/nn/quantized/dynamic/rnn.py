@@ -1,7 +1,7 @@
-"""Recurrent layers and cells of floats with quantized weights.
+"""Recurrent float layers and cells with quantized weights.
 
-The steps of a layer in one direction are one call of C, an operator of compiled programs, or single steps by the law.
-States are float32 inside, and results have the input's dtype.
+The steps of one layer and direction run in one call of C, as one operator in compiled programs, or one by one by the
+law. States are float32 inside, and results have the input's dtype.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def run_steps(
 
     Args:
         law: a key of `LAWS`.
-        products: those with the input and with the hidden states, `DynamicProduct`s.
-        x: the sequences' rows, those of one step after those of another.
-        sizes: how many sequences, the first ones, have each step.
+        products: the `DynamicProduct` with the input and the one with the hidden states.
+        x: the rows of all sequences, ordered by step.
+        sizes: for each step the number of sequences that have it; they are the first ones.
         state: tensors of shape (batch, size).
         reverse: whether the steps are taken from the last to the first.
         projection: the `DynamicProduct` of an LSTM's hidden states, or None.
@@ -78,12 +78,12 @@ def run_steps(
 
 
 def _is_traced(x: torch.Tensor) -> bool:
-    """True in a program for `torch.compile`, and of tensors that `torch.export` traces without it."""
+    """True under `torch.compile`, and for tensors that `torch.export` traces without it."""
     return torch.compiler.is_dynamo_compiling() or (torch.compiler.is_exporting() and not is_plain_tensor(x))
 
 
 def _is_differentiated(x: torch.Tensor, state: State, roundings: list[Any]) -> bool:
-    """True if gradients are asked for; products of integers have none for x."""
+    """True if gradients are needed; products of integers have none for x."""
     sources = [*state, *([x] if any(roundings) else [])]
     return torch.is_grad_enabled() and any(one.requires_grad for one in sources)
 
@@ -99,7 +99,7 @@ def _run(
     reverse: bool,
     projection: Product | None,
 ) -> tuple[torch.Tensor, State]:
-    """All steps at once by the kernel, which has no projections, or one after the other by the law."""
+    """All steps in one call of the kernel, which has no projections, or one by one by the law."""
     # The input's products need no states: one product for all steps.
     of_all = of_input(x)
     made = None if kernel is None or projection is not None else kernel.steps(law, of_all, sizes, state, reverse)
@@ -112,7 +112,7 @@ def _run(
         new = LAWS[law](rows[step], of_hidden(first[0]), first)
         if projection is not None:
             new = (projection(new[0]), *new[1:])
-        # The states of sequences that are over, or come later, stay.
+        # The states of sequences that have ended, or have not begun, stay.
         state = new if count == len(state[0]) else [torch.cat((a, b[count:])) for a, b in zip(new, state, strict=True)]
         outputs.append(new[0])
     return torch.cat(outputs[:: -1 if reverse else 1]), state
@@ -127,7 +127,7 @@ def _tensors(product: Any) -> list[torch.Tensor]:
 
 
 def _forms(product: Any) -> tuple[int, ...]:
-    """The integers of a weight and of what goes in, as numbers, which an operator takes; zeros where there are none."""
+    """The integer ranges of weight and input as numbers for an operator; zeros where there are none."""
     if not isinstance(product.weight, QuantizedWeight):
         return (0,) * 8
     both: Any = product.weight.form, product.activations
@@ -137,7 +137,7 @@ def _forms(product: Any) -> tuple[int, ...]:
 def _product_of(
     tensors: list[torch.Tensor], forms: Sequence[int], rounding: str
 ) -> tuple[Product, DynamicKernel | None]:
-    """The product with a weight, of `_tensors`, `_forms` and `rounding_text`, and its kernel."""
+    """A product and its kernel, made of the results of `_tensors` and `_forms`, and of `rounding_text`."""
     if rounding:
         return _product_of_floats(*tensors, rounding=rounding), None
     form, activations = (AffineInteger(forms[at], forms[at + 1], bool(forms[at + 2]), forms[at + 3]) for at in (0, 4))
@@ -218,7 +218,7 @@ class _Cell(torch.nn.Module):
 
     @classmethod
     def from_float(cls, mod: Any) -> _Cell:
-        """The dynamic cell of one of torch's with a `qconfig`; raises TypeError if it has none."""
+        """The dynamic cell of a cell of torch with a `qconfig`; raises TypeError if it has none."""
         dtype = dtype_of(mod)
         cell = cls(mod.input_size, mod.hidden_size, mod.bias, dtype, **cls._more(mod))
         cell.ih.take(mod, mod.weight_ih, mod.bias_ih, dtype)
@@ -234,7 +234,7 @@ class LSTMCell(_Cell):
     """`torch.nn.LSTMCell` with quantized weights (`qcore.affine.arithmetic.recurrent.lstm_cell`).
 
     Args:
-        input_size, hidden_size: of input and state.
+        input_size, hidden_size: the sizes of input and state.
         bias: whether there are biases.
         dtype: of the weights: torch.qint8, an `AffineInteger`, or torch.float16.
 
@@ -249,7 +249,7 @@ class LSTMCell(_Cell):
     def forward(
         self, input: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The hidden and the cell state after a step, from those before it, or from zeros."""
+        """The hidden and the cell state after one step; `state` has the states before it, None is zeros."""
         check_pair(self, state)
         of_input = self.ih.product(input)
         hidden, cell = (self._state(input, one) for one in (state or (None, None)))
@@ -268,7 +268,7 @@ class GRUCell(_Cell):
     gates = 3
 
     def forward(self, input: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:
-        """The hidden state after a step, from that before it, or from zeros."""
+        """The hidden state after one step; `state` is the hidden state before it, None is zeros."""
         of_input = self.ih.product(input)
         hidden = self._state(input, state)
         return recurrent.gru_cell(Names, of_input, self.hh.product(hidden), hidden).to(input.dtype)
@@ -300,7 +300,7 @@ class RNNCell(_Cell):
         self.nonlinearity = nonlinearity
 
     def forward(self, input: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:
-        """The hidden state after a step, from that before it, or from zeros."""
+        """The hidden state after one step; `state` is the hidden state before it, None is zeros."""
         sums = self.ih.product(input) + self.hh.product(self._state(input, state))
         return recurrent.rnn_cell(Names, sums, self.nonlinearity).to(input.dtype)
 
@@ -312,7 +312,8 @@ class RNNCell(_Cell):
 class _Recurrent(torch.nn.Module):
     """Layers of recurrent cells, in one or two directions.
 
-    The input of each layer and direction is quantized once, by the range of all its steps; hidden states at each step.
+    The input of each layer and direction is quantized once, by the range of all its steps; hidden states are quantized
+    at each step.
     """
 
     gates: ClassVar[int]
@@ -356,9 +357,9 @@ class _Recurrent(torch.nn.Module):
         """The results of all steps, and the last states.
 
         Args:
-            x: the sequences' rows, those of one step after those of another.
-            sizes: how many sequences, the first ones, have each step.
-            states: tensors of shape (layers * directions, batch, hidden_size), or proj_size for hidden ones.
+            x: the rows of all sequences, ordered by step.
+            sizes: for each step the number of sequences that have it; they are the first ones.
+            states: tensors of shape (layers * directions, batch, hidden_size), or proj_size for hidden states.
         """
         directions, last = 1 + self.bidirectional, []
         for layer in range(self.num_layers):
@@ -398,7 +399,7 @@ class _Recurrent(torch.nn.Module):
         return (y.transpose(0, 1) if self.batch_first else y), last
 
     def _packed(self, input: PackedSequence, states: tuple[torch.Tensor, ...] | None, count: int) -> Any:
-        """The layer of sequences of several lengths, as `torch.nn.utils.rnn.pack_padded_sequence` makes them."""
+        """The layer's result for sequences of several lengths (`torch.nn.utils.rnn.pack_padded_sequence`)."""
         sizes = input.batch_sizes.tolist()
         made = self._states(input.data, sizes[0], states, count)
         if input.sorted_indices is not None:
@@ -412,7 +413,7 @@ class _Recurrent(torch.nn.Module):
     def _states(
         self, x: torch.Tensor, batch: int, states: tuple[torch.Tensor, ...] | None, count: int
     ) -> list[torch.Tensor]:
-        """The first states in float32; zeros where there are none."""
+        """The initial states in float32; zeros where none are given."""
         sizes = (self.proj_size or self.hidden_size, self.hidden_size)[:count]
         shapes = [(len(self.ih), batch, size) for size in sizes]
         if states is None:
@@ -426,7 +427,7 @@ class _Recurrent(torch.nn.Module):
 
     @classmethod
     def from_float(cls, mod: Any) -> _Recurrent:
-        """The dynamic layer of one of torch's with a `qconfig`; raises TypeError if it has none."""
+        """The dynamic layer of a layer of torch with a `qconfig`; raises TypeError if it has none."""
         dtype = dtype_of(mod)
         settings = mod.num_layers, mod.bias, mod.batch_first, mod.dropout, mod.bidirectional
         made = cls(mod.input_size, mod.hidden_size, *settings, dtype, mod.proj_size)
