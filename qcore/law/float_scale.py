@@ -1,13 +1,13 @@
 """Blocks whose scale is a float: of a format such as e4m3, with or without a scale of the array, or of float32.
 
-These are the only laws with float arithmetic, and integers do it. A positive number is a lane of the working float
-whose exponent field may also lie below 1 and beyond the carrier's range, so that no intermediate result is subnormal or
-overflows, but where the law says so. Quotients and products are rounded to nearest, ties to even, to the mantissa of a
-lane.
+These are the only laws with float arithmetic, which is computed with integers. A positive number is a lane of the
+working float. Its exponent field may also lie below 1 or beyond the carrier's range, so no intermediate result is
+subnormal or overflows, except where the law says so. Quotients and products are rounded to nearest, ties to even, to
+the mantissa of a lane.
 
-**Scales of a format** (`Levels`): the largest element is `top`, the largest scale times it `full`, for NVFP4 6 and
-448 * 6; A and a are the largest magnitudes of the array's finite numbers and of the block. The operations, in this
-order:
+**Scales of a format** (`Levels`): `top` is the largest element, and `full` is the largest scale times `top` (for NVFP4
+6 and 448 * 6). A is the largest magnitude of the array's finite numbers, and a that of the block. The operations, in
+this order:
 
     rule "te"                                           rule "torchao"
     g = full / A, at most the largest float             t = A / full, at least 2^-126
@@ -17,17 +17,17 @@ order:
     r = 1 / S, at most the largest float
     y = |x| * r
 
-and of both y is rounded to the element's format under the mode, saturating; the result y * S is rounded to nearest,
-ties to even, in the array's dtype. Rule "torchao_main" is "torchao" with y = |x| * r, r = (1 / t) / s at most the
-largest float. A product with 1 / top below the smallest normal float is 0. With A = 0, and without a scale of the
-array, g and t are 1. With "te" t and the S of r are floats with subnormal numbers, as in Transformer Engine, where they
-matter: r is the largest float for all S up to a quarter of the smallest normal one.
+Under both rules y is rounded to the element's format under the mode, saturating. The result y * S is rounded to
+nearest, ties to even, in the array's dtype. Rule "torchao_main" is "torchao" with y = |x| * r, r = (1 / t) / s at most
+the largest float. A product with 1 / top below the smallest normal float is 0. With A = 0, and without a scale of the
+array, g and t are 1. With "te" t, and S in 1 / S, may be subnormal, as in Transformer Engine. This matters: r is the
+largest float for all S up to a quarter of the smallest normal number.
 
-**Scales of float32** (`FloatScale`), the operations of `qcore.linalg`'s scales, which a product does on its operands
-and its sums:
+**Scales of float32** (`FloatScale`): the operations with which products of `qcore.linalg` scale their operands and
+sums:
 
     s = largest element / largest magnitude of the block     from 2^-126 to 2^126 for float32
-    r = 1 / s                                                with the rule "absmax" r is that quotient's inverse,
+    r = 1 / s                                                with the rule "absmax" r is the inverse quotient,
                                                              magnitude / element, in the same range, and s = 1 / r
     y = |x| * s, rounded to the element format under the mode, saturating
     result = y * r, rounded to nearest, ties to even, in the array's dtype
@@ -75,9 +75,9 @@ class Scaling(NamedTuple):
     """The scales of blocks, as lanes of the working float.
 
     Attributes:
-        factor: what elements are multiplied with before they are rounded; None: they are divided by `full`.
-        full: what they are multiplied with afterwards.
-        block: the numbers of the scales' format; those of float32 are `full`.
+        factor: the multiplier of elements before they are rounded; None: they are divided by `full`.
+        full: the multiplier of rounded elements.
+        block: the scales as numbers of their format; float32 scales are equal to `full`.
         array: the array's scale, or None.
         nan: -1 for blocks that become NaN, else 0; None where single elements do.
     """
@@ -108,7 +108,10 @@ def usual_scale(full_scale: Any, carrier: Carrier) -> Any:
 
 
 def quotient(xp: Any, a: Any, b: Any, carrier: Carrier) -> Any:
-    """a / b. Where a backend's division may be inexact, integers correct it; they may wrap, as remainders are small."""
+    """a / b. If the backend's division may be inexact, integer remainders correct the quotient.
+
+    Integers may wrap around on the way, since the remainders themselves are small.
+    """
     width, hidden, last = carrier.width, carrier.hidden, carrier.last
     x, y = (a & (hidden - 1)) | hidden, (b & (hidden - 1)) | hidden
     nearest = xp.quotient_bits(x, y)  # of the significands, between 1/2 and 2
@@ -126,7 +129,7 @@ def quotient(xp: Any, a: Any, b: Any, carrier: Carrier) -> Any:
 
 
 def times(xp: Any, a: Any, b: Any, carrier: Carrier) -> Any:
-    """a * b. What is above the working float's range may wrap around before the sum is complete."""
+    """a * b. The sum of the exponent fields may wrap around before it is complete."""
     width, hidden = carrier.width, carrier.hidden
     x, y = (a & (hidden - 1)) | hidden, (b & (hidden - 1)) | hidden
     rounded = xp.product_bits(x, y) - ((carrier.lane_bias + 2 * width) << width)
@@ -134,7 +137,7 @@ def times(xp: Any, a: Any, b: Any, carrier: Carrier) -> Any:
 
 
 def times_subnormal(xp: Any, small: Any, b: Any, carrier: Carrier) -> Any:
-    """small * b rounded once, also where the result is a subnormal number, which has fewer bits.
+    """small * b rounded once, also if the result is subnormal and so has fewer bits.
 
     `small` has at most seven significant bits. Results below a quarter of the smallest normal number stay below that.
     """
@@ -151,7 +154,7 @@ def times_subnormal(xp: Any, small: Any, b: Any, carrier: Carrier) -> Any:
 def from_working(xp: Any, lanes: Any, carrier: Carrier, normal: bool = False) -> Any:
     """Working floats rounded to magnitudes of the carrier: to nearest, ties to even, at most the largest finite one.
 
-    `normal` says that no float is below the smallest normal number of the carrier.
+    `normal` is True if no float is below the smallest normal number of the carrier.
     """
     width, hidden = carrier.width, carrier.hidden
     lanes = lanes - ((working(carrier).bias - carrier.bias) << width)
@@ -180,8 +183,8 @@ def run_levels(
 ) -> Any:
     """Rounds lanes to e2m1 elements under scales of a format, or encodes them; arguments as for `Program.run`.
 
-    `element` is the grid of elements on the working float; `encoding` is empty, or has the grid and the codes with
-    which `encode` encodes the blocks' scales, and their kind.
+    `element` is the grid of elements on the working float. `encoding` is empty, or holds the grid, the codes and the
+    kind with which `encode` encodes the blocks' scales.
     """
     work, magnitude, last = working(carrier), bits & carrier.magnitude_mask, carrier.last
     nan = scaling.nan
@@ -216,33 +219,34 @@ def encoded_scales(xp: Any, scaling: Scaling, encoding: Sequence[Any], work: Car
 
 
 def _scaled(xp: Any, bits: Any, scaling: Scaling, carrier: Carrier, materialize: Materialize) -> Any:
-    """Magnitudes of elements under their blocks' scale, before they are rounded: none above zero becomes zero."""
+    """Magnitudes of scaled elements before they are rounded. Only zero becomes zero."""
     work, magnitude = working(carrier), bits & carrier.magnitude_mask
     lanes, factor = to_working(xp, magnitude, carrier), scaling.factor
     if factor is None:
         y = quotient(xp, lanes, scaling.full, work)
-    else:  # a product above all numbers has the exponent field of infinity, as a larger one does not fit
+    else:  # the field of a product above all numbers is limited to that of infinity: a larger one may not fit in a lane
         most = work.infinity - xp.clip((factor & -work.hidden) - (work.bias << work.width), 0, None)
         y = times(xp, xp.clip(lanes, None, most), factor, work)
     return materialize(xp.clip(y, 1, work.infinity - 1) & (-magnitude >> carrier.last))
 
 
 def pick(xp: Any, compared: Any, bounds: Sequence[Any], values: Iterable[Any], below: Any) -> Any:
-    """For each lane the value that belongs to the last bound below it; `below` where no bound is. Bounds increase."""
+    """For each lane the value of the last bound below it, or `below` if no bound is below it. Bounds increase."""
     for bound, value in zip(bounds, values, strict=True):
         below = xp.where(compared > bound, value, below)
     return below
 
 
 def _rounded_down(xp: Any, scale: Any, carrier: Carrier, usual: bool) -> Iterator[Any]:
-    """The carrier's largest magnitudes whose quotients by the scale are rounded to less than each element above zero.
+    """For each element above zero, the largest magnitude whose quotient by the scale rounds to a lower element.
 
-    A float is rounded down if it is below the middle m between the element and the one before, or is m and the code of
-    the one before is even. The quotient is m up to half a step above it, and less from half a step below it. With the
-    scale's significand s, m = count * 2^power, and d = floor(log2 count), half a step times the scale is
+    Let m be the middle between the element and the element before. A quotient is rounded down if it is below m, or if
+    it is m and the code of the element before is even. The float quotient is m for exact quotients up to half a step
+    above m, and less than m from half a step below m. With the scale's significand s, m = count * 2^power, and
+    d = floor(log2 count), half a step times the scale is
 
         s * count               m times the scale
-        s >> width + 1 - d      half a step times the scale; what is below the lowest bit makes no difference
+        s >> width + 1 - d      half a step times the scale; bits below the lowest one make no difference
     """
     work, width, hidden = working(carrier), carrier.width, carrier.hidden
     significand, fields = (scale & (hidden - 1)) | hidden, (scale & -hidden) - ((work.bias - carrier.bias) << width)
@@ -269,17 +273,18 @@ def _values(xp: Any, scale: Any, carrier: Carrier, usual: bool = False) -> Itera
 
 
 def _rounded_down_by(xp: Any, factor: Any, carrier: Carrier, usual: bool) -> Iterator[Any]:
-    """The same for products with a factor r that are rounded to the working float before.
+    """As `_rounded_down`, for products with a factor r, which are first rounded to the working float.
 
-    Such a product is rounded down up to a bound beside the middle m: m itself, and what half a step of the mantissa
-    above it still rounds to m, where m's tie goes down; else what is less than m less half a step, which rounds to m.
-    So the bound is an integer quotient, M / r: a float division guesses it, and remainders, which may wrap, decide.
+    If the tie at the middle m goes down, the exact product may be up to m plus half a step of the mantissa, since such
+    a product rounds to m. Otherwise it must be below m less half a step, since a product from there on rounds to m.
+    So the bound is an integer quotient M / r: a float division guesses it, and remainders, which may wrap, correct it.
     With m's significand C
 
         M = (2 C + 1) * 2^(k - 1)          the tie goes down
         M = (2 C - 1) * 2^(k - 1) - 1      the tie goes up
 
-    and k bits more than a mantissa if C is less than r's significand. Middles that differ by a power of two share it.
+    where k is the width of a mantissa, or one more if C is less than r's significand. Middles that differ by a power of
+    two share the quotient.
     """
     work, width, hidden, last = working(carrier), carrier.width, carrier.hidden, carrier.last
     r, fields = (factor & (hidden - 1)) | hidden, (factor & -hidden) - (work.bias << width)
@@ -293,10 +298,10 @@ def _rounded_down_by(xp: Any, factor: Any, carrier: Carrier, usual: bool) -> Ite
         if count not in shared:
             c, down = count << (width - digits), code % 2
             least, most = (((2 * c + 2 * down - 1) << k - 1) - (not down) for k in (width, width + 1))
-            wide = (c - r) >> last  # -1 where the quotient needs a bit more
+            wide = (c - r) >> last  # -1 where the quotient is below 1 and so needs one more bit
             guess = xp.quotient_bits((r & 0) | c, r) - (((work.lane_bias - 1) << width) + xp.quotient_error + 2 - down)
             rest = _wrapped(least, carrier) + (wide & _wrapped(most - least, carrier)) - (guess - (wide << width)) * r
-            for multiple in multiples:  # one more where so many times r fit
+            for multiple in multiples:  # adds 1 for each further r that fits into the remainder
                 guess = guess - ((multiple - rest) >> last)
             shared[count] = guess - fields
         lanes = shared[count] + ((power - 3 + digits + carrier.bias) << width)
@@ -304,7 +309,7 @@ def _rounded_down_by(xp: Any, factor: Any, carrier: Carrier, usual: bool) -> Ite
 
 
 def _wrapped(number: int, carrier: Carrier) -> int:
-    """A Python int as lanes wrap it."""
+    """A Python int wrapped around as in a lane."""
     modulus = 2 << carrier.last
     return (number + modulus // 2) % modulus - modulus // 2
 
@@ -324,8 +329,8 @@ def level_scales(
 ) -> Scaling:
     """The scales of blocks whose scales are numbers of a format.
 
-    `scale` and `kind` are the grid of that format on the working float and its kind; `whole` says that the array has a
-    scale, and `usual` that all blocks are (see `usual_scale`).
+    `scale` and `kind` are the grid of the scales' format on the working float and its kind. `whole` is True if the
+    array has a scale, and `usual` if all blocks are usual (see `usual_scale`).
     """
     work, magnitude = working(carrier), bits & carrier.magnitude_mask
     largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
@@ -337,7 +342,7 @@ def level_scales(
         inverse = times(xp, encode_scale, levels.inverse + (encode_scale & 0), work) if rule == "te" else None
     if rule == "te":
         block = times(xp, lanes, inverse + (lanes & 0), work)
-        block = block & ~((block - work.hidden) >> work.last)
+        block = block & ~((block - work.hidden) >> work.last)  # a product below the normal numbers counts as 0
     else:
         block = quotient(xp, lanes, levels.top + (lanes & 0), work)
         block = block if array is None else quotient(xp, block, array, work)
@@ -365,7 +370,7 @@ def level_scales(
 
 
 def _array_scales(xp: Any, magnitude: Any, carrier: Carrier, rule: str, levels: Levels) -> tuple[Any, Any]:
-    """g, of the rule "te", and the array's scale t."""
+    """g of the rule "te" (None for other rules), and the array's scale t."""
     work = working(carrier)
     width, hidden, one = work.width, work.hidden, work.bias << work.width
     finite = xp.where(magnitude > carrier.infinity - 1, 0, magnitude)
@@ -379,8 +384,9 @@ def _array_scales(xp: Any, magnitude: Any, carrier: Carrier, rule: str, levels: 
     found = quotient(xp, full, xp.clip(lanes, full - ((work.bias + 1) << width), None), work)
     found = xp.where(largest > 0, xp.clip(found, None, work.infinity - 1), one)
     inverse = quotient(xp, one + (found & 0), found, work)
-    # Below the normal numbers it has a bit or two less. Where the rounded quotient is in the middle of two of these,
-    # the remainder says on which side of it the quotient is; the product of the significands is a power of two, 0 here.
+    # A subnormal t has one or two bits less. If the rounded quotient is in the middle of two such numbers, the sign of
+    # the remainder says on which side the exact quotient is. The remainder is a power of two less the product of the
+    # significands; the power of two wraps around to 0.
     below = xp.clip(1 - (inverse >> width), 0, None)
     rest = -(((inverse & (hidden - 1)) | hidden) * ((found & (hidden - 1)) | hidden))
     middle = (below > 0) & ((inverse & ~(-1 << below)) == (1 << below) >> 1)
@@ -390,7 +396,7 @@ def _array_scales(xp: Any, magnitude: Any, carrier: Carrier, rule: str, levels: 
 
 
 def apply_levels(xp: Any, codes: Any, block: Any, array_scale: Any, carrier: Carrier) -> Any:
-    """The lanes of the e2m1 elements with these codes, times the scales of blocks and array, working floats."""
+    """The lanes of the e2m1 elements with these codes, times the scales of blocks and array (working floats)."""
     full, zero, nan = _applied(xp, block, array_scale, carrier)
     nans = nan & carrier.quiet_nan
     values = [xp.clip(value & zero, nans, None) for value in _values(xp, full, carrier)]
@@ -399,13 +405,14 @@ def apply_levels(xp: Any, codes: Any, block: Any, array_scale: Any, carrier: Car
 
 
 def _applied(xp: Any, block: Any, array_scale: Any, carrier: Carrier) -> tuple[Any, Any, Any]:
-    """The product of a block's scale with the array's, 0 where either is zero, else -1, and -1 where either is NaN."""
+    """The product of block's and array's scales, and two masks: 0 where either is zero, -1 where either is NaN."""
     work = working(carrier)
     block = block & work.magnitude_mask
     full, zero, nan = to_working(xp, block, work), -block >> work.last, (work.infinity - 1 - block) >> work.last
     if array_scale is None:
         return full, zero, nan
     whole = array_scale & work.magnitude_mask
+    # Without this limit, the exponent fields of two large scales might add up to more than a lane holds.
     most = work.infinity - xp.clip((full & -work.hidden) - (work.bias << work.width), 0, None)
     full = times(xp, full, xp.clip(to_working(xp, whole, work), None, most), work)
     return full, zero & (-whole >> work.last), nan | ((work.infinity - 1 - whole) >> work.last)
@@ -464,7 +471,7 @@ def run_scaled(
 
 
 def _unscaled(xp: Any, y: Any, scale: Any, carrier: Carrier) -> Any:
-    """The magnitudes y * r of the carrier; NaN for elements that are NaN or infinite."""
+    """The carrier's magnitudes y * scale; NaN for elements that are NaN or infinite."""
     work = working(carrier)
     result = from_working(xp, times(xp, y, scale, work), carrier) & (-y >> carrier.last)
     return xp.where(y > work.infinity - 1, carrier.quiet_nan, result)
@@ -474,7 +481,7 @@ def apply_scales(xp: Any, elements: Any, block: Any, array_scale: Any, carrier: 
     """The lanes of elements times the scales of blocks and array, lanes of working floats; scales may be any number."""
     work, last = working(carrier), carrier.last
     y, (full, zero, nan) = elements & work.magnitude_mask, _applied(xp, block, array_scale, carrier)
-    # A product above all numbers has the exponent field of infinity, as a larger one does not fit.
+    # The field of a product above all numbers is limited to that of infinity, since a larger one may not fit in a lane.
     most = work.infinity - xp.clip((y & -work.hidden) - (work.bias << work.width), 0, None)
     result = _unscaled(xp, y, xp.clip(full, None, most), carrier)
     result = xp.where((zero > -1) & (y < work.infinity), 0, xp.where(nan < 0, carrier.quiet_nan, result))

@@ -1,4 +1,7 @@
-"""Programs: rounding, encoding and decoding for all formats of a kind at once, as they are traced or compiled."""
+"""Programs: the rounding, encoding or decoding that all formats of one kind share, as the unit of compilation.
+
+Formats of one kind differ only in constants, so backends trace or compile one program for all of them.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ KINDS: dict[str, tuple[type[Any], ...]] = {
     "levels": (Levels, Grid),
     "e2m1": (Grid,),
 }
-CODES: dict[str, type[Any]] = {  # the special before the general
+CODES: dict[str, type[Any]] = {  # subclasses before their bases, since `kind_of` takes the first that fits
     "power": PowerCodes,
     "normal": NormalCodes,
     "float": FloatCodes,
@@ -95,24 +98,25 @@ ENCODINGS = CODES | {"power": PowerEncoding, "normal": FloatEncoding, "float": F
 
 @dataclass(frozen=True)
 class Program:
-    """A rounding, with or without codes, as it is traced or compiled; formats of one kind differ in constants only.
+    """A rounding, with or without codes, as it is traced or compiled. Formats of one kind differ only in constants.
 
     Attributes:
         carrier: the layout of the input, and of results that are numbers.
         mode: the rounding mode.
         kind: "grid", "propagating", "overflowing", "deep", "general" or "wide" (see `round_to_grid`); "wrap" (a grid,
-            then modulo its range), or "normal_wrap" where the step is a normal number of the carrier; "posit" or
-            "wide_posit" (see `round_to_posit`); "table", or "table_gaps" under stochastic rounding, and the same with
-            "long_"; for blocks "levels", "float_scaled" or a key of `qcore.law.shared_scale.KINDS`.
+            then modulo its range), or "normal_wrap" if the step is a normal number of the carrier; "posit" or
+            "wide_posit" (see `round_to_posit`); "table" or "long_table", under stochastic rounding "table_gaps" or
+            "long_table_gaps"; for blocks "levels", "float_scaled" or a key of `qcore.law.shared_scale.KINDS`.
         codes: the kind of the results, a key of `CODES`; "" for numbers.
         storage: the width of the integers that store the codes.
-        element: the kind with which a block's elements are encoded, or under float scales rounded; "e2m1" for these.
-        unscaled: true if elements are so far above the carrier's smallest numbers that they can be divided by their
-            block's scale before they are rounded; otherwise they are first rounded.
-        entries, steps: the length of the rows of a table, and the steps of a search in a long one.
-        rule: of "levels" and "float_scaled", how scales follow from largest magnitudes, see `qcore.law.float_scale`.
-        whole: of "levels", true if the array has a scale.
-        scale, scale_codes, scale_storage: of "levels", as `kind`, `codes` and `storage`, of the blocks' scales.
+        element: the kind with which a block's elements are encoded, or rounded under float scales; "e2m1" for e2m1
+            elements under scales of a format.
+        unscaled: True if elements are so far above the carrier's smallest numbers that they can be divided by their
+            block's scale before they are rounded; otherwise they are rounded first.
+        entries, steps: the length of the rows of a table, and the steps of a search in a long table.
+        rule: for "levels" and "float_scaled": how scales follow from largest magnitudes, see `qcore.law.float_scale`.
+        whole: for "levels": True if the array has a scale.
+        scale, scale_codes, scale_storage: for "levels": the `kind`, `codes` and `storage` of the blocks' scales.
     """
 
     carrier: Carrier
@@ -138,7 +142,7 @@ class Program:
 
     @property
     def searches(self) -> bool:
-        """True for long tables, whose law reads arrays at places that it finds."""
+        """True for long tables, whose law reads arrays at computed indices."""
         return self.kind in _LONG or self.element in _LONG
 
     @property
@@ -165,7 +169,7 @@ class Program:
         return [(part, name) for part in self._parts() for name in part._fields]
 
     def split(self, integers: Any) -> list[Any]:
-        """The constants of an array, or of another sequence, that has the integers of all of them in their order."""
+        """Splits an array or sequence of all integers into the constants, in their order."""
         return _split(_lengths(self._parts(), self.entries), integers)
 
     def _parts(self) -> tuple[type[Any], ...]:
@@ -191,15 +195,16 @@ class Program:
         Args:
             xp: the array namespace.
             bits: lanes of any shape.
-            constants: the fields of the parts of this kind: ints or 0-d arrays, and of tables rows of them.
+            constants: the fields of the parts of this kind: ints or 0-d arrays; rows of these for tables.
             axes: the axes that lie inside blocks.
             word: see `round_to_grid`.
-            materialize: an identity whose result a compiler computes once, not again for each element of a block.
-            usual: true if all blocks are `usual`; these take fewer operations.
+            materialize: an identity that makes a compiler compute the result once, not again for each element of a
+                block.
+            usual: True if all blocks are `usual`; such blocks take fewer operations.
 
         Returns:
-            Lanes, or codes. For blocks a tuple: codes, codes of scales (or lanes, see
-            `float_scales`), and for "levels" the lane of the array's scale if there is one.
+            Lanes, or codes. Codes of blocks come as a tuple: codes, codes of scales (or lanes, see `float_scales`),
+            and for "levels" the lane of the array's scale if there is one.
         """
         parts = _filled(self._parts(), constants)
         if isinstance(parts[0], Taper):
@@ -214,11 +219,12 @@ class Program:
             return self._run_shared(xp, bits, parts, axes, word, materialize, usual)
         if not self.codes and self.kind not in WRAPPING:
             return round_to_grid(xp, bits, self.carrier, self.mode, parts[0], word, self.kind)
+        # A wrapping format without codes rounds on a plain grid first; `wrap` then reduces modulo the range.
         operation, kind = (encode, self.kind) if self.codes else (wrap, "grid")
         return operation(xp, bits, self.carrier, self.mode, parts[0], parts[-1], word, kind)
 
     def usual(self, xp: Any, bits: Any, constants: Sequence[Any], axes: tuple[int, ...]) -> Any:
-        """True for usual blocks: if all are, `run` takes fewer operations. None if the program has no such case.
+        """True for usual blocks: if all are usual, `run` takes fewer operations. None if the program has no usual case.
 
         Arguments as for `run`.
         """
@@ -253,7 +259,7 @@ class Program:
             codes = encode(xp, lanes, carrier, self.mode, parts[1], parts[2], word, self.element)
             return codes, scale_codes(scale, nan, carrier)
         grid, kind = block_grid(xp, scale, nan, carrier, parts[0], self.kind, materialize), SHARED[self.kind]
-        if usual:  # symmetric and without NaN: rounding needs neither field
+        if usual:  # the range is symmetric and there is no NaN, so rounding does not need these fields
             grid, kind = grid._replace(lower=0, floor=0), "grid"
         rounded = round_to_grid(xp, bits, carrier, self.mode, grid, word, kind)
         if not self.codes:
@@ -263,7 +269,7 @@ class Program:
         return codes, scale_codes(scale, nan, carrier)
 
     def scaling(self, xp: Any, bits: Any, constants: Sequence[Any], axes: tuple[int, ...]) -> Scaling:
-        """The scales of blocks, of float scales only; arguments as for `run`."""
+        """The scales of blocks with float scales; arguments as for `run`."""
         return self._scaling(xp, bits, _filled(self._parts(), constants), axes, identity, False)
 
     def _scaling(
@@ -308,15 +314,15 @@ class Program:
 
 @dataclass(frozen=True)
 class Decoding:
-    """A decoding, as it is traced or compiled; formats of one kind differ in constants only.
+    """A decoding, as it is traced or compiled. Formats of one kind differ only in constants.
 
     Attributes:
         carrier: the layout of the result.
         codes: the kind of the codes, a key of `CODES`.
-        scales: "powers" for scales 2^k, "floats" for those in float32, "levels" for numbers of a format, "" for none.
+        scales: "powers" for scales 2^k, "floats" for float32 scales, "levels" for numbers of a format, "" for none.
         entries: the length of the rows of a table.
-        whole: true if the array has a scale.
-        scale_codes, scale_storage: of "levels", the kind of the scales' codes, and the width of their integers.
+        whole: True if the array has a scale.
+        scale_codes, scale_storage: for "levels": the kind of the scales' codes, and the width of their integers.
     """
 
     carrier: Carrier
@@ -329,7 +335,7 @@ class Decoding:
 
     @property
     def searches(self) -> bool:
-        """True for long tables, whose law reads arrays at places that it finds."""
+        """True for long tables, whose law reads arrays at computed indices."""
         return self.entries > FEW
 
     def count(self) -> int:
@@ -337,14 +343,14 @@ class Decoding:
         return sum(max(one, 1) for one in _lengths(self._parts(), self.entries))
 
     def split(self, integers: Any) -> list[Any]:
-        """The constants of an array, or of another sequence, that has the integers of all of them in their order."""
+        """Splits an array or sequence of all integers into the constants, in their order."""
         return _split(_lengths(self._parts(), self.entries), integers)
 
     def _parts(self) -> tuple[type[Any], ...]:
         return CODES[self.codes], *([CODES[self.scale_codes]] if self.scale_codes else [])
 
     def usual(self, constants: Sequence[Any], scales: Any) -> Any:
-        """True for usual scales: if all are, `run` takes fewer operations. None if there is no such case."""
+        """True for usual scales: if all are usual, `run` takes fewer operations. None if there is no usual case."""
         return (
             usual_to_decode(scales, self.carrier, *_filled(self._parts(), constants))
             if self.scales == "powers"
@@ -366,14 +372,14 @@ class Decoding:
             xp: the array namespace.
             codes: lanes of the codes; bits above a code's highest are ignored.
             constants: the fields of the codes' kind, ints or 0-d arrays.
-            scales: lanes of the codes of the blocks' scales, or of those in floats; they broadcast with the codes.
+            scales: the blocks' scales, as lanes of codes or of floats; they broadcast with `codes`.
             scale: the lane of the array's scale.
-            usual: true if all blocks' scales are `usual`.
+            usual: True if all blocks' scales are `usual`.
         """
         carrier, (kind, *others) = self.carrier, _filled(self._parts(), constants)
         if self.scales == "levels":
             scales = decode(xp, scales, working(carrier), others[0])
-        if self.codes == "picked":
+        if self.codes == "picked":  # products with the few elements are computed once a block, and picked by code
             return apply_levels(xp, codes, scales, scale, carrier)
         if self.scales in ("levels", "floats"):
             return apply_scales(xp, decode(xp, codes, working(carrier), kind), scales, scale, carrier)

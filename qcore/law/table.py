@@ -1,29 +1,30 @@
-"""Tables: rounding to the nearest, or another, of any given numbers, and their codes. Integers only.
+"""Tables: rounding to a list of arbitrary numbers, and their codes. Integers only.
 
 A number's KEY is an integer that grows with the number: its bits, with the magnitude inverted where the sign is set.
 
     ... -2.0 -1.0 -0.0 +0.0 1.0 2.0 ...      the keys of -0.0 and +0.0 are -1 and 0
 
-The numbers of a table in ascending order have PLACES 0, 1, 2, ... Under every mode but the stochastic one the result
-grows with the number. So a format is a row of bounds, and an element's place is the last one whose bound is below its
-key. Which numbers are nearest, and where ties go, is in the bounds, see `qcore.formats.table`.
+The numbers of a table in ascending order have PLACES 0, 1, 2, ... Under every mode that is not stochastic, the result
+grows with the number. So a format is a row of bounds, and an element's place is the last place whose bound is below its
+key. The bounds express the rounding mode and the direction of ties, see `qcore.formats.table`.
 
     place             0      1      2      3
     bound                    b1     b2     b3       the largest key that is rounded to an earlier place
     result            r0     r1     r2     r3       a lane, or a code
 
-Few bounds are all compared. Of many, the leading 16 bits of a key lead to the first place it may have, and a binary
-search goes on from there: keys grow like logarithms, so numbers that are not too unevenly spread need a step or two.
+A short table compares a key with all bounds. In a long table, the leading 16 bits of a key lead to the first possible
+place, and a binary search starts there. Keys grow like logarithms, so a search takes one or two steps unless the
+numbers are very unevenly spread.
 
 Stochastic rounding finds the gap between two neighbours in the same way, and decides there by distance. With n and f
 the neighbours nearer to and farther from zero, and k = 2^24 - U for the 24 random bits U, the result is f where
 
     x - n >= (f - n) * k / 2^24         where f is above n; for f below n all signs change
 
-The numbers are cut off to multiples of t = 2^(E - 53), where E is the exponent of f, and neighbours to multiples of
-2^24 * t (in lanes of 64 bits to those of 2^(E - 83), and of 2^24 times that). Two integers of 27 (42) bits hold each.
-Modes that round the distance have half of the last random bit in U; of 24 random bits it is not in U, and the bound is
-less by half. For ties to even, f is the result of a tie only where U without that half is even.
+x is cut off to a multiple of t = 2^(E - 53), where E is the exponent of f, and n and f to multiples of 2^24 * t. In
+lanes of 64 bits t is 2^(E - 83). Two integers of 27 bits (42 in lanes of 64 bits) hold each number. Modes that round
+the distance add half of the last random bit to U. With 24 random bits U has no room for this half, so the bound gets
+smaller by it. Under ties to even, f is the result of a tie only if U without that half is even.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from typing import Any, NamedTuple
 from qcore.law.carrier import Carrier, field_and_significand
 from qcore.law.rounding import Rounding, lowest_bit
 
-FEW = 32  # places, up to which comparing with each bound takes less time than a search
+FEW = 32  # up to so many places, comparing with each bound takes less time than a search
 BUCKETS = 1 << 16
 RANDOM_BITS = 24
 
@@ -43,7 +44,7 @@ class Steps(NamedTuple):
     """A table under a mode: rows with one entry a place, each a tuple, or an array of one dimension.
 
     Attributes:
-        bounds: the largest key that is rounded to an earlier place; that of place 0 is not read.
+        bounds: the largest key that is rounded to an earlier place; the bound of place 0 is not read.
         results: the lanes of the numbers, or their codes.
     """
 
@@ -54,14 +55,14 @@ class Steps(NamedTuple):
 class Gaps(NamedTuple):
     """A table under stochastic rounding: rows with one entry a place, see `Steps`.
 
-    Place 0 is that of keys below all numbers, place p is that of keys from number p - 1 up to the next one.
+    Place 0 holds keys below all numbers, and place p holds keys from number p - 1 up to the next number.
 
     Attributes:
-        bounds: the largest key below number p - 1; that of place 0 is not read.
+        bounds: the largest key below number p - 1; the bound of place 0 is not read.
         near, far: the lanes, or the codes, of the neighbours nearer to zero and farther from it.
-        flips: -1 where the farther one is below the nearer one, else 0.
-        shifts: added to an element's exponent field, gives by how many bits its significand is shifted to the left to
-            count multiples of t.
+        flips: -1 where the farther neighbour is below the nearer one, else 0.
+        shifts: the sum of this and an element's exponent field is the number of bits by which its significand is
+            shifted to the left; then it counts multiples of t.
         starts, widths: n, and f - n, in multiples of 2^24 * t; without the sign of f - n.
     """
 
@@ -97,7 +98,7 @@ class TableCodes(NamedTuple):
 
 
 class TableEncoding(NamedTuple):
-    """What encoding adds to the integers of a table, whose results are codes: nothing."""
+    """The further integers of an encoding: none, since the results of a table are codes already."""
 
 
 def bucket(key: Any, carrier: Carrier) -> Any:
@@ -123,7 +124,7 @@ def round_to_table(
     Args:
         xp, bits, carrier, mode, word: as for `qcore.law.grid.round_to_grid`.
         parts: `Steps`, or for stochastic rounding `Gaps`; of long tables after `Starts`.
-        steps: of the search in a long table.
+        steps: the number of steps of the search in a long table.
     """
     value, mask = _found(xp, bits, carrier, mode, parts, steps, word), carrier.magnitude_mask
     value = xp.where((value & mask) > 0, value, bits & carrier.negative)
@@ -133,7 +134,7 @@ def round_to_table(
 def encode(
     xp: Any, bits: Any, carrier: Carrier, mode: Rounding, parts: Sequence[Any], steps: int, word: Any = None
 ) -> Any:
-    """Rounds lanes and returns the codes of the results; 0 for NaN, which has none. Arguments as above."""
+    """Rounds lanes and returns the codes of the results; 0 for NaN. Arguments as for `round_to_table`."""
     code = _found(xp, bits, carrier, mode, parts, steps, word)
     return xp.where((bits & carrier.magnitude_mask) > carrier.infinity, 0, code)
 
@@ -148,7 +149,7 @@ def decode(xp: Any, code: Any, codes: TableCodes) -> Any:
 
 
 def _found(xp: Any, bits: Any, carrier: Carrier, mode: Rounding, parts: Sequence[Any], steps: int, word: Any) -> Any:
-    """The results of a table, with no regard to NaN and to the sign of zero."""
+    """The results of a table, without the rules for NaN and for the sign of zero."""
     *starts, (bounds, *rows) = parts
     key = bits ^ ((bits >> carrier.last) & carrier.magnitude_mask)
     if starts:
@@ -163,7 +164,7 @@ def _found(xp: Any, bits: Any, carrier: Carrier, mode: Rounding, parts: Sequence
 
 
 def _compared(xp: Any, key: Any, bounds: Any, rows: Sequence[Any]) -> list[Any]:
-    """For each key the entries of rows at the last place whose bound is below it; at place 0 where none is."""
+    """For each key the entries of the rows at the last place whose bound is below the key, else at place 0."""
     found = [row[0] + (key & 0) for row in rows]
     for place in range(1, len(bounds)):
         above = key > bounds[place]
@@ -172,7 +173,7 @@ def _compared(xp: Any, key: Any, bounds: Any, rows: Sequence[Any]) -> list[Any]:
 
 
 def _searched(xp: Any, key: Any, carrier: Carrier, starts: Any, bounds: Any, steps: int) -> Any:
-    """The last place whose bound is below a key, which is less than 2^steps after the start of its bucket."""
+    """The last place whose bound is below a key. It is less than 2^steps places after the start of the key's bucket."""
     place = xp.take(starts, bucket(key, carrier))
     for step in reversed(range(steps)):
         following = place + (1 << step)
@@ -188,6 +189,7 @@ def _is_far(
     mask, low_bits = (1 << half) - 1, half - RANDOM_BITS
     field, significand = field_and_significand(xp, bits & carrier.magnitude_mask, carrier)
     left = field + shift
+    # The shifted significand as two integers. Shifts are clipped: C does not define others.
     high = (significand << xp.clip(left - half, 0, last)) >> xp.clip(half - left, 0, last)
     low = significand & ((1 << xp.clip(half - left, 0, carrier.width + 2)) - 1)
     low = (low << xp.clip(left, 0, half)) >> xp.clip(-left, 0, last)
@@ -195,7 +197,7 @@ def _is_far(
     low = ((low ^ sign) & mask) - sign
     high, low = (high ^ sign) + (low >> half), low & mask
 
-    # start * 2^24 + width * k, of which each product has at most 28 (in wide lanes 43) bits
+    # start * 2^24 + width * k in two integers, from partial products of at most 28 bits (43 in lanes of 64 bits)
     k = (1 << RANDOM_BITS) - (word >> (last - RANDOM_BITS))
     digits, k_high, k_low = half - 12, k >> 12, k & 0xFFF
     w_high, w_low = width >> digits, width & ((1 << digits) - 1)
@@ -209,11 +211,11 @@ def _is_far(
 
 
 def _half_less(xp: Any, mode: Rounding, width: Any, word: Any, last: int) -> Any:
-    """What modes that round the distance add to the bound where U is cut off to 24 bits, and for ties to even."""
+    """The correction of the bound in modes that round the distance: for a half that U has no room for, and for ties."""
     lowest = lowest_bit(word)
-    is_cut = (lowest >> (last - RANDOM_BITS - 1)) & 1  # 24 bits are random, and half of the last one is the next
+    is_cut = (lowest >> (last - RANDOM_BITS - 1)) & 1  # 1 if 24 bits are random: the half is then the first bit cut off
     less = (width >> 1) & -is_cut
     if mode is not Rounding.STOCHASTIC_C:
         return -less
     odd = xp.clip(word & (lowest << 1), None, 1)
-    return (odd & ~(is_cut & width)) - less  # half of an odd gap is between two bounds: no number is there
+    return (odd & ~(is_cut & width)) - less  # half of an odd width is not an integer, so ties do not occur

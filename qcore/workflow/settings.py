@@ -136,8 +136,8 @@ def allowed_names(allowed: Any, names: Collection[str]) -> Collection[str]:
         names: of all modules.
 
     Raises:
-        TypeError: if it is no flag and no list of names.
-        ValueError: if a name is none of the model's.
+        TypeError: if it is neither a bool nor a list of names.
+        ValueError: if a name does not occur in the model.
     """
     if isinstance(allowed, bool):
         return [""] if allowed else []

@@ -11,8 +11,8 @@ It needs flax, which `import qjax` does not.
     >>> convert(model)(jnp.ones((4, 2))).shape
     (4, 3)
 
-Each step returns a new model. Structure is decided outside jit; ranges, scales and integers are nnx.Variables that are
-no nnx.Param, so that gradients and optimizers leave them alone. docs/workflow-jax.md has the steps.
+Each step returns a new model. Structure is decided outside jit. Ranges, scales and integers are nnx.Variables but not
+nnx.Params, so gradients and optimizers do not change them. docs/workflow-jax.md has the steps.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""Activations as modules: those that `convert` gives parameters of their own, and ReLUs, which keep their input's."""
+"""Activations as modules: ReLUs, which keep the input's scale, and functions whose results get their own scale."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ReLU6(nnx.Module):
 
 
 class Activation(nnx.Module):
-    """A function of floats whose result is observed; `convert` makes a `quantized.Activation` of it.
+    """A function of floats whose result is observed; `convert` replaces it by a `quantized.Activation`.
 
     Attributes:
         law: the name of the function of quantized arrays.
@@ -102,11 +102,11 @@ class LeakyReLU(Activation):
 class PReLU(nnx.Module):
     """x where it is above 0, else x * w, with a slope w that is trained, for all or for each channel.
 
-    `convert` makes a `quantized.PReLU` of it.
+    `convert` replaces it by a `quantized.PReLU`.
 
     Args:
-        num_parameters: how many slopes: 1, or as many as there are channels, on the last axis.
-        init: the first slopes.
+        num_parameters: the number of slopes: 1, or the number of channels, on the last axis.
+        init: the initial slope.
 
     Attributes:
         weight: the slopes, of shape (num_parameters,).

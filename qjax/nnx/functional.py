@@ -1,4 +1,4 @@
-"""Functions of arrays and of quantized arrays, so that a model keeps its text when it is converted."""
+"""Functions of arrays and of quantized arrays, so that a model's source works before and after conversion."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Padding = Any  # a str, or pairs: flax says str alone
 
 @partial(jax.jit, static_argnums=(0, 2))
 def keeps_scale(function: Callable[..., Any], x: jax.Array, settings: tuple[Any, ...] = ()) -> jax.Array:
-    """function(x, *settings), as one equation of a jaxpr, by whose name `quantize_model` finds what takes integers."""
+    """function(x, *settings) as one equation of a jaxpr. Its name tells `quantize_model` that it takes integers."""
     return function(x, *settings)
 
 
@@ -35,10 +35,10 @@ def relu(x: Any) -> Any:
         x: array or QTensor.
 
     Returns:
-        An array of x's shape and dtype, int32 for bools; of a QTensor a QTensor of its shape, form and parameters.
+        An array of x's shape and dtype, int32 for bools; for a QTensor, a QTensor of its shape, form and parameters.
 
     Raises:
-        TypeError, ValueError: if x is neither a QTensor nor what `jnp.asarray` takes.
+        TypeError, ValueError: if x is neither a QTensor nor a value that `jnp.asarray` takes.
 
     Example:
         >>> relu(jnp.float32([-1, 2, -0.0]))
@@ -59,17 +59,17 @@ def _relu(x: jax.Array) -> jax.Array:
 
 
 def relu6(x: Any) -> Any:
-    """min(max(x, 0), 6) of an array or of a QTensor, whose 6 is the quantized one.
+    """min(max(x, 0), 6) of an array or of a QTensor, for which 6 is quantized.
 
     Args:
         x: array or QTensor.
 
     Returns:
-        An array of x's shape and dtype, float32 for ints; of a QTensor a QTensor of its shape, form and parameters.
+        An array of x's shape and dtype, float32 for ints; for a QTensor, a QTensor of its shape, form and parameters.
 
     Raises:
-        TypeError, ValueError: if x is neither a QTensor nor what `jnp.asarray` takes, or a QTensor with a scale for
-            each channel.
+        TypeError, ValueError: if x is neither a QTensor nor a value that `jnp.asarray` takes, or is a QTensor with a
+            scale for each channel.
 
     Example:
         >>> relu6(jnp.float32([-1, 2, 8]))
@@ -79,17 +79,17 @@ def relu6(x: Any) -> Any:
 
 
 def hard_tanh(x: Any) -> Any:
-    """min(max(x, -1), 1) of an array or of a QTensor, whose bounds are the quantized ones.
+    """min(max(x, -1), 1) of an array or of a QTensor, for which the bounds are quantized.
 
     Args:
         x: array or QTensor.
 
     Returns:
-        An array of x's shape and dtype, int32 for bools; of a QTensor a QTensor of its shape, form and parameters.
+        An array of x's shape and dtype, int32 for bools; for a QTensor, a QTensor of its shape, form and parameters.
 
     Raises:
-        TypeError, ValueError: if x is neither a QTensor nor what `jnp.asarray` takes, or a QTensor with a scale for
-            each channel.
+        TypeError, ValueError: if x is neither a QTensor nor a value that `jnp.asarray` takes, or is a QTensor with a
+            scale for each channel.
 
     Example:
         >>> hard_tanh(jnp.float32([-3, 0.5, 2]))
@@ -106,7 +106,7 @@ def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
         negative_slope: a finite number.
 
     Returns:
-        An array of x's shape and dtype; of a QTensor a QTensor of its shape, form and parameters.
+        An array of x's shape and dtype; for a QTensor, a QTensor of its shape, form and parameters.
 
     Raises:
         TypeError: if x is neither a QTensor nor an array of numbers.
@@ -126,10 +126,10 @@ def softmax(x: Any, axis: int = -1) -> Any:
 
     Args:
         x: array or QTensor.
-        axis: along which results add up to 1.
+        axis: the axis along which results add up to 1.
 
     Returns:
-        An array of x's shape and dtype; of a QTensor a QTensor of its shape and form.
+        An array of x's shape and dtype; for a QTensor, a QTensor of its shape and form.
 
     Raises:
         TypeError: if x is neither a QTensor nor an array of numbers.
@@ -152,7 +152,8 @@ def max_pool(
         window_shape, strides, padding: as for `nnx.max_pool`; strides None is 1.
 
     Returns:
-        An array of shape (batch, *windows, features) and inputs' dtype; of a QTensor one with its form and parameters.
+        An array of shape (batch, *windows, features) and inputs' dtype; for a QTensor, a QTensor with its form and
+            parameters.
 
     Raises:
         TypeError, ValueError: if an argument is not as above, or a QTensor has a scale for each channel.
@@ -172,14 +173,14 @@ def max_pool(
 def avg_pool(
     inputs: Any, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
 ) -> Any:
-    """The mean of each window, of an array or of a QTensor; what lies around it counts as 0.
+    """The mean of each window, of an array or of a QTensor; padding counts as 0.
 
     Args:
         inputs, window_shape, strides, padding: as for `max_pool`, with two or three sizes if it is a QTensor.
 
     Returns:
-        An array of shape (batch, *windows, features) and inputs' dtype, float32 for ints; of a QTensor one with
-        its form and parameters.
+        An array of shape (batch, *windows, features) and inputs' dtype, float32 for ints; for a QTensor, a
+            QTensor with its form and parameters.
 
     Raises:
         TypeError, ValueError: if an argument is not as above, or a QTensor has a scale for each channel.
@@ -216,7 +217,7 @@ def _checked(inputs: Any, window: Any, strides: Any, padding: Any) -> tuple[Any,
 
 
 def _padded(q: QTensor, window: tuple[int, ...], steps: tuple[int, ...], padding: Any, value: Any) -> tuple[Any, ...]:
-    """The array with integers around it, and the arguments of a pool without padding."""
+    """The padded array, and the arguments of a pool without padding."""
     if isinstance(padding, str):
         padding = jax.lax.padtype_to_pads(q.shape[1:-1], window, steps, padding)
     widths = [(0, 0, 0), *((int(low), int(high), 0) for low, high in padding), (0, 0, 0)]

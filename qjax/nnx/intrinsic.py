@@ -1,4 +1,4 @@
-"""Layers in a row that are quantized as one: a convolution or linear layer, a batch norm, a ReLU, in this order."""
+"""Fused layers: a convolution or linear layer, a batch norm and a ReLU, in this order, that are quantized as one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["BNReLU", "ConvBn", "ConvBnReLU", "ConvReLU", "Fused", "LinearReLU"]
 
 
 class Fused(nnx.Module):
-    """A layer with what follows it, which one observer sees as a whole.
+    """A layer and the layers that follow it, with one observer for the last result.
 
     Args:
-        layer: of the type that the class names.
+        layer: a layer of the type in the class's name.
         bn: an `nnx.BatchNorm` for the layer's outputs, in `ConvBn` and `ConvBnReLU`.
 
     Attributes:

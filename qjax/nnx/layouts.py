@@ -17,10 +17,10 @@ def bias_of(layer: Any) -> jax.Array | None:
 
 
 def torch_layout(layer: Any) -> jax.Array:
-    """A layer's kernel, outputs first and inputs second, as torch has it; slopes of a PReLU as they are.
+    """A layer's kernel with outputs first and inputs second; slopes of a PReLU as they are.
 
-    Kernels of transposed convolutions are mirrored: flax's lie as those of the convolution between whose numbers are
-    zeros. In torch inputs are first there.
+    Kernels of transposed convolutions are mirrored: flax stores the kernel of the convolution that is applied to the
+    image with zeros between its numbers. (torch itself stores these kernels with inputs first.)
     """
     if isinstance(layer, PReLU):
         return layer.weight[...]
@@ -29,13 +29,13 @@ def torch_layout(layer: Any) -> jax.Array:
 
 
 def flax_layout(weight: Any, transposed: bool = False) -> Any:
-    """A weight with outputs first in flax's layout, inputs and outputs last; that of a transposed convolution, too."""
+    """A weight with outputs first as flax stores it: inputs and outputs last, mirrored if `transposed`."""
     weight = jnp.asarray(weight)
     return jnp.moveaxis(mirrored(weight) if transposed else weight, (0, 1), (-1, -2))
 
 
 def mirrored(weight: Any) -> Any:
-    """A weight with its kernels the other way round along all dimensions."""
+    """A weight with its kernels reversed along all dimensions."""
     return jnp.flip(weight, range(2, weight.ndim))
 
 
@@ -48,7 +48,7 @@ def torch_weight(layer: Any) -> jax.Array:
 
 
 def set_torch_weight(layer: Any, weight: jax.Array | None) -> None:
-    """Puts a weight as torch stores it into a layer, or takes the layer's out of it."""
+    """Puts a weight in torch's layout into a layer; None removes the layer's weight."""
     name = "weight" if isinstance(layer, PReLU) else "kernel"
     if weight is not None and isinstance(layer, nnx.ConvTranspose):
         weight = flax_layout(jnp.swapaxes(weight, 0, 1), transposed=True)

@@ -18,7 +18,7 @@ _OF_LAYERS, _OF_MATRICES = ("grad_input", "grad_weight"), ("grad_a", "grad_b")
 
 
 def _check(options: dict[str, Any], gradients: tuple[str, str]) -> Products:
-    """The products that keyword arguments say; `gradients` are the names of those of the gradients."""
+    """The products that keyword arguments describe; `gradients` are the names of the gradients' arguments."""
     names = (*_FIELDS, *gradients)
     unknown = set(options) - set(names)
     if unknown:
@@ -27,7 +27,7 @@ def _check(options: dict[str, Any], gradients: tuple[str, str]) -> Products:
 
 
 def _frozen(products: Products) -> tuple[Any, ...]:
-    """The products as what a graph definition can hold."""
+    """The products as a hashable tuple, which a graph definition can hold."""
     return products.forward.first, products.forward.second, *products.texts
 
 
@@ -53,7 +53,7 @@ class Scaling(nnx.Variable):
 
 
 class _Layer:
-    """What layers share: products as keyword arguments after flax's own, delayed scales, and keys for rounding."""
+    """The base of layers: keyword arguments of products after flax's own, delayed scales, and keys for rounding."""
 
     def __init__(self, *arguments: Any, rngs: nnx.Rngs, **options: Any) -> None:
         names = (*_FIELDS, *_OF_LAYERS)
@@ -67,20 +67,20 @@ class _Layer:
     def _options(self) -> dict[str, Any]:
         key = None if self.quantize_rngs is None else self.quantize_rngs()
         scaling = None
-        if self.scaling is not None:  # the layer may be used again, and its uses are one step
+        if self.scaling is not None:  # several calls of the layer in one step share the state
             scaling, self.scaling[...] = share_scaling(self.scaling[...], 2)
         return _options(self.products, _OF_LAYERS) | {"key": key, "scaling": scaling}
 
 
 class Linear(_Layer, nnx.Linear):
-    """`nnx.Linear` by `qjax.linalg.linear`.
+    """`nnx.Linear` computed by `qjax.linalg.linear`.
 
-    Axes of blocks of the weight are those of (out, in).
+    Block axes of the weight refer to the shape (out, in).
 
     Args:
         arguments, options: as for `nnx.Linear`; and operands, accumulator, grad_input and grad_weight, as for
             `qjax.linalg.linear`.
-        rngs: for the weights, and from its stream "quantize" keys of stochastic rounding.
+        rngs: random numbers for the weights; its stream "quantize" gives the keys of stochastic rounding.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -97,9 +97,9 @@ class Linear(_Layer, nnx.Linear):
 
 
 class Conv(_Layer, nnx.Conv):
-    """`nnx.Conv` with one to three spatial dimensions by `qjax.linalg.conv2d` and its like.
+    """`nnx.Conv` with one to three spatial dimensions, computed by `qjax.linalg.conv1d`, `conv2d` or `conv3d`.
 
-    Channels are last, as in flax; axes of blocks are those of (batch, channels, ...) and (outputs, channels, ...).
+    Channels are last, as in flax. Block axes refer to the shapes (batch, channels, ...) and (outputs, channels, ...).
 
     Args:
         arguments, options: as for `nnx.Conv`, with the padding "VALID", an int or one for each dimension; and operands,
@@ -132,13 +132,13 @@ class Conv(_Layer, nnx.Conv):
 
 
 class MultiheadAttention(nnx.Module):
-    """Attention by heads whose products have formats and accumulators, with the bits of torch's `MultiheadAttention`.
+    """Multi-head attention whose products have formats and accumulators; it has the bits of qtorch's module.
 
     Its projections are `Linear` layers, the rest is `qjax.linalg.scaled_dot_product_attention`. Stochastic rounding
     takes keys from "quantize" of `rngs`.
 
     Args:
-        num_heads: how many heads the features are split into.
+        num_heads: the number of heads into which the features are split.
         in_features: the length of the last axis of inputs and outputs.
         use_bias: True adds biases to the projections.
         linear: keyword arguments of `qjax.linalg.linear` for the four projections, as a dictionary.
@@ -196,7 +196,7 @@ class MultiheadAttention(nnx.Module):
         Args:
             inputs_q: of shape (..., L, in_features).
             inputs_k: of shape (..., S, in_features); None is inputs_q.
-            inputs_v: of that shape; None is inputs_k.
+            inputs_v: of the shape of inputs_k; None is inputs_k.
             mask: bool array that broadcasts to (..., heads, L, S), True where a key counts, or float32 array that is
                 added to the scores.
             is_causal: True masks keys after the query's position.

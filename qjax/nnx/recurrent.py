@@ -16,18 +16,18 @@ __all__ = ["GRU", "LSTM", "Recurrent"]
 class Recurrent(nnx.Module):
     """Layers of recurrent cells, in one or two directions, over sequences.
 
-    Parameters have PyTorch's names and layout: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, those of the other
-    direction with "_reverse", and so on for each layer.
+    Parameters have PyTorch's names and layout: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, and so on for each
+    layer. The names of the reverse direction end in "_reverse".
 
     Args:
-        in_features: of the input.
-        hidden_features: of the hidden states.
-        num_layers: how many layers there are, at most 2^16.
+        in_features: the size of the input.
+        hidden_features: the size of the hidden states.
+        num_layers: the number of layers, at most 2^16.
         use_bias: False for no biases.
-        bidirectional: True for two directions, whose results lie side by side.
+        bidirectional: True for two directions, whose results are concatenated.
         time_major: True for arrays of shape (steps, batch, features), else (batch, steps, features).
-        proj_size: of an LSTM: hidden states are projected to this size by weight_hr_l0; 0 for none.
-        rngs: for the parameters.
+        proj_size: for an LSTM: the size to which weight_hr_l0 projects hidden states; 0 for no projection.
+        rngs: random numbers for the parameters.
 
     Attributes:
         kind: "lstm" or "gru".
@@ -81,7 +81,7 @@ class Recurrent(nnx.Module):
 
     @property
     def suffixes(self) -> list[str]:
-        """What follows the names of each layer's and direction's parameters."""
+        """The suffixes of parameter names, one for each layer and direction."""
         directions = ("", "_reverse")[: 1 + self.bidirectional]
         return [f"_l{layer}{direction}" for layer in range(self.num_layers) for direction in directions]
 
@@ -96,12 +96,12 @@ class Recurrent(nnx.Module):
         ]
 
     def __call__(self, inputs: jax.Array, initial_carry: Any = None, return_carry: bool = False) -> Any:
-        """The results of all steps, and the last states if they are asked for.
+        """The results of all steps, and with return_carry the last states.
 
         Args:
             inputs: floats.
-            initial_carry: the first hidden states, of shape (num_layers * directions, batch, hidden_features), or
-                proj_size; those and the cell states in an LSTM. None for zeros.
+            initial_carry: the initial hidden states, of shape (num_layers * directions, batch, hidden_features or
+                proj_size); for an LSTM a pair of these and the cell states. None for zeros.
             return_carry: True for a pair of results and states.
 
         Raises:
@@ -111,7 +111,7 @@ class Recurrent(nnx.Module):
 
 
 class LSTM(Recurrent):
-    """`torch.nn.LSTM`; `quantize_dynamic` makes a `quantized.dynamic.LSTM` of it.
+    """`torch.nn.LSTM`; `quantize_dynamic` replaces it by a `quantized.dynamic.LSTM`.
 
     Args:
         in_features, hidden_features, num_layers, use_bias, bidirectional, time_major, proj_size, rngs: as for
@@ -128,7 +128,7 @@ class LSTM(Recurrent):
 
 
 class GRU(Recurrent):
-    """`torch.nn.GRU`; `quantize_dynamic` makes a `quantized.dynamic.GRU` of it.
+    """`torch.nn.GRU`; `quantize_dynamic` replaces it by a `quantized.dynamic.GRU`.
 
     Args:
         in_features, hidden_features, num_layers, use_bias, bidirectional, time_major, proj_size, rngs: as for

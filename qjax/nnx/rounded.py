@@ -1,4 +1,4 @@
-"""Layers that compute in floats, with weights that lie in memory as the codes of a format, and rounded outputs."""
+"""Layers that compute in floats, with weights stored as the codes of a format, and with rounded outputs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from qjax.quantization.scaled import round_with_scale
 
 __all__ = ["CodedWeight", "Dequantized", "RoundedLayer", "ScaledRounding"]
 
-# Layers that keep their class in PyTorch, where only the weight is another.
+# Layers that keep their class in PyTorch; only their weight is replaced there.
 KEEPING_CODE = nnx.ConvTranspose, PReLU
 
 
 class ScaledRounding(nnx.Module):
-    """Rounds arrays to a format with a scale that calibration, or training, has chosen.
+    """Rounds arrays to a format with a scale from calibration or training.
 
     Args:
         number: the format.
         scale: float32 of shape (), or (channels,).
-        axis: that of the channels.
+        axis: the axis of the channels.
 
     Example:
         >>> from qjax import parse
@@ -50,19 +50,19 @@ class ScaledRounding(nnx.Module):
 class RoundedLayer(nnx.Module):
     """A layer in floats whose weight was rounded once, and whose outputs are rounded.
 
-    Quantized inputs are dequantized. Sums are flax's own, in float32: results have the same bits as PyTorch's where
-    sums are exact, as those of few products of short numbers are; else they may round to the next number.
+    Quantized inputs are dequantized. flax computes the sums in float32: results have the same bits as PyTorch's where
+    sums are exact, as are sums of few products of short numbers; else they may round to a neighbour.
 
     Args:
         layer: an `nnx.Linear`, `nnx.Conv`, `nnx.ConvTranspose` or `qjax.nnx.PReLU`, whose weight and bias are not used.
         weight: a module whose call returns the weight in torch's layout.
         bias: float32, or None.
-        relu: True for a ReLU behind it.
+        relu: True if a ReLU follows.
         output: a module that rounds the result.
 
     Attributes:
-        layer_name: where the layer is in a model; `convert` writes it.
-        observed_by: what rounds the result, for `report`.
+        layer_name: the layer's name in a model; `convert` writes it.
+        observed_by: the name of the rounding of the result, for `report`.
 
     Example:
         >>> from qjax import parse
@@ -78,7 +78,7 @@ class RoundedLayer(nnx.Module):
     is_uncalibrated = False
 
     def __init__(self, layer: Any, weight: nnx.Module, bias: Any, relu: bool, output: nnx.Module) -> None:
-        # In PyTorch, layers that keep their class read the weight in the dtype that it had, the others in float32.
+        # In PyTorch, layers that keep their class read the weight in its original dtype, the others in float32.
         self.dtype = str(torch_weight(layer).dtype) if isinstance(layer, KEEPING_CODE) else "float32"
         self.layer: Any = nnx.clone(layer, variables=False)
         set_torch_weight(self.layer, None)
@@ -87,7 +87,7 @@ class RoundedLayer(nnx.Module):
         self.weight, self.bias, self.relu, self.output = weight, float_variable("bias", bias), relu, output
 
     def __call__(self, input: Any) -> Any:
-        """The rounded result in the input's dtype, a QTensor if `output` makes one; sums are float32's."""
+        """The rounded result in the input's dtype, or a QTensor if `output` returns one; sums are in float32."""
         check_calibrated(self)
         weight: Any = self.weight
         layer: Any = nnx.clone(self.layer)

@@ -26,10 +26,10 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         Nothing; the file is written, over one that is there.
 
     Raises:
-        TypeError: if path is no path, entries no dictionary, an entry something else, or a name no text.
+        TypeError: if path is not a path, entries not a dictionary, an entry of another type, or a name not a string.
         ValueError: if two arrays would have the same name, say "w.scale" next to a QTensor "w".
         ImportError: if safetensors is missing.
-        SafetensorError: if files hold no such dtype.
+        SafetensorError: if safetensors files cannot hold an array's dtype.
         FileNotFoundError, OSError: if there is no such folder, or the file cannot be written.
 
     Example:
@@ -80,7 +80,7 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
         A state of the same kind, shapes and dtypes.
 
     Raises:
-        TypeError: if the state is no named tuple.
+        TypeError: if the state is not a named tuple.
         ValueError: if an array is missing, or has another number of elements.
 
     Example:

@@ -110,7 +110,7 @@ class FakeQuantize:
             An array of x's shape and dtype, and the next state. Until a number was seen the parameters stay.
 
         Raises:
-            TypeError: if x is no such array.
+            TypeError: if x is not an array of one of these dtypes.
             ValueError: if x has other channels than the state.
         """
         x = as_array(x)
@@ -161,14 +161,14 @@ def enable_fake_quant(states: Any, enabled: Any = True) -> Any:
     """A pytree of states in which all fake quantization is switched on, or as `enabled` says, which may be traced.
 
     Args:
-        states: a pytree; what is no `FakeQuantizeState` in it stays as it is.
+        states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
         enabled: a bool, or a traced one.
 
     Returns:
         A pytree of the same structure.
 
     Raises:
-        TypeError: if enabled is no bool.
+        TypeError: if enabled is not a bool.
         ValueError: if enabled has a dimension, or a dictionary in states has keys without an order, say int and str.
 
     Example:
@@ -182,7 +182,7 @@ def disable_fake_quant(states: Any) -> Any:
     """A pytree of states in which all fake quantization is switched off: arrays pass unchanged.
 
     Args:
-        states: a pytree; what is no `FakeQuantizeState` in it stays as it is.
+        states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
 
     Returns:
         A pytree of the same structure.
@@ -201,14 +201,14 @@ def enable_observer(states: Any, enabled: Any = True) -> Any:
     """A pytree of states in which all observers are switched on, or as `enabled` says, which may be traced.
 
     Args:
-        states: a pytree; what is no `FakeQuantizeState` in it stays as it is.
+        states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
         enabled: a bool, or a traced one.
 
     Returns:
         A pytree of the same structure.
 
     Raises:
-        TypeError: if enabled is no bool.
+        TypeError: if enabled is not a bool.
         ValueError: if enabled has a dimension, or a dictionary in states has keys without an order, say int and str.
 
     Example:
@@ -222,7 +222,7 @@ def disable_observer(states: Any) -> Any:
     """A pytree of states in which all observers are switched off: parameters stay as they are.
 
     Args:
-        states: a pytree; what is no `FakeQuantizeState` in it stays as it is.
+        states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
 
     Returns:
         A pytree of the same structure.
@@ -249,7 +249,7 @@ def get_observer_dict(states: Any, prefix: str = "") -> dict[str, Any]:
         `FakeQuantizeState`, as `save` takes them and `qtorch.quantization.get_observer_dict` names them.
 
     Raises:
-        TypeError: if prefix is no text.
+        TypeError: if prefix is not a string.
         ValueError: if a dictionary in states has keys without an order, say an int and a str.
 
     Example:

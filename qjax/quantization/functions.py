@@ -157,7 +157,7 @@ def convert_fn(apply_fn: Callable[..., Any]) -> Callable[..., Any]:
         fn(params, *args, **kwargs), for jit, vmap, scan and any sharding; each call traces apply_fn.
 
     Raises:
-        TypeError: if apply_fn is no function; in a call, if no parameter is converted.
+        TypeError: if apply_fn is not a function; in a call, if no parameter is converted.
 
     Example:
         >>> from qjax.quantization import QParams, quantize_affine
@@ -307,7 +307,7 @@ def _observed(settings: Any, layer: Layer, operands: list[Any], own: LayerState)
 def _find_layers(program: Program) -> dict[str, list[Use]]:
     """The parameters of a program's layers, and their uses in order; of branches, the uses of the longest.
 
-    The program's inputs are `Source`s, or None for inputs that are no parameters.
+    The program's inputs are `Source`s, or None for inputs that are not parameters.
     """
     found: dict[str, list[Use]] = {}
 

@@ -69,7 +69,7 @@ def chunk(x: Any, chunks: int, axis: int = 0) -> Any:
         Arrays like x; of a QTensor in a tuple.
 
     Raises:
-        TypeError, ValueError: if chunks is no int above 0, or a QTensor has a scale for each channel.
+        TypeError, ValueError: if chunks is not an int above 0, or a QTensor has a scale for each channel.
 
     Example:
         >>> [len(part) for part in chunk(jnp.arange(5), 3)]

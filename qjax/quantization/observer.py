@@ -67,7 +67,7 @@ class ObserverBase(ABC):
         """The state after one more array of float32, float16, bfloat16 or, where x64 is enabled, float64.
 
         Raises:
-            TypeError: if x is no such array.
+            TypeError: if x is not an array of one of these dtypes.
             ValueError: if x does not fit the state.
         """
         x = as_array(x)

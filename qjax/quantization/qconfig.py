@@ -66,7 +66,7 @@ class QConfig(_Checked):
 
     Raises:
         TypeError: if an argument is none of these.
-        ValueError: if a text is no format, or a quantizer is stochastic.
+        ValueError: if a text does not name a format, or a quantizer is stochastic.
 
     Example:
         >>> from qjax.quantization import MinMaxObserver

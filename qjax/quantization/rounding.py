@@ -66,7 +66,7 @@ class FormatRounding:
 
 
 def rounds_to_format(description: Any) -> bool:
-    """True of settings that round to a format that is no range of integers, or leave numbers as they are."""
+    """True of settings that round to a format that is not a range of integers, or leave numbers as they are."""
     return isinstance(description, FormatRounding) or getattr(description, "number", None) is not None
 
 

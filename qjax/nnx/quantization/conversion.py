@@ -48,8 +48,8 @@ def convert(model: nnx.Module, *, allow_uncalibrated: bool | Collection[str] = F
 
     Raises:
         TypeError: if an argument has the wrong type, or an observer chooses no parameters.
-        ValueError: if nothing is prepared, no observer has seen anything, or a name in allow_uncalibrated is none of
-            the model's.
+        ValueError: if nothing is prepared, no observer has seen anything, or a name in allow_uncalibrated does
+            not occur in the model.
 
     Warns:
         UserWarning: of layers that ran more than once each time that the model ran, and of layers that have seen

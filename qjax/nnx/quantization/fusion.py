@@ -36,8 +36,8 @@ def fuse_modules(model: nnx.Module, modules_to_fuse: Sequence[Any], relu: bool =
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if a name is none of the model's, a row is of no known types, a batch norm does not fit, or a layer
-            has several names.
+        ValueError: if a name does not occur in the model, the types of a row are not one of these rows, a batch norm
+            does not fit, or a layer has several names.
 
     Example:
         >>> rngs = nnx.Rngs(0)

@@ -135,7 +135,7 @@ def to_torch(model: nnx.Module) -> dict[str, np.ndarray]:
         NumPy arrays, as `safetensors.numpy.save_file` takes them.
 
     Raises:
-        TypeError: if model is no module.
+        TypeError: if model is not a module.
 
     Example:
         >>> {name: array.shape for name, array in to_torch(nnx.Linear(2, 3, rngs=nnx.Rngs(0))).items()}

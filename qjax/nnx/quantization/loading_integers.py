@@ -42,8 +42,8 @@ def check_tensors(tensors: Any) -> None:
     """Raises unless an argument is a mapping of names.
 
     Raises:
-        TypeError: if it is no mapping.
-        ValueError: if a name is no text.
+        TypeError: if it is not a mapping.
+        ValueError: if a name is not a string.
     """
     check_type("tensors", tensors, Mapping, "a mapping of names to arrays")
     for name in tensors:

@@ -38,7 +38,7 @@ def report(model: nnx.Module) -> Report:
         the same in plain text.
 
     Raises:
-        TypeError: if model is no module.
+        TypeError: if model is not a module.
 
     Example:
         >>> from qjax.nnx import prepare, relu

@@ -1,4 +1,4 @@
-"""Layers whose settings have a format that is no range of integers: they stay in floats, and are rounded."""
+"""Layers whose settings have a format that is not a range of integers: they stay in floats, and are rounded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stays_in_floats(module: nnx.Module) -> bool:
 
 
 def rounds_layer(layer: Any, settings: QConfig) -> bool:
-    """True if settings have a format that is no range of integers for a layer's result, or its weight."""
+    """True if settings have a format that is not a range of integers for a layer's result, or its weight."""
     return rounds_to_format(settings.activation) or (has_weight(layer) and rounds_to_format(settings.weight))
 
 

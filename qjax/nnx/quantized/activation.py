@@ -45,7 +45,7 @@ class Activation(Quantized):
         """The result.
 
         Raises:
-            TypeError: if input is no QTensor.
+            TypeError: if input is not a QTensor.
         """
         self.check_input(input)
         law: Any = LAWS[self.law]
@@ -77,7 +77,7 @@ class PReLU(Quantized):
         """The result.
 
         Raises:
-            TypeError: if input is no QTensor.
+            TypeError: if input is not a QTensor.
             ValueError: if its channels are not as many as the slopes.
         """
         self.check_input(input)

@@ -84,7 +84,7 @@ class Conv(Quantized):
         """The convolution of a quantized array of shape (..., *sizes, in_features).
 
         Raises:
-            TypeError: if input is no QTensor, or has more than 16 bits.
+            TypeError: if input is not a QTensor, or has more than 16 bits.
             ValueError: if its shape does not fit.
         """
         self.check_input(input)
@@ -207,7 +207,7 @@ class ConvTranspose(Quantized):
         """The transposed convolution of a quantized array of shape (..., *sizes, in_features).
 
         Raises:
-            TypeError: if input is no QTensor, or has more than 16 bits.
+            TypeError: if input is not a QTensor, or has more than 16 bits.
             ValueError: if its shape does not fit.
         """
         self.check_input(input)

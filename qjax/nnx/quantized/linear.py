@@ -52,7 +52,7 @@ class Linear(Quantized):
         """The layer of a quantized array of shape (..., in_features).
 
         Raises:
-            TypeError: if input is no QTensor, or has more than 16 bits.
+            TypeError: if input is not a QTensor, or has more than 16 bits.
             ValueError: if its shape does not fit.
         """
         self.check_input(input)

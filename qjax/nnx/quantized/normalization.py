@@ -79,7 +79,7 @@ class BatchNorm(Norm):
         """The result for a quantized array of shape (batch, *sizes, features).
 
         Raises:
-            TypeError: if input is no QTensor.
+            TypeError: if input is not a QTensor.
             ValueError: if its shape does not fit.
         """
         self.check_input(input)

@@ -29,7 +29,7 @@ class Quantize(Quantized):
         """The integers of floats.
 
         Raises:
-            TypeError: if x is no array of floats.
+            TypeError: if x is not an array of floats.
         """
         check_calibrated(self)
         if isinstance(x, QTensor):
@@ -58,7 +58,7 @@ class DeQuantize(nnx.Module):
         """The numbers.
 
         Raises:
-            TypeError: if x is no QTensor.
+            TypeError: if x is not a QTensor.
         """
         check_quantized(self, x, "x")
         return x.dequantize().astype(self.dtype)

@@ -79,7 +79,7 @@ def dynamic_linear(x: ArrayLike, weight: Weight, bias: jax.Array | None = None) 
         An array of shape (..., outputs), rounded from float32 to x's dtype.
 
     Raises:
-        TypeError: if x is no array of floats, the weight of none of these types, or bias no float32 array.
+        TypeError: if x is not an array of floats, the weight has another type, or bias is not a float32 array.
         ValueError: if shapes do not fit.
 
     Example:

@@ -60,7 +60,7 @@ class Linear(nnx.Module):
         """The product; see `qjax.quantization.functional.dynamic_linear`.
 
         Raises:
-            TypeError: if x is no array of floats.
+            TypeError: if x is not an array of floats.
             ValueError: if its shape does not fit.
         """
         y = self.product(x).astype(x.dtype)

@@ -174,7 +174,7 @@ class RNN(nnx.RNN):
         layer_name: where the layer is in a model.
 
     Raises:
-        TypeError: if cell is none of `quantized.dynamic`.
+        TypeError: if cell is not a cell of `quantized.dynamic`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -278,7 +278,7 @@ class Recurrent(nnx.Module):
         """The results of all steps, and the last states if they are asked for, as `qjax.nnx.LSTM` has them.
 
         Raises:
-            TypeError: if inputs are no array of floats.
+            TypeError: if inputs is not an array of floats.
             ValueError: if shapes do not fit.
         """
         projections = [one.operand() for one in self.hr] if hasattr(self, "hr") else [None] * len(self.ih)
