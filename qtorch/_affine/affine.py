@@ -31,11 +31,12 @@ def fake_quantize_per_tensor_affine(
     quant_min: int,
     quant_max: int,
 ) -> torch.Tensor:
-    """Rounds to the numbers that integers stand for: (clip(rint(x / scale) + zero_point) - zero_point) * scale.
+    """Quantizes and dequantizes x: (clip(rint(x / scale) + zero_point) - zero_point) * scale.
 
     rint rounds ties to even, and x / scale is x * (1 / scale); all arithmetic is in float32. NaN becomes the number of
-    quant_min, infinities those of the ends. Gradients and tangents pass where nothing was clipped, and are 0 elsewhere.
-    The bits are those of `torch.fake_quantize_per_tensor_affine` on the CPU, and of `qcore.affine.fake_quantize`.
+    quant_min, infinities become the ends of the range. Gradients and tangents pass where nothing was clipped, and are 0
+    elsewhere. The bits are those of `torch.fake_quantize_per_tensor_affine` on the CPU, and of
+    `qcore.affine.fake_quantize`.
 
     Args:
         x: tensor of any shape, strides and device; float32, float64, float16 or bfloat16.
@@ -49,7 +50,7 @@ def fake_quantize_per_tensor_affine(
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range. The values of tensors on a GPU, or under `torch.compile`, are not
-            looked at.
+            checked.
 
     Example:
         >>> fake_quantize_per_tensor_affine(torch.tensor([-1.0, 0.26, 99.0, 999.0]), 0.5, 0, 0, 255)
@@ -80,7 +81,7 @@ def fake_quantize_per_channel_affine(
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if an argument is out of range, or the channels are not as many as x's.
+        ValueError: if an argument is out of range, or the number of channels is not that of x.
 
     Example:
         >>> x = torch.tensor([[1.0, 2.0], [1.0, 2.0]])
@@ -105,7 +106,7 @@ def _fake_quantize(
 
 
 def fake_quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger, plain: bool) -> torch.Tensor:
-    """The law with its gradient, by whichever path serves x; nothing is checked."""
+    """The law with its gradient, by the path that suits x; arguments are not checked."""
     parameters = qparams.scale, qparams.zero_point, qparams.axis, Bounds(form.low, form.high)
     if plain:
         if x.requires_grad and torch.is_grad_enabled():
@@ -116,12 +117,12 @@ def fake_quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger, plain:
 
 
 def with_gradient(x: torch.Tensor, run: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> torch.Tensor:
-    """The result of a function that fake-quantizes a plain tensor, with the gradient by the mask that it gives."""
+    """The first result of `run`, which fake-quantizes x; the second result of `run` masks the gradient."""
     return (_by_function(x, run) if x.requires_grad and torch.is_grad_enabled() else run(x))[0]
 
 
 def make_form(quant_min: Any, quant_max: Any) -> AffineInteger:
-    """The integers of a user's range, or an error that names what is wrong with it."""
+    """The integers of a user's range; an error names the wrong argument."""
     if torch.compiler.is_dynamo_compiling():
         return _constant_form(literal(quant_min), literal(quant_max))
     return _cached_form(quant_min, quant_max)
@@ -142,7 +143,7 @@ def _constant_form(quant_min: Any, quant_max: Any) -> AffineInteger:
 
 
 def make_qparams(scale: Any, zero_point: Any, axis: int | None, device: torch.device, plain: bool) -> QParams:
-    """Parameters on a device, of a user's numbers or tensors; a tensor of one element may have a dimension."""
+    """Parameters on a device, from a user's numbers or tensors; a tensor of one element may have one dimension."""
     numbers = not isinstance(scale, torch.Tensor) and not isinstance(zero_point, torch.Tensor)
     return (_cached_qparams if plain and numbers else _qparams)(scale, zero_point, axis, device)
 
@@ -182,7 +183,7 @@ def _forward(
     x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int | None, bounds: Bounds, plain: bool
 ) -> tuple[torch.Tensor, ...]:
     """The fake-quantized x, and the mask of gradients as 0 and 1 in uint8."""
-    # Traced programs, subclasses and empty tensors take the law; its operations have the same bits.
+    # Traced programs, subclasses and empty tensors run the law; its operations have the same bits.
     if plain and x.numel() > 0:
         launch = fake_quantize_on_cpu if x.is_cpu and not serve_cpu() else fake_quantize_by_package
         results = launch(x, scale, zero_point, axis, bounds)

@@ -1,4 +1,4 @@
-"""Checkpoints of quantized tensors and of state_dicts: `qcore.affine.checkpoint`'s layout, for tensors."""
+"""Checkpoints of quantized tensors and state_dicts, in the layout of `qcore.affine.checkpoint`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
 
     Args:
         path: of the file.
-        entries: tensors and QTensors by name: a state_dict, say, and quantized weights.
+        entries: tensors and QTensors by name, such as a state_dict and quantized weights.
 
     Returns:
-        Nothing; the file is written, over one that is there.
+        Nothing; the file is written, and an existing file is replaced.
 
     Raises:
-        TypeError: if path is not a path, entries not a dictionary, an entry something else, or a name not a text.
-        ValueError: if two tensors would have the same name, say "w.scale" next to a QTensor "w".
+        TypeError: if path is not a path, entries not a dictionary, an entry not a tensor or QTensor, or a name not a
+            text.
+        ValueError: if two tensors would have the same name, such as "w.scale" next to a QTensor "w".
         ImportError: if safetensors is missing.
-        FileNotFoundError, OSError: if there is no such folder, or the file cannot be written.
+        FileNotFoundError, OSError: if the folder does not exist, or the file cannot be written.
 
     Example:
         >>> import tempfile
@@ -51,7 +52,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         path: of the file.
 
     Returns:
-        Tensors and QTensors by name. Without the QTensors they are a state_dict.
+        Tensors and QTensors by name. The entries without the QTensors are a state_dict.
 
     Raises:
         TypeError: if path is not a path.

@@ -1,4 +1,4 @@
-"""Numbers to integers, and back, and sums to integers: by kernels for plain tensors on the CPU, else by the law."""
+"""Quantize, dequantize and requantize: by kernels for plain tensors on the CPU, by the law for other tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch.Te
 
 
 def quantize_to(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch.Tensor:
-    """`quantize` with parameters that are known to fit; x is checked."""
+    """`quantize` without checks of the parameters; x is checked."""
     check_input(x, Names)
     check_device("scale", qparams.scale, x.device, "x")
     check_device("zero_point", qparams.zero_point, x.device, "x")
@@ -54,5 +54,5 @@ def requantize(
 
 
 def _is_served(x: torch.Tensor, *parameters: torch.Tensor) -> bool:
-    """True if kernels may read all of these: no subclass, no transform, no tracing, and there are elements."""
+    """True if kernels may read all tensors: they are not subclasses, transformed, traced or empty."""
     return is_plain_tensor(x) and x.is_cpu and x.numel() > 0 and are_plain_tensors(parameters) and parameters[0].is_cpu

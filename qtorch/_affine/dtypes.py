@@ -1,4 +1,4 @@
-"""torch's names of integer types and schemes, what they say to the affine law, and modules whose types stay."""
+"""The integers and schemes that torch's dtypes and qschemes mean, and modules whose tensors keep their dtypes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def integers(
 
 
 def scheme(qscheme: Any, per_channel: bool) -> str:
-    """ "affine" or "symmetric", from one of those or one of torch's schemes, per channel or per tensor.
+    """ "affine" or "symmetric", from either text or from one of torch's schemes, per channel or per tensor.
 
     Example:
         >>> scheme(torch.per_tensor_symmetric, per_channel=False)
@@ -49,7 +49,7 @@ def scheme(qscheme: Any, per_channel: bool) -> str:
 
 
 class FixedDtypes(torch.nn.Module):
-    """A module whose tensors keep their types: `half()` and `to(torch.float64)` of a model change no scale of it.
+    """A module whose tensors keep their dtypes: `half()` and `to(torch.float64)` of a model do not change its scales.
 
     Example:
         >>> module = FixedDtypes()

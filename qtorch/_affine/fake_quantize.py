@@ -1,4 +1,4 @@
-"""`FakeQuantize`: simulates quantization in training, with parameters that follow what it sees."""
+"""`FakeQuantize`: simulates quantization in training, with parameters that follow from the observed tensors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from qtorch._affine.scaled import check_scaled, round_with_scale, scale_of_range
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor
 from qtorch._torch_internals import has_forward_hooks
 
-# Observers whose update the kernel has; a subclass may have another update
+# Observers whose update the kernel implements; a subclass may have another update
 _OBSERVERS = {
     MinMaxObserver,
     MovingAverageMinMaxObserver,
@@ -40,31 +40,31 @@ _OBSERVERS = {
 
 
 class FakeQuantize(torch.nn.Module):
-    """Observes a tensor, and rounds it to the numbers of the integers that the observer then chooses, or of a format.
+    """Observes a tensor, then quantizes and dequantizes it by the observer's parameters, or rounds it to a format.
 
     Gradients are those of `fake_quantize_per_tensor_affine`, or of its sibling for channels. Observing and rounding can
-    each be switched off by the methods below. The buffers of the switches only carry them to state_dicts and back: a
-    program for `torch.compile` has them as constants and is compiled anew when they change.
+    each be switched off by the methods below. The buffers of the switches only save them to state_dicts and load them:
+    under `torch.compile` the switches are constants, and a change compiles the program again.
 
-    Until a number was seen the parameters are 1 and 0: histograms leave out what is not finite.
+    The parameters are 1 and 0 until a number was observed; histograms ignore numbers that are not finite.
 
-    With a format the scale is the larger end of the range over the format's largest number (largest magnitude of
-    channels, for observers of channels): numbers are multiplied with float32(1 / scale), rounded to nearest, where they
-    saturate, and multiplied with the scale. The range is the one that a histogram chooses, else that of the extremes.
+    With a format the scale is the largest magnitude of the range (of each channel, for observers of channels), divided
+    by the format's largest number. Numbers are multiplied by float32(1 / scale), rounded to nearest with saturation,
+    and multiplied by the scale. The range is chosen by a histogram, or goes from the least to the greatest number.
     Gradients pass straight through.
 
     Args:
         observer: a class of observers of ranges, or another function that makes one.
         quant_min, quant_max: a part of the range of the observer's dtype; None for all of it.
-        number: a format in the place of integers, as an object or as text; one that `BlockScaled` takes as element of
-            scale="float32".
+        number: a format instead of integers, as an object or as text; allowed are the element formats of `BlockScaled`
+            with scale="float32".
         observer_kwargs: other arguments of the observer.
 
     Attributes:
         scale, zero_point: the parameters in use; 1 and 0 before any observation.
         activation_post_process: the observer.
-        observes_in_eval: whether it goes on observing in evaluation, as torch's does; `prepare_qat` makes it False.
-            Then `eval()` stops ranges that training has set; where there are none, evaluation calibrates.
+        observes_in_eval: whether it observes in evaluation too, like torch's class; `prepare_qat` sets it to False.
+            Then `eval()` freezes ranges from training; if there are none, evaluation calibrates.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -113,17 +113,17 @@ class FakeQuantize(torch.nn.Module):
         self._has_ranges = False  # when evaluation began
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Observes x and rounds it, as far as both are enabled.
+        """Observes x, if observing is enabled, and rounds it, if rounding is enabled.
 
         Args:
             x: tensor of float32, float64, float16 or bfloat16.
 
         Raises:
             TypeError: if x has another type.
-            ValueError: if x has other channels than what was seen before.
+            ValueError: if x has another number of channels than earlier tensors.
         """
         plain = is_plain_tensor(x)
-        # The switches are Python flags beside the buffers, so that no value of a tensor is read at each call.
+        # The switches are Python flags besides buffers, so that a call reads no value of a tensor.
         observes = self._observes and (self.training or self.observes_in_eval or not self._has_ranges)
         if observes and plain and self._rounds and self.number is None and (run := self._in_one_pass(x)):
             return with_gradient(x, run)
@@ -153,25 +153,25 @@ class FakeQuantize(torch.nn.Module):
 
     @property
     def has_seen(self) -> bool:
-        """Whether there are parameters to round with: observed, or loaded."""
+        """Whether there are parameters: observed, or loaded."""
         return bool(self.scale.ne(1).any() or self.zero_point.any()) or self.activation_post_process.has_seen
 
     def train(self, mode: bool = True) -> FakeQuantize:
         """`torch.nn.Module.train`; see `observes_in_eval`."""
-        # Evaluation right after prepare_qat calibrates, as there are no ranges to keep.
+        # Evaluation right after prepare_qat calibrates, since there are no ranges yet.
         if self.training and not mode:
             self._has_ranges = not self.scale.is_meta and self.has_seen
         return super().train(mode)
 
     def _in_one_pass(self, x: torch.Tensor) -> Any:
-        """The function by which a kernel observes a plain tensor and rounds it; None where there is none."""
+        """The function that observes and rounds a plain tensor by one kernel; None where no kernel does."""
         observer = self.activation_post_process
         if type(observer) not in _OBSERVERS or has_forward_hooks(observer) or x.numel() == 0 or not x.is_cpu:
             return None
         return observer_on_cpu(x, observer.rule, (observer.min_val, observer.max_val, self.scale, self.zero_point))
 
     def _update_qparams(self) -> None:
-        """Takes the observer's parameters; while a histogram has seen nothing finite they stay."""
+        """Copies the observer's parameters; they stay while a histogram has seen no finite number."""
         observer = self.activation_post_process
         if not isinstance(observer, HistogramObserver):
             self._keep(*self.calculate_qparams())
@@ -188,8 +188,8 @@ class FakeQuantize(torch.nn.Module):
         store(self, "zero_point", zero_point)
 
     def _qparams(self, shape: torch.Size) -> QParams:
-        """The parameters for a tensor of a shape; those of one channel are those of the whole."""
-        scale = self.scale.to(torch.float32)  # a model's `half()` or `double()` reaches it
+        """The parameters for a tensor of a shape; parameters of one channel hold for the whole tensor."""
+        scale = self.scale.to(torch.float32)  # a model's `half()` or `double()` changes it
         if scale.shape == (1,):
             return QParams(scale.reshape(()), self.zero_point.reshape(()))
         axis, channels = self.ch_axis, len(scale)
@@ -198,23 +198,23 @@ class FakeQuantize(torch.nn.Module):
         return QParams(scale, self.zero_point, axis)
 
     def enable_fake_quant(self, enabled: bool = True) -> None:
-        """Rounds from now on, or, with enabled=False, no more."""
+        """Switches rounding on, or off with enabled=False."""
         check_flag("enabled", enabled)
         self._rounds = enabled
         self.fake_quant_enabled.fill_(enabled)
 
     def disable_fake_quant(self) -> None:
-        """Rounds no more."""
+        """Switches rounding off."""
         self.enable_fake_quant(False)
 
     def enable_observer(self, enabled: bool = True) -> None:
-        """Observes from now on, or, with enabled=False, no more."""
+        """Switches observing on, or off with enabled=False."""
         check_flag("enabled", enabled)
         self._observes = enabled
         self.observer_enabled.fill_(enabled)
 
     def disable_observer(self) -> None:
-        """Observes no more."""
+        """Switches observing off."""
         self.enable_observer(False)
 
     def extra_repr(self) -> str:
@@ -227,14 +227,14 @@ class FakeQuantize(torch.nn.Module):
 
     @classmethod
     def with_args(cls, **settings: Any) -> Factory:
-        """A function that makes such modules, with these arguments as defaults."""
+        """A factory of these modules, with these arguments as defaults."""
         return Factory(cls, settings)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         for name in ("scale", "zero_point", "fake_quant_enabled", "observer_enabled"):
             if (value := state_dict.get(prefix + name)) is not None:  # without a dimension in JAX
                 state_dict[prefix + name] = value.reshape(-1)
-        if (scale := state_dict.get(prefix + "scale")) is not None:  # of as many channels as were seen
+        if (scale := state_dict.get(prefix + "scale")) is not None:  # its size is the number of channels
             self._keep(*(getattr(self, name).new_empty(scale.shape) for name in ("scale", "zero_point")))
         super()._load_from_state_dict(state_dict, prefix, *others)
         self._rounds, self._observes = bool(self.fake_quant_enabled), bool(self.observer_enabled)
@@ -242,7 +242,7 @@ class FakeQuantize(torch.nn.Module):
 
 
 def _for_apply(name: str) -> Callable[[torch.nn.Module], None]:
-    """`FakeQuantize`'s method of a name as a function for `model.apply`, which leaves other modules alone."""
+    """A method of `FakeQuantize` as a function for `model.apply`; other modules are not changed."""
 
     def switch(module: torch.nn.Module) -> None:
         check_type("module", module, torch.nn.Module, "a torch.nn.Module")

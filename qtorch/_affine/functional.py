@@ -1,4 +1,4 @@
-"""Functions that make quantized tensors, and functions of them that take the parameters of their result.
+"""Functions that make quantized tensors, and functions of quantized tensors that take their result's parameters.
 
 Sums of products are exact, and rounded by fbgemm's formula (`qcore.affine.requantize`).
 """
@@ -26,7 +26,7 @@ WIDTHS = (8, 16)  # of integers in memory
 
 
 def quantize_per_tensor(x: torch.Tensor, scale: Any, zero_point: Any, dtype: Any) -> QTensor:
-    """The integers clip(rint(x * (1 / scale)) + zero_point), with what they stand for.
+    """A quantized tensor of the integers clip(rint(x * (1 / scale)) + zero_point).
 
     Args:
         x: tensor of any shape and device; float32, float64, float16 or bfloat16.
@@ -61,7 +61,7 @@ def quantize_per_channel(x: torch.Tensor, scales: Any, zero_points: Any, axis: i
         A QTensor of x's shape and device, of the integers that dtype names.
 
     Raises:
-        TypeError, ValueError: as `quantize_per_tensor` does, and if the channels are not as many as x's.
+        TypeError, ValueError: as `quantize_per_tensor` does, and if the number of channels is not that of x.
 
     Example:
         >>> x = torch.tensor([[-1.0, 0.0], [1.0, 2.0]])
@@ -75,10 +75,10 @@ def quantize_per_channel(x: torch.Tensor, scales: Any, zero_points: Any, axis: i
 
 
 def dequantize(q: QTensor) -> torch.Tensor:
-    """The numbers that a quantized tensor's integers stand for, in float32.
+    """The numbers of a quantized tensor, (q - zero_point) * scale, in float32.
 
     Args:
-        q: QTensor; a torch.Tensor is taken as by `torch.dequantize`.
+        q: a QTensor; a torch.Tensor goes to `torch.dequantize`.
 
     Returns:
         A float32 tensor of q's shape and device.
@@ -106,7 +106,7 @@ def _quantize(x: torch.Tensor, scale: Any, zero_point: Any, axis: int | None, dt
 def linear(
     input: QTensor, weight: QTensor, bias: torch.Tensor | None = None, scale: Any = None, zero_point: Any = None
 ) -> QTensor:
-    """input @ weight.T + bias by integers, requantized.
+    """input @ weight.T + bias in integers, requantized.
 
     Sums are exact: int32 where all fit, else float64.
 
@@ -143,7 +143,7 @@ def _check_bias(bias: Any) -> None:
 def linear_to(
     input: QTensor, weight: QTensor, bias: torch.Tensor | None, output: QParams, form: AffineInteger
 ) -> QTensor:
-    """`linear` with checked operands, and any integers as its result."""
+    """`linear` of checked operands, with the integers of the result as an argument."""
     _check_bias(bias)
     values = rounded_products(input.reshape(-1, weight.shape[1]), weight, Rounding(bias, output, form))
     return QTensor(values.reshape(*input.shape[:-1], weight.shape[0]), output, form)
@@ -162,7 +162,7 @@ def conv2d(
     zero_point: Any = 0,
     dtype: Any = torch.quint8,
 ) -> QTensor:
-    """A convolution by integers, requantized; see `torch.nn.functional.conv2d`, and `linear` for the sums.
+    """A convolution in integers, requantized; see `torch.nn.functional.conv2d`, and `linear` for the sums.
 
     Args:
         input: of up to 16-bit integers and shape (batch, channels, height, width), with parameters for the whole.
@@ -170,8 +170,8 @@ def conv2d(
             whole or for each output.
         bias, scale, zero_point: as for `linear`.
         stride, padding, dilation: for both dimensions, or for each.
-        groups: into how many parts channels and outputs are split.
-        padding_mode: "zeros": around the image lies the zero point; "reflect", "replicate" and "circular": its own
+        groups: the number of groups of channels and outputs.
+        padding_mode: "zeros" pads with the zero point; "reflect", "replicate" and "circular" pad with the image's own
             integers, as for `torch.nn.Conv2d`.
         dtype: of the result.
 
@@ -205,7 +205,7 @@ def conv1d(
     zero_point: Any = 0,
     dtype: Any = torch.quint8,
 ) -> QTensor:
-    """A convolution of signals by integers, requantized, with the arguments and the result of `conv2d`.
+    """A convolution of signals in integers, requantized, with the arguments and the result of `conv2d`.
 
     Example:
         >>> x = quantize_per_tensor(torch.tensor([1.0, 2.0, 3.0]).reshape(1, 1, 3), 0.5, 0, torch.quint8)
@@ -230,7 +230,7 @@ def conv3d(
     zero_point: Any = 0,
     dtype: Any = torch.quint8,
 ) -> QTensor:
-    """A convolution of volumes by integers, requantized, with the arguments and the result of `conv2d`.
+    """A convolution of volumes in integers, requantized, with the arguments and the result of `conv2d`.
 
     Example:
         >>> x = quantize_per_tensor(torch.tensor([1.0, 2.0, 3.0]).reshape(1, 1, 1, 1, 3), 0.5, 0, torch.quint8)
@@ -265,7 +265,7 @@ def conv_to(
     output: QParams,
     form: AffineInteger,
 ) -> QTensor:
-    """A convolution of one, two or three dimensions; its geometry is stride, padding, dilation, groups and mode."""
+    """A convolution in one, two or three dimensions; settings are stride, padding, dilation, groups and mode."""
     _check_bias(bias)
     stride, padding, dilation, groups, mode = settings
     if mode != "zeros":

@@ -1,4 +1,4 @@
-"""Tensors of any shape and memory format as calls of the affine law's kernels: C on the CPU, and packages."""
+"""Calls of the affine law's kernels for tensors of any shape and memory format: C on the CPU, and packages."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from qtorch._kernels import affine, packages
 from qtorch._kernels.launch import LIMIT, VECTOR, aligned, memory_order, ordered, restored
 from qtorch._rounding.paths.choice import are_plain_tensors
 
-# Whether there is one parameter for all ("x"), or channels ("c") between other axes, and sizes of an example.
+# Layouts: one parameter for all elements ("x"), or channels ("c") between other axes; sizes of an example tensor.
 _EXAMPLES = {"x": (1 << 20,), "c": (1 << 10,), "xc": (1 << 10, 1 << 10), "cx": (1 << 10, 1 << 10), "xcx": (64, 64, 256)}
 
 
-# The rules that the kernel of observers has: True if they average.
+# The observers that the kernel implements: True if they average.
 _AVERAGES = {
     MinMax: False,
     PerChannelMinMax: False,
@@ -52,7 +52,7 @@ def fake_quantize_on_cpu(
 ) -> tuple[torch.Tensor, ...] | None:
     """The fake-quantized x, and the mask of `law.fake_quantize` as 0 and 1 in uint8; None where there is no kernel.
 
-    x is a plain tensor that has elements, here and below.
+    Here and below x is a plain tensor with at least one element.
     """
     parameters = scale, zero_point, _ends(bounds, x.device)
     return _run_on_cpu(partial(affine.fake_quantize, _name(x.dtype)), x, axis, parameters, (x.dtype, torch.uint8))
@@ -91,7 +91,7 @@ def requantize_on_cpu(
 
 
 def binary_on_cpu(name: str, a: Any, b: Any, output: QParams, form: AffineInteger, relu: bool) -> torch.Tensor | None:
-    """The integers of `add` or `mul` of two QTensors by the kernel; None where no kernel serves them."""
+    """The integers of `add` or `mul` of two QTensors by the kernel; None where no kernel supports them."""
     x, y, of_a, of_b = a.values, b.values, a.qparams, b.qparams
     tensors = x, y, of_a.scale, of_a.zero_point, of_b.scale, of_b.zero_point, output.scale, output.zero_point
     if of_a.axis is not None or of_b.axis is not None or x.shape != y.shape or x.numel() == 0:
@@ -111,11 +111,10 @@ def binary_on_cpu(name: str, a: Any, b: Any, output: QParams, form: AffineIntege
 def observer_on_cpu(
     x: torch.Tensor, rule: Any, buffers: Sequence[torch.Tensor]
 ) -> Callable[[torch.Tensor], tuple[torch.Tensor, ...]] | None:
-    """A function that observes x, takes the parameters that follow, and fake-quantizes x by these, in one pass.
+    """A function that observes x, computes the parameters, and fake-quantizes x by them, in one pass.
 
-    It writes into the buffers, min_val, max_val, scale and zero_point of the observer with this rule, and returns the
-    results of `fake_quantize_on_cpu`. None without a kernel, or where buffers have other types and shapes than x gives
-    them.
+    It writes into the observer's buffers min_val, max_val, scale and zero_point, and returns the results of
+    `fake_quantize_on_cpu`. None without a kernel, or if the buffers have other dtypes or sizes than x needs.
     """
     averages, axis = _AVERAGES.get(type(rule)), rule.axis
     if averages is None or x.dtype is not torch.float32:
@@ -140,7 +139,7 @@ def _run_on_cpu(
     parameters: tuple[torch.Tensor, ...],
     dtypes: tuple[torch.dtype, ...],
 ) -> tuple[torch.Tensor, ...] | None:
-    """The results of the kernel for a layout, of x's shape and memory format; None where there is no kernel."""
+    """The kernel's results, in x's shape and memory format; None where there is no kernel for the layout."""
     order = memory_order(x)
     layout = _layout(x, order, axis)
     function = layout and kernel(layout[1])
@@ -150,7 +149,7 @@ def _run_on_cpu(
 
 
 def _layout(x: torch.Tensor, order: list[int] | None, axis: int | None) -> tuple[tuple[int, ...], str] | None:
-    """The sizes that a kernel's call begins with, and the name of the kernel's layout; None where there is none."""
+    """The first arguments of a kernel (sizes), and the name of its layout; None where no kernel has the layout."""
     if axis is None:
         return (x.numel(),), "flat"
     shape = tuple(x.shape)
@@ -169,9 +168,9 @@ def _call(
     dtypes: tuple[torch.dtype, ...],
     written: Sequence[torch.Tensor] = (),
 ) -> tuple[torch.Tensor, ...]:
-    """New tensors that a kernel fills; after them it writes into the tensors `written`."""
+    """New tensors with the kernel's results; the kernel also writes into the tensors `written`."""
     source = ordered(x, order)
-    results = [torch.empty_like(source, dtype=dtype) for dtype in dtypes]  # a generator would take a call each time
+    results = [torch.empty_like(source, dtype=dtype) for dtype in dtypes]  # a generator costs a call an item
     function(*sizes, *[one.data_ptr() for one in (source, *read, *results, *written)])
     return tuple(results) if order is None else tuple([restored(result, order) for result in results])
 
@@ -181,7 +180,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def straight_through_on_cpu(gradient: torch.Tensor, mask: torch.Tensor) -> torch.Tensor | None:
-    """The gradient of `fake_quantize_on_cpu`, for plain tensors that have elements; None where there is no kernel."""
+    """The gradient of `fake_quantize_on_cpu`, for plain tensors with elements; None where there is no kernel."""
     kernel = affine.straight_through(8 * gradient.element_size())
     if kernel is None:
         return None
@@ -218,7 +217,7 @@ def fake_quantize_by_package(
 
 
 class _Names(namespace.Names):
-    """The names of a kernel that nothing follows, and whose floats no compiler changes (`packages.OPTIONS`)."""
+    """The namespace of a kernel whose compiler options keep each float operation's rounding (`packages.OPTIONS`)."""
 
     @staticmethod
     def rounded(product: torch.Tensor) -> torch.Tensor:
@@ -230,7 +229,7 @@ class _Names(namespace.Names):
 
 
 class FakeQuantize(torch.nn.Module):
-    """The law as a module, of which a kernel is compiled."""
+    """The law as a module, from which a kernel is compiled."""
 
     def __init__(self, axis: int | None) -> None:
         super().__init__()
@@ -272,7 +271,7 @@ def _ends(bounds: Bounds, device: torch.device) -> torch.Tensor:
 
 @cache
 def _settings(rule: Any) -> torch.Tensor:
-    """The numbers that `affine.observe` reads of a rule."""
+    """A rule's settings as the numbers that `affine.observe` reads."""
     form = rule.form
     numbers = form.low, form.high, form.qmin, form.middle, form.steps, rule.eps, getattr(rule, "averaging_constant", 0)
     return torch.tensor(numbers, dtype=torch.float32, device="cpu")

@@ -1,4 +1,4 @@
-"""The array namespace of the affine law: torch's, with kernels and with NumPy for small states."""
+"""Array namespaces of the affine law: torch with a kernel for extremes, and NumPy for small states."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from qtorch._kernels.affine import extremes as kernel_of_extremes
 from qtorch._kernels.launch import is_dense
 from qtorch._rounding.paths.choice import is_plain_tensor
 
-_LARGE = 1 << 15  # elements, from which a kernel finds extremes sooner than torch
+_LARGE = 1 << 15  # elements, from which on a kernel finds extremes faster than torch
 
 
 class Names(namespace.Names):
-    """`qtorch._namespace.Names`, with extremes by a kernel, and with the values of tensors in ordinary memory."""
+    """`qtorch._namespace.Names`, with extremes by a kernel, and with the values of tensors on the CPU."""
 
     @staticmethod
     def extremes(x: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
@@ -25,25 +25,25 @@ class Names(namespace.Names):
 
     @staticmethod
     def concrete(x: torch.Tensor) -> np.ndarray | None:
-        """The values of a plain tensor on the CPU; a GPU is not waited for."""
+        """The values of a plain tensor on the CPU; None for others: reading a GPU's values would wait for it."""
         return x.detach().numpy() if is_plain_tensor(x) and x.is_cpu else None
 
 
 class SmallNames(qcore.namespace.Names):
-    """NumPy's names, for states in ordinary memory; only what is observed is a tensor."""
+    """NumPy's namespace, for states on the CPU; only the observed x is a tensor."""
 
     dtype = staticmethod(Names.dtype)
 
     @staticmethod
     def extremes(x: torch.Tensor, axes: tuple[int, ...]) -> tuple[np.ndarray, ...]:  # type: ignore[override]
         ends = Names.extremes(x, axes)
-        if x.dtype is torch.bfloat16:  # which NumPy does not know
+        if x.dtype is torch.bfloat16:  # NumPy has no bfloat16
             ends = (end.to(torch.float32) for end in ends)
         return tuple(end.numpy() for end in ends)
 
 
 def whole_extremes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The least and the greatest element of a plain tensor that has elements; both NaN where one is.
+    """The least and the greatest element of a plain tensor with elements; both are NaN if an element is.
 
     The order of -0.0 and 0.0 is not defined. The kernel is faster than torch, which tests each element for NaN and
     waits for each comparison before the next.

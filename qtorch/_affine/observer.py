@@ -1,7 +1,7 @@
-"""Observers as modules: what they see goes through unchanged, and parameters follow from it.
+"""Observers as modules: they return tensors unchanged, and compute parameters from them.
 
-The rules are those of `qcore.affine`; `docs/affine.md` has them. Buffers have the names and shapes of torch.ao's, so
-that its state_dicts load.
+The rules are those of `qcore.affine`; `docs/affine.md` explains them. Buffers have the names and shapes of torch.ao's
+observers, so that torch.ao's state_dicts load.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from qtorch._rounding.paths.choice import is_plain_tensor
 
 @dataclass(frozen=True)
 class Factory:
-    """A class or function with some of its arguments, which makes another module at each call.
+    """A class or function with some of its arguments; each call makes a new module.
 
     Example:
         >>> from qtorch.quantization import MinMaxObserver
@@ -43,12 +43,12 @@ class Factory:
         return self.make(*arguments, **self.settings | settings)
 
     def with_args(self, **settings: Any) -> Factory:
-        """A factory with more arguments, or others."""
+        """A factory with further arguments, or other values of them."""
         return Factory(self.make, self.settings | settings)
 
 
 class ObserverBase(ABC, torch.nn.Module):
-    """The base of all observers: `forward` looks at a tensor and returns it, `calculate_qparams` gives parameters.
+    """The base of all observers: `forward` observes a tensor and returns it, `calculate_qparams` returns parameters.
 
     Args:
         dtype: the type that values will be quantized to.
@@ -66,7 +66,7 @@ class ObserverBase(ABC, torch.nn.Module):
 
     @abstractmethod
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x itself, after a look at it."""
+        """Observes x and returns it."""
 
     @abstractmethod
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,7 +74,7 @@ class ObserverBase(ABC, torch.nn.Module):
 
     @classmethod
     def with_args(cls, **settings: Any) -> Factory:
-        """A function that makes such observers, with these arguments as defaults."""
+        """A factory of these observers, with these arguments as defaults."""
         return Factory(cls, settings)
 
 
@@ -82,7 +82,7 @@ Observer = ObserverBase
 
 
 def store(module: torch.nn.Module, name: str, value: torch.Tensor) -> None:
-    """Writes a value into a buffer, or puts it in the buffer's place where the shapes differ."""
+    """Writes a value into a buffer, or replaces the buffer if the shapes differ."""
     buffer = getattr(module, name)
     if buffer.shape == value.shape:
         buffer.copy_(value)
@@ -91,12 +91,12 @@ def store(module: torch.nn.Module, name: str, value: torch.Tensor) -> None:
 
 
 class RangeObserver(ObserverBase, FixedDtypes):
-    """An observer whose state is that of one of qcore's, in buffers of the same names."""
+    """An observer with the state of a `qcore.affine` observer, in buffers of the same names."""
 
     _version = 3  # of torch.ao's state_dicts
     _rule_class: Any
     _state_class: Any = Extremes
-    _steps_by_numpy = True  # which takes less time than torch for small states
+    _steps_by_numpy = True  # faster than torch for small states
     eps: torch.Tensor
     min_val: torch.Tensor
     max_val: torch.Tensor
@@ -122,18 +122,18 @@ class RangeObserver(ObserverBase, FixedDtypes):
             self.register_buffer(name, value)
 
     def _set(self, **settings: Any) -> None:
-        """Changes settings of the rule, where "ch_axis" is "axis", before any tensor is seen."""
+        """Changes settings of the rule before a tensor was observed; ch_axis is the rule's axis."""
         self.rule = replace(self.rule, **{name.removeprefix("ch_"): value for name, value in settings.items()})
         for name, value in settings.items():
             setattr(self, name, value)
         self.reset_min_max_vals()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Observes x, a tensor of floats, and returns it; one without elements adds nothing.
+        """Observes x, a tensor of floats, and returns it; an empty tensor changes nothing.
 
         Raises:
             TypeError: if x has another type.
-            ValueError: if x has other channels than what was seen before.
+            ValueError: if x has another number of channels than earlier tensors.
         """
         check_input(x, Names)
         if x.numel():
@@ -154,15 +154,15 @@ class RangeObserver(ObserverBase, FixedDtypes):
 
     @property
     def has_seen(self) -> bool:
-        """Whether it has seen a number, in each channel."""
+        """Whether it has observed a number in each channel."""
         return self.min_val.numel() > 0 and not bool((self.min_val > self.max_val).any())
 
     def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The scale, float32, and the zero point, int32, each of shape (1,), or (channels,).
 
         Raises:
-            ValueError: if nothing was seen. On a GPU, and under `torch.compile`, observers of whole tensors do not
-                wait to know.
+            ValueError: if no number was observed. On a GPU, and under `torch.compile`, observers of whole tensors do
+                not check this, since the check would wait for the GPU.
         """
         if self.min_val.numel() == 0:
             raise ValueError("no channels were observed; observe something before asking for parameters")
@@ -170,7 +170,7 @@ class RangeObserver(ObserverBase, FixedDtypes):
         return qparams.scale.reshape(-1), qparams.zero_point.reshape(-1)
 
     def reset_min_max_vals(self) -> None:
-        """Forgets what was seen."""
+        """Resets the state: nothing was observed."""
         for name, value in self._empty_state()._asdict().items():
             store(self, name, value.to(self.min_val.device))
 
@@ -178,12 +178,12 @@ class RangeObserver(ObserverBase, FixedDtypes):
         return f"min_val={self.min_val}, max_val={self.max_val}"
 
     def _empty_state(self) -> Any:
-        """The state before there is anything to say how many channels there are."""
+        """The state before the first tensor: the number of channels is not known."""
         axis = getattr(self.rule, "axis", None)
         return self.rule.init(() if axis is None else (0,) * (axis + 1), Names)
 
     def _state(self, shape: torch.Size) -> Any:
-        """The state to which a tensor of a shape is added."""
+        """The state that a tensor of a shape updates."""
         seen = (getattr(self, name) for name in self._state_class._fields)
         if self.min_val.numel() == 0:
             seen = (value.to(self.min_val.device) for value in self.rule.init(tuple(shape), Names))
@@ -198,10 +198,10 @@ class RangeObserver(ObserverBase, FixedDtypes):
         return self.rule.qparams(self._state(low.shape), Names)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        for name in ("min_val", "max_val"):  # which have as many channels as were seen
+        for name in ("min_val", "max_val"):  # their size is the number of channels
             if (value := state_dict.get(prefix + name)) is not None:
                 store(self, name, getattr(self, name).new_empty(value.shape))
-        state_dict.setdefault(prefix + "eps", self.eps)  # states of JAX do not have it
+        state_dict.setdefault(prefix + "eps", self.eps)  # states of JAX have no eps
         super()._load_from_state_dict(state_dict, prefix, *others)
         self.rule = replace(self.rule, eps=float(self.eps))
 
@@ -216,7 +216,7 @@ class TensorHistogram(Histogram):
         return super().update(state, x, xp)
 
     def qparams(self, state: Counts, xp: Any = Names) -> QParams:
-        """By NumPy, which takes the search's thousands of small steps faster than torch."""
+        """Runs in NumPy, which is faster than torch in the search's thousands of small steps."""
         if torch.compiler.is_dynamo_compiling():
             form = self.form
             arguments = form.qmin, form.qmax, form.signed, form.middle, self.scheme, self.eps
@@ -226,7 +226,7 @@ class TensorHistogram(Histogram):
         return QParams(scale.to(state.min_val.device), zero_point.to(state.min_val.device))
 
     def _update(self, state: Counts, x: torch.Tensor, xp: Any) -> Counts:
-        """Elements that are all finite need neither be selected nor weighed."""
+        """Skips selection and weights if all elements are finite."""
         low, high = xp.extremes(x, (0,))
         if not isfinite(low) or not isfinite(high):
             x = x[torch.isfinite(x)]
@@ -238,7 +238,7 @@ class TensorHistogram(Histogram):
         return self._merge(xp, state, low, high, self._count(xp, x, None, low, high))
 
     def _count(self, xp: Any, x: torch.Tensor, weight: Any, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        """By torch's own function, whose weights are 1 as all are here; it has these bits on the CPU."""
+        """Counts by torch's own function, since all weights are 1; on the CPU it has the same bits."""
         if x.is_cpu:
             return torch.histc(x, self.bins, float(low), float(high))
         return super()._count(xp, x, torch.ones_like(x), low, high)
@@ -254,7 +254,7 @@ def _update(
 def _qparams(
     histogram: torch.Tensor, low: torch.Tensor, high: torch.Tensor, *form: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if low > high:  # nothing was seen; a traced program does not raise
+    if low > high:  # nothing was observed; a traced program does not raise
         return torch.ones_like(low), torch.zeros_like(low, dtype=torch.int32)
     *integers, scheme, eps = form
     found = TensorHistogram(AffineInteger(*integers), scheme, eps, len(histogram)).qparams(Counts(histogram, low, high))
@@ -286,7 +286,7 @@ class MinMaxObserver(RangeObserver):
     Args:
         dtype: of the integers: torch.quint8, qint8, qint32, a plain integer type, or an `AffineInteger`.
         qscheme: torch.per_tensor_affine or torch.per_tensor_symmetric, or "affine" or "symmetric".
-        reduce_range: whether both ends of the range are halved, so that sums of products fit into 16 bits.
+        reduce_range: True halves both ends of the range, so that sums of products fit into 16 bits.
         quant_min, quant_max: a part of dtype's range.
         eps: the smallest scale.
 
@@ -378,11 +378,11 @@ class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver):
 
 
 class HistogramObserver(RangeObserver):
-    """Counts in equal bins, and parameters for the part of the range that loses least; see `qcore.affine.Histogram`.
+    """Counts in equal bins, and parameters of the part of the range with least error; see `qcore.affine.Histogram`.
 
     Args:
-        bins: how many.
-        upsample_rate: into how many parts a bin is cut when the range grows; torch's was 128 once and is 16 now.
+        bins: the number of bins.
+        upsample_rate: the number of parts of a bin when the range grows; torch's default was 128 and is 16 now.
         dtype, qscheme, reduce_range, quant_min, quant_max, eps: as for `MinMaxObserver`.
 
     Example:
@@ -403,13 +403,13 @@ class HistogramObserver(RangeObserver):
 
 
 class RuleObserver(RangeObserver):
-    """Any observer of extremes of `qcore.affine`, as a module.
+    """Any rule for extremes of `qcore.affine`, as a module.
 
     Args:
         rule: such as `qcore.affine.MinMax(INT8, "symmetric")`.
 
     Raises:
-        TypeError: if rule is not such an observer.
+        TypeError: if rule is not such a rule.
 
     Example:
         >>> x = RuleObserver(affine.MinMax())(torch.tensor([-1.0, 0.5, 3.0]))
@@ -458,7 +458,7 @@ class RecordingObserver(ObserverBase):
 
 
 class NoopObserver(ObserverBase):
-    """Remembers nothing: for tensors that need no range, say in float16.
+    """Records nothing: for tensors that need no range, such as float16 tensors.
 
     Args:
         dtype: the type that values will be converted to.

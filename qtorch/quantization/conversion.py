@@ -1,4 +1,4 @@
-"""Layers that were observed or trained become layers that compute in integers."""
+"""`convert`: observed or trained layers become layers that compute in integers."""
 
 from __future__ import annotations
 
@@ -47,30 +47,29 @@ def convert(
 ) -> nn.Module:
     """A copy of a prepared model whose layers compute in integers, with the scales that were observed.
 
-    The model itself is converted, too, where it is such a layer. A layer with several names stays one layer. A layer
-    that saw no data, in a model that did, is converted and raises when it is called.
+    If the model itself is such a layer, it is converted too. A layer with several names stays one layer. A layer that
+    saw no data is converted and raises when it is called, if other layers saw data.
 
     Args:
         module: a model that `prepare` or `prepare_qat` returned and that has run since.
         mapping: types of observed layers to classes with `from_float(module)`; None for the default.
         inplace: whether module itself is changed.
-        remove_qconfig: whether settings and what is left of observers go.
-        convert_custom_config_dict: {"observed_to_quantized_custom_module_class": {Observed: Quantized}} puts
-            `Quantized.from_observed(module)` in the place of each module of type Observed.
-        allow_uncalibrated: True converts layers that have seen nothing with some scale, for a model that a state_dict
-            is then loaded into; names of modules allow that for the layers in these.
+        remove_qconfig: whether settings and remaining observers are removed.
+        convert_custom_config_dict: {"observed_to_quantized_custom_module_class": {Observed: Quantized}} replaces each
+            module of type Observed by `Quantized.from_observed(module)`.
+        allow_uncalibrated: True gives layers that saw no data an arbitrary scale, for a model that then loads a
+            state_dict; names of modules allow this only for the layers in these modules.
 
     Returns:
         The converted model.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if a layer was not prepared, no layer has seen anything, a name in allow_uncalibrated is none of the
-            model's, or if inplace=True and the model itself is such a layer.
+        ValueError: if a layer was not prepared, no layer saw data, a name in allow_uncalibrated is not in the model, or
+            if inplace=True and the model itself is such a layer.
 
     Warns:
-        UserWarning: of layers that ran more than once each time that the model ran, and of layers that have seen
-            nothing.
+        UserWarning: of layers that ran more than once in a run of the model, and of layers that saw no data.
 
     Example:
         >>> from qtorch.quantization import QuantWrapper, default_qconfig, prepare
@@ -103,7 +102,7 @@ def converted(
     remove_qconfig: bool,
     unused: Collection[str] = (),
 ) -> nn.Module:
-    """The model with every layer swapped that a mapping knows; see `convert`. Layers in unused raise if called."""
+    """The model with every layer of the mappings swapped; see `convert`. Layers in unused raise if called."""
     in_integers = any(
         plain_class(layer) in mapping
         and not is_unobserved(layer, mapping)
@@ -133,7 +132,7 @@ def converted(
             made.dtype = dtype
         if path in unused:
             made.register_forward_pre_hook(RefuseCalls(path))
-            setattr(made, "is_uncalibrated", True)  # noqa: B010  # for what is called by other methods
+            setattr(made, "is_uncalibrated", True)  # noqa: B010  # for modules that are called by other methods
         return made
 
     made = rebuilt(model, change, is_whole)
@@ -178,14 +177,14 @@ class RefuseCalls:
 
 
 def _explain(path: str, layer: Any, mapping: Mapping[Any, Any], in_integers: bool) -> None:
-    """Notes for reports why a layer is in floats, and for errors if it has parameters."""
+    """Notes for reports why a layer is in floats; a layer with parameters gets a hook for errors."""
     layer.float_because = why_float(layer, mapping)
     if in_integers and any(True for _ in layer.parameters(recurse=False)):
         layer.register_forward_pre_hook(RefuseIntegers(path, layer.float_because))
 
 
 def _clean(layer: nn.Module) -> None:
-    """Takes settings away, and what is left of observers; what rounds stays."""
+    """Removes settings and remaining observers; modules that round stay."""
     layer.__dict__.pop("qconfig", None)
     if isinstance(getattr(layer, NAME, None), (Quantizer, ScaledRounding, Quantize)):
         return stop_counting(layer)
@@ -211,7 +210,7 @@ def _is_on(layer: nn.Module) -> bool:
 def _check_calibrated(
     model: nn.Module, mapping: Mapping[Any, Any], custom: Mapping[Any, Any], allowed: Collection[str]
 ) -> set[str]:
-    """The layers that have seen nothing, which get some range; raises if that is all layers."""
+    """The layers that saw no data; they get an arbitrary range. Raises if no layer saw data."""
     unprepared, unseen, empty, known, seen = list[str](), list[str](), list[Any](), False, False
     for path, layer in walk(model, is_whole):
         known |= _is_on(layer) and (plain_class(layer) in mapping or _is_rounded(layer, mapping))
@@ -252,7 +251,7 @@ def _listed(paths: list[str]) -> str:
 
 
 def _with_some_scale(layer: Any, name: str) -> nn.Module:
-    """A copy of an observer that has seen the range of its integers, or the layer's weight."""
+    """A copy of an observer after it observed the range of its integers, or the layer's weight."""
     observer = deepcopy(getattr(layer, name)).train()
     inner: RangeObserver = observer.activation_post_process if isinstance(observer, FakeQuantize) else observer
     ends = [0.0, float(inner.rule.form.qmax - inner.rule.form.qmin)]

@@ -1,6 +1,6 @@
-"""What flows between the layers of a model: one run of the model is recorded by hooks and as a function mode.
+"""The data flow between a model's layers: hooks and a function mode record one run of the model.
 
-What follows from it is the law of `qcore.workflow.flow`, in which tensors have numbers here.
+`qcore.workflow.flow` draws the conclusions; it names tensors by numbers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from qtorch.quantization.quantization_mappings import get_default_static_quant_m
 from qtorch.quantization.reasons import ROUNDING
 from qtorch.quantization.tree import is_leaf, walk
 
-# What reads a tensor's properties, and not its numbers.
+# Functions that read a tensor's properties, not its numbers.
 _ABOUT = {"size", "dim", "ndimension", "numel", "is_floating_point", "is_complex", "stride", "element_size"}
-# Means of several integers, which are rounded to the scale of what goes in: a pool stays between integers all the same.
+# Pools: the means of integers are rounded to the input's scale, so a pool may stand between integer layers.
 _MEANS = {"avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"}
-# A power of two near 0: a function that clamps does nothing there, and a number that a function puts in is too large.
+# A power of two near 0: clamps change nothing there, and a number that a function inserts is too large.
 _STEP, _ZERO_POINT = 2.0**-10, 96
 
 
@@ -42,7 +42,7 @@ class Call:
 
 
 def leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that are one step of a run: layers, and what has no modules in it, but for `torch.nn.Identity`."""
+    """The modules that are one step of a run: layers, and modules without children except `torch.nn.Identity`."""
     known = tuple(get_default_static_quant_module_mappings())
 
     def whole(path: str, module: nn.Module) -> bool:
@@ -58,12 +58,12 @@ def leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def record(
     model: nn.Module, run: Callable[[nn.Module], Any], keep: Callable[[nn.Module], Any] = lambda layer: False
 ) -> tuple[Flow, dict[str, torch.Tensor]]:
-    """The flow of a model's first forward pass, in evaluation, and what layers got, by path; a copy runs.
+    """The flow of a model's first forward pass, in evaluation, and the inputs of layers by path; a copy runs.
 
     Args:
         model: stays as it is.
-        run: runs the model it gets; it is stopped when the model has run once.
-        keep: true of a layer whose input the result has, where that is one tensor.
+        run: runs its argument, a model; it is stopped when the model has run once.
+        keep: true for a layer whose input is in the result, if the input is one tensor.
 
     Raises:
         ValueError: if it does not run the model.
@@ -85,11 +85,11 @@ def record(
 
 
 class _HasRunError(BaseException):
-    """Ends a run after the model's first forward pass; user's handlers of exceptions let it through."""
+    """Ends a run after the model's first forward pass; handlers of `Exception` in user's code do not catch it."""
 
 
 class _Recorder(torch.overrides.TorchFunctionMode):
-    """Sees the calls of layers by hooks, and those of functions as a mode."""
+    """Records the calls of layers by hooks, and the calls of functions as a function mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class _Recorder(torch.overrides.TorchFunctionMode):
         self.returned: list[int] = []
         self.inputs: dict[str, torch.Tensor] = {}
         self._numbers: dict[int, int] = {}
-        self._tensors: list[torch.Tensor] = []  # kept, so that no id is used again
+        self._tensors: list[torch.Tensor] = []  # the recorder keeps them, so that no id is used again
         self._inside: list[nn.Module] = []
         self._active = False
 
@@ -137,7 +137,7 @@ class _Recorder(torch.overrides.TorchFunctionMode):
         raise _HasRunError
 
     def leave(self) -> None:
-        """Sees nothing from now on."""
+        """Stops recording."""
         if self._active:
             self._active = False
             self.__exit__(None, None, None)
@@ -172,9 +172,9 @@ class _Recorder(torch.overrides.TorchFunctionMode):
 
 
 def keeps_scale(function: Any, args: Any, kwargs: Any) -> bool:
-    """True if a function, or layer, of one tensor takes a quantized one, and its result has the same parameters.
+    """True if a function, or layer, of one tensor takes a quantized tensor, and its result has the same parameters.
 
-    It is called with integers in the place of the tensor: the result must be what it makes of their numbers.
+    It is called with integers instead of the tensor: the result must equal its result for their numbers.
     """
 
     def quantized(leaf: Any) -> Any:
@@ -203,7 +203,7 @@ def keeps_scale(function: Any, args: Any, kwargs: Any) -> bool:
     try:
         results = of_integers(*given, **settings)
         numbers = function(*exact[0], **exact[1])
-    except Exception:  # whatever a function raises that does not take integers
+    except Exception:  # a function that does not take integers may raise any error
         return False
     if isinstance(results, QTensor):
         results, numbers = [results], [numbers]
@@ -219,7 +219,7 @@ def _name_of(function: Any) -> str:
 
 
 def _only_reads(function: Any) -> bool:
-    """True of a function, or an attribute, that says something about a tensor, and about a quantized one as well."""
+    """True for a function or attribute that reads a property of a tensor, and exists for quantized tensors too."""
     name = _name_of(function)
     if name == "__get__":
         name = getattr(getattr(function, "__self__", None), "__name__", "")
@@ -228,14 +228,14 @@ def _only_reads(function: Any) -> bool:
 
 
 def _bounds_of_layer(module: nn.Module) -> Bounds:
-    """What a layer clamps to."""
+    """The bounds to which a layer clamps."""
     if isinstance(module, nn.Hardtanh):  # a ReLU6 is one
         return module.min_val, module.max_val
     return (0.0 if isinstance(module, nn.ReLU) else None), None
 
 
 def _bounds_of_function(function: Any, args: Any, kwargs: Any) -> Bounds:
-    """What a function clamps to, by its name."""
+    """The bounds to which a function clamps, by its name."""
     name = _name_of(function).removesuffix("_")
     if name in ("relu", "relu6"):
         return 0.0, 6.0 if name == "relu6" else None

@@ -1,4 +1,4 @@
-"""A whole model quantized by one call: layers are fused, observed, calibrated and converted, and nobody names them."""
+"""A whole model quantized by one call: layers are found, fused, observed, calibrated and converted."""
 
 from __future__ import annotations
 
@@ -52,31 +52,33 @@ def quantize_model(
     """A quantized copy of a float model.
 
     A `Conv1D` of GPT-2, a linear layer with its weight the other way round, becomes a `torch.nn.Linear`. The model runs
-    once on the first calibration data, which shows what follows what. A layer of a subclass, such as a convolution that
-    pads, becomes torch's layer with what comes before or behind it, if both have equal bits on this data. Convolutions
-    and linear layers are fused with batch norms and ReLUs behind them; where another layer clamps their results, as
-    ReLU6 does, they get the range of what is left. Layers in integers quantize floats that come in, and dequantize what
-    goes to layers or functions of floats. Then the model is calibrated, or trained, and converted. `report` says of the
-    result what is quantized, and what is in floats and why.
+    once on the first calibration data, which shows the order of its layers. A layer of a subclass, such as a
+    convolution that pads, becomes torch's layer with other layers before or behind it, if both have equal bits on this
+    data. Convolutions and linear layers are fused with batch norms and ReLUs behind them; if another layer clamps their
+    results, as ReLU6 does, they get the range of the clamped results. Layers in integers quantize float inputs, and
+    dequantize results that go to float layers or functions. Then the model is calibrated, or trained, and converted.
+    `report` of the result lists quantized layers, and float layers with the reason.
 
     Args:
         model: the float model; it stays as it is.
         qconfig: the settings, or a dictionary of settings by names and types of modules, where "" is the model and None
-            leaves a part in floats. A `QConfig` of observers quantizes weights and activations, of formats rounds to
-            them, and with None as activation quantizes weights alone; a `QConfigDynamic` quantizes activations by their
-            own range at each call. None is `get_default_qconfig()`, and with train `get_default_qat_qconfig()`.
-        calibrate: inputs, each of them a tensor, a tuple of the model's arguments or a dictionary of them by name; or a
-            function that runs the model it gets, and is called twice, the first time until the model has run once. None
-            where the settings need no data.
-        train: a function that trains the model it gets, with the rounding of the result; called twice as well. It takes
-            the place of calibrate, and the settings are of `FakeQuantize` and formats.
+            leaves a part in floats. A `QConfig` of observers quantizes weights and activations; a `QConfig` of formats
+            rounds to them; with None as activation only weights are quantized. A `QConfigDynamic` quantizes activations
+            by their own range at each call. None is `get_default_qconfig()`, and with train
+            `get_default_qat_qconfig()`.
+        calibrate: inputs: each is a tensor, a tuple of the model's arguments, or a dictionary of them by name; or a
+            function that runs its argument, a model. It is called twice, the first time until the model has run once.
+            None where the settings need no data.
+        train: a function that trains its argument, a model with the rounding of the result; it is called twice as well.
+            It replaces calibrate, and the settings are of `FakeQuantize` and formats.
 
     Returns:
         The converted model, in evaluation.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if the settings need data and there are none, an entry names nothing, or nothing is quantized.
+        ValueError: if the settings need data and none are given, an entry names nothing in the model, or nothing is
+            quantized.
 
     Warns:
         UserWarning: of layers with matrices as weights that stay in floats though they have settings, of layers that
@@ -160,7 +162,7 @@ def _static(model: nn.Module, entries: Mapping[Any, Any], calibrate: Any, train:
 
 
 def _runs(calibrate: Any) -> tuple[Any, Any]:
-    """Functions that run a model on the first data, and on all."""
+    """Two functions: one runs a model on the first data, the other on all data."""
     if calibrate is None:
         return None, None
     if isinstance(calibrate, Callable) and not isinstance(calibrate, nn.Module):
@@ -176,7 +178,7 @@ def _runs(calibrate: Any) -> tuple[Any, Any]:
 
 
 def _fused(model: nn.Module, flow: Flow) -> nn.Module:
-    """The model with layers fused, by the settings of the first of each row."""
+    """The model with fused layers; a fused layer has the settings of the first layer in its row."""
     names = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
 
     def fused(row: list[str], _: Any) -> bool | None:
@@ -191,14 +193,14 @@ def _fused(model: nn.Module, flow: Flow) -> nn.Module:
 
 
 def _in_integers(layer: nn.Module) -> bool:
-    """True of a layer that `convert` makes one of integers."""
+    """True if `convert` makes the layer an integer layer."""
     mapping = get_default_static_quant_module_mappings()
     known = plain_class(layer) in mapping and not is_unobserved(layer, mapping)
     return known and getattr(layer, "qconfig", None) is not None and not rounds_only(layer)
 
 
 def _with_stubs(model: nn.Module, flow: Flow) -> nn.Module:
-    """The model with layers in integers that quantize what comes as floats, and dequantize what leaves as floats."""
+    """The model whose integer layers quantize float inputs, and dequantize results that float code reads."""
     layers = dict[str, nn.Module]()
     for path, layer in leaves(model):
         if isinstance(layer, FloatFunctional):
@@ -216,7 +218,7 @@ def _with_stubs(model: nn.Module, flow: Flow) -> nn.Module:
 
 
 def _spec(model: nn.Module, dynamic: Mapping[Any, Any], entries: Mapping[Any, Any]) -> dict[Any, Any]:
-    """What `quantize_dynamic` does to the rest; embeddings are quantized where they are named."""
+    """The argument of `quantize_dynamic` for the other layers; embeddings are quantized only if they are named."""
     present = {plain_class(module) for module in model.modules()}
     off = {key: None for key, one in entries.items() if one is None and (isinstance(key, str) or key in present)}
     return ({nn.Embedding: None} if nn.Embedding in present else {}) | off | dict(dynamic)

@@ -1,4 +1,4 @@
-"""Layers in a row that become one, so that what is between them is never rounded."""
+"""Fusion: layers in a row become one layer, so that the values between them are not rounded."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ def fuse_modules(
 ) -> nn.Module:
     """A copy of a model in which layers in a row are one: conv, bn; conv, bn, relu; conv, relu; linear, relu; bn, relu.
 
-    The first name means the fused layer then, and the others mean `torch.nn.Identity`. In evaluation a batch norm goes
+    The fused layer has the first name; at the other names is `torch.nn.Identity`. In evaluation a batch norm is folded
     into the weights of the convolution, or linear layer, before it. In training it stays beside a convolution, for
     `prepare_qat`, and the numbers stay as they are.
 
     Args:
-        model: whose layers of a row are all in evaluation, or all in training.
+        model: the float model; the layers of a row are all in evaluation, or all in training.
         modules_to_fuse: a list of names, or a list of such lists, in the order in which the model calls them.
         inplace: whether model itself is changed.
-        fuser_func: makes a list of layers out of such a list, of the same length; None for `fuse_known_modules`.
+        fuser_func: a function of a row's list of layers that returns a list of the same length; None for
+            `fuse_known_modules`.
         fuse_custom_config_dict: {"additional_fuser_method_mapping": {(Type, ...): function}}, where
             function(training, layer, ...) returns the fused layer of a row of these types.
 
@@ -45,7 +46,7 @@ def fuse_modules(
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if a name is none of the model's, a row is of no known types, layers of a row are in different
+        ValueError: if a name is not in the model, a row has no known types, layers of a row are in different
             modes, have different settings, or are used under other names too, or a batch norm does not fit.
 
     Example:
@@ -78,7 +79,7 @@ def fuse_modules_qat(
     fuser_func: Fuser | None = None,
     fuse_custom_config_dict: Mapping[str, Any] | None = None,
 ) -> nn.Module:
-    """`fuse_modules` for a model in training, which it checks.
+    """`fuse_modules` that checks that the model is in training.
 
     Args:
         model, modules_to_fuse, inplace, fuser_func, fuse_custom_config_dict: as for `fuse_modules`.
@@ -100,9 +101,9 @@ def fuse_modules_qat(
 
 
 def fuse_known_modules(mod_list: list[nn.Module], additional_fuser_method_mapping: Any = None) -> list[nn.Module]:
-    """The fused layer and as many `torch.nn.Identity` as complete the row; see `fuse_modules`.
+    """The fused layer, followed by `torch.nn.Identity` in the other places of the row; see `fuse_modules`.
 
-    Pre-hooks of the first layer and hooks of the last one are the fused layer's then.
+    The fused layer takes the pre-hooks of the first layer and the hooks of the last one.
 
     Args:
         mod_list: the layers of a row.
@@ -149,7 +150,7 @@ def has_fused_layer(layers: Sequence[nn.Module]) -> bool:
 
 
 def _folds(types: tuple[Any, ...], training: bool) -> bool:
-    """True if the second layer is the batch norm of the first."""
+    """True if the second layer is a batch norm that is folded into the first."""
     first, second = types[0], types[1] if len(types) > 1 else None
     if first in _TRANSPOSED and not training:
         return len(types) == 2 and second is _NORMS[_TRANSPOSED.index(first)]
@@ -190,7 +191,7 @@ def _misfit(layer: Any, bn: Any, training: bool) -> str:
 
 
 def _rows(modules_to_fuse: Any) -> Any:
-    """The lists of names, of which modules_to_fuse is one or has many."""
+    """The lists of names: modules_to_fuse is one such list, or a list of them."""
     listed = isinstance(modules_to_fuse, Collection) and not isinstance(modules_to_fuse, str)
     if not listed or all(isinstance(name, str) for name in modules_to_fuse):
         modules_to_fuse = [modules_to_fuse]

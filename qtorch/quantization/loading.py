@@ -1,4 +1,4 @@
-"""Converted models out of float ones and the state_dict of a converted model, without calibration."""
+"""Converted models from a float model and the state_dict of a converted model, without calibration."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
     """The converted model that a state_dict was saved from, made of the float model: the entries' names say what became
     integers.
 
-    A `qconfig` in the model says of which integers outputs and weights are; without one outputs are torch.quint8, and
-    weights as wide as their entries are.
+    A `qconfig` in the model sets the integers of outputs and weights; without one, outputs are torch.quint8, and
+    weights have the width of their entries.
 
     Args:
         model: the float model, with the same layers fused as in the saved one.
@@ -43,7 +43,7 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
         A converted copy of the model, in evaluation.
 
     Raises:
-        TypeError: if model is no module, or state_dict no dictionary.
+        TypeError: if model is not a module, or state_dict not a dictionary.
         ValueError: if no entry is a quantized layer's, or entries and layers do not fit.
 
     Example:
@@ -68,7 +68,7 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
             layer.qconfig, static = settings or _static(path, state_dict), True
         elif found := _dynamic(path, own, state_dict):
             dynamic[path] = settings if isinstance(settings, QConfigDynamic) else found
-        elif any(_ROUNDED.intersection(name.split(".")[:-1]) for name in own):  # what is rounded
+        elif any(_ROUNDED.intersection(name.split(".")[:-1]) for name in own):  # rounded modules
             if isinstance(settings, QConfigDynamic):
                 dynamic[path] = settings
             else:
@@ -81,7 +81,7 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
     if static:
         model = convert(prepare(model, inplace=True), allow_uncalibrated=True)
     for module in model.modules():
-        module.__dict__.pop("qconfig", None)  # settings of None, which would go before entries
+        module.__dict__.pop("qconfig", None)  # settings of None have priority over entries
     if dynamic:
         model = quantize_dynamic(model, dynamic)
     try:
@@ -94,7 +94,7 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
 
 
 def _static(path: str, state_dict: Mapping[str, torch.Tensor]) -> QConfig:
-    """Settings of 8-bit outputs, and of weights as wide as the entry."""
+    """Settings of 8-bit outputs, and of weights with the width of the entry."""
     dtype: Any = torch.qint8
     layer = f"{path}." if path else ""
     if (weight := state_dict.get(f"{layer}{_INTEGERS[0]}")) is not None and weight.element_size() == 2:
@@ -105,7 +105,7 @@ def _static(path: str, state_dict: Mapping[str, torch.Tensor]) -> QConfig:
 
 
 def _dynamic(path: str, own: set[str], state_dict: Mapping[str, torch.Tensor]) -> QConfigDynamic | None:
-    """Settings of a layer whose weight, or those of its products, are quantized or in float16; else None."""
+    """Settings of a layer whose weights, or weights of its products, are quantized or in float16; else None."""
     layer = f"{path}." if path else ""
     for product in ("", "ih.", "ih.0."):
         if any(product + name in own for name in _INTEGERS):

@@ -1,4 +1,4 @@
-"""Observers at the outputs of layers, and what they can tell afterwards."""
+"""Observers at the outputs of layers, and checks of the observed data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "activation_post_process"
 
 
 class ObserveOutput:
-    """A forward hook that sends a layer's output through the layer's observer.
+    """A forward hook that passes a layer's output through the layer's observer.
 
     Args:
         path: the layer's, for messages.
@@ -48,7 +48,7 @@ class ObserveOutput:
 
 
 class CountCalls:
-    """A forward pre-hook that counts how often a module ran; what `torch.compile` traces is not counted.
+    """A forward pre-hook that counts a module's runs; runs under `torch.compile` are not counted.
 
     Args:
         path: the name that messages give the module.
@@ -73,17 +73,17 @@ def calls_of(module: Any) -> CountCalls | None:
 
 
 def attach(path: str, module: torch.nn.Module, settings: Any, by_hook: bool = True, device: Any = None) -> None:
-    """Gives a module the observer that its settings make.
+    """Adds the observer that a module's settings make.
 
     Args:
         path: the module's.
         module: changed in place.
         settings: its qconfig.
         by_hook: whether a hook calls the observer, before users' hooks; else the module's methods do.
-        device: the observer's; None for that of the module's parameters.
+        device: the observer's; None for the device of the module's parameters.
 
     Raises:
-        TypeError: if the settings make no module, or are for dynamic quantization.
+        TypeError: if the settings do not make a module, or are for dynamic quantization.
     """
     check_settings(shown(path), settings)
     if isinstance(settings, QConfigDynamic):
@@ -94,21 +94,21 @@ def attach(path: str, module: torch.nn.Module, settings: Any, by_hook: bool = Tr
     device = next((tensor.device for tensor in module.parameters()), None) if device is None else device
     module.add_module(NAME, observer if device is None else observer.to(device))
     _count_calls(path, observer)
-    if by_hook and type(module).forward is not nn.Sequential.forward:  # which calls its children anyway, in order
+    if by_hook and type(module).forward is not nn.Sequential.forward:  # it only calls its children
         module.register_forward_hook(ObserveOutput(path), prepend=True)
         if not isinstance(module, QATLayer):  # which no program of the float model has
             change_class(module, NAME)
 
 
 def observe_within(module: torch.nn.Module, bounds: tuple[float | None, float | None]) -> None:
-    """Lets a layer's observer see what is left of its results between bounds, since a layer behind it clamps them."""
+    """Clamps a layer's results before its observer sees them, since a layer behind it clamps them."""
     for hook, _ in forward_hooks(module, False):
         if isinstance(hook, ObserveOutput):
             hook.bounds = bounds
 
 
 def detach(module: torch.nn.Module) -> None:
-    """Takes an observer and its hook away."""
+    """Removes an observer and its hook."""
     if hasattr(module, NAME):
         delattr(module, NAME)
     drop_forward_hooks(module, False, lambda hook: isinstance(hook, ObserveOutput))
@@ -116,7 +116,7 @@ def detach(module: torch.nn.Module) -> None:
 
 
 def stop_counting(module: torch.nn.Module) -> None:
-    """Takes the count of a module's calls away."""
+    """Removes the count of a module's calls."""
     module.__dict__.pop("call_count", None)
     drop_forward_hooks(module, True, lambda hook: isinstance(hook, CountCalls))
 
@@ -127,13 +127,13 @@ def _count_calls(path: str, module: Any) -> None:
 
 
 def count_forwards(model: torch.nn.Module) -> None:
-    """Counts from now on how often the whole model runs."""
+    """Adds a count of the whole model's runs."""
     if calls_of(model) is None:
         _count_calls("", model)
 
 
 def check_repeats(model: torch.nn.Module) -> None:
-    """Warns of layers that ran more than once each time that the model ran, with one observer for all calls."""
+    """Warns of layers that ran more than once in a run of the model, with one observer for all calls."""
     root = calls_of(model)
     for _, module in model.named_modules():
         hook = calls_of(getattr(module, NAME, None))
@@ -142,12 +142,12 @@ def check_repeats(model: torch.nn.Module) -> None:
 
 
 def has_range(observer: Any) -> bool:
-    """True of an observer of ranges, and of what has one in it."""
+    """True for an observer of ranges, and for a module that contains one."""
     return isinstance(observer, (FakeQuantize, RangeObserver))
 
 
 def has_seen(observer: Any) -> bool:
-    """True unless an observer, or one inside a fake quantization, has seen nothing yet."""
+    """True unless an observer, or the observer of a fake quantization, saw no data yet."""
     return observer.has_seen if has_range(observer) else True
 
 
@@ -162,9 +162,9 @@ def add_observer_(
 
     Args:
         module: changed in place; `propagate_qconfig_` wrote the settings.
-        non_leaf_module_list: types with children that get an observer for the whole.
-        device: the observers'; None for that of each layer's parameters.
-        allow_list: the only types of layers that get one; None for all.
+        non_leaf_module_list: types of modules with children that get one observer for their output.
+        device: the observers'; None for the device of each layer's parameters.
+        allow_list: the only types of layers that get an observer; None for all.
 
     Returns:
         Nothing; each such layer gets the module `activation_post_process`, and a hook that calls it.

@@ -217,7 +217,7 @@ class Linear(DynamicProduct):
 
     @classmethod
     def from_float(cls, mod: Any) -> Linear:
-        """The dynamic layer of a float layer with `qconfig` or `weight_fake_quant`; raises TypeError without both."""
+        """The dynamic layer of a float layer with `qconfig` or `weight_fake_quant`; TypeError if it has neither."""
         linear: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
         weight, bias = float_parameters(mod)
         dtype = dtype_of(mod)
