@@ -1,4 +1,4 @@
-"""Prepared models become models of integers."""
+"""Conversion of prepared models to models that compute with integers."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from qjax.quantization.rounding import FormatRounding
 
 
 def convert(model: nnx.Module, *, allow_uncalibrated: bool | Collection[str] = False) -> nnx.Module:
-    """A copy of a prepared model whose observed layers are those of `qjax.nnx.quantized`.
+    """A copy of a prepared model in which layers of `qjax.nnx.quantized` replace the observed layers.
 
-    It computes with the integers of `qtorch.quantization.convert`'s result, given the same weights and observers. A
-    layer that saw no data, in a model that did, is converted and raises when it is called.
+    It computes with the same integers as the result of `qtorch.quantization.convert` with the same weights and
+    observers. If only some layers saw data, a layer without data is converted too, and raises when it is called.
 
     Args:
-        model: what `prepare` returned, after calibration; it stays as it is.
-        allow_uncalibrated: True converts layers that have seen nothing with some scale; names of modules allow that for
-            the layers in these.
+        model: the result of `prepare`, after calibration; it is not changed.
+        allow_uncalibrated: True converts layers that saw no data with an arbitrary scale; names of modules allow this
+            for the layers in these modules.
 
     Returns:
         The converted model. QTensors flow from its `Quantize` to its `DeQuantize`. Layers whose settings have a format
@@ -48,12 +48,11 @@ def convert(model: nnx.Module, *, allow_uncalibrated: bool | Collection[str] = F
 
     Raises:
         TypeError: if an argument has the wrong type, or an observer chooses no parameters.
-        ValueError: if nothing is prepared, no observer has seen anything, or a name in allow_uncalibrated does
-            not occur in the model.
+        ValueError: if nothing is prepared, no observer saw data, or a name in allow_uncalibrated does not occur in the
+            model.
 
     Warns:
-        UserWarning: of layers that ran more than once each time that the model ran, and of layers that have seen
-            nothing.
+        UserWarning: if a layer ran several times in each run of the model, or saw no data.
 
     Example:
         >>> from qjax.nnx import QuantWrapper, prepare
@@ -102,7 +101,7 @@ def convert(model: nnx.Module, *, allow_uncalibrated: bool | Collection[str] = F
 
 
 def _dtype_of(model: nnx.Module) -> Any:
-    """The dtype that most numbers of a model have: norms may be float32 in a model of bfloat16."""
+    """The dtype of most numbers of a model, since norms may be float32 in a bfloat16 model."""
     sizes = Counter[Any]()
     for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)):
         if jnp.issubdtype(leaf.dtype, jnp.floating):
@@ -111,7 +110,7 @@ def _dtype_of(model: nnx.Module) -> Any:
 
 
 def _with_some_range(module: Any) -> nnx.Module:
-    """A layer whose observer has seen the range of its integers, and its weight."""
+    """A layer whose observers get an arbitrary range, and the range of its weight."""
 
     def show(observer: Any, x: jax.Array) -> None:
         description, state = observer.description, observer.state.get_value()
@@ -125,7 +124,7 @@ def _with_some_range(module: Any) -> nnx.Module:
 
 
 def unseen_layers(model: nnx.Module) -> tuple[list[str], bool]:
-    """The names of layers whose results need parameters, and whose observers have seen nothing; whether others have."""
+    """The names of layers that need parameters but saw no data, and True if other layers saw data."""
     modules = modules_of(model)
     found, seen = [], False
     for path, module in modules.items():
@@ -141,14 +140,14 @@ def unseen_layers(model: nnx.Module) -> tuple[list[str], bool]:
                 observer.qparams()
             seen = True
         except TypeError:
-            continue  # it chooses none
+            continue  # its observer chooses no parameters
         except ValueError:
             found.append(name_of(path, modules))
     return found, seen
 
 
 def converted(name: str, module: Any, in_integers: bool) -> nnx.Module:
-    """A module's successor, or the module; `in_integers` is True if there are integers that a stub dequantizes."""
+    """The converted form of a module, or the module; `in_integers` is True if stubs get integers to dequantize."""
     made: Any = module
     if getattr(module, "qconfig", None) is not None and needs_no_observer(name, module, module.qconfig):
         return quantized_layer(name, module, module.qconfig)
@@ -174,7 +173,7 @@ def converted(name: str, module: Any, in_integers: bool) -> nnx.Module:
 
 
 def _of_observed(observed: Any, output: QParams, form: AffineInteger) -> Any:
-    """The successor of an observed layer, for a result of these parameters and integers."""
+    """The integer form of an observed layer, for a result with these parameters and integers."""
     layer = observed.module
     if isinstance(layer, QuantStub):
         return quantized.Quantize(output, form)
@@ -193,7 +192,7 @@ def _of_observed(observed: Any, output: QParams, form: AffineInteger) -> Any:
 
 
 def _of_rounded(observed: Any) -> Any:
-    """The successor of a layer that stays in floats."""
+    """The rounded form of a layer that stays in floats."""
     layer, kernel, bias = parameters_of(observed.module, trained := isinstance(observed, Trained))
     if type(layer) in UNTRAINED:
         kernel = torch_weight(layer)
@@ -205,18 +204,14 @@ def _of_rounded(observed: Any) -> Any:
 def output_of(observer: Observer) -> tuple[QParams, AffineInteger]:
     """The parameters and the integers of a layer's result.
 
-    An observer with reduce_range leaves room for sums that overflow in 16 bits; here they do not, so that the result
-    may have all the integers of its type. Fake quantization says with which integers the layer was trained.
-
-    Raises:
-        TypeError: if the observer chooses no parameters.
-        ValueError: if it has seen nothing, or chooses a scale for each channel.
+    An observer with reduce_range leaves room for sums that overflow in 16 bits. Sums do not overflow here, so the
+    result may have all integers of its type. With fake quantization it has the integers of training.
     """
     return observer.qparams(), output_form(observer.description)
 
 
 def _output_of_functional(module: FloatFunctional) -> tuple[QParams, AffineInteger]:
-    """As `output_of`, or anything where nothing but `add_scalar` and `mul_scalar` ran, whose results have their own."""
+    """As `output_of`; arbitrary parameters if only `add_scalar` and `mul_scalar` ran, which do not use them."""
     try:
         return output_of(module.activation_post_process)
     except ValueError:
@@ -226,11 +221,9 @@ def _output_of_functional(module: FloatFunctional) -> tuple[QParams, AffineInteg
 
 
 def parameters_of(module: Any, trained: bool = False) -> tuple[Any, jax.Array, jax.Array | None]:
-    """A layer, its weight in torch's layout and its bias, with a fused batch norm's running statistics in them.
+    """A layer, its weight in torch's layout and its bias, after folding a fused batch norm's running statistics.
 
-    Args:
-        module: the layer, or a fused one.
-        trained: True if statistics go in by the operations of training, so that the weight is the one that was rounded.
+    `trained` folds by the operations of training, so that the weight is the weight that training rounded.
     """
     layer = module.layer if isinstance(module, Fused) else module
     if isinstance(module, Fused) and module.bn is not None:
@@ -242,9 +235,9 @@ def parameters_of(module: Any, trained: bool = False) -> tuple[Any, jax.Array, j
 
 
 def _warn_of_repeats(model: nnx.Module) -> None:
-    """Warns of layers that ran more than once each time that the model ran, with one observer for all calls.
+    """Warns of layers that ran several times in each run of the model, with one observer for all calls.
 
-    A model runs as often as the layer that is its first does, or its last, whichever ran less.
+    The number of runs of the model is that of its first or its last layer, whichever ran less often.
     """
     observers = {
         name: module.activation_post_process

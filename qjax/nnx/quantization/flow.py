@@ -1,9 +1,8 @@
-"""What flows between the layers of a model: a traced run says what can be fused and where integers can stay.
+"""The data flow between the layers of a model: a traced run shows which layers can be fused and stay in integers.
 
-The model is traced once, with marks before and after each layer. What stands in the jaxpr between the marks of one
-layer is the layer's own; every other equation is a function between layers. A jaxpr inside an equation (of jit, scan,
-remat) has a flow of its own, so that its arguments and results stay floats.
-What follows from the calls is the law of `qcore.workflow.flow`.
+The model is traced once, with marks before and after each layer. Equations of the jaxpr between the marks of a layer
+belong to the layer; every other equation is a function between layers. A jaxpr inside an equation (of jit, scan,
+remat) has a flow of its own, so its arguments and results stay floats. `qcore.workflow.flow` draws the conclusions.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Call:
 
     Attributes:
         path: the layer's name; None for an equation.
-        takes, gives: variables of the jaxpr.
+        takes, gives: the input and output variables of the jaxpr.
         ran: the layer, or the equation.
     """
 
@@ -51,9 +50,10 @@ class Call:
 
     @property
     def keeps(self) -> bool:
-        """True if results have the scale of the input, where the function takes integers at all.
+        """True if the result has the scale of the input, for functions that take integers.
 
-        Beside layers these are the equations of qjax.nnx.functional.keeps_scale, and those that only move numbers.
+        True for some layers, for the equations of `qjax.nnx.functional.keeps_scale`, and for equations that only move
+        numbers.
         """
         if self.path is not None:
             return isinstance(self.ran, PASSING)
@@ -61,9 +61,10 @@ class Call:
 
     @property
     def bounds(self) -> Bounds:
-        """What a layer clamps to, and an equation by its results for some numbers; (None, None) for others.
+        """The bounds to which a layer or an equation clamps its result; (None, None) if it does not clamp.
 
-        The name of a function says too little: `jax.nn.relu`, `qjax.nnx.relu` and `jnp.maximum(x, 0)` are all the same.
+        An equation is evaluated for some numbers, since names do not identify a clamp: `jax.nn.relu`, `qjax.nnx.relu`
+        and `jnp.maximum(x, 0)` are the same function.
         """
         if self.path is not None:
             return _CLAMPS.get(type(self.ran), (None, None))
@@ -87,9 +88,9 @@ _MOVES = {
 
 
 def _moves(equation: Any) -> bool:
-    """True of an equation whose arrays of floats are the numbers of its one array in other places, and zeros."""
+    """True for an equation that only moves the numbers of its one array of floats, and may add zeros."""
     if any(isinstance(atom, core.Literal) and _is_float(atom) and np.any(atom.val) for atom in equation.invars):
-        return False  # a pad with another number, which integers would round
+        return False  # a pad with a number that is not 0, which integers would round
     if inner := list(_jaxprs_in(equation)):
         jitted = equation.primitive.name in ("jit", "pjit")
         return jitted and all(_moves(one) for jaxpr in inner for one in jaxpr.eqns)
@@ -103,11 +104,11 @@ def _is_float(atom: Any) -> bool:
 
 _PROBE = np.array([-1e4, -8, -1, -0.5, 0, 0.5, 1, 3, 8, 1e4], np.float32)
 _CLAMPS: dict[type[nnx.Module], Bounds] = {ReLU: (0.0, None), ReLU6: (0.0, 6.0)}
-_CHOOSING = ("max", "min", "clamp", "jit", "pjit", "custom_jvp_call")  # what a clamp may be in a jaxpr
+_CHOOSING = ("max", "min", "clamp", "jit", "pjit", "custom_jvp_call")  # primitives that may be a clamp
 
 
 def _read(jaxpr: Any, modules: Mapping[str, nnx.Module]) -> Flow:
-    """The flow of a jaxpr with marks, and of those in its equations."""
+    """The flow of a jaxpr with marks, and of the jaxprs in its equations."""
     calls, returned = list[Call](), set[Any]()
 
     def read(jaxpr: Any) -> None:
@@ -129,7 +130,7 @@ def _read(jaxpr: Any, modules: Mapping[str, nnx.Module]) -> Flow:
         returned.update(atom for atom in jaxpr.outvars if isinstance(atom, core.Var))
 
     read(jaxpr)
-    # Code may use a result without an equation, as for its dtype, so that what nothing takes stays floats as well.
+    # Code may use a result without an equation, as for its dtype, so a result that no equation takes stays in floats.
     unused = {atom for call in calls for atom in call.gives}.difference(*(call.takes for call in calls))
     return Flow(calls, returned | unused)
 
@@ -142,7 +143,7 @@ def _jaxprs_in(equation: Any) -> Iterator[Any]:
 
 
 class _Around(nnx.Module):
-    """A module around another, whose attributes it has as well."""
+    """A wrapper of a module that also offers the module's attributes."""
 
     def __init__(self, module: nnx.Module) -> None:
         self.module = module
@@ -175,7 +176,7 @@ class _Marked(_Around):
 
 
 class _Rehearsed(_Around):
-    """A layer that takes floats and integers, and gives integers of some scale where it is asked to."""
+    """A layer that takes floats and integers, and if so configured returns integers with an arbitrary scale."""
 
     def __init__(self, module: nnx.Module, gives_integers: bool) -> None:
         super().__init__(module)
@@ -191,9 +192,9 @@ def record(model: nnx.Module, paths: Mapping[str, bool], arguments: Arguments) -
     """The flow of a model's forward pass in evaluation.
 
     Args:
-        model: it stays as it is.
-        paths: for the name of each layer, whether it has settings, so that it must be called with its input alone.
-        arguments: of the call; of arrays only shapes and dtypes count.
+        model: the model, which is not changed.
+        paths: for the name of each layer, True if it has settings and so must be called with its input alone.
+        arguments: the arguments of the call; only shapes and dtypes of arrays count.
 
     Raises:
         ValueError: if a layer is called with more than its input.
@@ -207,14 +208,14 @@ def record(model: nnx.Module, paths: Mapping[str, bool], arguments: Arguments) -
 
 
 def takes_integers(model: nnx.Module, paths: Mapping[str, bool], arguments: Arguments) -> bool:
-    """True if a model runs, in evaluation, where some of its layers give integers.
+    """True if a model runs in evaluation when some of its layers return integers.
 
-    Code between two layers may need floats and leave no equation, as `x.astype(x.dtype)` does, or the same equation as
-    code that takes integers: `jnp.reshape(x, shape)` and `x.reshape(shape)`.
+    The jaxpr alone does not show this. Code that needs floats may leave no equation, as `x.astype(x.dtype)`, or the
+    same equation as code that takes integers, as `jnp.reshape(x, shape)` and `x.reshape(shape)`.
 
     Args:
-        model: it stays as it is.
-        paths: for the name of each layer that takes integers, whether it gives integers.
+        model: the model, which is not changed.
+        paths: for the name of each layer that takes integers, True if it returns integers.
         arguments: as for `record`.
     """
 
@@ -230,7 +231,7 @@ def takes_integers(model: nnx.Module, paths: Mapping[str, bool], arguments: Argu
 
 
 def _program(model: nnx.Module, arguments: Arguments) -> tuple[Callable[..., Any], Any, list[Any]]:
-    """A model's call as a function of its state and the arrays in its arguments, with both."""
+    """A model's call as a function of its state and of the arrays in its arguments; the state; and these arrays."""
     model.eval()
     graph, state = nnx.split(model)
     arrays, put = take_arrays(arguments, jax.ShapeDtypeStruct)
@@ -243,7 +244,7 @@ def _program(model: nnx.Module, arguments: Arguments) -> tuple[Callable[..., Any
 
 
 class _HasRunError(BaseException):
-    """Ends a run at the model's first call; handlers of exceptions let it through."""
+    """Ends a run at the model's first call. It is a BaseException, so that `except Exception` does not catch it."""
 
     def __init__(self, arguments: Arguments) -> None:
         super().__init__()
@@ -259,12 +260,12 @@ class _Stopping(_Around):
 
 
 def first_arguments(model: nnx.Module, run: Callable[[nnx.Module], Any], name: str) -> Arguments:
-    """The arguments, with shapes in the place of arrays, of the first call of a model in a function that runs it.
+    """The arguments of the first call of a model in a function that runs it, with shapes in the place of arrays.
 
     Args:
-        model: it stays as it is.
+        model: the model, which is not changed.
         run: the function.
-        name: what the user calls it.
+        name: the function's name in messages.
 
     Raises:
         ValueError: if the function does not call the model.

@@ -1,4 +1,4 @@
-"""A whole model quantized by one call: layers are fused, observed, calibrated and converted, and nobody names them."""
+"""Quantization of a whole model by one call, which fuses, observes, calibrates and converts its layers."""
 
 from __future__ import annotations
 
@@ -44,23 +44,24 @@ def quantize_model(
 ) -> nnx.Module:
     """A quantized copy of a float model.
 
-    The model is traced once for the first calibration data, which shows what follows what; it must be one that runs
-    under `jax.jit`. Convolutions and linear layers are fused with batch norms and ReLUs behind them; where something
-    else clamps their results, as ReLU6 does, they get the range of what is left. Layers in integers quantize floats
-    that come in, and dequantize what goes to layers or functions of floats. Then the model is calibrated, or trained,
-    and converted. `report` says of the result what is quantized, and what is in floats and why.
+    The model is traced once with the first calibration data, which shows the order of its layers; so it must run under
+    `jax.jit`. Convolutions and linear layers are fused with the batch norms and ReLUs that follow them. If another
+    function clamps their results, as ReLU6 does, their range is the clamped range. Layers in integers quantize floats
+    at their inputs, and dequantize results for layers or functions of floats. Then the model is calibrated, or trained,
+    and converted. `report` shows which layers of the result are quantized, and why others are in floats.
 
     Args:
-        model: the float model; it stays as it is.
+        model: the float model; it is not changed.
         qconfig: the settings, or a mapping of settings by names and exact types of modules, where "" is the model and
-            None leaves a part in floats. A `QConfig` of observers quantizes weights and activations, of formats rounds
-            to them, and with None as activation quantizes weights alone; a `QConfigDynamic` quantizes activations by
-            their own range at each call. None is `get_default_qconfig()`, and with train `get_default_qat_qconfig()`.
-        calibrate: inputs, each of them an array, a tuple of the model's arguments or a dictionary of them by name; or a
-            function that runs the model it gets, and is called twice, the first time until the model is called. None
-            where the settings need no data.
-        train: a function that trains the model it gets, with the rounding of the result; called twice as well. It takes
-            the place of calibrate, and the settings are of `FakeQuantize` and formats.
+            None leaves a part in floats. A `QConfig` of observers quantizes weights and activations, and a `QConfig` of
+            formats rounds to them; with None as activation only weights are quantized. A `QConfigDynamic` quantizes
+            activations by their own range at each call. None is `get_default_qconfig()`, and with train
+            `get_default_qat_qconfig()`.
+        calibrate: a list of inputs, each an array, a tuple of the model's arguments or a dictionary of them by name; or
+            a function that runs the model that it gets. The function is called twice; the first time it ends at the
+            first call of the model. None if the settings need no data.
+        train: a function that trains the model that it gets, with the rounding of the result; it is called twice, too.
+            It replaces calibrate, and requires settings of `FakeQuantize` and formats.
 
     Returns:
         The converted model, in evaluation.
@@ -71,8 +72,8 @@ def quantize_model(
             layer to quantize is called with more than its input.
 
     Warns:
-        UserWarning: of layers with matrices as weights that stay in floats though they have settings, of layers that
-            saw no data, and of layers that ran several times with one observer.
+        UserWarning: if a layer with a matrix as weight has settings but stays in floats, if a layer saw no data, or if
+            a layer ran several times with one observer.
 
     Example:
         >>> from qjax.nnx import ReLU
@@ -97,7 +98,7 @@ def quantize_model(
     if dynamic:
         kinds = {type(module) for _, module in all_names(made)}
         off = {key: None for key, one in entries.items() if one is None and (isinstance(key, str) or key in kinds)}
-        tables = {nnx.Embed: None} if nnx.Embed in kinds else {}  # quantized where they are named
+        tables = {nnx.Embed: None} if nnx.Embed in kinds else {}  # tables are quantized only if an entry names them
         made = quantize_dynamic(made, tables | off | dynamic)
     _warn_of_floats(made, settings)
     return made
@@ -117,11 +118,7 @@ def _entries(qconfig: Any, train: Any) -> dict[Any, Any]:
 def _static(model: nnx.Module, entries: Mapping[Any, Any], settings: Settings, calibrate: Any, train: Any) -> Any:
     """The model fused, observed or trained, and converted.
 
-    Args:
-        model: the float model.
-        entries: the settings as they were given, for errors.
-        settings: the settings of all modules by name.
-        calibrate, train: as for `quantize_model`.
+    `entries` are the settings as the user gave them, for errors; `settings` are those of all modules by name.
     """
     original, fused, bounds, make = model, set[str](), dict[str, Bounds](), _observed_layer
     if train is not None:
@@ -186,7 +183,7 @@ _compiled = nnx.jit(_call)
 
 
 def _marks(model: nnx.Module, settings: Settings) -> dict[str, bool]:
-    """The layers that a flow needs by name, and whether each has settings of its own."""
+    """The names of the layers that a flow needs, each with True if it has its own settings."""
     modules = all_names(model)
     own = {path: settings.get(path) is not None and not why_float(module) for path, module in modules}
     kinds = ReLU, ReLU6, nnx.Dropout, nnx.BatchNorm  # an Identity leaves no trace
@@ -194,11 +191,11 @@ def _marks(model: nnx.Module, settings: Settings) -> dict[str, bool]:
 
 
 def _fused(model: nnx.Module, settings: Settings, flow: Flow) -> tuple[nnx.Module, set[str]]:
-    """The model with layers fused by the settings of the first of each row, and the names of all in rows."""
+    """The model with fused layers, and the names of all fused layers; the first layer of a row gives the settings."""
     modules, names = names_of(model), aliases(model)
 
     def fused(row: list[str], function: Call | None) -> bool | None:
-        """Whether a row becomes one with a function as its ReLU; None if it becomes none."""
+        """True if a row is fused with a function as its ReLU, False if without; None if it is not fused."""
         parts = [modules[path] for path in row]
         if settings.get(row[0]) is None:
             return None
@@ -220,17 +217,13 @@ def _in_integers(model: nnx.Module, settings: Settings) -> set[str]:
 
 
 def _with_stubs(model: nnx.Module, settings: Settings, flow: Flow, arguments: Arguments) -> tuple[nnx.Module, Settings]:
-    """The model with layers in integers that quantize what comes as floats, and dequantize what leaves as floats.
-
-    Returns:
-        The model, and the settings of all its modules by name.
-    """
+    """The model with stubs where floats enter and leave layers in integers, and the settings of all modules by name."""
     layers = _in_integers(model, settings)
     giving: list[Call] = []
     stubs = flow.stubs(layers, giving)
 
     def admit(calls: list[Call]) -> None:
-        """Adds calls that may give integers: all, or those whose results nothing needs as floats, by halves."""
+        """Adds the calls that may return integers. If the model fails with all, each half is tried alone."""
         nonlocal giving, stubs
         more = flow.stubs(layers, [*giving, *calls])
         if more == stubs or takes_integers(model, {path: not ends[1] for path, ends in more.items()}, arguments):
@@ -258,7 +251,7 @@ def _warn_of_floats(model: nnx.Module, settings: Settings) -> None:
         if row.state != "float" or chosen is None or all(value.ndim < 2 for _, value in arrays_in(layer)):
             continue
         reason = why_not_dynamic(layer) if isinstance(chosen, QConfigDynamic) else row.reason
-        if reason:  # none of a table in settings by their own range, which has to be named
+        if reason:  # there is no reason for a table under dynamic settings, which has to be named
             left.append(f"{shown(row.path)} ({row.layer}): {reason}")
     remedy = "the settings None, and for any products prepare_fn of qjax.quantization"
     warn_of_floats(left, f"; allowed are flax's layers themselves, {remedy}")

@@ -1,4 +1,4 @@
-"""Layers in a row become one, so that what is between them is never rounded."""
+"""Fusion of successive layers into one, so that results between them are not rounded."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from qjax.quantization.functional.conv_bn import ConvBnParams, fold_conv_bn
 
 
 def fuse_modules(model: nnx.Module, modules_to_fuse: Sequence[Any], relu: bool = False) -> nnx.Module:
-    """A copy of a model whose layers in a row are one: conv, bn, relu; conv, bn; conv, relu; linear, relu;
-    linear, bn; bn, relu.
+    """A copy of a model with fused layers: conv, bn, relu; conv, bn; conv, relu; linear, relu; linear, bn; bn, relu.
 
-    The first name means the fused layer then, and the others mean `Identity`. A batch norm with
-    use_running_average=True (`model.eval()`) goes into the weights of the layer before it, in the order of PyTorch's
-    operations. Else it stays beside a convolution, for `prepare_qat`.
+    The first name then means the fused layer, and the others mean an `Identity`. A batch norm with
+    use_running_average=True (`model.eval()`) is folded into the weights of the layer before it, in the order of
+    PyTorch's operations. Otherwise it stays a part of the fused convolution, for `prepare_qat`.
 
     Args:
-        model: it stays as it is.
+        model: the model, which is not changed.
         modules_to_fuse: a list of dotted names, or a list of such lists, in the order in which the model calls them. A
             ReLU has a name if it is a `qjax.nnx.ReLU`.
-        relu: True if the model calls `qjax.nnx.relu` after each of the rows; the call may stay, as it changes nothing.
+        relu: True if the model calls `qjax.nnx.relu` after each row. The call may stay, since a second ReLU changes
+            nothing.
 
     Returns:
         The model with fused layers.
@@ -64,7 +64,7 @@ def fuse_modules(model: nnx.Module, modules_to_fuse: Sequence[Any], relu: bool =
 
 
 def why_not_fused(parts: Sequence[Any], relu: bool) -> str:
-    """Why layers in a row, with a ReLU as a function behind them or without, do not become one; "" if they do."""
+    """The reason why layers in a row are not fused; "" if they are. `relu` is True if a ReLU function follows."""
     layer, types = parts[0], tuple(map(type, parts))
     has_norm = len(parts) > 1 and types[1] is nnx.BatchNorm
     rest = types[1 + has_norm :]
@@ -103,7 +103,7 @@ def _fused(parts: list[Any], relu: bool) -> nnx.Module:
 
 
 def folded_layer(layer: Any, bn: nnx.BatchNorm) -> Any:
-    """A convolution or linear layer with a batch norm's running statistics in its weights; see `fold_conv_bn`."""
+    """A convolution or linear layer after folding a batch norm's running statistics; see `fold_conv_bn`."""
     mean, var = (one[...].astype(jnp.float32) for one in (bn.mean, bn.var))
     gamma = jnp.ones_like(mean) if bn.scale is None else bn.scale[...]
     beta = jnp.zeros_like(mean) if bn.bias is None else bn.bias[...]

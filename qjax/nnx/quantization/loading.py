@@ -1,4 +1,4 @@
-"""Models between PyTorch and flax, as arrays by the names of a `state_dict`."""
+"""Exchange of models between PyTorch and flax, as arrays by the names of a `state_dict`."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ OBSERVER = "activation_post_process"
 def from_torch(model: nnx.Module, tensors: Mapping[str, Any], qconfig: Any = None) -> nnx.Module:
     """A copy of a model with the arrays of the same model in PyTorch: floats, observers, or integers.
 
-    Modules are found by their dotted names, in which a Sequential's places are "0", "1", ... as in PyTorch. Kernels are
-    transposed, and the two biases of a recurrent cell added. Where `tensors` has integers, as qtorch's `convert` and
-    `quantize_dynamic` leave them, the layer becomes that of `qjax.nnx.quantized`, and gives the integers that it gives
-    in PyTorch. Where it has the ranges of an observer, `model` must be prepared in the same way; a model that is
-    converted takes the integers of one that was converted in the same way. An `nnx.RNN` is an LSTM, a GRU or an RNN of
-    one layer and direction.
+    Modules are found by their dotted names, in which a Sequential's layers are "0", "1", ... as in PyTorch. Kernels are
+    transposed, and the two biases of a recurrent cell are added. If `tensors` has integers of a layer, as after
+    qtorch's `convert` and `quantize_dynamic`, a layer of `qjax.nnx.quantized` replaces the layer and returns the same
+    integers as in PyTorch. If `tensors` has ranges of observers, `model` must be prepared in the same way; a converted
+    model takes the integers of a model that was converted in the same way. An `nnx.RNN` corresponds to an LSTM, a GRU
+    or an RNN of one layer and direction.
 
     Args:
-        model: the float model, or a prepared or converted one; it stays as it is.
-        tensors: NumPy arrays by the names of a `state_dict`, say what `safetensors.numpy.load_file` returns.
-        qconfig: the settings that the model had in PyTorch, as for `prepare`, or a `QConfigDynamic` for layers of
-            `quantize_dynamic`; they say which integers results and weights are, or to which formats they are rounded.
-            None for quint8, and for weights of all integers of their dtype, or of 4 bits where two are in a byte.
+        model: the float model, or a prepared or converted one; it is not changed.
+        tensors: NumPy arrays by the names of a `state_dict`, for example the result of `safetensors.numpy.load_file`.
+        qconfig: the settings of the model in PyTorch, as for `prepare`, or a `QConfigDynamic` for layers of
+            `quantize_dynamic`. They give the integers or formats of results and weights. None means quint8 for results,
+            and for weights all integers of their dtype, or 4 bits if they are packed two in a byte.
 
     Returns:
         The model with these arrays.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if an array is missing, has another shape, or is of no module.
+        ValueError: if an array is missing, has another shape, or belongs to no module.
 
     Example:
         >>> import numpy as np
@@ -113,7 +113,7 @@ def _carried(module: nnx.Module, entries: Entries, settings: Any, name: str) -> 
 
 
 def _fill_observer(observer: Any, entries: Entries) -> None:
-    """An observer's state; its arrays may have other shapes of as many elements."""
+    """Fills an observer's state; an array may have another shape with the same number of elements."""
     if isinstance(observer, ScaledRounding):
         fill_integers(observer, entries)
         return
@@ -123,16 +123,16 @@ def _fill_observer(observer: Any, entries: Entries) -> None:
 
 
 def to_torch(model: nnx.Module) -> dict[str, np.ndarray]:
-    """The arrays of a model by the names that the same model has in PyTorch: the inverse of `from_torch`.
+    """The arrays of a model by their names in PyTorch: the inverse of `from_torch`.
 
-    Kernels are transposed, a recurrent cell's bias becomes two, and a batch norm's count of batches is 0. The names of
-    a layer with several are its first. What qtorch's observers have beside ranges (`eps`) is left out.
+    Kernels are transposed, a recurrent cell's bias becomes two, and a batch norm's count of batches is 0. A layer with
+    several names gets the first one. Entries of qtorch's observers other than ranges (`eps`) are left out.
 
     Args:
-        model: a float model, or one that is prepared or converted.
+        model: a float, prepared or converted model.
 
     Returns:
-        NumPy arrays, as `safetensors.numpy.save_file` takes them.
+        NumPy arrays, for `safetensors.numpy.save_file`.
 
     Raises:
         TypeError: if model is not a module.
@@ -173,7 +173,7 @@ def _states(name: str, observer: Any) -> dict[str, Any]:
 
 
 class _Way(NamedTuple):
-    """A variable, its name in PyTorch, and how it is changed on the way there and back."""
+    """A variable, its name in PyTorch, and the conversions to PyTorch and back."""
 
     attribute: str
     name: str
@@ -216,11 +216,7 @@ def _ways_of(module: nnx.Module) -> list[_Way]:
 
 
 def fill(module: Any, entries: Entries) -> None:
-    """Takes the variables of a float module.
-
-    Raises:
-        ValueError: if one is missing, or has another shape.
-    """
+    """Fills the variables of a float module."""
     if isinstance(module, Fused):  # PyTorch's is a Sequential, but in training one layer with a part `bn`
         apart = "0.weight" in entries
         fill(module.layer, entries.of("0") if apart else entries)
@@ -235,11 +231,9 @@ def fill(module: Any, entries: Entries) -> None:
 
 
 def arrays_of(module: Any, trained: bool = False) -> dict[str, Any]:
-    """The variables of a float module by PyTorch's names.
+    """The variables of a float module by PyTorch's names, without those of children (except of fused layers and cells).
 
-    Args:
-        module: a module of floats; its children are left out, but for those of fused ones and of cells.
-        trained: True if a fused one is one layer in PyTorch, as it is in training.
+    `trained` is True if a fused layer is one layer in PyTorch, as in training.
     """
     if isinstance(module, Fused):
         parts = [("" if trained else "0.", module.layer), ("bn." if trained else "1.", module.bn)]
@@ -260,7 +254,7 @@ def _set(module: Any, attribute: str, value: Any, name: str) -> None:
 
 
 def _fill_cell(cell: Any, entries: Entries, suffix: str) -> None:
-    """Takes the weights of a cell, which has one bias where PyTorch has two, whose sum counts."""
+    """Fills the weights of a cell, which has one bias: the sum of PyTorch's two."""
     size = cell.hidden_features
     of_input, of_hidden = (flax_layout(entries.take(f"weight_{side}{suffix}", 2)) for side in ("ih", "hh"))
     found = [entries.maybe(f"bias_{side}{suffix}", 1) for side in ("ih", "hh")]

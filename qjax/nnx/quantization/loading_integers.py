@@ -1,4 +1,4 @@
-"""The arrays of a `state_dict` that are integers and codes, and the quantized layers that they make."""
+"""Quantized layers from the integers and codes of a `state_dict`, and back."""
 
 from __future__ import annotations
 
@@ -39,12 +39,7 @@ _IGNORED = "num_batches_tracked", "eps"
 
 
 def check_tensors(tensors: Any) -> None:
-    """Raises unless an argument is a mapping of names.
-
-    Raises:
-        TypeError: if it is not a mapping.
-        ValueError: if a name is not a string.
-    """
+    """Raises unless an argument is a mapping with strings as keys."""
     check_type("tensors", tensors, Mapping, "a mapping of names to arrays")
     for name in tensors:
         if not isinstance(name, str):
@@ -55,9 +50,9 @@ class Entries:
     """The arrays of a `state_dict` below a name.
 
     Args:
-        tensors: all arrays by their whole names.
-        prefix: of the names that are meant, with its dot.
-        used: the whole names of arrays that were taken.
+        tensors: all arrays by their full names.
+        prefix: the prefix of the names, with its dot.
+        used: the full names of arrays that were taken.
     """
 
     def __init__(self, tensors: Mapping[str, Any], prefix: str = "", used: set[str] | None = None) -> None:
@@ -65,7 +60,7 @@ class Entries:
         self.used = set() if used is None else used
 
     def of(self, name: str) -> Entries:
-        """Those below a name."""
+        """The entries below a name."""
         return Entries(self.tensors, f"{self.prefix}{name}." if name else self.prefix, self.used)
 
     def __contains__(self, name: str) -> bool:
@@ -102,12 +97,9 @@ class Entries:
 
 
 def weight_from(shape: tuple[int, ...], entries: Entries, form: AffineInteger | None, channels: int = 0) -> QTensor:
-    """The weight in integers that has a shape in torch; without a form, of all integers of its dtype, or of 4 bits.
+    """The integer weight of a shape in torch. Without a form it has all integers of its dtype, or 4 bits if packed.
 
-    `channels` is the dimension of outputs in torch: 1 of transposed convolutions.
-
-    Raises:
-        ValueError: if an array is missing, or has another shape or dtype.
+    `channels` is the dimension of outputs in torch: 1 for transposed convolutions.
     """
     scale, zero_point = entries.take("scale"), entries.take("zero_point")
     qparams = QParams(jnp.asarray(scale), jnp.asarray(zero_point), channels if scale.ndim else None)
@@ -154,7 +146,7 @@ INTEGERS = (
 
 
 def from_integers(name: str, module: Any, entries: Entries, settings: Any) -> Any:
-    """The quantized successor of a float module, where there are its integers, or None."""
+    """The quantized form of a float module if entries hold its integers, else None."""
     if isinstance(module, DeQuantStub):
         return quantized.DeQuantize() if _has_quantized_results(entries.tensors) else None
     if type(module) is nnx.Embed:
@@ -170,7 +162,7 @@ def from_integers(name: str, module: Any, entries: Entries, settings: Any) -> An
 
 
 def _has_quantized_results(names: Iterable[str]) -> bool:
-    """True if a name is of the zero point of a layer's result, not of a weight or of fake quantization."""
+    """True if a name belongs to the zero point of a layer's result, not of a weight or of fake quantization."""
     last = [name.split(".")[-2:] for name in names]
     others = "weight", "integers", "activation_post_process", "weight_fake_quant"
     return any(two[-1] == "zero_point" and two[0] not in others for two in last)
@@ -232,7 +224,7 @@ def _cell(name: str, cell: Any, entries: Entries, settings: Any, sides: Sequence
 
 
 def _product(name: str, shape: tuple[int, ...], entries: Entries, settings: Any, relu: bool = False) -> Any:
-    """A dynamic product with a weight of a shape in torch, or None where entries have no such weight."""
+    """A dynamic product with a weight of a shape in torch, or None if entries have no such weight."""
     rounding = None
     if has_numbers(entries.of("weight")):
         weight: Any = numbers_from(shape, entries.of("weight"), settings)
@@ -254,11 +246,7 @@ def _dtype(entries: Entries, name: str) -> Any:
 
 
 def fill_integers(module: Any, entries: Entries) -> None:
-    """Takes the arrays of a layer that is quantized already.
-
-    Raises:
-        ValueError: if one is missing, has another shape or dtype, or has integers out of range.
-    """
+    """Fills the arrays of a layer that is quantized already."""
     variables = _variables(module)
     for name, own in arrays_of_integers(module).items():
         array, shown = entries.take(name, size=own.size), f"tensors[{quoted(entries.prefix + name)}]"
@@ -285,7 +273,7 @@ def arrays_of_integers(module: Any) -> dict[str, Any]:
 
 
 def _variables(module: Any) -> dict[str, nnx.Variable]:
-    """The variables of a quantized layer by PyTorch's names, which are its own but in an RNN."""
+    """The variables of a quantized layer by PyTorch's names, which differ from its own only in an RNN."""
     if isinstance(module, dynamic.RNN):
         return {name.replace("h.", "h.0.", 1): one for name, one in _variables(module.cell).items()}  # of ih and hh
     flat = nnx.to_flat_state(nnx.state(module, quantized.IntegerVariable))
@@ -294,16 +282,12 @@ def _variables(module: Any) -> dict[str, nnx.Variable]:
 
 Settings = QConfig | QConfigDynamic
 _PARTS = "codes", "values", "integers.scale"
-# What torch calls the weight and what rounds the result, in layers of our own and in those that keep their class.
+# PyTorch's names of the weight and of the result's rounding, in qtorch's layers and in layers that keep their class.
 _OWN, _KEPT = ("weight", "output"), ("rounded_weight", "activation_post_process")
 
 
 def from_rounded(module: Any, entries: Entries, settings: Settings | None) -> RoundedLayer | None:
-    """The rounded successor of a float module, where there are its codes, or None.
-
-    Raises:
-        ValueError: if there are no settings, which say the format, or an array is missing or has another shape.
-    """
+    """The rounded form of a float module if entries hold its codes, else None. The settings give the format."""
     layer = module.layer if isinstance(module, Fused) else module
     weight, output = (entries.of(name) for name in (_KEPT if isinstance(layer, KEEPING_CODE) else _OWN))
     if not has_weight(module) or not has_numbers(weight) or _rounds_input(settings, output):
@@ -320,7 +304,7 @@ def from_rounded(module: Any, entries: Entries, settings: Settings | None) -> Ro
 
 
 def _rounds_input(settings: Settings | None, output: Entries) -> bool:
-    """True of settings of a product that rounds what goes in, and not the result, which then has no scale."""
+    """True for settings of a product that rounds its inputs and not its result, which then has no scale."""
     rounding = getattr(settings, "activation", None)
     if isinstance(settings, QConfigDynamic):
         return getattr(rounding, "number", None) is not None
@@ -328,7 +312,7 @@ def _rounds_input(settings: Settings | None, output: Entries) -> bool:
 
 
 def embedding_from(module: nnx.Embed, entries: Entries, settings: Settings | None) -> quantized.Embed | None:
-    """The table of a float module in integers or in a format, where there are its arrays, or None."""
+    """The table of a float module in integers or in a format if entries hold its arrays, else None."""
     shape = module.embedding.shape
     if has_numbers(rounded := entries.of(_KEPT[0])):
         return quantized.Embed(numbers_from(shape, rounded, settings), module.dtype)
@@ -339,12 +323,12 @@ def embedding_from(module: nnx.Embed, entries: Entries, settings: Settings | Non
 
 
 def has_numbers(entries: Entries) -> bool:
-    """True if there are the arrays of a weight that is in a format, or of one that meets activations in a format."""
+    """True if entries hold a weight in a format, or a weight whose activations are in a format."""
     return any(part in entries for part in _PARTS)
 
 
 def numbers_from(shape: tuple[int, ...], entries: Entries, settings: Settings | None) -> Any:
-    """A weight of a shape, as `rounded_weight` takes it."""
+    """A weight of a shape, in the form that `rounded_weight` takes."""
     if settings is None:
         raise ValueError("its weight has codes of a format; allowed is a qconfig, which says of which")
     description = settings.weight
@@ -360,12 +344,7 @@ def numbers_from(shape: tuple[int, ...], entries: Entries, settings: Settings | 
 
 
 def arrays_of_rounded(module: Any, arrays: dict[str, Any]) -> dict[str, Any]:
-    """The arrays of a module of ours by the names that it has in PyTorch.
-
-    Args:
-        module: any quantized module.
-        arrays: by their names in the module.
-    """
+    """Renames the arrays of a quantized module from its own names to PyTorch's."""
     kept = isinstance(module, RoundedLayer) and isinstance(module.layer, KEEPING_CODE)
     if not kept and not (isinstance(module, quantized.Embed) and not isinstance(module.weight, QuantizedWeight)):
         return arrays
@@ -375,18 +354,18 @@ def arrays_of_rounded(module: Any, arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def _scaled(description: Any, entries: Entries) -> ScaledRounding:
-    """What rounds results with the scale that is in entries."""
+    """The rounding of results with the scale in entries."""
     return ScaledRounding(description.number, jnp.asarray(entries.take("scale")), description.observer.axis or 0)
 
 
 def rounds_results(names: Iterable[str]) -> bool:
-    """True if a `state_dict` has a layer that stays in floats, so that those without arrays may round too."""
+    """True if a `state_dict` has a layer that stays in floats; then layers without arrays may round, too."""
     endings = tuple(f"{weight}.{part}" for weight in (_OWN[0], _KEPT[0]) for part in _PARTS)
     return any(f".{name}".endswith(tuple(f".{ending}" for ending in endings)) for name in names)
 
 
 def with_rounding(module: Any, settings: QConfig, entries: Entries) -> Any:
-    """A layer without a quantized weight, whose results are rounded as its settings say."""
+    """A layer without a quantized weight, with results rounded by its settings."""
     if not rounds_to_format(settings.activation):
         return module
     made: Any = module if isinstance(module, FloatFunctional) else Observed(module, settings)

@@ -1,4 +1,4 @@
-"""Observers in models: modules that see what passes, and whose states are variables."""
+"""Observers in models: modules that observe the arrays that pass, with their states in variables."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from qjax.quantization.rounding import FormatRounding
 
 
 class Ran:
-    """What traced code tells: one object for all copies of a module, so that it is no reason to trace again.
+    """Notes that traced code leaves: one object for all copies of a module, so that a change causes no new trace.
 
     Attributes:
-        calls: how often an observer ran, or was traced.
-        first, last: the places of the first and the last of these among the calls of all observers.
-        scalars: whether `add_scalar` or `mul_scalar` of a FloatFunctional ran.
+        calls: the number of calls of an observer, traced or not.
+        first, last: the positions of its first and last call among the calls of all observers.
+        scalars: True if `add_scalar` or `mul_scalar` of a FloatFunctional ran.
     """
 
     _places = itertools.count(1)
@@ -39,7 +39,7 @@ class Ran:
 
 
 class ObserverState(nnx.Variable):
-    """The state of an observer or of a `FakeQuantize`: a pytree, which `nnx.jit` carries.
+    """The state of an observer or of a `FakeQuantize`: a pytree that `nnx.jit` carries.
 
     Example:
         >>> from qjax.quantization import MinMaxObserver
@@ -49,16 +49,16 @@ class ObserverState(nnx.Variable):
 
 
 class Observer(nnx.Module):
-    """An observer or `FakeQuantize` of `qjax.quantization`, or what rounds to a format, with its state.
+    """An observer or `FakeQuantize` of `qjax.quantization`, or a rounding to a format, with its state.
 
     Args:
-        description: what observes.
-        shape: of the arrays that will be seen; observers of channels need it.
+        description: the observer, `FakeQuantize` or rounding.
+        shape: the shape of the arrays to observe; per-channel observers need it.
 
     Attributes:
         state: the state, in a variable.
-        deterministic: True in evaluation (`model.eval()` sets it), where fake quantization leaves the ranges alone that
-            it has from training; where it has none, evaluation calibrates.
+        deterministic: True in evaluation (`model.eval()` sets it). Fake quantization then keeps its ranges from
+            training; without ranges, evaluation calibrates.
 
     Example:
         >>> from qjax.quantization import MinMaxObserver
@@ -89,7 +89,7 @@ class Observer(nnx.Module):
 
     @property
     def _has_seen(self) -> bool:
-        """Whether fake quantization has parameters to round with; what is traced is taken to have them."""
+        """True if fake quantization has parameters to round with; traced states count as having them."""
         if not self.rounds:
             return False
         state = self.state.get_value()
@@ -105,7 +105,7 @@ class Observer(nnx.Module):
         return isinstance(self.description, FakeQuantize)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """x, rounded or as it is; what was observed goes into the state."""
+        """x, rounded or unchanged; the observation updates the state."""
         self.ran.count()
         state = self.state.get_value()
         if isinstance(self.description, FormatRounding):
@@ -120,7 +120,7 @@ class Observer(nnx.Module):
         return y
 
     def load(self, state: Any) -> None:
-        """Takes a state, as of a file, with the ranges that are in it."""
+        """Takes over a state, for example from a file, with its ranges."""
         self.state.set_value(state)
         self._has_ranges = self._has_seen
 
@@ -134,11 +134,11 @@ class Observer(nnx.Module):
             self.deterministic = deterministic
 
     def qparams(self) -> QParams:
-        """The parameters that follow from what was seen.
+        """The parameters that follow from the observed arrays.
 
         Raises:
-            ValueError: if nothing was seen.
-            TypeError: if the observer chooses none.
+            ValueError: if no array was observed.
+            TypeError: if the observer chooses no parameters.
         """
         if isinstance(self.description, FormatRounding):
             raise TypeError("it rounds to a format, which has no parameters")
@@ -149,7 +149,7 @@ class Observer(nnx.Module):
 
 
 class Observed(nnx.Module):
-    """A layer whose results an observer sees.
+    """A layer and the observer of its results.
 
     Args:
         module: the layer.
@@ -157,7 +157,8 @@ class Observed(nnx.Module):
 
     Attributes:
         activation_post_process: the observer.
-        bounds: results are clamped to these before they are observed, since a layer behind clamps them; None for none.
+        bounds: the bounds to which a later layer clamps the results; they are clamped before they are observed. None
+            for no bound.
 
     Example:
         >>> from qjax.quantization import default_qconfig
@@ -181,7 +182,7 @@ class Observed(nnx.Module):
         return self.observed(module(*arguments, **settings))
 
     def observed(self, y: Any) -> Any:
-        """A result as its observer sees and rounds it."""
+        """A result after the clamp and the observer."""
         return self.activation_post_process(y if self.bounds == (None, None) else jnp.clip(y, *self.bounds))
 
 
@@ -189,12 +190,13 @@ unnamed(Observed, "module")
 
 
 class FloatFunctional(nnx.Module):
-    """Operations of floats whose results an observer sees; `convert` makes a `quantized.QFunctional` of it.
+    """Operations of floats with observed results; `convert` replaces it by a `quantized.QFunctional`.
 
-    Use one for each place in a model. Before `prepare` there is no observer.
+    Use a separate one for each operation in a model. Before `prepare` there is no observer.
 
     Attributes:
-        activation_post_process: sees the results of all methods but `add_scalar` and `mul_scalar`, or None.
+        activation_post_process: the observer of the results of all methods except `add_scalar` and `mul_scalar`, or
+            None.
 
     Example:
         >>> FloatFunctional().add_relu(jnp.float32([1]), jnp.float32([-3]))
@@ -227,7 +229,7 @@ class FloatFunctional(nnx.Module):
         return self._observed(jnp.matmul(x, y))
 
     def einsum(self, equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
-        """The contraction that an equation says."""
+        """The contraction that an equation describes."""
         return self._observed(jnp.einsum(equation, x, y))
 
     def cat(self, x: Sequence[jax.Array], axis: int = 0) -> jax.Array:
@@ -235,12 +237,12 @@ class FloatFunctional(nnx.Module):
         return self._observed(jnp.concatenate(list(x), axis))
 
     def add_scalar(self, x: jax.Array, y: float) -> jax.Array:
-        """x + y for a number y; not observed, since quantized it only has another zero point."""
+        """x + y for a number y; not observed, since in integers only the zero point changes."""
         self.ran.scalars = True
         return x + y
 
     def mul_scalar(self, x: jax.Array, y: float) -> jax.Array:
-        """x * y for a number y; not observed, since quantized it only has another scale."""
+        """x * y for a number y; not observed, since in integers only the scale changes."""
         self.ran.scalars = True
         return x * y
 

@@ -1,4 +1,4 @@
-"""Weights are quantized at once, and what comes in by its own range when it is there."""
+"""Dynamic quantization: weights are quantized at once, and inputs by their own range at run time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def quantize_dynamic(
     qconfig_spec: Mapping[Any, Any] | Iterable[Any] | None = None,
     dtype: str | AffineInteger = "qint8",
 ) -> nnx.Module:
-    """A copy of a model whose layers have quantized weights, and quantize what goes in by its own range.
+    """A copy of a model whose layers have quantized weights, and quantize inputs by their own range.
 
     The layers are exactly `nnx.Linear`, also fused with its ReLU, `qjax.nnx.LSTM`, `qjax.nnx.GRU`,
     `nnx.OptimizedLSTMCell`, `nnx.LSTMCell`, `nnx.GRUCell`, `nnx.SimpleCell`, `nnx.RNN` of these cells, and where
@@ -104,14 +104,14 @@ def _settings_for(dtype: Any) -> QConfigDynamic:
 
 
 def name_of_settings(name: str, module: Any, settings: Mapping[str, Any]) -> str:
-    """The name under which a layer's settings are: that of the layer inside it, where settings have one."""
+    """The key of a layer's settings: the name of the layer inside it, if settings contain it, else its own name."""
     part = "cell" if isinstance(module, nnx.RNN) else "layer" if type(module) is LinearReLU else ""
     inner = ".".join(filter(None, (name, part)))
     return inner if inner in settings else name
 
 
 def needs_no_observer(name: str, module: nnx.Module, settings: Any) -> bool:
-    """True of layers that `convert` changes by their settings alone: tables, and recurrent layers in formats.
+    """True for layers that `convert` changes by their settings alone: tables, and recurrent layers in formats.
 
     Raises:
         TypeError: if settings have a format for a recurrent layer's weights, and integers for what goes in.
@@ -130,7 +130,7 @@ def _input_rounding(name: str, settings: Any) -> FormatRounding | None:
 
 
 def quantized_layer(name: str, module: Any, settings: Any) -> Any:
-    """The layer with quantized weights of one in floats."""
+    """The form with quantized weights of a float layer."""
     if isinstance(module, nnx.RNN):
         return with_cell(name, module, quantized_layer(name, module.cell, settings))
     if type(module) is nnx.Embed:

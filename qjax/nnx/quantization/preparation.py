@@ -1,4 +1,4 @@
-"""Models that are observed: for calibration, and for training with simulated quantization."""
+"""Preparation of models: observers for calibration, and fake quantization for training."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from qjax.quantization.rounding import FormatRounding
 
 
 def prepare(model: nnx.Module, qconfig: Any) -> nnx.Module:
-    """A copy of a model whose layers are observed at their results.
+    """A copy of a model with observers of its layers' results.
 
-    Then run it on calibration data, under `nnx.jit` if you like, and `convert` it. What is prepared already stays as
-    it is, with all that was observed.
+    Run the copy on calibration data, under `nnx.jit` if you like, and `convert` it. Layers that are prepared already
+    are kept with their observations.
 
     Args:
-        model: the float model; it stays as it is.
-        qconfig: settings for the whole model; or a mapping of settings, or None for floats, for dotted names ("" is the
-            model) and exact types of modules. The name precedes the type, and the type what the parent has.
+        model: the float model; it is not changed.
+        qconfig: settings for the whole model; or a mapping of settings, or None for floats, by dotted names ("" is the
+            model) and exact types of modules. A name takes precedence over a type, and a type over the parent's
+            settings.
 
     Returns:
         The prepared model.
 
     Raises:
         TypeError: if an argument, or settings, have the wrong type; or if settings of a recurrent layer have a format
-            for weights and integers for what goes in.
+            for weights and integers for inputs.
         ValueError: if an entry names nothing, or nothing would be observed.
 
     Example:
@@ -62,7 +63,7 @@ def observed_model(model: nnx.Module, qconfig: Any, make: Make) -> nnx.Module:
 
 
 def with_observers(model: nnx.Module, settings: Mapping[str, Any], make: Make) -> tuple[nnx.Module, set[str]]:
-    """As `observed_model`, for settings of all modules by name; with the names of the layers."""
+    """As `observed_model`, for settings of all modules by name; also returns the names of the replaced layers."""
     done: set[str] = set()
 
     def change(name: str, module: Any) -> nnx.Module:
@@ -87,20 +88,20 @@ def with_observers(model: nnx.Module, settings: Mapping[str, Any], make: Make) -
 
 
 def _rounds_nothing(module: nnx.Module, settings: QConfig) -> bool:
-    """True of a layer without a weight where settings leave results in floats."""
+    """True for a layer without a weight whose settings leave results in floats."""
     rounding = settings.activation
     return isinstance(rounding, FormatRounding) and rounding.number is None and not has_weight(module)
 
 
 def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
-    """A copy of a model that is trained with the rounding of its quantized form, and then converted.
+    """A copy of a model for quantization-aware training: it trains with the rounding of its quantized form.
 
-    Weights of Linear and Conv, fused ones too, and all results are fake-quantized. Ranges follow what is seen in
-    training; `model.eval()` stops those that there are, and calibrates before. Gradients go straight through. All of it
-    works under `nnx.jit` and `nnx.grad`.
+    Weights of Linear and Conv layers, also of fused ones, and all results are fake-quantized. Ranges are observed in
+    training. `model.eval()` keeps existing ranges, and calibrates ranges that do not exist yet. Gradients pass straight
+    through. All of it works under `nnx.jit` and `nnx.grad`.
 
     Args:
-        model: the float model, in training, its batch norms fused by `fuse_modules`; it stays as it is.
+        model: the float model, in training, with batch norms fused by `fuse_modules`; it is not changed.
         qconfig: as for `prepare`, of `FakeQuantize` or of formats.
 
     Returns:
@@ -128,11 +129,7 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
 
 
 def trained_layer(name: str, module: nnx.Module, settings: QConfig) -> nnx.Module:
-    """What takes the place of a layer in training.
-
-    Raises:
-        TypeError: if its settings do not fake-quantize.
-    """
+    """The form of a layer in training; raises TypeError if its settings do not fake-quantize."""
     for part, description in (("activation", settings.activation), ("weight", settings.weight)):
         if not isinstance(description, (FakeQuantize, FormatRounding)):
             raise TypeError(
@@ -144,7 +141,7 @@ def trained_layer(name: str, module: nnx.Module, settings: QConfig) -> nnx.Modul
 
 
 def _check_training(model: nnx.Module) -> None:
-    """Raises if all layers that know whether they are in evaluation are, as after `model.eval()`."""
+    """Raises if all layers with an evaluation mode are in it, as after `model.eval()`."""
     modes = {
         name: mode
         for name, module in all_names(model)
@@ -159,7 +156,7 @@ def _check_training(model: nnx.Module) -> None:
 
 
 def _check_fused(model: nnx.Module) -> None:
-    """Warns of a convolution right before a batch norm: it would be trained with other weights than inference has."""
+    """Warns of an unfused convolution right before a batch norm: training would see other weights than inference."""
     names = {id(module): name for name, module in all_names(model)}
     for parent in modules_of(model).values():
         children: Any = [] if isinstance(parent, Fused) else children_of(parent)

@@ -1,4 +1,4 @@
-"""Which settings each module of a model gets."""
+"""Propagation of settings to the modules of a model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from qjax.quantization import QConfig
 
 
 def settings_of(model: nnx.Module, entries: Any, *kinds: type) -> dict[str, Any]:
-    """The settings of all modules by name: those of the name, else of the exact type, else the parent's.
+    """The settings of all modules by name: from the entry of the name, else of the exact type, else of the parent.
 
     Args:
         model: the model.
         entries: settings for all of the model, or a mapping of settings, or None, for names ("" is the model) and
             types.
-        kinds: what settings are, of `QConfig` and `QConfigDynamic`; none means `QConfig`.
+        kinds: the allowed types of settings, `QConfig` and `QConfigDynamic`; none means `QConfig`.
 
     Raises:
         TypeError: if entries or settings have the wrong type.
@@ -53,10 +53,10 @@ def check_effects(entries: Any, model: nnx.Module, done: set[str], what: str) ->
         entries: as for `settings_of`.
         model: the model before it was changed.
         done: the names of the layers that were changed.
-        what: the layers that could have been, as a message has them.
+        what: the layers that an entry can change, in the words of the message.
 
     Raises:
-        ValueError: if an entry has changed none.
+        ValueError: if an entry changed no layer.
     """
     entries = entries if isinstance(entries, Mapping) else {"": entries}
     for key, settings in entries.items():

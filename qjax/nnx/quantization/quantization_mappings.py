@@ -1,4 +1,4 @@
-"""Which layers have quantized successors, and what those are made of."""
+"""Tables of layers and their quantized forms, and the parts of which dynamic layers are made."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _DYNAMIC = (dynamic.Linear, dynamic.Cell, dynamic.Recurrent)
 
 
 def is_whole(module: nnx.Module) -> bool:
-    """True of a module that is observed and converted as one."""
+    """True for a module that is observed and converted as one."""
     if isinstance(module, nnx.RNN):
         return isinstance(module.cell, (*CELLS, dynamic.Cell))
     return isinstance(module, (*_WHOLE, *CELLS, *_DYNAMIC))
@@ -66,7 +66,7 @@ def _gates(layers: list[Any]) -> tuple[jax.Array, jax.Array | None]:
 
 
 def parts_of(module: Any) -> Parts:
-    """What a layer is made of, whose type is one that is quantized."""
+    """The parts of a layer of a type that has a dynamic form."""
     if isinstance(module, (nnx.Linear, LinearReLU)):
         relu = isinstance(module, LinearReLU)
         return Parts(partial(dynamic.Linear, relu=relu), [_linear(module.layer if relu else module)])

@@ -1,4 +1,4 @@
-"""Why a layer is in floats, and what observed one."""
+"""The reasons why layers stay in floats, and the names of observers in reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PASSING = (ReLU, ReLU6, Identity, nnx.Dropout)
 
 
 def why_float(module: nnx.Module) -> str:
-    """Why `prepare` leaves a module as it is, or "" where it does not.
+    """The reason why `prepare` does not change a module, or "" if it does.
 
     Example:
         >>> why_float(nnx.RMSNorm(2, rngs=nnx.Rngs(0)))
@@ -68,7 +68,7 @@ STACKED = (
 
 
 def is_stacked(module: Any) -> bool:
-    """True of a layer with parameters of several, which a model maps or scans over."""
+    """True for a layer with the stacked parameters of several layers, over which a model maps or scans."""
     if isinstance(module, nnx.Linear):
         return module.kernel.ndim > 2
     if isinstance(module, (nnx.Conv, nnx.ConvTranspose)):
@@ -107,7 +107,7 @@ def _unusual_norm(norm: Any) -> str:
 
 
 def why_not_dynamic(module: Any) -> str:
-    """Why `quantize_dynamic` leaves a module as it is, or "" where it does not.
+    """The reason why `quantize_dynamic` does not change a module, or "" if it does.
 
     Example:
         >>> why_not_dynamic(nnx.Conv(1, 1, (1,), rngs=nnx.Rngs(0)))
@@ -135,7 +135,7 @@ def why_not_dynamic(module: Any) -> str:
 
 
 def name_of_observer(description: Any) -> str:
-    """What settings are called in a report."""
+    """The name of settings in a report."""
     if isinstance(description, FormatRounding):
         return "Identity" if description.number is None else f"Quantizer({description.number.text})"
     inner = getattr(description, "observer", None)

@@ -1,4 +1,4 @@
-"""What is quantized in a model, to what, with which scale, and what is left in floats and why."""
+"""Reports on a model: the format and scale of each layer, and the reasons for layers in floats."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ _INTEGERS = (quantized.DeQuantize, quantized.Embed, dynamic.Linear, dynamic.Cell
 
 
 def report(model: nnx.Module) -> Report:
-    """What is quantized in a model, to what, with which scale, from which observer, and what is left in floats and why.
+    """A report on a model: the format, scale and observer of each layer, and the reasons for layers in floats.
 
     Args:
         model: a float model, or one that `prepare`, `prepare_qat`, `convert` or `quantize_dynamic` returned.
 
     Returns:
-        One entry for each layer, with the names that the same model has in PyTorch; `rich.print` shows a table, `print`
-        the same in plain text.
+        One entry for each layer, with its name in PyTorch. `rich.print` shows a table, `print` the same in plain text.
 
     Raises:
         TypeError: if model is not a module.
@@ -122,7 +121,7 @@ def _rounded(row: LayerReport, rounds: Any, observed_by: str) -> LayerReport:
 
 
 def _bits(layer: nnx.Module, weights: list[Any]) -> int | None:
-    """The bits of a number of a layer's weight: the widest where there are several."""
+    """The width of a weight's numbers in bits: the largest if a layer has several weights."""
     if weights:
         return max(map(_width, weights))
     names = "kernel", "embedding", "scale", "weight"
@@ -137,12 +136,12 @@ def _width(part: Any) -> int:
 
 
 def _bytes(layer: nnx.Module) -> int:
-    """The memory of a layer's parameters and variables, without those of what observes."""
+    """The memory of a layer's parameters and variables, without those of observers."""
     return sum(value.nbytes for _, value in arrays_in(layer))
 
 
 def arrays_in(layer: nnx.Module) -> list[tuple[str, Any]]:
-    """The last names of a layer's arrays, with the arrays; without those of what observes, and of layers in it."""
+    """The arrays of a layer by the last part of their names, without those of observers and of inner layers."""
     whole = is_whole(layer) or not children_of(layer)
     flat = nnx.to_flat_state(nnx.state(layer, nnx.Any(nnx.Param, nnx.BatchStat, quantized.IntegerVariable)))
     return [(str(path[-1]), variable.get_value()) for path, variable in flat if whole or len(path) == 1]
@@ -161,7 +160,7 @@ def _is_weight(part: Any) -> bool:
 
 
 def _text(part: Any) -> str:
-    """The format that a weight is in, or that an observer chooses for."""
+    """The format of a weight, or the format for which an observer chooses parameters."""
     if isinstance(part, dynamic.Linear):
         return "float16"
     if isinstance(part, quantized.QuantizedWeight):

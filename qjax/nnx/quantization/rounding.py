@@ -35,20 +35,16 @@ def rounds_layer(layer: Any, settings: QConfig) -> bool:
 
 
 def has_weight(module: Any) -> bool:
-    """True of layers, fused or not, that become a `RoundedLayer`."""
+    """True for layers, fused or not, that become a `RoundedLayer`."""
     layer = module.layer if isinstance(module, Fused) else module
     return type(layer) in WEIGHTED or type(layer) in UNTRAINED
 
 
 def rounded_layer(module: Any, layer: Any, weight: Any, bias: jax.Array | None, output: nnx.Module) -> RoundedLayer:
-    """An observed layer, its weight rounded for good.
+    """The rounded form of an observed layer.
 
-    Args:
-        module: the layer, or a fused one, that says whether a ReLU follows.
-        layer: the layer with the weight.
-        weight: what `rounded_weight` takes, as torch stores it.
-        bias: float32, or None.
-        output: what rounds the result.
+    `module` is the layer or the fused layer, `layer` the layer with the weight, `weight` the argument of
+    `rounded_weight` in torch's layout, and `output` rounds the result.
     """
     relu = isinstance(module, Fused) and module.has_relu
     return RoundedLayer(layer, rounded_weight(weight), bias, relu, output)
@@ -72,7 +68,7 @@ def quantized_weight(numbers: Any, description: Any) -> Any:
 
 
 def rounding_output(observer: Observer, qparams: Any) -> nnx.Module:
-    """What rounds a layer's result: the observer, or a `Quantize` of the parameters that `qparams` returns."""
+    """The module that rounds a layer's result: the observer, or a `Quantize` with the result of `qparams`."""
     description = observer.description
     if isinstance(description, FakeQuantize) and description.number is not None:
         return ScaledRounding(description.number, observer.qparams().scale, description.observer.axis or 0)

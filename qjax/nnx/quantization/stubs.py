@@ -1,4 +1,4 @@
-"""Modules that say where a model's numbers become integers, and where they are floats again."""
+"""Modules that mark where a model's floats become integers, and where integers become floats."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class DeQuantStub(nnx.Module):
 
 
 class QuantWrapper(nnx.Module):
-    """A module between a `QuantStub` and a `DeQuantStub`, so that it takes and returns floats when it is converted.
+    """A module between a `QuantStub` and a `DeQuantStub`; after conversion it still takes and returns floats.
 
-    Attributes that it does not have are those of the module: `wrapper.kernel`.
+    It also offers the attributes of the module: `wrapper.kernel`.
 
     Args:
-        module: what is wrapped.
-        quant, dequant: whether there is a `QuantStub`, and a `DeQuantStub`.
+        module: the wrapped module.
+        quant, dequant: True for a `QuantStub` before, and a `DeQuantStub` after the module.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -74,7 +74,7 @@ class QuantWrapper(nnx.Module):
 
 
 class Identity(nnx.Module):
-    """Returns what it gets; stands where a layer was fused with the one before it.
+    """Returns its input; takes the place of a layer that was fused with the layer before it.
 
     Example:
         >>> import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Layers that are trained with the rounding of their quantized form."""
+"""Layers for quantization-aware training: they train with the rounding of their quantized form."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from qjax.quantization.functional.conv_bn import ConvBnParams, folded_in_trainin
 
 
 class Trained(Observed):
-    """A layer with a fake-quantized weight, whose results are fake-quantized too.
+    """A layer with a fake-quantized weight and fake-quantized results.
 
-    With a batch norm, in the form that is stable where gamma is 0: with y = conv(x, w), the batch norm sees y + bias,
-    and the result is conv(x, fq(w * gamma / s)) * s / s' + beta - gamma * mean(y) / s', with the running deviation s
-    after this batch and the batch's s', each sqrt(variance + eps). In evaluation, and when statistics are frozen, it is
-    conv(x, fq(w * gamma / s)) + beta + (bias - mean) * gamma / s with running statistics.
+    With a batch norm it has the form that is stable for gamma = 0. With y = conv(x, w), the batch norm sees y + bias,
+    and the result is conv(x, fq(w * gamma / s)) * s / s' + beta - gamma * mean(y) / s', where s is the running
+    deviation after this batch and s' the deviation of the batch, each sqrt(variance + eps). In evaluation, and with
+    frozen statistics, it is conv(x, fq(w * gamma / s)) + beta + (bias - mean) * gamma / s with running statistics.
 
     Args:
-        module: an `nnx.Linear`, an `nnx.Conv`, or a fused one.
-        qconfig: what fake-quantizes results and weights.
+        module: an `nnx.Linear`, an `nnx.Conv`, or a fused layer.
+        qconfig: the fake quantization of results and weights.
 
     Attributes:
-        weight_fake_quant: the weight's, in torch's layout.
+        weight_fake_quant: the fake quantization of the weight, in torch's layout.
         frozen: True if running statistics stay as they are; see `freeze_bn_stats`.
 
     Example:
@@ -83,7 +83,7 @@ def conv_bn_params(layer: Any, bn: Any) -> ConvBnParams:
 
 
 def folded(layer: Any, bn: Any) -> tuple[jax.Array, jax.Array]:
-    """The weight in torch's layout and bias of a convolution with its batch norm's running statistics in them."""
+    """The weight (in torch's layout) and bias of a convolution after folding its batch norm's running statistics."""
     return folded_in_training(conv_bn_params(layer, bn), bn.mean[...], bn.var[...], bn.epsilon)
 
 
@@ -91,13 +91,13 @@ unnamed(Trained, "module")
 
 
 def disable_observer(model: nnx.Module) -> nnx.Module:
-    """A copy of a model whose ranges and parameters stay as they are; see `prepare_qat`.
+    """A copy of a model with fixed ranges and parameters; see `prepare_qat`.
 
     Args:
-        model: what `prepare_qat` returned.
+        model: the result of `prepare_qat`.
 
     Returns:
-        A module of model's class with arrays of its own; model stays as it is.
+        A module of model's class with its own arrays; model is not changed.
 
     Raises:
         TypeError, ValueError: if it is something else.
@@ -113,13 +113,13 @@ def disable_observer(model: nnx.Module) -> nnx.Module:
 
 
 def enable_observer(model: nnx.Module) -> nnx.Module:
-    """A copy of a model whose ranges follow what is seen in training.
+    """A copy of a model that observes ranges in training.
 
     Args:
-        model: what `prepare_qat` returned.
+        model: the result of `prepare_qat`.
 
     Returns:
-        A module of model's class with arrays of its own; model stays as it is.
+        A module of model's class with its own arrays; model is not changed.
 
     Raises:
         TypeError, ValueError: if it is something else.
@@ -138,10 +138,10 @@ def disable_fake_quant(model: nnx.Module) -> nnx.Module:
     """A copy of a model that computes in floats, and still observes.
 
     Args:
-        model: what `prepare_qat` returned.
+        model: the result of `prepare_qat`.
 
     Returns:
-        A module of model's class with arrays of its own; model stays as it is.
+        A module of model's class with its own arrays; model is not changed.
 
     Raises:
         TypeError, ValueError: if it is something else.
@@ -160,10 +160,10 @@ def enable_fake_quant(model: nnx.Module) -> nnx.Module:
     """A copy of a model whose weights and results are fake-quantized.
 
     Args:
-        model: what `prepare_qat` returned.
+        model: the result of `prepare_qat`.
 
     Returns:
-        A module of model's class with arrays of its own; model stays as it is.
+        A module of model's class with its own arrays; model is not changed.
 
     Raises:
         TypeError, ValueError: if it is something else.
@@ -179,13 +179,13 @@ def enable_fake_quant(model: nnx.Module) -> nnx.Module:
 
 
 def freeze_bn_stats(model: nnx.Module) -> nnx.Module:
-    """A copy of a model for training whose fused batch norms use their running statistics, and leave them.
+    """A copy of a model for training whose fused batch norms use running statistics without updating them.
 
     Args:
-        model: what `prepare_qat` returned.
+        model: the result of `prepare_qat`.
 
     Returns:
-        A module of model's class with arrays of its own; model stays as it is.
+        A module of model's class with its own arrays; model is not changed.
 
     Raises:
         TypeError, ValueError: if it is something else, or has no fused batch norm.
@@ -205,10 +205,10 @@ def update_bn_stats(model: nnx.Module) -> nnx.Module:
     """A copy of a model for training whose fused batch norms use and update statistics of each batch again.
 
     Args:
-        model: what `prepare_qat` returned.
+        model: the result of `prepare_qat`.
 
     Returns:
-        A module of model's class with arrays of its own; model stays as it is.
+        A module of model's class with its own arrays; model is not changed.
 
     Raises:
         TypeError, ValueError: if it is something else, or has no fused batch norm.

@@ -1,4 +1,4 @@
-"""Activations of quantized arrays whose results have parameters of their own."""
+"""Activations of quantized arrays whose results have their own scale and zero point."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LAWS = {
 
 
 class Activation(Quantized):
-    """A function of `qcore.affine.arithmetic.activations` with the result's parameters.
+    """A function of `qcore.affine.arithmetic.activations`, and the scale and zero point of its result.
 
     Args:
-        law: its name: "elu", "leaky_relu", "hardswish" or "sigmoid".
+        law: the function's name: "elu", "leaky_relu", "hardswish" or "sigmoid".
         output: the parameters of the result.
         form: the result's integers.
-        settings: of the function: alpha of "elu", slope of "leaky_relu".
+        settings: arguments of the function: alpha of "elu", slope of "leaky_relu".
 
     Example:
         >>> import jax.numpy as jnp
@@ -78,12 +78,12 @@ class PReLU(Quantized):
 
         Raises:
             TypeError: if input is not a QTensor.
-            ValueError: if its channels are not as many as the slopes.
+            ValueError: if the number of channels is not the number of slopes.
         """
         self.check_input(input)
         return checked(self, arithmetic.prelu, input, self.weight(), self.output, self.form, -1)
 
     @classmethod
     def of(cls, layer: Any, weight: QTensor, bias: None, output: QParams, form: AffineInteger) -> PReLU:
-        """The layer in integers of a `qjax.nnx.PReLU`."""
+        """The integer form of a `qjax.nnx.PReLU`."""
         return cls(weight, output, form)

@@ -1,4 +1,4 @@
-"""What all layers that compute with integers are made of: variables, the output's parameters, and checks."""
+"""The common parts of layers that compute with integers: variables, the output's parameters, and checks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class IntegerVariable(nnx.Variable):
 
 
 class Quantized(nnx.Module):
-    """A layer whose result has the scale and the zero point in its variables.
+    """A layer that holds the scale and the zero point of its result in variables.
 
     Args:
         output: the parameters of the result.
@@ -37,9 +37,9 @@ class Quantized(nnx.Module):
         TypeError, ValueError: if output is not a QParams of one scale and zero point for these integers.
 
     Attributes:
-        layer_name: where the layer is in a model, for its errors; `convert` writes it.
-        observed_by: what chose the parameters, for `report`.
-        is_uncalibrated: whether it saw no data before `convert`, so that it raises.
+        layer_name: the layer's name in a model, for its errors; `convert` writes it.
+        observed_by: the observer that chose the parameters, for `report`.
+        is_uncalibrated: True if the layer saw no data before `convert`; a call then raises.
 
     Example:
         >>> from qcore.affine import UINT8
@@ -78,7 +78,7 @@ class Quantized(nnx.Module):
 
 
 def check_calibrated(module: Any) -> None:
-    """Raises RuntimeError if a layer runs that saw no data in calibration."""
+    """Raises RuntimeError if a layer saw no data in calibration."""
     if module.is_uncalibrated:
         raise RuntimeError(
             f"{place_of(module)} runs for the first time, and has no range: it saw no data before convert; calibrate "
@@ -90,7 +90,7 @@ def check_quantized(module: nnx.Module, x: Any, name: str = "input") -> None:
     """Raises unless a layer's argument is a quantized array.
 
     Raises:
-        TypeError: if it is something else; the message says where the layer is, and what to insert before it.
+        TypeError: if it is something else; the message names the layer, and the module to insert before it.
     """
     if not isinstance(x, QTensor):
         raise TypeError(
@@ -100,7 +100,7 @@ def check_quantized(module: nnx.Module, x: Any, name: str = "input") -> None:
 
 
 def checked(module: nnx.Module, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
-    """What a function returns; the errors that it raises then say in which layer that was."""
+    """The result of a function; its errors get the name of the layer."""
     try:
         return function(*arguments, **settings)
     except (TypeError, ValueError) as error:
@@ -108,7 +108,7 @@ def checked(module: nnx.Module, function: Callable[..., Any], *arguments: Any, *
 
 
 def place_of(module: Any) -> str:
-    """Where a layer is in a model, or what it is, if it does not know."""
+    """A layer's name in a model, or its type if it has no name."""
     return getattr(module, "layer_name", "") or type(module).__name__
 
 

@@ -1,4 +1,4 @@
-"""Convolutions in integers, transposed ones too."""
+"""Convolutions and transposed convolutions in integers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qjax.nnx.quantized.weights import QuantizedWeight
 from qjax.quantization import QTensor
 from qjax.quantization.functional.products import conv_to
 
-# Paddings by which around images are their own integers, and what `pad_images` calls them
+# Paddings with the image's own integers, and their names in `pad_images`
 _OWN = {"CIRCULAR": "circular", "REFLECT": "reflect"}
 NAMED_PADDINGS = ("SAME", "VALID", "CAUSAL", *_OWN)
 
@@ -26,7 +26,7 @@ NAMED_PADDINGS = ("SAME", "VALID", "CAUSAL", *_OWN)
 class Conv(Quantized):
     """A convolution of images with channels last in integers: exact sums, requantized.
 
-    Around images is the zero point, or by `padding` their own integers.
+    Images are padded with the zero point, or with their own integers if `padding` says so.
 
     Args:
         weight: of up to 16 bits, in torch's layout (out_features, in_features / groups, *kernel_size), with one scale
@@ -37,8 +37,8 @@ class Conv(Quantized):
         strides, kernel_dilation: for all dimensions, or for each.
         padding: "SAME", "VALID", "CAUSAL", "CIRCULAR", "REFLECT", a number, or one number or pair for each dimension,
             as for `nnx.Conv`.
-        feature_group_count: into how many parts channels and outputs are split.
-        relu: True for a ReLU behind it.
+        feature_group_count: the number of groups into which channels and outputs are split.
+        relu: True if a ReLU follows.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -105,7 +105,7 @@ class Conv(Quantized):
         return result.relu() if self.relu else result
 
     def _pairs(self, sizes: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-        """How many integers stand before and after images of these sizes."""
+        """The numbers of integers to pad before and after images of these sizes."""
         kernel = self.weight.shape[2:]
         reach = [gap * (count - 1) + 1 for count, gap in zip(kernel, self.kernel_dilation, strict=True)]
         if self.padding == "CAUSAL" and self.dimensions == 1:
@@ -130,7 +130,7 @@ class Conv(Quantized):
 
     @classmethod
     def of(cls, layer: nnx.Conv, weight: QTensor, bias: Any, output: QParams, form: AffineInteger, relu: bool) -> Conv:
-        """The layer in integers of an `nnx.Conv`."""
+        """The integer form of an `nnx.Conv`."""
         geometry = layer.strides, layer.padding, layer.kernel_dilation, layer.feature_group_count
         return cls(weight, bias, output, form, *geometry, relu)
 
@@ -144,13 +144,13 @@ def for_pairs(padding: Any, dimensions: int) -> tuple[Any, ...]:
 
 
 def _padding(padding: Any) -> Any:
-    """Lists as tuples, which a module may have as attributes."""
+    """A padding with tuples in place of lists, which flax accepts as attributes of a module."""
     check_type("padding", padding, (str, int, np.integer, tuple, list), "text, an int, or ints and pairs of ints")
     return tuple(map(_padding, padding)) if isinstance(padding, (tuple, list)) else padding
 
 
 class _TransposedWeight(QuantizedWeight):
-    """A weight whose outputs are its second dimension, along which its scales lie."""
+    """A weight with outputs, and so scales, along its second dimension."""
 
     channels = 1
 
@@ -158,7 +158,7 @@ class _TransposedWeight(QuantizedWeight):
 class ConvTranspose(Quantized):
     """A transposed convolution of images with channels last in integers: exact sums, requantized.
 
-    It is the convolution of the images with zero points between and around their integers.
+    It is a convolution of images that have zero points inserted between and around their integers.
 
     Args:
         weight: of up to 16 bits, in torch's layout (in_features, out_features, *kernel_size), with one scale or one for
@@ -230,7 +230,7 @@ class ConvTranspose(Quantized):
     def of(
         cls, layer: nnx.ConvTranspose, weight: QTensor, bias: Any, output: QParams, form: AffineInteger
     ) -> ConvTranspose:
-        """The layer in integers of an `nnx.ConvTranspose`, of a weight whose outputs are first."""
+        """The integer form of an `nnx.ConvTranspose`; the weight has outputs first."""
         axis = None if weight.qparams.axis is None else 1
         qparams = QParams(weight.qparams.scale, weight.qparams.zero_point, axis)
         swapped = QTensor(jnp.swapaxes(weight.values, 0, 1), qparams, weight.form)
@@ -238,7 +238,7 @@ class ConvTranspose(Quantized):
 
 
 def _pairs(padding: Any, reach: list[int], strides: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """How many zero points stand before and after images, as `jax.lax.conv_transpose` has it."""
+    """The numbers of zero points to pad before and after images, as in `jax.lax.conv_transpose`."""
     if not isinstance(padding, str):
         each = [(one, one) if isinstance(one, int) else one for one in for_pairs(padding, len(reach))]
         return tuple((check_int("padding", low), check_int("padding", high)) for low, high in each)

@@ -1,4 +1,4 @@
-"""Sums, products and concatenations of quantized arrays as a module that has their parameters."""
+"""Sums, products and concatenations of quantized arrays, as a module with the scale and zero point of the results."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from qjax.quantization import QTensor
 
 
 class QFunctional(Quantized):
-    """The operations of `FloatFunctional` on quantized arrays, by `qcore.affine.arithmetic`.
+    """The operations of `FloatFunctional` on quantized arrays, by the law of `qcore.affine.arithmetic`.
 
     Args:
-        output: the parameters of the results of all methods but `add_scalar` and `mul_scalar`.
+        output: the parameters of the results of all methods except `add_scalar` and `mul_scalar`.
         form: the results' integers.
 
     Example:
@@ -52,7 +52,7 @@ class QFunctional(Quantized):
         return arithmetic.matmul(x, y, self.output, self.form)
 
     def einsum(self, equation: str, x: QTensor, y: QTensor) -> QTensor:
-        """The contraction that an equation says; see `qcore.affine.arithmetic.einsum`."""
+        """The contraction that an equation describes; see `qcore.affine.arithmetic.einsum`."""
         self._check(x, y)
         return arithmetic.einsum(equation, x, y, self.output, self.form)
 

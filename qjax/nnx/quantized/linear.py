@@ -1,4 +1,4 @@
-"""Layers with a matrix in integers: linear layers multiply with it, embeddings look up its rows."""
+"""Layers with an integer matrix: linear layers multiply with it, and embeddings look up its rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Linear(Quantized):
         bias: float32 of shape (out_features,), or None.
         output: the parameters of the result.
         form: the result's integers.
-        relu: True for a ReLU behind it.
+        relu: True if a ReLU follows.
 
     Raises:
         TypeError, ValueError: if the weight's arrays do not fit each other.
@@ -49,7 +49,7 @@ class Linear(Quantized):
         self.bias = float_variable("bias", bias, weight.shape[:1])
 
     def __call__(self, input: QTensor) -> QTensor:
-        """The layer of a quantized array of shape (..., in_features).
+        """The result for a quantized array of shape (..., in_features).
 
         Raises:
             TypeError: if input is not a QTensor, or has more than 16 bits.
@@ -63,19 +63,19 @@ class Linear(Quantized):
 
     @classmethod
     def of(cls, layer: Any, weight: QTensor, bias: Any, output: QParams, form: AffineInteger, relu: bool) -> Linear:
-        """The layer in integers of an `nnx.Linear`."""
+        """The integer form of an `nnx.Linear`."""
         return cls(weight, bias, output, form, relu)
 
 
 class Embed(nnx.Module):
-    """Rows of a table in integers or in a format, as numbers: `nnx.Embed` with a weight that is quantized for good.
+    """`nnx.Embed` with a quantized weight: rows of a table in integers or in a format, as numbers.
 
     Args:
         weight: the table of shape (rows, features): a QTensor, the codes of a format, or floats.
-        dtype: of the numbers.
+        dtype: the dtype of the numbers.
 
     Attributes:
-        layer_name: where the layer is in a model, for its errors; `convert` writes it.
+        layer_name: the layer's name in a model, for its errors; `convert` writes it.
 
     Raises:
         TypeError, ValueError: if weight is not as above.
@@ -97,7 +97,7 @@ class Embed(nnx.Module):
         self.dtype = str(jnp.dtype(dtype))
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """The rows, of shape (*inputs.shape, features); NaN for a row that is not there, as in flax.
+        """The rows, of shape (*inputs.shape, features); NaN for an index out of range, as in flax.
 
         Raises:
             TypeError: if inputs is not an array of integers.
@@ -108,7 +108,7 @@ class Embed(nnx.Module):
         return jnp.take(self._numbers(), inputs, axis=0)
 
     def attend(self, query: jax.Array) -> jax.Array:
-        """The products of arrays of shape (..., features) with all rows, as `nnx.Embed.attend` has them.
+        """The products of arrays of shape (..., features) with all rows, as `nnx.Embed.attend` returns them.
 
         Raises:
             ValueError: if shapes do not fit.

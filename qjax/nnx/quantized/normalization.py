@@ -1,4 +1,4 @@
-"""Normalisation of quantized arrays with channels last; the law is `qcore.affine.arithmetic`'s."""
+"""Normalisation of quantized arrays with channels last, by the law of `qcore.affine.arithmetic`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,7 @@ def _value(variable: Any) -> Any:
 
 
 class Norm(Quantized):
-    """What the layers have in common.
-
-    Args:
-        weight, bias: float32 of shape (features,), or None.
-        epsilon: added to variances.
-        output: the parameters of the result.
-        form: the result's integers.
-    """
+    """The base of the norms: an affine transformation, epsilon, and the parameters of the result."""
 
     def __init__(self, weight: Any, bias: Any, epsilon: float, output: QParams, form: AffineInteger) -> None:
         super().__init__(output, form)
@@ -44,7 +37,7 @@ class BatchNorm(Norm):
         epsilon: added to variances.
         output: the parameters of the result.
         form: the result's integers.
-        relu: True for a ReLU behind it.
+        relu: True if a ReLU follows.
 
     Example:
         >>> import jax.numpy as jnp
@@ -89,7 +82,7 @@ class BatchNorm(Norm):
 
     @classmethod
     def of(cls, layer: Any, output: QParams, form: AffineInteger, relu: bool = False) -> BatchNorm:
-        """The layer in integers of an `nnx.BatchNorm`."""
+        """The integer form of an `nnx.BatchNorm`."""
         given = _value(layer.scale), _value(layer.bias), layer.mean[...], layer.var[...]
         return cls(*given, layer.epsilon, output, form, relu)
 
@@ -118,7 +111,7 @@ class LayerNorm(Norm):
 
     @classmethod
     def of(cls, layer: Any, output: QParams, form: AffineInteger) -> LayerNorm:
-        """The layer in integers of an `nnx.LayerNorm`."""
+        """The integer form of an `nnx.LayerNorm`."""
         return cls(_value(layer.scale), _value(layer.bias), layer.epsilon, output, form)
 
 
@@ -127,7 +120,8 @@ class GroupNorm(Norm):
 
     Args:
         weight, bias, epsilon, output, form: as for `BatchNorm`.
-        num_groups: into how many the features are split; None for as many as there are, which is instance norm.
+        num_groups: the number of groups into which the features are split; None for one feature in each group, which
+            is instance norm.
 
     Example:
         >>> import jax.numpy as jnp
@@ -160,6 +154,6 @@ class GroupNorm(Norm):
 
     @classmethod
     def of(cls, layer: Any, output: QParams, form: AffineInteger) -> GroupNorm:
-        """The layer in integers of an `nnx.GroupNorm` or `nnx.InstanceNorm`."""
+        """The integer form of an `nnx.GroupNorm` or `nnx.InstanceNorm`."""
         groups = getattr(layer, "num_groups", None)
         return cls(_value(layer.scale), _value(layer.bias), layer.epsilon, output, form, groups)

@@ -1,4 +1,4 @@
-"""Where floats become integers, and where they are floats again."""
+"""Modules at the borders of integer layers: floats become integers, and integers become floats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qjax.quantization import QTensor, quantize_affine
 
 
 class Quantize(Quantized):
-    """Quantizes floats with fixed parameters; `convert` makes it of a `QuantStub`.
+    """Quantizes floats with fixed parameters; `convert` puts it in the place of a `QuantStub`.
 
     Args:
         output: the parameters.
@@ -38,11 +38,11 @@ class Quantize(Quantized):
 
 
 class DeQuantize(nnx.Module):
-    """The numbers of quantized arrays, in float32; `convert` makes it of a `DeQuantStub`.
+    """Dequantizes quantized arrays; `convert` puts it in the place of a `DeQuantStub`.
 
     Attributes:
-        layer_name: where the layer is in a model, for its errors.
-        dtype: of the result; `convert` writes that of the model's parameters.
+        layer_name: the layer's name in a model, for its errors.
+        dtype: the dtype of the result, float32 by default; `convert` writes the dtype of the model's parameters.
 
     Example:
         >>> import jax.numpy as jnp

@@ -17,17 +17,17 @@ from qjax.quantization.rounding import CodedArray
 
 
 class QuantizedWeight(nnx.Module):
-    """The integers of a weight in variables, which a call gives as a QTensor.
+    """The integers of a weight in variables; a call returns them as a QTensor.
 
-    Integers of at most 4 bits lie two in a byte, each output's in a row, as `qjax.pack` puts them: the variable is then
-    `packed`, of shape (outputs, bytes), else `int_repr`. Names, shapes and bytes are those of `qtorch.nn.quantized`:
+    Integers of at most 4 bits are packed two in a byte, one row for each output, as by `qjax.pack`. The variable then
+    is `packed`, of shape (outputs, bytes), else `int_repr`. Names, shapes and bytes are as in `qtorch.nn.quantized`:
     dimensions are in torch's order, outputs first.
 
     Args:
-        weight: what it holds, with one scale for all or along axis 0.
+        weight: the weight, with one scale for all or along axis 0.
 
     Raises:
-        TypeError, ValueError: if its arrays do not fit each other, or it is none of these.
+        TypeError, ValueError: if its arrays do not fit each other, or it has another type or axis.
 
     Example:
         >>> from qcore.affine import AffineInteger
@@ -37,7 +37,7 @@ class QuantizedWeight(nnx.Module):
         (Array([[30]], dtype=uint8), Array([[-2,  1]], dtype=int8))
     """
 
-    channels = 0  # along which dimension scales lie, if there are several
+    channels = 0  # the dimension along which several scales lie
 
     def __init__(self, weight: QTensor) -> None:
         check_type("weight", weight, QTensor, "a QTensor")
@@ -63,10 +63,10 @@ class QuantizedWeight(nnx.Module):
 
 
 class CodedWeight(nnx.Module):
-    """A weight rounded to a format in variables, as its packed codes; for formats without codes, as the numbers.
+    """A weight rounded to a format, in variables: its packed codes, or its numbers if the format has no codes.
 
-    Names, shapes and bytes of the variables are those of `qtorch.nn.rounded.CodedWeight`: dimensions are in torch's
-    order, outputs first.
+    Names, shapes and bytes of the variables are as in `qtorch.nn.rounded.CodedWeight`: dimensions are in torch's order,
+    outputs first.
 
     Args:
         array: the codes, and the scales of blocks.
@@ -92,7 +92,7 @@ class CodedWeight(nnx.Module):
 
 
 class Dequantized(nnx.Module):
-    """A weight of float32, or the numbers of one in integers.
+    """A float32 weight, or the dequantized numbers of an integer weight.
 
     Args:
         weight: an array, or a QTensor.
@@ -118,7 +118,7 @@ Weight = QuantizedWeight | CodedWeight | Dequantized
 
 
 def rounded_weight(weight: Any) -> CodedWeight | Dequantized:
-    """The module that holds a weight whose layer computes in floats.
+    """The module that holds the weight of a layer that computes in floats.
 
     Args:
         weight: a `CodedArray`, a QTensor or floats.

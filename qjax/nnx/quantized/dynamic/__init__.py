@@ -1,6 +1,6 @@
-"""Layers of floats with quantized weights, whose activations are quantized when they are there.
+"""Layers of floats with quantized weights, whose activations are quantized at run time.
 
-Names, shapes and bytes of their variables are those of `qtorch.nn.quantized.dynamic`; the law is
+Names, shapes and bytes of their variables are as in `qtorch.nn.quantized.dynamic`; the law is
 `qcore.affine.arithmetic.recurrent`.
 """
 

@@ -1,4 +1,4 @@
-"""The product that dynamic layers are made of."""
+"""The product that all dynamic layers use."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from qjax.quantization.rounding import FormatRounding
 
 
 class Linear(nnx.Module):
-    """x @ weight.T + bias of a quantized weight and x quantized by its own range, of a float16 weight, or of formats.
+    """x @ weight.T + bias with a quantized weight and x quantized by its own range, a float16 weight, or formats.
 
-    The product is one of float32, and the result has x's dtype.
+    The product is computed in float32, and the result has x's dtype.
 
     Args:
         weight: QTensor of shape (outputs, features), of up to 16 bits; or floats, which become float16. With a
             rounding a `CodedArray`, a QTensor or floats, whose numbers are multiplied.
-        bias: of shape (outputs,), or None.
-        relu: True for a ReLU behind it.
-        rounding: rounds what goes in, to a format or to none; None for integers and float16.
+        bias: array of shape (outputs,), or None.
+        relu: True if a ReLU follows.
+        rounding: the rounding of inputs, to a format or to none; None for integers and float16.
 
     Attributes:
-        layer_name: where the layer is in a model, for its errors; `quantize_dynamic` writes it.
+        layer_name: the layer's name in a model, for its errors; `quantize_dynamic` writes it.
 
     Raises:
         TypeError, ValueError: if the weight's arrays do not fit each other.
@@ -76,7 +76,7 @@ class Linear(nnx.Module):
         return isinstance(self.weight, IntegerVariable)
 
     def operand(self) -> Weight:
-        """The weight as `dynamic_linear` takes it."""
+        """The weight in the form that `dynamic_linear` takes."""
         if self.is_half:
             return self.weight[...]
         return self.weight() if self.rounding is None else RoundedWeight(self.weight(), self.rounding)

@@ -18,15 +18,15 @@ from qjax.quantization.functional.dynamic import CellWeights, check_states, prod
 
 
 class Cell(nnx.Module):
-    """Products with the input and with the hidden state, each quantized by its own range, and what follows in float32.
+    """A recurrent cell: products with the quantized input and hidden state, and further operations in float32.
 
     Args:
         ih, hh: the products; their outputs are gates in torch's order.
 
     Attributes:
-        layer_name: where the cell is in a model.
-        dtype: of the states that `initialize_carry` makes; that of the float cell's weights.
-        of_products: True in an `RNN`, which computes the products with all inputs at once: a call then gets these.
+        layer_name: the cell's name in a model.
+        dtype: the dtype of the states that `initialize_carry` returns; the dtype of the float cell's weights.
+        of_products: True in an `RNN`, which computes the products with all inputs at once: inputs are then products.
 
     Raises:
         ValueError: if the sizes of the products do not fit.
@@ -60,12 +60,12 @@ class Cell(nnx.Module):
         return self.hh.weight.shape[1]
 
     def __call__(self, carry: Any, inputs: jax.Array) -> tuple[Any, jax.Array]:
-        """The carry after a step, and the hidden state, as the cells of flax return them.
+        """The carry after a step, and the hidden state, as flax's cells return them.
 
-        States are float32 inside. Each state of the carry keeps its dtype; the hidden state has that of inputs.
+        States are computed in float32. Each state of the carry keeps its dtype; the hidden state has inputs' dtype.
 
         Raises:
-            TypeError, ValueError: if the carry does not fit the inputs, or these not the weights.
+            TypeError, ValueError: if the carry does not fit the inputs, or the inputs do not fit the weights.
         """
         of_input = inputs if self.of_products else self.ih.product(inputs)
         states = carry if len(self.states) > 1 else (carry,)
@@ -81,12 +81,12 @@ class Cell(nnx.Module):
         return jnp.zeros((*input_shape[:-1], self.hidden_features), dtype)
 
     def _step(self, states: tuple[jax.Array, ...], of_input: jax.Array) -> tuple[jax.Array, ...]:
-        """The states after a step, in float32; the hidden one is the last."""
+        """The states after a step, in float32; the hidden state is the last."""
         raise NotImplementedError
 
 
 class LSTMCell(Cell):
-    """`nnx.OptimizedLSTMCell` with quantized weights; the carry is the cell and the hidden state.
+    """`nnx.OptimizedLSTMCell` with quantized weights; the carry is a pair of cell state and hidden state.
 
     Args:
         ih, hh: products whose outputs are the gates i, f, g, o.
@@ -139,7 +139,7 @@ class SimpleCell(Cell):
     """`nnx.SimpleCell` with quantized weights; the carry is the hidden state.
 
     Args:
-        ih, hh: products with as many outputs as the hidden state has.
+        ih, hh: products whose outputs have the size of the hidden state.
         nonlinearity: "tanh" or "relu".
 
     Raises:
@@ -171,7 +171,7 @@ class RNN(nnx.RNN):
         time_major, return_carry, reverse, keep_order, unroll: as for `nnx.RNN`.
 
     Attributes:
-        layer_name: where the layer is in a model.
+        layer_name: the layer's name in a model.
 
     Raises:
         TypeError: if cell is not a cell of `quantized.dynamic`.
@@ -193,7 +193,7 @@ class RNN(nnx.RNN):
         cell.of_products = True
 
     def __call__(self, inputs: jax.Array, *, initial_carry: Any = None, **settings: Any) -> Any:
-        """The results of all steps, and the carry if it is asked for, in inputs' dtype; arguments as for `nnx.RNN`.
+        """The results of all steps, and with return_carry the carry, in inputs' dtype; arguments as for `nnx.RNN`.
 
         Raises:
             TypeError: if inputs is not an array of floats.
@@ -213,7 +213,7 @@ class RNN(nnx.RNN):
         ih: Linear = self.cell.ih  # type: ignore[attr-defined]
         if ih.rounding is None:
             return ih.product(inputs)
-        # As one matrix with the rows of one step after those of another, as in PyTorch: formats may have blocks in it.
+        # One matrix with the rows of all steps, in PyTorch's order, since blocks of a format may contain several rows.
         axis = 0 if time_major else inputs.ndim - 2
         steps = jnp.moveaxis(inputs, axis, 0)
         of_rows = ih.product(steps.reshape(-1, steps.shape[-1]))
@@ -223,8 +223,8 @@ class RNN(nnx.RNN):
 class Recurrent(nnx.Module):
     """Layers of recurrent cells with quantized weights, in one or two directions.
 
-    The input of each layer and direction is quantized once, by the range of all its steps; hidden states at each step.
-    Names, shapes and bytes of variables are those of `qtorch.nn.quantized.dynamic`.
+    The input of each layer and direction is quantized once, by the range of all its steps. Hidden states are quantized
+    at each step. Names, shapes and bytes of variables are as in `qtorch.nn.quantized.dynamic`.
 
     Args:
         ih, hh: the products of each layer and direction with inputs and with hidden states; outputs are gates in
@@ -233,7 +233,7 @@ class Recurrent(nnx.Module):
         hr: the products that project an LSTM's hidden states, or None.
 
     Attributes:
-        layer_name: where the layer is in a model.
+        layer_name: the layer's name in a model.
 
     Raises:
         ValueError: if the sizes of the products do not fit.
@@ -275,7 +275,7 @@ class Recurrent(nnx.Module):
         self.bidirectional, self.time_major = bidirectional, time_major
 
     def __call__(self, inputs: jax.Array, initial_carry: Any = None, return_carry: bool = False) -> Any:
-        """The results of all steps, and the last states if they are asked for, as `qjax.nnx.LSTM` has them.
+        """The results of all steps, and with return_carry the last states, as `qjax.nnx.LSTM` returns them.
 
         Raises:
             TypeError: if inputs is not an array of floats.
