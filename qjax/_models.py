@@ -15,7 +15,7 @@ from qcore.workflow.settings import shown
 
 Path = tuple[Any, ...]
 
-# Attributes that PyTorch's names do not have: a Sequential's list, and what a module that stands around another holds.
+# Attributes that PyTorch's names leave out: a Sequential's list, and the inner module of a wrapper.
 _UNNAMED: dict[type, str] = {nnx.Sequential: "layers"}
 
 

@@ -25,8 +25,8 @@ from qcore.packing import storage
 E2M1 = BinaryFloat(2, 1, specials="finite")
 E4M3 = BinaryFloat(4, 3, specials="fn")
 E8M0 = BinaryFloat(8, 0, bias=127, specials="fn", subnormals=False, signed=False)
-LONGEST_HISTORY = 2**20  # which is a row of a state
-DEEPEST = 26  # so many binary places below its quantum, a number above zero is as good as another
+LONGEST_HISTORY = 2**20  # a history is a row of a state
+DEEPEST = 26  # numbers above zero that are so many binary places below a quantum all round alike
 
 
 class BlockNumber(Number):

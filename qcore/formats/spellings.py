@@ -1,4 +1,4 @@
-"""One table of what formats are called elsewhere, read by `parse`, by its errors and by the page of named formats."""
+"""A table of the names of formats in other libraries, for `parse`, its errors and the page of named formats."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the quantization workflows of PyTorch and JAX decide alike: settings by name, layers in a row, and stubs."""
+"""Decisions that the quantization workflows of PyTorch and JAX share: settings by name, fused layers, and stubs."""

@@ -1,8 +1,8 @@
-"""What flows between the layers of a model: a recorded run says what can be fused and where integers can stay.
+"""The data flow between the layers of a model: a recorded run shows which layers can be fused and stay in integers.
 
 A recorded run is a list of calls, of layers and of functions between them. Each call takes tensors and gives tensors,
-which are known by anything hashable: numbers in PyTorch, variables of a jaxpr in JAX. A tensor that a call returns as
-it came (a ReLU in place) stays one tensor.
+which any hashable may identify: numbers in PyTorch, variables of a jaxpr in JAX. If a call changes a tensor in place
+(a ReLU in place), its result is the same tensor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Call(Protocol):
     Attributes:
         path: the layer's name; None for functions.
         takes, gives: the tensors.
-        keeps: True of what takes integers as well as floats, and gives what it takes.
+        keeps: True if the call takes integers as well as floats, and gives the same kind as it takes.
         bounds: of the result, where the call clamps; None where there is no bound.
     """
 

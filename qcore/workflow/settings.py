@@ -1,4 +1,4 @@
-"""Names of layers, which settings they get, and the data that a workflow runs on: what is checked and what is said.
+"""Names of layers, their settings, and the data on which a workflow runs: checks and messages.
 
 Models are trees of modules with dotted names; "" is the model itself. PyTorch and JAX give the names and the modules.
 """
@@ -36,7 +36,7 @@ def is_in(path: str, root: str) -> bool:
 
 
 def shown(path: str) -> str:
-    """A path as messages name it."""
+    """A path in the form that messages use."""
     return f"layer '{path}'" if path else "the model itself"
 
 
@@ -121,7 +121,7 @@ def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def needs_data(path: str) -> ValueError:
-    """The error of a layer whose settings need data, where there are none."""
+    """The error for a layer whose settings need data, if no data were given."""
     return ValueError(
         f"calibrate=None; {shown(path)} needs the range of its results: allowed are inputs, a function that runs the "
         "model, and settings that need no data (QConfig(None, ...))"

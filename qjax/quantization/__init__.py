@@ -11,8 +11,8 @@ Everything has the bits of `qcore.affine`, and of `qtorch.quantization`; `docs/a
     >>> quantize_affine(batches[1], module.qparams(state), "quint8").int_repr()
     Array([ 42, 105, 255], dtype=uint8)
 
-In traced programs the values of parameters are not known and so not checked. Observers of histograms, and
-`choose_qparams_dynamic`, compute with 64-bit types also where x64 is not enabled.
+Traced programs do not check the values of parameters. Histogram observers and `choose_qparams_dynamic` compute with
+64-bit types even if x64 is not enabled.
 """
 
 from qcore.affine import AffineInteger, QParams

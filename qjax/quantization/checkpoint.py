@@ -19,11 +19,11 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
     """Writes a flat dict to a safetensors file, which `qtorch.quantization` reads too; needs safetensors.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         entries: arrays, QTensors, and states of observers and of `FakeQuantize` by name.
 
     Returns:
-        Nothing; the file is written, over one that is there.
+        Nothing; an existing file is overwritten.
 
     Raises:
         TypeError: if path is not a path, entries not a dictionary, an entry of another type, or a name not a string.
@@ -44,13 +44,13 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What was written to a safetensors file by `save`, by `qtorch.quantization`, or from a `state_dict` of torch.
+    """The entries of a safetensors file from `save`, from `qtorch.quantization`, or from a `state_dict` of torch.
 
     Args:
-        path: of the file.
+        path: the path of the file.
 
     Returns:
-        Arrays and QTensors by name. A state is as many arrays as it has fields; see `restore`.
+        Arrays and QTensors by name. A state becomes one array for each of its fields; see `restore`.
 
     Raises:
         ImportError: if safetensors is missing.
@@ -72,9 +72,9 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
     """The state of an observer or of `FakeQuantize` that a checkpoint holds.
 
     Args:
-        state: one of the wanted kind and shapes: what `init` returns.
-        entries: what `load` returned.
-        name: of the state.
+        state: a state of the wanted type and shapes, as `init` returns it.
+        entries: the result of `load`.
+        name: the name of the state.
 
     Returns:
         A state of the same kind, shapes and dtypes.

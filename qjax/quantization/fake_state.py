@@ -43,16 +43,17 @@ class FakeQuantizeState(NamedTuple):
 class FakeQuantize:
     """Observes arrays, chooses parameters, and quantizes and dequantizes with them, as a quantized network will.
 
-    With a format the scale is the larger end of the range over the format's largest number: numbers are multiplied with
-    float32(1 / scale), rounded to nearest, where they saturate, and multiplied with the scale. The range is the one
-    that a histogram chooses, else that of the extremes. Gradients pass straight through.
+    With a format, the scale is the larger end of the range divided by the format's largest number. Numbers are
+    multiplied with float32(1 / scale), rounded to nearest with saturation, and multiplied with the scale. A histogram
+    chooses the range, otherwise it is given by the extremes. Gradients pass straight through.
 
-    `with_args(**arguments)` of the class makes one, and that of one makes another with an observer so changed.
+    `FakeQuantize.with_args(**arguments)` makes an instance; the method of an instance makes a copy whose observer has
+    these arguments.
 
     Args:
-        observer: an observer of ranges, or its class; its integers are those of the fake quantization.
+        observer: an observer of ranges, or its class; fake quantization uses the observer's integers.
         number: a format in the place of integers, as an object or as text.
-        observer_kwargs: arguments of the observer, say quant_min, quant_max, dtype and qscheme.
+        observer_kwargs: arguments of the observer, for example quant_min, quant_max, dtype and qscheme.
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
@@ -90,7 +91,7 @@ class FakeQuantize:
         """The state before any array was seen, with both switches on.
 
         Args:
-            shape: of the arrays that will be seen; per-channel observers need it, up to the channels at least.
+            shape: the shape of the arrays to observe; per-channel observers need it, at least up to the channels.
         """
         observed = self.observer.init(shape)
         one = jnp.ones_like(observed.min_val)
@@ -98,7 +99,7 @@ class FakeQuantize:
         return FakeQuantizeState(one, jnp.zeros_like(one, jnp.int32), on, on, observed)
 
     def apply(self, state: FakeQuantizeState, x: ArrayLike) -> tuple[jax.Array, FakeQuantizeState]:
-        """Observes x where the state says so, then quantizes and dequantizes it where the state says so.
+        """Observes x if the state's observer is on, then quantizes and dequantizes x if fake quantization is on.
 
         The gradient with respect to x is that of `fake_quantize` with the parameters held fixed.
 
@@ -107,11 +108,11 @@ class FakeQuantize:
             x: JAX or NumPy array of float32, float16, bfloat16 or, where x64 is enabled, float64.
 
         Returns:
-            An array of x's shape and dtype, and the next state. Until a number was seen the parameters stay.
+            An array of x's shape and dtype, and the next state. Parameters do not change until a number was observed.
 
         Raises:
             TypeError: if x is not an array of one of these dtypes.
-            ValueError: if x has other channels than the state.
+            ValueError: if the numbers of channels of x and of the state differ.
         """
         x = as_array(x)
         return _apply(self.observer, self.number, state, x)
@@ -158,7 +159,7 @@ def _observed(
 
 
 def enable_fake_quant(states: Any, enabled: Any = True) -> Any:
-    """A pytree of states in which all fake quantization is switched on, or as `enabled` says, which may be traced.
+    """A pytree of states with all fake quantization switched on, or off if `enabled` is False.
 
     Args:
         states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
@@ -179,7 +180,7 @@ def enable_fake_quant(states: Any, enabled: Any = True) -> Any:
 
 
 def disable_fake_quant(states: Any) -> Any:
-    """A pytree of states in which all fake quantization is switched off: arrays pass unchanged.
+    """A pytree of states with all fake quantization switched off: arrays pass unchanged.
 
     Args:
         states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
@@ -198,7 +199,7 @@ def disable_fake_quant(states: Any) -> Any:
 
 
 def enable_observer(states: Any, enabled: Any = True) -> Any:
-    """A pytree of states in which all observers are switched on, or as `enabled` says, which may be traced.
+    """A pytree of states with all observers switched on, or off if `enabled` is False.
 
     Args:
         states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
@@ -219,7 +220,7 @@ def enable_observer(states: Any, enabled: Any = True) -> Any:
 
 
 def disable_observer(states: Any) -> Any:
-    """A pytree of states in which all observers are switched off: parameters stay as they are.
+    """A pytree of states with all observers switched off: parameters do not change.
 
     Args:
         states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
@@ -242,7 +243,7 @@ def get_observer_dict(states: Any, prefix: str = "") -> dict[str, Any]:
 
     Args:
         states: a pytree of observers' states and of `FakeQuantizeState`.
-        prefix: the tree's own name, which goes before theirs.
+        prefix: the tree's own name, which precedes all names.
 
     Returns:
         States of observers of ranges by name, "path.activation_post_process" where they belong to a

@@ -1,4 +1,4 @@
-"""Quantized models of any pytree: observe a function's layers, convert its parameters, run it in integers."""
+"""Quantization of models given as functions of a pytree: observe layers, convert parameters, run in integers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Rules = Mapping[str, QConfig | QConfigDynamic | None] | QConfig | QConfigDynamic
 
 
 def prepare_fn(apply_fn: Callable[..., Any], rules: Rules) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Functions that make the state of observers for a function's layers, and run the function with it.
+    """Two functions: one makes the state of observers for a function's layers, the other runs the function with it.
 
     A layer is a product of matrices or a convolution, of floats, of which one operand is a parameter: an array in the
     function's first argument, perhaps transposed or cast. Its name is the parameter's path in that argument. Layers are
@@ -52,14 +52,14 @@ def prepare_fn(apply_fn: Callable[..., Any], rules: Rules) -> tuple[Callable[...
     Returns:
         init(params, *args, **kwargs), the state, a dictionary of `LayerState` by name; it computes shapes only. And
         apply(params, state, *args, **kwargs), the result and the next state. Both work under jit, vmap, grad and scan,
-        with any sharding. Each call traces apply_fn, so put it under jit.
+        with any sharding. Each call traces apply_fn, so use jit.
 
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: in a call, if a pattern matches no layer, or a layer cannot be replaced where it is.
 
     Warns:
-        UserWarning: in a call of init, of parameters that are those of several layers, with one observer.
+        UserWarning: in a call of init, if several layers share a parameter, and so one observer.
 
     Example:
         >>> from qjax.quantization import default_qconfig
@@ -98,8 +98,8 @@ def convert_params(params: Any, state: States, rules: Rules) -> Any:
 
     Args:
         params: the function's parameters.
-        state: what `prepare_fn`'s functions returned.
-        rules: those that `prepare_fn` had.
+        state: the state that the functions of `prepare_fn` returned.
+        rules: the rules that were given to `prepare_fn`.
 
     Returns:
         The pytree with a `LayerWeight` in the place of each parameter that has a state; for `convert_fn`. It holds
@@ -108,7 +108,7 @@ def convert_params(params: Any, state: States, rules: Rules) -> Any:
 
     Raises:
         TypeError: if an argument has the wrong type, or an observer chooses no parameters.
-        ValueError: if the state is of other parameters or rules, or observers have seen nothing: the message names the
+        ValueError: if the state belongs to other parameters or rules, or observers saw no data: the message names the
             layers.
 
     Example:
@@ -144,14 +144,14 @@ def convert_params(params: Any, state: States, rules: Rules) -> Any:
 
 
 def convert_fn(apply_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that takes what `convert_params` returns, and computes its layers in integers.
+    """The function that takes the result of `convert_params`, and computes its layers in integers.
 
     A layer's result is float32(sums) * (scale of its input * scale of its weight), where sums are exact; with float16
-    or another format on either side it is apply_fn's own product of the rounded numbers. All else is that of apply_fn.
-    Parameters that are used otherwise as well are dequantized there.
+    or another format on either side it is apply_fn's own product of the rounded numbers. Everything else is unchanged.
+    A parameter that is also used outside of layers is dequantized there.
 
     Args:
-        apply_fn: what `prepare_fn` had.
+        apply_fn: the function that was given to `prepare_fn`.
 
     Returns:
         fn(params, *args, **kwargs), for jit, vmap, scan and any sharding; each call traces apply_fn.
@@ -213,7 +213,7 @@ class _Settings:
         return None if pattern is None else self.rules[pattern]
 
     def check_used(self, names: list[str]) -> None:
-        """Raises ValueError if a pattern is the first of no layer's, or no layer has settings."""
+        """Raises ValueError if a pattern is not the first match of any layer, or no layer has settings."""
         used = {self.pattern_of(name) for name in names}
         unused = [pattern for pattern in self.rules if pattern not in used]
         if unused or not any(self.of(name) for name in names):
@@ -222,7 +222,7 @@ class _Settings:
 
 
 class _Traced:
-    """A function's program for some arguments, of which the first holds parameters."""
+    """A function's program for some arguments; the first argument holds the parameters."""
 
     def __init__(self, fn: Callable[..., Any], params: Any, args: Any, kwargs: Any) -> None:
         self.tree = params
@@ -305,7 +305,7 @@ def _observed(settings: Any, layer: Layer, operands: list[Any], own: LayerState)
 
 
 def _find_layers(program: Program) -> dict[str, list[Use]]:
-    """The parameters of a program's layers, and their uses in order; of branches, the uses of the longest.
+    """The parameters of a program's layers, and their uses in order; for branches, the longest list of uses.
 
     The program's inputs are `Source`s, or None for inputs that are not parameters.
     """
@@ -336,7 +336,7 @@ def _find_layers(program: Program) -> dict[str, list[Use]]:
 
 
 def _results(equation: Any, sources: Sequence[Any]) -> list[Any]:
-    """The sources of an equation's results: a parameter stays one behind a transposition or a cast."""
+    """The sources of an equation's results: a transposed or cast parameter is still a parameter."""
     name = equation.primitive.name
     first = sources[0] if sources else None
     if name == "transpose" and first is not None:
@@ -360,8 +360,8 @@ class _Walk:
 
     Args:
         replace: replace(equation, layer, operands, state) returns a layer's result and its next state. Operands that
-            are parameters are what the caller passed for them.
-        layers: the parameters whose layers are replaced, and how they are used.
+            are parameters have the values that the caller passed for them.
+        layers: the parameters whose layers are replaced, and their uses.
     """
 
     def __init__(self, replace: Replace, layers: dict[str, Use]) -> None:
@@ -396,7 +396,7 @@ class _Walk:
         inside = {path for program in programs for path in _find_layers(program)} & self.layers.keys()
         if inside:
             return self._inside(equation, programs, operands, sources, {path: states[path] for path in inside})
-        # A quantized parameter passes through transpositions and casts as it is: its source keeps the order of axes.
+        # A quantized parameter passes through transpositions and casts unchanged: its source keeps the order of axes.
         name = equation.primitive.name
         if operands and isinstance(operands[0], LayerWeight) and (name == "transpose" or name in _CASTS):
             return [operands[0]], {}

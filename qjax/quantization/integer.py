@@ -1,4 +1,4 @@
-"""Exact sums of products of integers, over windows of images too, and integers that lie two in a byte."""
+"""Exact sums of products of integers, also over windows of images, and integers that are packed two in a byte."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def sums_of_products(input: Any, weight: Any, groups: int = 1) -> jax.Array:
 
 
 def fits_int32(input: Any, weight: Any, terms: int) -> bool:
-    """True if the integers have 8 bits and int32 holds all sums of so many products."""
+    """True if the integers have 8 bits and int32 holds all sums of `terms` products."""
     narrow = max(q.values.dtype.itemsize for q in (input, weight)) == 1
     return narrow and largest_sum(input, weight, terms) < _INT32
 
 
 def largest_sum(input: Any, weight: Any, terms: int) -> int:
-    """A bound of all sums of so many products."""
+    """An upper bound for the magnitudes of sums of `terms` products."""
     return terms * (input.form.qmax - input.form.qmin) * (weight.form.qmax - weight.form.qmin)
 
 
@@ -134,7 +134,7 @@ _BITS = 4
 
 
 def packs(form: AffineInteger) -> bool:
-    """True if two integers lie in a byte."""
+    """True if integers of this form are packed two in a byte."""
     least = -(1 << _BITS - 1) if form.signed else 0
     return least <= form.qmin and form.qmax < least + (1 << _BITS)
 
@@ -145,7 +145,7 @@ def packed(values: jax.Array) -> jax.Array:
 
 
 def unpacked(packed: jax.Array, form: AffineInteger, shape: tuple[int, ...]) -> jax.Array:
-    """The integers of packed ones, in the weight's shape; outputs may be some of them."""
+    """The unpacked integers, in the weight's shape; `packed` may hold only some of the outputs."""
     codes, sign = unpack(packed, _BITS, prod(shape[1:])).reshape(-1, *shape[1:]), 1 << _BITS - 1
     return (codes ^ sign).astype(jnp.int8) - jnp.int8(sign) if form.signed else codes
 
@@ -153,7 +153,7 @@ def unpacked(packed: jax.Array, form: AffineInteger, shape: tuple[int, ...]) -> 
 @partial(jax.tree_util.register_dataclass, data_fields=["packed", "qparams"], meta_fields=["form", "shape"])
 @dataclass(frozen=True)
 class PackedTensor:
-    """A quantized weight whose integers lie two in a byte: a pytree.
+    """A quantized weight with integers packed two in a byte: a pytree.
 
     Attributes:
         packed: uint8 of shape (outputs, bytes).
@@ -175,7 +175,7 @@ class PackedTensor:
 
     @classmethod
     def of(cls, weight: QTensor) -> PackedTensor:
-        """That of a quantized weight whose form `packs`."""
+        """The packed form of a quantized weight whose form `packs`."""
         return cls(packed(weight.values), weight.qparams, weight.form, tuple(weight.shape))
 
     def unpacked(self) -> QTensor:

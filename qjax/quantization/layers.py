@@ -29,7 +29,7 @@ class Use(NamedTuple):
 
     Attributes:
         order: the parameter's axes in torch's order: outputs, inputs, sizes of the kernel.
-        stacked: along how many axes before these scans take one weight after the other.
+        stacked: the number of leading axes over which scans take one weight after the other.
     """
 
     order: tuple[int, ...]
@@ -37,7 +37,7 @@ class Use(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The parameter that a variable of a program is, with its axes in some order.
+    """The origin of a variable that holds a parameter, with its axes in some order.
 
     Attributes:
         path: of the parameter.
@@ -48,7 +48,7 @@ class Source(NamedTuple):
     use: Use
 
     def transposed(self, order: Sequence[int]) -> Source:
-        """The same behind a transposition."""
+        """The source after a transposition."""
         return self._replace(use=self.use._replace(order=tuple(self.use.order[axis] for axis in order)))
 
     def sliced(self) -> Source | None:
@@ -155,8 +155,8 @@ class Layer(NamedTuple):
     """An equation that is a layer.
 
     Attributes:
-        weight: which operand is the parameter.
-        source: what the parameter is, with its axes in torch's order.
+        weight: the index of the operand that is the parameter.
+        source: the parameter, with its axes in torch's order.
         axes: the operand's axes in torch's order.
     """
 
@@ -194,7 +194,7 @@ def _is_plain(params: Any) -> bool:
 
 
 def result_of(equation: Any, layer: Layer, x: jax.Array, weight: LayerWeight) -> jax.Array:
-    """The layer's result: of integers, where both operands are some, else of the rounded floats."""
+    """The layer's result: computed in integers if both operands are integers, else from the rounded floats."""
     w, form = weight.in_torch_layout(), weight.form
     if isinstance(form, FormatRounding):
         x = form.apply(None, x)[0]

@@ -20,7 +20,7 @@ from qcore.arguments import check_choice, check_flag, check_int
 
 
 def _moving(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of arrays that takes a quantized array, too, and then moves its integers."""
+    """Extends a function of arrays to quantized arrays, whose integers it moves."""
 
     @wraps(function)
     def either(x: Any, *arguments: Any, **settings: Any) -> Any:
@@ -34,15 +34,15 @@ def _moving(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @_moving
 def split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> Any:
-    """`jnp.split`: parts of equal size, or those between places.
+    """`jnp.split`: parts of equal size, or parts between given indices.
 
     Args:
         x: array or QTensor.
-        indices_or_sections: how many parts, or the places where parts begin, but for the first.
-        axis: along which it is split.
+        indices_or_sections: the number of parts, or the indices where parts begin, except the first.
+        axis: the axis to split.
 
     Returns:
-        Arrays like x, in a list; of a QTensor in a tuple.
+        A list of arrays like x; for a QTensor a tuple.
 
     Raises:
         ValueError: if there are no such parts, or a QTensor has a scale for each channel.
@@ -58,15 +58,15 @@ def split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> An
 
 @_moving
 def chunk(x: Any, chunks: int, axis: int = 0) -> Any:
-    """`torch.chunk`: so many parts, of which the last may be smaller, or missing.
+    """`torch.chunk`: a number of parts, of which the last may be smaller, or missing.
 
     Args:
         x: array or QTensor.
-        chunks: how many.
-        axis: along which it is split.
+        chunks: the number of parts.
+        axis: the axis to split.
 
     Returns:
-        Arrays like x; of a QTensor in a tuple.
+        Arrays like x; for a QTensor in a tuple.
 
     Raises:
         TypeError, ValueError: if chunks is not an int above 0, or a QTensor has a scale for each channel.
@@ -86,7 +86,7 @@ def unbind(x: Any, axis: int = 0) -> Any:
 
     Args:
         x: array or QTensor.
-        axis: along which the slices lie, and which they have not.
+        axis: the axis of the slices, which the results do not have.
 
     Returns:
         A tuple of arrays like x.
@@ -103,7 +103,7 @@ def unbind(x: Any, axis: int = 0) -> Any:
 
 @_moving
 def flip(x: Any, axis: int | Sequence[int] | None = None) -> Any:
-    """`jnp.flip`: the other way round along axes.
+    """`jnp.flip`: reverses the order along axes.
 
     Args:
         x: array or QTensor.
@@ -124,12 +124,12 @@ def flip(x: Any, axis: int | Sequence[int] | None = None) -> Any:
 
 @_moving
 def repeat(x: Any, repeats: int, axis: int | None = None) -> Any:
-    """`jnp.repeat`: each number so many times.
+    """`jnp.repeat`: repeats each number.
 
     Args:
         x: array or QTensor.
-        repeats: how many times.
-        axis: along which; None for those of the flat array.
+        repeats: the number of repetitions.
+        axis: the axis; None for the flattened array.
 
     Returns:
         An array like x.
@@ -146,11 +146,11 @@ def repeat(x: Any, repeats: int, axis: int | None = None) -> Any:
 
 @_moving
 def tile(x: Any, reps: int | Sequence[int]) -> Any:
-    """`jnp.tile`, torch's `repeat`: the array so many times along each of the last axes.
+    """`jnp.tile`, torch's `repeat`: repeats the array along each of the last axes.
 
     Args:
         x: array or QTensor.
-        reps: how many times.
+        reps: the number of repetitions, one for each axis.
 
     Returns:
         An array like x.

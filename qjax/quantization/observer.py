@@ -21,7 +21,7 @@ from qjax.quantization.affine import Form, form_of, scheme_of
 
 
 class WithArgs:
-    """`with_args`: of a class it makes a description, of a description another one, with some arguments changed."""
+    """`with_args`: makes an instance from a class, or a copy of an instance with some arguments changed."""
 
     def __init__(self, changed: Callable[..., Any]) -> None:
         self.changed = changed
@@ -31,12 +31,12 @@ class WithArgs:
 
 
 class ObserverBase(ABC):
-    """What all observers have: pure functions that make a state, update it, and turn it into parameters.
+    """The base of all observers: pure functions that make a state, update it, and turn it into parameters.
 
     They work inside jit, scan and vmap, where a state's arrays keep their shapes and dtypes, and give the bits of
     `qcore.affine`. Observers are values: hashable, comparable and picklable.
 
-    `with_args(**arguments)` of a class makes an observer, and that of an observer one with some arguments changed.
+    `with_args(**arguments)` of a class makes an observer; of an observer it makes a copy with changed arguments.
 
     Example:
         >>> NoopObserver().with_args(dtype="bfloat16")
@@ -59,7 +59,7 @@ class ObserverBase(ABC):
         """The state before any array was seen.
 
         Args:
-            shape: of the arrays that will be seen; per-channel observers need it, up to the channels at least.
+            shape: the shape of the arrays to observe; per-channel observers need it, at least up to the channels.
         """
         return self.rule.init(shape, Names)
 
@@ -74,11 +74,11 @@ class ObserverBase(ABC):
         return _update(self.rule, state, jax.lax.stop_gradient(x))
 
     def qparams(self, state: Any) -> QParams:
-        """The parameters that follow from what was seen.
+        """The parameters that follow from the observed arrays.
 
         Raises:
-            ValueError: if nothing was seen, as far as that is known.
-            TypeError: if the observer chooses none.
+            ValueError: if no array was observed and the state is not traced.
+            TypeError: if the observer chooses no parameters.
         """
         return self.rule.qparams(state, Names)
 
@@ -110,7 +110,7 @@ class RangeObserver(ObserverBase):
 
     @property
     def axis(self) -> int | None:
-        """The dimension along which the channels lie; None where there are none."""
+        """The dimension along which the channels lie; None without channels."""
         return getattr(self.rule, "axis", None)
 
     def qparams(self, state: Any) -> QParams:
@@ -228,8 +228,8 @@ class HistogramObserver(RangeObserver, _Bins):
     Its 64-bit arithmetic works without x64.
 
     Args:
-        bins: how many.
-        upsample_rate: into how many parts a bin is cut when the range grows.
+        bins: the number of bins.
+        upsample_rate: the number of parts into which a bin is cut when the range grows.
         dtype, qscheme, reduce_range, quant_min, quant_max, eps: as for `MinMaxObserver`.
 
     Example:
@@ -279,7 +279,7 @@ class NoopObserver(ObserverBase):
     """Remembers nothing: for arrays that need no range.
 
     Args:
-        dtype: what the arrays will be converted to: "float16", "bfloat16", "float32" or "float64".
+        dtype: the dtype to which arrays will be converted: "float16", "bfloat16", "float32" or "float64".
 
     Raises:
         TypeError, ValueError: if dtype is none of these.

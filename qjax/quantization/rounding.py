@@ -1,4 +1,4 @@
-"""Formats in settings: arrays are rounded as they pass, and weights lie in memory as codes."""
+"""Formats in settings: arrays are rounded as they pass, and weights are stored as codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qjax.quant.quantizer import QuantizeFunction
 
 
 class NoState(NamedTuple):
-    """The state of what remembers nothing."""
+    """The empty state of a rounding, which remembers nothing."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class FormatRounding:
         return self.function(x), state
 
     def coded(self, weight: jax.Array) -> Any:
-        """A weight rounded for good: a `CodedArray`, or the floats where there is no format."""
+        """A rounded weight: a `CodedArray`, or floats if there is no format."""
         if self.number is None:
             return weight
         return CodedArray.of(weight, self.number, self.function.forward_rounding)

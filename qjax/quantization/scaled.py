@@ -1,4 +1,4 @@
-"""Rounding to a format with a scale that is given: the law is `qcore.linalg.scaling.round_scaled`."""
+"""Rounding to a format with a given scale: the law is `qcore.linalg.scaling.round_scaled`."""
 
 from __future__ import annotations
 

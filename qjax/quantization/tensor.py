@@ -1,4 +1,4 @@
-"""Quantized arrays: integers with what they stand for, as a pytree."""
+"""Quantized arrays: integers with their scales and zero points, as a pytree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _NoFunctionError(TypeError, AttributeError):
 
 
 def _without_integers() -> str:
-    """The message that users see where a function of JAX, or a layer in floats, meets integers."""
+    """The message of the error when a function of JAX, or a layer in floats, gets integers."""
     return (
         f"{_place()}a QTensor is where numbers are needed: insert a DeQuantStub before it, or call dequantize(); "
         "allowed are its methods and qjax.quantization.functional; a Dropout must be in evaluation (model.eval())"
@@ -76,7 +76,7 @@ class QTensor(QuantizedArray):
 
     @property
     def __jax_array__(self) -> NoReturn:
-        """Raises: a layer in floats, or a function of JAX, looks whether these are numbers.
+        """Raises: a layer in floats, or a function of JAX, asked for an array of floats.
 
         Raises:
             TypeError: always.

@@ -178,7 +178,7 @@ def _text(part: Any) -> str:
 def _parameters(observer: Observer) -> tuple[float | None, int | None, str]:
     try:
         qparams = observer.qparams()
-    except TypeError:  # an observer that chooses none
+    except TypeError:  # the observer chooses no parameters
         return None, None, ""
     except ValueError:
         return None, None, UNSEEN

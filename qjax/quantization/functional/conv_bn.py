@@ -1,4 +1,4 @@
-"""Convolutions with their batch norms: folded into one, and trained with the weight that quantization would leave."""
+"""Convolutions with batch norms: folding them into one layer, and training with the folded, rounded weight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qjax.quantization.rounding import FormatRounding
 
 
 class ConvBnParams(NamedTuple):
-    """What is trained of a convolution and its batch norm.
+    """The trained parameters of a convolution and its batch norm.
 
     Attributes:
         weight: of shape (outputs, inputs / groups, *kernel).
@@ -36,7 +36,7 @@ class ConvBnParams(NamedTuple):
 
 
 class ConvBnState(NamedTuple):
-    """What is observed of a convolution and its batch norm.
+    """The observed state of a convolution and its batch norm.
 
     Attributes:
         mean, var: running statistics of the convolution's outputs, of shape (outputs,).

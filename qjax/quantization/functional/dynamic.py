@@ -1,5 +1,4 @@
-"""Products of floats with quantized weights, whose inputs are quantized when they are there, and recurrent layers of
-them.
+"""Dynamic layers: products of floats with quantized weights, whose inputs are quantized at run time, and RNNs.
 
 The law is `qcore.affine.arithmetic.recurrent`; weights and rows of gates are in torch's layout.
 """
@@ -36,7 +35,7 @@ class RoundedWeight:
 
     Attributes:
         numbers: float32 of shape (outputs, features).
-        rounding: a format, or none, for what goes in.
+        rounding: the rounding of inputs, to a format or to none.
 
     Example:
         >>> from qjax import quantizer
@@ -55,7 +54,7 @@ class RoundedWeight:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions the numbers have."""
+        """The number of dimensions."""
         return self.numbers.ndim
 
 
@@ -104,7 +103,7 @@ def product(x: Any, weight: Weight, bias: jax.Array | None) -> jax.Array:
 
 
 def halves(weight: ArrayLike) -> jax.Array:
-    """A weight in float16, whose largest number is what others become."""
+    """A weight in float16; numbers beyond its range become its largest number."""
     return jnp.clip(jnp.asarray(weight), -_LARGEST, _LARGEST).astype(jnp.float16)
 
 
