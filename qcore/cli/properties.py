@@ -71,7 +71,7 @@ class Properties:
         largest, lowest: the ends of the range.
         smallest: the smallest number above zero, if there is any.
         min_normal, min_subnormal: the smallest ones above zero, if there are any.
-        specials: the codes besides numbers, and the numbers that are missing.
+        specials: the codes that are not numbers, and the missing numbers.
         overflow: the result of numbers beyond the range.
     """
 
@@ -126,7 +126,7 @@ def properties(number: Number) -> Properties:
 
 
 def why_no_codes(number: Number) -> str:
-    """The reason why a format has no codes, or float64 lacks some of its numbers; empty if neither is so."""
+    """The reason why a format has no codes or float64 lacks some of its numbers; empty if neither is true."""
     try:
         number.check_exact(FLOAT64)
         number.codes(FLOAT64)

@@ -1,4 +1,4 @@
-"""Conformance vectors: text files of inputs and the law's results, with which other implementations compare theirs.
+"""Conformance vectors: text files of inputs and the law's results, for comparison with other implementations.
 
 The first line is a JSON object, the fields of `Header`. Each further line is `input_bits,output_bits,code`, in
 hexadecimal; the code is empty if the format has no codes of up to 32 bits, or if float64 lacks some of its numbers. The
@@ -7,8 +7,8 @@ random word of stochastic rounding is that of the line's index among these lines
 For formats with shared scales and codes, lines have a fourth field, the code of the scale. The lines are an array of
 one dimension, cut into blocks from the first line on, as the format says; or all lines are one block.
 
-Inputs are hard ones: those on which a wrong implementation of a format is most likely to show it. A file whose outputs
-or codes were replaced by another implementation's is compared with the law.
+The inputs are chosen so that a wrong implementation of a format is likely to differ. To test an implementation, replace
+the outputs or codes in a file by its results, and compare the file with the law.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from qcore.version import __version__
 
 @dataclass(frozen=True)
 class Header:
-    """The first line of a file: all that decides the results.
+    """The first line of a file: everything on which the results depend.
 
     Attributes:
         format: the format's text.
@@ -103,7 +103,7 @@ class Header:
 def write(path: Path, header: Header, count: int, seed: int) -> int:
     """Writes the vectors for a law; returns how many lines of them there are."""
     dtype = dtype_of(header.dtype)
-    header.law(np.empty(0, dtype))  # refuses what is wrong before the work begins
+    header.law(np.empty(0, dtype))  # raises for wrong arguments before the work begins
     x = vector_inputs(header.number, dtype, count, seed)
     columns = [[f"{bits:0{header.digits()[0]}x}" for bits in bits_of(x).tolist()]]
     results = header.law(x)
@@ -117,8 +117,8 @@ def write(path: Path, header: Header, count: int, seed: int) -> int:
 
 
 ALL_BITS = 12  # for formats of up to 12 bits the inputs include all values
-SAMPLES = 1024  # for larger formats, so many values and their neighbours
-BLOCK, BLOCKS = 32, 64  # elements where a block may have any number of them; the fewest blocks
+SAMPLES = 1024  # the number of values of larger formats; their neighbours are added
+BLOCK, BLOCKS = 32, 64  # the elements of a block if the format allows any number; the fewest blocks
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -198,7 +198,7 @@ def _random_bits(dtype: np.dtype[Any], count: int, rng: np.random.Generator) -> 
 
 
 def _values(number: Number, dtype: np.dtype[Any], rng: np.random.Generator) -> np.ndarray:
-    """Numbers of the format in float64: all, or a sample; without codes, what random numbers are rounded to."""
+    """Numbers of the format in float64: all, or a sample; without codes, rounded random numbers."""
     if why_no_codes(number):
         x = _random_bits(dtype, SAMPLES, rng).view(dtype)
         with np.errstate(all="ignore"):
@@ -238,7 +238,7 @@ _TYPES = {"overflow": (str, type(None)), "key": (int, type(None))}
 
 @dataclass(frozen=True)
 class Vectors:
-    """A file of vectors, as it was read.
+    """The contents of a file of vectors.
 
     Attributes:
         header: its first line.

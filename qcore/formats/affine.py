@@ -1,4 +1,4 @@
-"""Ranges of integers that stand for numbers by a scale and a zero point."""
+"""Ranges of integers that represent numbers by a scale and a zero point."""
 
 from __future__ import annotations
 

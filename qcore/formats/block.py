@@ -1,4 +1,4 @@
-"""Numbers that share a scale with the others of their block."""
+"""Block formats: the numbers of a block share a scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats with names, and `p3109`, which makes the formats that IEEE P3109 numbers by width and precision."""
+"""Named formats, and `p3109`, which makes the formats of IEEE P3109 from width and precision."""
 
 from __future__ import annotations
 

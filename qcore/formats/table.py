@@ -27,10 +27,10 @@ _SHOWN = 4  # numbers at each end of a long table's repr
 
 @dataclass(frozen=True, repr=False)
 class Table(Number):
-    """Any numbers: rounding is to the nearest of them, or to another of the two neighbours.
+    """A format of arbitrary numbers: results are the nearest number, or in other modes one of the two neighbours.
 
     A number's code is its index, from 0. Numbers beyond the ends, infinities too, become the first or the last in
-    order; a result of zero has the sign of what was rounded. NaN stays NaN and has the code 0.
+    order; a result of zero has the sign of the rounded number. NaN stays NaN and has the code 0.
 
     Ties go to the number with an even index (where both neighbours' are even, or both odd: to the lower number if its
     index is even), and "odd" rounds to the odd one in the same way. "toward_zero" and "away" go by the magnitudes of

@@ -131,7 +131,7 @@ Form = AffineInteger | str
 
 
 def form_of(dtype: Any) -> AffineInteger:
-    """The integers of a dtype name of torch or NumPy; an AffineInteger is returned unchanged."""
+    """The integers of a dtype's name, such as "quint8"; an AffineInteger is returned unchanged."""
     if isinstance(dtype, AffineInteger):
         return dtype
     if not isinstance(dtype, str) or dtype not in FORMS:
