@@ -12,7 +12,7 @@ from qcore.workflow.settings import shown
 
 
 def running_layer() -> str:
-    """The beginning of an error message: "layer 'fc': " for the innermost module whose code runs; "" outside of all.
+    """The beginning of an error message: "layer 'fc': " for the innermost module whose code runs, or "" outside.
 
     The name is the one in the outermost module around it.
 
@@ -31,11 +31,11 @@ def running_layer() -> str:
 
 
 def running_modules() -> Iterator[nn.Module]:
-    """The modules whose methods run, innermost first: each function's first argument on the stack.
+    """The modules whose methods run, innermost first: first arguments of the functions on the stack.
 
-    torch keeps no record of the module that runs. Hooks on all layers would keep one, and cost time in each call of a
-    model for the sake of an error; hooks for all modules of a process are torch.compile's reason to compile anew, and
-    Dynamo traces no ContextVar. So the stack is read, and only when there is an error to write.
+    torch keeps no record of the module that runs. Hooks on all layers would cost time in each call of a model; hooks
+    for all modules of a process make torch.compile compile again; and Dynamo does not trace a ContextVar. So this
+    function reads the stack, only when there is an error to write.
     """
     frame = currentframe()
     while frame is not None:

@@ -17,7 +17,7 @@ from qtorch._kernels import dynamic, products
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import INT8_TERMS, int8_product, is_memory, multiplies_int8
 
-MANY_CHANNELS = 16  # from which on the kernel serves convolutions of each channel alone
+MANY_CHANNELS = 16  # from this number on the kernel computes depthwise convolutions
 _DIMENSIONS = 3  # of images, as in `integer.c`
 _LEVELS = 255  # between the least and the greatest integer of 8 bits
 _CPU = torch.device("cpu")
@@ -42,9 +42,10 @@ class Geometry(NamedTuple):
 
 
 class Product:
-    """Products of windows of images with a weight in panels: sums in int32, or integers of 8 bits by a rounding.
+    """Products of windows of images with a weight in panels: sums in int32, or sums rounded to 8 bits.
 
-    With relu these are no less than the result's zero point. `product_of` says which weights the kernel serves.
+    With relu the integers are at least the result's zero point. `product_of` lists the weights that the kernel
+    supports.
     """
 
     def __init__(self, weight: Any, geometry: Geometry, rounding: Rounding | None, relu: bool = False) -> None:
@@ -57,7 +58,7 @@ class Product:
         self.memory = packed(filters, weight.qparams.zero_point, self._apart)
         self._kernel, self._geometry, self._dtype = tuple(kernel), geometry, torch.int32
         self._missing = _DIMENSIONS - dimensions
-        # The kernel gets addresses only; these tensors live as long as the product.
+        # The kernel gets addresses only; the product keeps these tensors alive.
         self._tensors: tuple[torch.Tensor, ...] = ()
         biased = rounding is not None and rounding.bias is not None
         if rounding is not None:
@@ -73,7 +74,7 @@ class Product:
         """The tensors that the kernel reads to round."""
         output, form = rounding.output, rounding.form
         scales = weight.qparams.scale.expand(self.outputs).contiguous()
-        bias = scales if rounding.bias is None else rounding.bias.contiguous()  # which is not read if there is none
+        bias = scales if rounding.bias is None else rounding.bias.contiguous()  # not read without a bias
         low = max(form.low, float(output.zero_point)) if relu else form.low
         return scales, bias, output.scale, output.zero_point, torch.tensor([low, form.high], device=_CPU)
 
@@ -81,7 +82,7 @@ class Product:
         """The results for integers of shape (batch, channels, *sizes), or (..., channels) for a linear layer.
 
         They have the shape (batch, outputs, *places), channels last in memory, or (..., outputs). None where the kernel
-        does not serve the images.
+        does not support the images.
         """
         if qparams.axis is not None or not are_plain_tensors((values, qparams.scale, qparams.zero_point)):
             return None
@@ -136,7 +137,7 @@ class Product:
 
 
 def packed(filters: torch.Tensor, zeros: torch.Tensor, apart: bool) -> torch.Tensor:
-    """A contiguous weight of shape (outputs, ...) as the kernel reads it."""
+    """A contiguous weight of shape (outputs, ...) in the kernel's layout."""
     function: Any = products.packing()
     zeros = zeros.contiguous()
     outputs, is_signed = len(filters), filters.dtype is torch.int8
@@ -148,9 +149,9 @@ def packed(filters: torch.Tensor, zeros: torch.Tensor, apart: bool) -> torch.Ten
 
 
 def product_of(weight: Any, geometry: Geometry, rounding: Rounding | None, relu: bool = False) -> Product | None:
-    """The product with a weight of 8 bits; None where the kernel is not there, or does not serve it.
+    """The product with a weight of 8 bits; None where no kernel supports it.
 
-    The kernel has convolutions of all channels, and of those of each channel alone, if they are many. Raises the errors
+    The kernel computes convolutions with one group, and depthwise convolutions of many channels. Raises the errors
     of `qcore.affine.requantize` for the rounding.
     """
     if torch.compiler.is_dynamo_compiling():
@@ -174,20 +175,20 @@ def product_of(weight: Any, geometry: Geometry, rounding: Rounding | None, relu:
 
 
 def is_there() -> bool:
-    """True if the kernel is there, on a processor for which it was written."""
+    """True if there is a kernel, and the processor has the instructions that it needs."""
     return torch.backends.cpu.get_cpu_capability().startswith("AVX") and products.of_integers() is not None
 
 
-_FEW_ROWS = 16  # fewer take no longer than the kernel needs to lay out the weight
+_FEW_ROWS = 16  # fewer rows take no more time than the kernel needs to pack the weight
 
 
 def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
     """The exact sums of (x - its zero point) * (w - its zero point), of shape (rows, outputs).
 
-    Input has the shape (rows, terms) and one scale, weight (outputs, terms). Integers of 8 bits are multiplied as int8,
-    where a processor has no instructions for int8 by a kernel in C, or in parts that float32 holds; others in float64,
-    which holds all sums up to 2^53. The result is int32, float32 or float64. Raises ValueError if float64 may not hold
-    a sum.
+    Input has the shape (rows, terms) and one scale, weight (outputs, terms). Integers of 8 bits are multiplied as int8;
+    processors without int8 instructions use a kernel in C, or parts of the sum that are exact in float32. Other
+    integers are multiplied in float64, which is exact for sums up to 2^53. The result is int32, float32 or float64.
+    Raises ValueError if float64 may not hold a sum.
     """
     terms = weight.shape[1]
     sums = _by_kernel(input, weight, None)
@@ -195,7 +196,7 @@ def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
         return sums
     if fits_int32(input, weight, terms):
         (rows, zero), (filters, zeros) = signed(input), signed(weight)
-        rows = rows.contiguous()  # expanded and overlapping ones oneDNN gets wrong
+        rows = rows.contiguous()  # oneDNN's results for expanded and overlapping rows are wrong
         return corrected(int8_product(rows, filters.t()), rows, zero, filters, zeros)
     if largest_sum(input, weight, terms) > _INT53:
         raise ValueError(f"weight has shape {tuple(weight.shape)}, whose sums may pass 2^53; allowed are fewer terms")
@@ -203,7 +204,7 @@ def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
 
 
 def rounded_products(input: Any, weight: Any, rounding: Rounding) -> torch.Tensor:
-    """The integers to which `sums_of_products` are rounded, which raises the same errors."""
+    """The results of `sums_of_products`, rounded to integers; the same errors."""
     values = _by_kernel(input, weight, rounding)
     if values is not None:
         return values
@@ -220,10 +221,10 @@ def _by_kernel(input: Any, weight: Any, rounding: Rounding | None) -> torch.Tens
 def corrected(
     sums: torch.Tensor, rows: torch.Tensor, zero: torch.Tensor, filters: torch.Tensor, zeros: torch.Tensor
 ) -> torch.Tensor:
-    """The sums of (row - zero) * (filter - its zero), made of those of row * filter, which are overwritten.
+    """The sums of (row - zero) * (filter - its zero), computed from the sums of row * filter, which are overwritten.
 
-    Those in float32 are of at most `INT8_TERMS` products, so that what is taken away is exact too, and the difference
-    is rounded once, as the conversion of int32 is.
+    Sums in float32 have at most `INT8_TERMS` products, so that the correction is exact too, and the difference is
+    rounded once, like the conversion of int32.
     """
     # The sum of (x - z) * (w - y) over n terms is sum(x * w) - y * (sum(x) - z * n) - z * sum(w).
     if not are_zero(zeros):
@@ -233,30 +234,30 @@ def corrected(
 
 
 def are_zero(zeros: torch.Tensor) -> bool:
-    """True if all of these are known to be 0: values in programs, and of tensors without memory, are not known."""
+    """True if all zero points are known to be 0; values of traced tensors, or without memory, are not known."""
     return not torch.compiler.is_dynamo_compiling() and is_memory(zeros) and not zeros.is_meta and not zeros.any()
 
 
 def row_sums(rows: torch.Tensor) -> torch.Tensor:
-    """The sums of int8 matrices' rows, int32; float32, which is faster, holds those of up to 2^17 numbers."""
+    """The sums of int8 matrices' rows, int32. Up to 2^17 numbers are added in float32, which is exact and faster."""
     if rows.shape[1] <= 1 << 17:
         return rows.to(torch.float32).sum(1).to(torch.int32)
     return rows.sum(1, dtype=torch.int32)
 
 
 def fits_int32(input: Any, weight: Any, terms: int) -> bool:
-    """True if the integers have 8 bits and int32 holds all sums of so many products."""
+    """True if the integers have 8 bits and all sums of `terms` products fit into int32."""
     narrow = max(q.values.element_size() for q in (input, weight)) == 1
     return narrow and largest_sum(input, weight, terms) < _INT32
 
 
 def largest_sum(input: Any, weight: Any, terms: int) -> int:
-    """A bound of all sums of so many products."""
+    """A bound of all sums of `terms` products."""
     return terms * (input.form.qmax - input.form.qmin) * (weight.form.qmax - weight.form.qmin)
 
 
 def float_differences(q: Any, dtype: torch.dtype) -> torch.Tensor:
-    """The integers less their zero points, as floats."""
+    """The integers minus their zero points, as floats."""
     zero = q.qparams.zero_point
     if dtype is torch.float32:
         return dequantize(q.values, QParams(torch.ones_like(q.qparams.scale), zero, q.qparams.axis), q.form)
@@ -266,7 +267,7 @@ def float_differences(q: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def signed(q: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """int8 values and a zero point with the same differences; unsigned ones are moved by 128."""
+    """int8 values and a zero point with the same differences; unsigned values are shifted by 128."""
     if q.values.dtype is torch.int8:
         return q.values, q.qparams.zero_point
     return (q.values ^ 0x80).view(torch.int8), q.qparams.zero_point - 128
@@ -285,8 +286,8 @@ def sums_of_windows(
 ) -> torch.Tensor:
     """The exact sums of (x - its zero point) * (w - its zero point) of windows, of shape (batch, *places, outputs).
 
-    Input has the shape (batch, channels, *sizes) and one scale, weight (outputs, channels / groups, *kernel). Around x
-    are zeros. The result is int32, float32 or float64. Raises ValueError if float64 may not hold a sum.
+    Input has the shape (batch, channels, *sizes) and one scale, weight (outputs, channels / groups, *kernel). x is
+    padded with zeros. The result is int32, float32 or float64. Raises ValueError if float64 may not hold a sum.
     """
     terms = prod(weight.shape[1:])
     product = product_of(weight, Geometry(stride, padding, dilation, groups), None)
@@ -294,7 +295,7 @@ def sums_of_windows(
     if sums is not None:
         return sums.movedim(1, -1)
     if groups == 1 and fits_int32(input, weight, terms):
-        # As a matrix of windows an image is as many times as large as a window has places.
+        # A matrix of windows is larger than the image by a factor: the number of places of a window.
         if multiplies_int8(input.device) or prod(weight.shape[2:]) == 1:
             return _by_int8(input, weight, stride, padding, dilation)
         if prod(weight.shape[2:]) <= INT8_TERMS // 2:
@@ -302,7 +303,7 @@ def sums_of_windows(
     most = largest_sum(input, weight, terms)
     if most > _INT53:
         raise ValueError(f"weight has shape {tuple(weight.shape)}, whose sums may pass 2^53; allowed are fewer terms")
-    exact = torch.float32 if most <= _INT24 and input.values.is_cpu else torch.float64  # GPUs may go by way of Winograd
+    exact = torch.float32 if most <= _INT24 and input.values.is_cpu else torch.float64  # GPUs may use Winograd
     if len(stride) > 1 and exact is torch.float32:  # torch takes ten times as long for groups with channels first
         input = input._with(input.values.movedim(1, -1).contiguous().movedim(-1, 1))
     operands = (float_differences(q, exact) for q in (input, weight))
@@ -324,12 +325,12 @@ def rounded_windows(input: Any, weight: Any, geometry: Geometry, rounding: Round
 def _by_parts(
     input: Any, weight: Any, stride: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]
 ) -> torch.Tensor:
-    """Convolutions of so few channels at a time that float32 holds the sums, where there is nothing faster for int8."""
+    """Convolutions of few channels at a time, so that sums are exact in float32, if int8 products are slow."""
     (images, zero), filters = signed(input), float_differences(weight, torch.float32)
-    # Images stay as they are, with margins of their zero point: it adds the same to the sums of all places, which is
-    # taken away at the end.
+    # Images and their margins keep the zero point: it adds one constant to all sums of an output, which is
+    # subtracted at the end.
     centred = weight.form.signed and are_zero(weight.qparams.zero_point)
-    terms = INT8_TERMS if centred else INT8_TERMS // 2  # differences may be twice as large
+    terms = INT8_TERMS if centred else INT8_TERMS // 2  # differences may have twice the magnitude
     channels = max(1, terms // prod(weight.shape[2:]))
     images = _padded(images.movedim(1, -1), zero, padding).movedim(-1, 1).to(torch.float32)
     convolve: Any = _CONVOLUTIONS[len(stride)]
@@ -349,14 +350,14 @@ def _by_int8(
     rows = _windows(_padded(images.movedim(1, -1), zero, padding), weight.shape[2:], stride, dilation)
     places = rows.shape[: images.ndim - 1]
     terms = prod(weight.shape[1:])
-    rows = rows.reshape(prod(places), terms).contiguous()  # of one dimension they may overlap, which oneDNN gets wrong
+    rows = rows.reshape(prod(places), terms).contiguous()  # 1-d windows may overlap: wrong in oneDNN
     filters = filters.movedim(1, -1).reshape(len(filters), terms)
     sums = corrected(int8_product(rows, filters.t()), rows, zero, filters, zeros)
     return sums.reshape(*places, len(filters))
 
 
 def _padded(images: torch.Tensor, zero: torch.Tensor, padding: tuple[int, ...]) -> torch.Tensor:
-    """Images of shape (batch, *sizes, channels) within margins of their zero point."""
+    """Images of shape (batch, *sizes, channels), padded with their zero point."""
     if not any(padding):
         return images.contiguous()
     batch, *sizes, channels = images.shape
@@ -387,19 +388,19 @@ _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class DynamicKernel:
-    """A product with a packed weight of shape (outputs, features); floats become the integers of a form before it."""
+    """A product with a packed weight of shape (outputs, features); it first quantizes its float input to a form."""
 
     def __init__(self, weight: Any, bias: torch.Tensor | None, form: AffineInteger) -> None:
         self.outputs, self.features = weight.shape
         self.form, self.biased = form, bias is not None
         self._memory = packed(weight.values.contiguous(), weight.qparams.zero_point, False)
         self._scales = weight.qparams.scale.expand(self.outputs).contiguous()
-        self._bias = self._scales if bias is None else bias.contiguous()  # which is not read if there is none
+        self._bias = self._scales if bias is None else bias.contiguous()  # not read without a bias
         self.addresses = tuple(one.data_ptr() for one in (self._memory, self._scales, self._bias))
         self._function: Any = dynamic.product(self.biased, form)
 
     def __call__(self, x: Any) -> torch.Tensor | None:
-        """The product with the last dimension of a tensor of floats; None for what the kernel does not serve."""
+        """The product with the last dimension of a tensor of floats; None if the kernel does not support the tensor."""
         if not isinstance(x, torch.Tensor) or x.dtype not in _FLOATS or not are_plain_tensors((x,)) or not x.is_cpu:
             return None
         shape = x.shape
@@ -421,9 +422,9 @@ class DynamicKernel:
         states: Sequence[torch.Tensor],
         reverse: bool,
     ) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
-        """The results of all steps of an LSTM or GRU, and its last states; None where no kernel serves it.
+        """The results of all steps of an LSTM or GRU, and its last states; None where no kernel supports it.
 
-        of_input has the products of the input's rows, those of one step after those of another; the first sizes[t]
+        of_input has the products of the input's rows, ordered by step; the first sizes[t]
         sequences have step t. States are float32 of shape (batch, size).
         """
         function: Any = dynamic.steps(law, self.biased, self.form)

@@ -1,4 +1,4 @@
-"""How a layer is quantized: what makes its observers, or fake quantization, for activations and weights."""
+"""How a layer is quantized: the factories of observers, or of fake quantization, for activations and weights."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class QConfig(NamedTuple("_QConfig", [("activation", Maker), ("weight", Maker)])
     Args:
         activation: a class or function without arguments that makes a module for each layer's output; or a format, as
             an object or as text, to which it is rounded to nearest; or None, which leaves it in floats. A format
-            without a scale of its own gets one (`FakeQuantize(MinMaxObserver, number=...)`): the largest magnitude that
-            was observed over the format's largest number. Ranges beyond 2^64, as bfloat16's, posits, and fixed point
-            with a fraction get none.
-        weight: the same for each layer's weight, where the scale follows from the weight itself, as with
+            without a scale of its own gets one (`FakeQuantize(MinMaxObserver, number=...)`): the largest observed
+            magnitude divided by the format's largest number. Formats with a range beyond 2^64 such as bfloat16, posits,
+            and fixed point with a fraction get no scale.
+        weight: the same for each layer's weight; the scale is computed from the weight itself, as with
             `BlockScaled(format, {...: None}, scale="float32")`.
 
     Raises:
@@ -50,10 +50,10 @@ class QConfig(NamedTuple("_QConfig", [("activation", Maker), ("weight", Maker)])
 
 
 class QConfigDynamic(NamedTuple("_QConfigDynamic", [("activation", Maker), ("weight", Maker)])):
-    """Settings of a layer whose activations are quantized when they are there; only the weight needs an observer.
+    """Settings of a layer whose activations are quantized at each call; only the weight needs an observer.
 
     Args:
-        activation: as for `QConfig`; nothing is done by default.
+        activation: as for `QConfig`; the default does nothing.
         weight: as for `QConfig`.
 
     Raises:
@@ -126,7 +126,7 @@ float16_dynamic_qconfig = QConfigDynamic(weight=observers.NoopObserver.with_args
 
 
 def get_default_qconfig(backend: str = "x86") -> QConfig:
-    """The settings for quantization after training that suit an engine.
+    """The default settings of an engine for quantization after training.
 
     Args:
         backend: "x86", "fbgemm", "qnnpack" or "onednn".
@@ -149,13 +149,13 @@ def get_default_qconfig(backend: str = "x86") -> QConfig:
 
 
 def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
-    """The settings for training with simulated quantization that suit an engine.
+    """The default settings of an engine for training with simulated quantization.
 
     Args:
         backend: as for `get_default_qconfig`.
 
     Returns:
-        A `QConfig` that makes a `FakeQuantize` for activations, and one for weights, per channel but for "qnnpack".
+        A `QConfig` that makes a `FakeQuantize` for activations, and one for weights, per channel except for "qnnpack".
 
     Raises:
         TypeError: if backend is not a text.
@@ -175,8 +175,8 @@ def get_observer_dict(mod: torch.nn.Module, target_dict: dict[str, torch.nn.Modu
 
     Args:
         mod: the network.
-        target_dict: where they are put.
-        prefix: the network's own name, which goes before theirs.
+        target_dict: the dictionary, changed in place.
+        prefix: the network's own name, which begins the names of observers.
 
     Returns:
         Nothing; target_dict gets the entries "NAME.activation_post_process", with the modules themselves.

@@ -1,4 +1,4 @@
-"""Rounding to a format with a scale that is given: the law is `qcore.linalg.scaling.round_scaled`."""
+"""Rounding to a format with a given scale; the law is `qcore.linalg.scaling.round_scaled`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def round_with_scale(x: torch.Tensor, scale: torch.Tensor, number: Number, axis:
 
 
 def scale_of_range(low: torch.Tensor, high: torch.Tensor, number: Number) -> torch.Tensor:
-    """The scale with which a format reaches the larger end of a range."""
+    """The scale with which a format's largest number is the larger magnitude of a range's ends."""
     return scale_for(Float64, torch.maximum(low.abs(), high.abs()).to(torch.float32), check_element(number))
 
 
@@ -73,7 +73,7 @@ class ScaledRounding(torch.nn.Module):
     Args:
         number: the format.
         scale: float32 of shape (1,), or (channels,).
-        axis: that of the channels.
+        axis: the dimension of the channels.
 
     Example:
         >>> from qtorch import parse

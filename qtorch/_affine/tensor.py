@@ -1,4 +1,4 @@
-"""`QTensor`: integers, and what they stand for.
+"""`QTensor`: integers with scale and zero point.
 
 It is an ordinary class around a plain tensor of integers. A subclass of torch.Tensor would have to handle each of
 torch's two thousand operators; this class has only the methods that torch's quantized tensors had. torch's functions of
@@ -25,7 +25,7 @@ _TOKENS = {affine.UINT8: torch.quint8, affine.INT8: torch.qint8, affine.INT32: t
 
 
 def _refusal(operator: str) -> Callable[..., NoReturn]:
-    """An operator that raises TypeError, since its result would have a scale of its own."""
+    """An operator that raises TypeError, since its result would need a new scale."""
 
     def method(self: QTensor, *others: Any) -> NoReturn:
         raise TypeError(without_integers(operator))
@@ -34,19 +34,19 @@ def _refusal(operator: str) -> Callable[..., NoReturn]:
 
 
 class _NoFunctionError(TypeError, AttributeError):
-    """The error of a method that torch.Tensor has and QTensor has not; its text is that of the function of its name."""
+    """The error of a method of torch.Tensor that QTensor does not have; its text is that of torch's function."""
 
 
 class QTensor(QuantizedArray):
     """A tensor of numbers (q - zero_point) * scale, kept as integers q.
 
-    It has many methods of torch.Tensor. Results that are numbers are QTensors with the same parameters. Methods that
-    may mix channels need parameters for the whole tensor.
+    It has many methods of torch.Tensor. Results with numbers are QTensors with the same parameters. Methods that may
+    mix channels need parameters for the whole tensor.
 
     Args:
         values: tensor of integers, of the type `form.storage`.
         qparams: the parameters, on the same device.
-        form: the integers that there may be.
+        form: the range of the integers.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -74,7 +74,7 @@ class QTensor(QuantizedArray):
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), settings: Any = None) -> Any:
-        """torch's functions, by `FUNCTIONS` and the methods of the same names."""
+        """Runs torch's functions by `FUNCTIONS` and the methods of the same names."""
         name, settings = function.__name__, settings or {}
         if name in JOINS:
             return JOINS[name](*arguments, **settings)
@@ -85,7 +85,7 @@ class QTensor(QuantizedArray):
         return method(*arguments, **settings)
 
     def __getattr__(self, name: str) -> Any:
-        """Raises the error of a method of torch.Tensor that has no integers as its result."""
+        """Raises an error for a method of torch.Tensor whose result is not integers."""
         if hasattr(torch.Tensor, name) and not name.startswith("__"):
             raise _NoFunctionError(without_integers(name))
         raise AttributeError(f"a QTensor has no attribute {quoted(name)}")
@@ -96,12 +96,12 @@ class QTensor(QuantizedArray):
 
     @property
     def device(self) -> torch.device:
-        """Where the values are."""
+        """The values' device."""
         return self.values.device
 
     @property
     def dtype(self) -> Any:
-        """torch's name of the integers, or their `AffineInteger` where it has none."""
+        """torch's dtype of the integers, or their `AffineInteger` if torch has none."""
         return _TOKENS.get(self.form, self.form)
 
     def size(self, dim: int | None = None) -> Any:
@@ -109,11 +109,11 @@ class QTensor(QuantizedArray):
         return self.values.size(dim)
 
     def dim(self) -> int:
-        """How many dimensions there are."""
+        """The number of dimensions."""
         return self.values.dim()
 
     def numel(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return self.values.numel()
 
     def qscheme(self) -> Any:
@@ -172,7 +172,7 @@ class QTensor(QuantizedArray):
         return same and all(map(torch.equal, self._tensors(), other._tensors()))
 
     def clone(self, *, memory_format: torch.memory_format = torch.preserve_format) -> QTensor:
-        """A copy that shares nothing."""
+        """A copy that shares no memory."""
         qparams = self.qparams
         copied = QParams(qparams.scale.clone(), qparams.zero_point.clone(), qparams.axis)
         return QTensor(self.values.clone(memory_format=memory_format), copied, self.form)
@@ -214,19 +214,19 @@ class QTensor(QuantizedArray):
         return self
 
     def min(self, dim: int | None = None, keepdim: bool = False) -> Any:
-        """The least number, or those along a dimension and where they are."""
+        """The least number, or the least numbers along a dimension and their indices."""
         return self._select("min", *(() if dim is None else (dim, keepdim)))
 
     def max(self, dim: int | None = None, keepdim: bool = False) -> Any:
-        """The greatest number, or those along a dimension and where they are."""
+        """The greatest number, or the greatest numbers along a dimension and their indices."""
         return self._select("max", *(() if dim is None else (dim, keepdim)))
 
     def sort(self, dim: int = -1, descending: bool = False) -> tuple[QTensor, torch.Tensor]:
-        """The numbers along a dimension in order, and where they were."""
+        """The sorted numbers along a dimension, and their indices before."""
         return self._select("sort", dim, descending)
 
     def topk(self, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[QTensor, torch.Tensor]:
-        """The k greatest or least numbers along a dimension, and where they are."""
+        """The k greatest or least numbers along a dimension, and their indices."""
         return self._select("topk", k, dim, largest, sorted)
 
     def mean(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> QTensor:
@@ -277,9 +277,9 @@ class QTensor(QuantizedArray):
         return tuple(self._with(one.view(self.values.dtype)) for one in moved)
 
     def _select(self, name: str, *arguments: Any) -> Any:
-        """A method of torch's that selects elements, and may say where they are."""
+        """Calls a method of torch that selects elements, and may return indices."""
         self._whole(name)
-        widen = self.values.dtype is torch.uint16  # torch has no min and max for it
+        widen = self.values.dtype is torch.uint16  # torch has no min and max for uint16
         found = getattr(self.values.to(torch.int32) if widen else self.values, name)(*arguments)
         if isinstance(found, torch.Tensor):
             return self._with(found.to(self.values.dtype))
@@ -287,7 +287,7 @@ class QTensor(QuantizedArray):
 
 
 def _lanes(values: torch.Tensor) -> torch.Tensor:
-    """Integers of 16 bits as int16, of which torch moves more kinds than of uint16."""
+    """Integers of 16 bits as int16, since torch has fewer functions for uint16."""
     return values.view(torch.int16) if values.dtype is torch.uint16 else values
 
 

@@ -1,8 +1,8 @@
-"""torch's functions of quantized tensors that need no scale: `torch.nn.MaxPool2d` takes them as it takes floats.
+"""torch's functions of quantized tensors that need no new scale: `torch.nn.MaxPool2d` takes a QTensor.
 
-`FUNCTIONS` is the one table: torch's functions of these names, and the methods that torch.Tensor has too. Functions
-that only move integers are torch's own, of the integers. Pools, interpolation and clamps keep the parameters of what
-goes in; the parameters of sigmoids, tanh and softmax follow from their range; joined tensors have those of the first.
+`FUNCTIONS` is the table of these functions; names that torch.Tensor has are methods too. Functions that only move
+integers are torch's own functions. Pools, interpolation and clamps keep the input's parameters; the parameters of
+sigmoids, tanh and softmax follow from their range; joined tensors have the parameters of the first tensor.
 """
 
 from __future__ import annotations
@@ -130,11 +130,11 @@ def avg_pool3d(
 
 
 def adaptive_avg_pool2d(input: QTensor, output_size: Any) -> QTensor:
-    """The means of as many windows as are asked for; the law is that of `qcore.affine.arithmetic.adaptive_avg_pool`.
+    """The means of a given number of windows; the law is that of `qcore.affine.arithmetic.adaptive_avg_pool`.
 
     Args:
         input: of shape (batch, channels, height, width), or without the batch.
-        output_size: how many windows there are along all dimensions, or along each; None leaves a dimension as it is.
+        output_size: the number of windows along all dimensions, or along each; None leaves a dimension as it is.
 
     Returns:
         A QTensor of shape (batch, channels, *windows), with input's integers and parameters.
@@ -221,15 +221,15 @@ def upsample_nearest(input: QTensor, size: Any = None, scale_factor: Any = None)
 
 
 def hardsigmoid(input: QTensor, inplace: bool = False) -> QTensor:
-    """clip(x + 3, 0, 6) / 6, with the parameters of numbers from 0 to 1, which input does not have.
+    """clip(x + 3, 0, 6) / 6, with parameters for numbers from 0 to 1, not input's parameters.
 
     Args:
         input: QTensor.
         inplace: False.
 
     Returns:
-        A QTensor of input's shape and integers, with the scale 1 / (how many of these there are), 1/256 for 8 bits, and
-        the least of them as zero point.
+        A QTensor of input's shape and integers, with the scale 1 / (number of these integers), 1/256 for 8 bits, and
+        the least integer as zero point.
 
     Raises:
         TypeError: if input is not a QTensor.
@@ -295,7 +295,7 @@ def clamp(input: QTensor, min_: float | None = None, max_: float | None = None, 
 
     Args:
         input: QTensor.
-        min_, max_: the bounds, which are quantized with input's parameters; None for none.
+        min_, max_: the bounds, which are quantized with input's parameters; None for no bound.
         inplace: True writes the result over input.
 
     Returns:
@@ -322,8 +322,8 @@ def threshold(input: QTensor, threshold: float, value: float, inplace: bool = Fa
 
     Args:
         input, inplace: as for `clamp`.
-        threshold: finite.
-        value: finite, which is quantized with input's parameters.
+        threshold: a finite number.
+        value: a finite number, which is quantized with input's parameters.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
@@ -338,7 +338,7 @@ def threshold(input: QTensor, threshold: float, value: float, inplace: bool = Fa
 def leaky_relu(
     input: QTensor, negative_slope: float = 0.01, inplace: bool = False, scale: Any = None, zero_point: Any = None
 ) -> QTensor:
-    """x where it is above 0, else x * negative_slope; without parameters the result has input's.
+    """x where it is above 0, else x * negative_slope.
 
     Args:
         input: QTensor.
@@ -366,7 +366,7 @@ def leaky_relu(
 
 
 def result_qparams(input: Any, scale: Any, zero_point: Any) -> QParams:
-    """The parameters of a result: those given, and input's where they are None."""
+    """The parameters of a result: the given parameters, with input's where they are None."""
     check_operand("input", input)
     scale = input.qparams.scale if scale is None else scale
     zero_point = input.qparams.zero_point if zero_point is None else zero_point
@@ -374,12 +374,12 @@ def result_qparams(input: Any, scale: Any, zero_point: Any) -> QParams:
 
 
 def pad(input: QTensor, pad: Any, mode: str = "constant", value: float | None = None) -> QTensor:
-    """The tensor with numbers around it: one number, which is quantized, or by the other modes numbers of its own.
+    """Pads a tensor: with one number, which is quantized, or in the other modes with numbers of the tensor.
 
     Args:
         input: QTensor.
-        pad: how many before and after each of the last dimensions, the last dimension first, as for
-            `torch.nn.functional.pad`; with mode "constant" negative ones take numbers away.
+        pad: the sizes before and after each of the last dimensions, the last dimension first, as for
+            `torch.nn.functional.pad`; with mode "constant" negative sizes remove numbers.
         mode: "constant", "reflect", "replicate" or "circular".
         value: with mode "constant"; None for 0.
 
@@ -421,15 +421,15 @@ def pad(input: QTensor, pad: Any, mode: str = "constant", value: float | None = 
 def spread(
     values: torch.Tensor, fill: torch.Tensor, pairs: tuple[tuple[int, int], ...], strides: tuple[int, ...], first: int
 ) -> torch.Tensor:
-    """Integers that stand `strides` apart along axes from `first` on, with margins; between and around them is `fill`.
+    """Integers `strides` apart along the axes from `first` on, with margins; gaps and margins have the value `fill`.
 
-    Margins below 0 take integers away.
+    Margins below 0 remove integers.
     """
     shape, places, kept = list(values.shape), [slice(None)] * values.ndim, [slice(None)] * values.ndim
     for axis, ((before, after), step) in enumerate(zip(pairs, strides, strict=True), first):
         size = shape[axis]
         shape[axis] = max(0, (size - 1) * step + 1 + before + after)
-        lost = max(0, -(before // step))  # integers that the first margin takes away
+        lost = max(0, -(before // step))  # integers that the first margin removes
         start = lost * step + before
         count = max(0, min(size - lost, -((start - shape[axis]) // step)))
         kept[axis] = slice(lost, lost + count)
@@ -445,7 +445,7 @@ def _check_indices(return_indices: Any) -> None:
 
 
 def written(input: QTensor, result: QTensor, inplace: bool) -> QTensor:
-    """The result, written over input where that is asked for."""
+    """The result; with inplace=True it is written over input."""
     if not inplace:
         return result
     input.values.copy_(result.values)
@@ -468,17 +468,17 @@ def without_integers(operation: str) -> str:
 
 
 def _cat(tensors: Any, dim: int = 0) -> QTensor:
-    """`torch.cat`; the result has the parameters of the first, as torch's own."""
+    """`torch.cat`; the result has the parameters of the first tensor, as in torch."""
     return arithmetic.cat(tensors, dim)
 
 
 def _stack(tensors: Any, dim: int = 0) -> QTensor:
-    """`torch.stack`; the result has the parameters of the first, as torch's own."""
+    """`torch.stack`; the result has the parameters of the first tensor, as in torch."""
     return arithmetic.stack(tensors, dim)
 
 
 def _einsum(equation: str, *operands: Any) -> QTensor:
-    """`torch.einsum` of one tensor whose dimensions change places; sums and products need a scale of their own."""
+    """`torch.einsum` of one tensor that only permutes dimensions; sums and products need a new scale."""
     left, _, right = equation.replace(" ", "").partition("->")
     if len(operands) != 1 or not left.isalpha() or sorted(left) != sorted(right) or len(set(left)) < len(left):
         raise TypeError(without_integers("einsum"))
@@ -491,7 +491,7 @@ def _clamp(input: QTensor, min: float | None = None, max: float | None = None) -
 
 
 def _softmax(input: QTensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> QTensor:
-    """`torch.softmax`; the result has the parameters of numbers from 0 to 1."""
+    """`torch.softmax`; the result has parameters for numbers from 0 to 1."""
     if dtype is not None:
         raise ValueError(f"softmax of a QTensor with dtype={dtype}; allowed is None")
     if dim is None:
@@ -509,7 +509,7 @@ def _in_place(function: Callable[..., QTensor]) -> Callable[..., QTensor]:
 
 
 def _move(name: str) -> Callable[..., Any]:
-    """torch's function of a name as one that moves integers."""
+    """torch's function of a name, applied to the integers, which it only moves."""
     return moving(name, getattr(torch.Tensor, name, None) or getattr(torch, name))
 
 

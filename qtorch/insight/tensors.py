@@ -59,14 +59,14 @@ def statistics_of(
     """The statistics of `quantize` with the same arguments; see `qcore.insight.statistics_of`.
 
     Args:
-        x: tensor of any shape, strides and device; float32, float16 or bfloat16. Of a DTensor the whole is gathered.
+        x: tensor of any shape, strides and device; float32, float16 or bfloat16. A DTensor is gathered.
         number, rounding, key, random_bits, start, overflow: as for `qtorch.quantize`.
 
     Returns:
-        The counts, as those of NumPy for the same array.
+        The statistics; they equal qcore's for the same NumPy array.
 
     Raises:
-        TypeError, ValueError: as `qtorch.quantize`, and TypeError for float64.
+        TypeError, ValueError: as for `qtorch.quantize`; also TypeError for float64.
 
     Example:
         >>> statistics_of(torch.tensor([0.1, 900, 1e-9]), "e4m3fn")
@@ -83,12 +83,12 @@ def statistics_between(x: torch.Tensor, y: torch.Tensor, number: Number | str) -
     """The statistics of a rounding of x to y; see `qcore.insight.statistics_between`.
 
     Args:
-        x: tensor of any shape, strides and device; float32, float16 or bfloat16. Of a DTensor the whole is gathered.
-        y: what x was rounded to, of the same shape and dtype.
+        x: tensor of any shape, strides and device; float32, float16 or bfloat16. A DTensor is gathered.
+        y: the rounded x, of the same shape and dtype.
         number: the format, or its text.
 
     Returns:
-        The counts, as those of NumPy for the same arrays.
+        The statistics; they equal qcore's for the same NumPy arrays.
 
     Raises:
         TypeError: if x is not a tensor of such a dtype, y is not a tensor, or number is neither a format nor text.
@@ -103,7 +103,7 @@ def statistics_between(x: torch.Tensor, y: torch.Tensor, number: Number | str) -
 
 
 def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Tensor:
-    """The lanes of these statistics, on x's device."""
+    """The lanes of the statistics of a rounding of x to y, on x's device."""
     _check(x, "x")
     check_type("y", y, torch.Tensor, "a torch.Tensor like x")
     check_dense("y", y)
@@ -120,7 +120,7 @@ def lanes_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> torch.Ten
 
 
 def packed_between(x: torch.Tensor, y: torch.Tensor, number: Number) -> Statistics:
-    """These statistics, packed if both tensors are on the CPU; a GPU is not waited for."""
+    """The statistics of a rounding of x to y, packed if both are on the CPU; the call does not wait for a GPU."""
     if is_plain_tensor(x) and is_plain_tensor(y) and x.is_cpu and y.is_cpu and x.numel():
         kernel = _flat(number, x.dtype) if (x.dtype, x.shape) == (y.dtype, y.shape) else None
         if kernel is not None and x.is_contiguous() and y.is_contiguous():
@@ -157,7 +157,7 @@ def _check(x: Any, name: str) -> None:
 
 
 def _lanes(x: torch.Tensor, y: torch.Tensor, number: Number, kernel: bool) -> torch.Tensor:
-    """The lanes, by the kernel if tensors are memory of the CPU."""
+    """The lanes, computed by the kernel if the tensors are in CPU memory."""
     found = range_of(number, check_dtype(x.dtype, "x"))
     sizes = number.block_sizes(x.dim())
     if x.numel() == 0:
@@ -199,7 +199,7 @@ def _by_kernel(x: torch.Tensor, y: torch.Tensor, found: Range, ends: Any) -> tor
 
 @cache
 def _addresses(ends: tuple[int, ...]) -> list[int]:
-    """The address of constants, in memory that is kept."""
+    """The address of constants, in memory that stays allocated."""
     constants = torch.tensor(ends, dtype=torch.int32, device="cpu")
     _kept.append(constants)
     return [constants.data_ptr() + 4 * i for i in range(len(ends))]
@@ -222,7 +222,7 @@ def _counts(key: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _sums(counts: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
-    """The sums of each field. Not by a matrix product: CUDA has none for integers."""
+    """The sums of each field, without a matrix product, which CUDA does not have for integers."""
     return (counts.reshape(-1, len(weights), 1) * torch.from_numpy(weights).to(counts.device)).sum(1).reshape(-1)
 
 

@@ -101,13 +101,13 @@ def quantize_dynamic(
     mapping: Mapping[Any, Any] | None = None,
     inplace: bool = False,
 ) -> nn.Module:
-    """A copy of a model whose layers have quantized weights, and quantize what goes in by its own range.
+    """A copy of a model whose layers have quantized weights, and quantize their input by its own range.
 
     Args:
         model: the float model.
-        qconfig_spec: settings by name or type of modules, or a set of names and types; what is in a named module is
-            meant as well. None for all types that the mapping has, but for `torch.nn.Embedding`.
-        dtype: torch.qint8 or torch.float16; which settings are meant where qconfig_spec has none.
+        qconfig_spec: settings by name or type of modules, or a set of names and types; an entry holds for the modules
+            inside as well. None for all types in the mapping except `torch.nn.Embedding`.
+        dtype: torch.qint8 or torch.float16; it chooses the settings that qconfig_spec does not give.
         mapping: types of float layers to classes with `from_float(module)`; None for the default.
         inplace: whether model itself is changed.
 
@@ -172,17 +172,17 @@ def _allowed(mapping: Mapping[Any, Any]) -> str:
 
 
 def default_eval_fn(model: nn.Module, calib_data: Iterable[tuple[Any, Any]]) -> None:
-    """Runs a model on the first of each pair: a run_fn for `quantize`.
+    """Runs a model on the first element of each pair; a run_fn for `quantize`.
 
     Args:
         model: any module.
         calib_data: pairs of inputs and targets.
 
     Returns:
-        Nothing; observers in the model have seen the inputs then.
+        Nothing; observers in the model have seen the inputs.
 
     Raises:
-        TypeError: if model is no function of inputs, or calib_data has something else than pairs.
+        TypeError: if model is not callable, or calib_data has an element that is not a pair.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Models that are observed: for calibration, and for training with simulated quantization."""
+"""`prepare` and `prepare_qat`: models with observers for calibration, and for training with simulated quantization."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def prepare(
     *,
     white_list: Types | None = None,
 ) -> nn.Module:
-    """A copy of a model whose layers are observed at their outputs, as their settings say.
+    """A copy of a model with observers at the outputs of layers, made by the layers' settings.
 
     A layer's settings are its attribute `qconfig`, else that of the nearest module around it. Then run the model on
-    calibration data, and `convert` it. A model that is prepared already stays as it is, with all that was observed.
+    calibration data, and `convert` it. A prepared model stays as it is, with the observed ranges.
 
     Args:
-        model: the float model; a `qconfig` of it or of modules in it says what makes the observers.
+        model: the float model; its `qconfig`, or those of modules in it, make the observers.
         inplace: whether model itself is changed.
-        allow_list: types of layers without children that are observed; None for those that `convert` knows.
+        allow_list: types of layers without children that are observed; None for the types that `convert` converts.
         observer_non_leaf_module_list: types of modules with children that are observed as a whole.
-        prepare_custom_config_dict: {"float_to_observed_custom_module_class": {Float: Observed}} puts
-            `Observed.from_float(module)` in the place of each module of type Float.
+        prepare_custom_config_dict: {"float_to_observed_custom_module_class": {Float: Observed}} replaces each module of
+            type Float by `Observed.from_float(module)`.
         white_list: another name of allow_list.
 
     Returns:
@@ -78,15 +78,15 @@ def prepare(
 
 
 def prepare_qat(model: nn.Module, mapping: Mapping[Any, Any] | None = None, inplace: bool = False) -> nn.Module:
-    """A copy of a model that is trained with the rounding of its quantized form.
+    """A copy of a model for training with the rounding of its quantized form.
 
-    Layers with weights become those of `qtorch.nn.qat` and `qtorch.nn.intrinsic.qat`, and outputs are fake-quantized.
-    Ranges follow what is seen in training; `eval()` stops those that there are, and calibrates before. A prepared model
-    stays as it is.
+    Layers with weights become layers of `qtorch.nn.qat` and `qtorch.nn.intrinsic.qat`, and outputs are fake-quantized.
+    Ranges are observed in training; `eval()` freezes existing ranges, and without ranges evaluation calibrates. A
+    prepared model stays as it is.
 
     Args:
         model: the float model, in training; its batch norms fused with `fuse_modules`.
-        mapping: types of float layers to those for training; None for the default.
+        mapping: types of float layers to types of layers for training; None for the default.
         inplace: whether model itself is changed.
 
     Returns:
@@ -173,7 +173,7 @@ def _types(model: nn.Module) -> str:
 
 
 def _check_fused(model: nn.Module) -> None:
-    """Warns of a convolution right before a batch norm: it would be trained with other weights than inference has."""
+    """Warns of a convolution right before a batch norm: training and inference would have different weights."""
     for path, parent in walk(model, is_whole):
         children = [] if is_whole(path, parent) else list(parent.named_children())
         for (name, first), (after, second) in pairwise(children):

@@ -1,4 +1,4 @@
-"""Which settings each module of a model gets."""
+"""The settings of each module of a model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def propagate_qconfig_(
     *,
     allow_list: Types | None = None,
 ) -> None:
-    """Writes to each module's `qconfig` the most specific settings that there are for it.
+    """Writes the most specific settings for a module to its attribute `qconfig`.
 
-    These are its own attribute `qconfig`, else the entry of its name, else that of its exact type, else what its parent
-    got. None switches a module and those below it off.
+    These are its own attribute `qconfig`, else the entry of its name, else the entry of its exact type, else its
+    parent's settings. None leaves a module and the modules in it unquantized.
 
     Args:
         module: the model, changed in place.
@@ -39,7 +39,7 @@ def propagate_qconfig_(
 
     Raises:
         TypeError: if an argument, or settings, have the wrong type.
-        ValueError: if an entry names nothing that is in the model, so that it would do nothing.
+        ValueError: if an entry names nothing in the model, so that it has no effect.
 
     Example:
         >>> from qtorch.quantization import default_qconfig
@@ -59,11 +59,7 @@ def propagate_qconfig_(
 
 
 def one_of(name: str, value: Any, alias: str, other: Any) -> Any:
-    """An argument that has two names: types of modules, or None.
-
-    Raises:
-        TypeError: if both are given, or one is something else.
-    """
+    """An argument that has two names: types of modules, or None; raises TypeError if both are given or one is wrong."""
     if value is not None and other is not None:
         raise TypeError(f"{name} and {alias} are two names of one argument; allowed is one of them")
     check_types(name, value)

@@ -1,4 +1,4 @@
-"""Which type of layer takes the place of which."""
+"""Tables of the types that replace a type of layer."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ _DYNAMIC: Mapping = {
 }
 _DYNAMIC[intrinsic.LinearReLU] = intrinsic_quantized.dynamic.LinearReLU
 
-# The results of these keep the scale of what goes in, or are floats.
+# The results of these layers have the input's scale, or are floats.
 UNOBSERVED: set[type[nn.Module]] = {DeQuantStub, nn.ReLU, nn.ReLU6, nn.Dropout, nn.Embedding}
 
 
 def get_default_static_quant_module_mappings() -> Mapping:
-    """What `convert` makes of observed layers.
+    """The classes that replace observed layers in `convert`.
 
     Returns:
         A new dictionary of types of layers, in floats or trained, to classes with `from_float(module)`.
@@ -97,7 +97,7 @@ def get_default_static_quant_module_mappings() -> Mapping:
 
 
 def get_default_qat_module_mappings() -> Mapping:
-    """What `prepare_qat` makes of float layers.
+    """The classes that replace float layers in `prepare_qat`.
 
     Returns:
         A new dictionary of types of float layers to classes with `from_float(module)`.
@@ -110,7 +110,7 @@ def get_default_qat_module_mappings() -> Mapping:
 
 
 def get_default_dynamic_quant_module_mappings() -> Mapping:
-    """What `quantize_dynamic` makes of float layers.
+    """The classes that replace float layers in `quantize_dynamic`.
 
     Returns:
         A new dictionary of types of float layers to classes with `from_float(module)`.
@@ -136,10 +136,10 @@ def get_default_qconfig_propagation_list() -> set[type[nn.Module]]:
 
 
 def is_unobserved(module: nn.Module, mapping: Any) -> bool:
-    """True of layers that are converted without an observer of what they return.
+    """True for layers that are converted without an observer of their output.
 
     Args:
-        module: of a type that the mapping has.
+        module: a layer whose type is in the mapping.
         mapping: as for `convert`.
     """
     target = mapping[plain_class(module)]
@@ -149,10 +149,10 @@ def is_unobserved(module: nn.Module, mapping: Any) -> bool:
 
 
 def is_made_for_quantization(module: nn.Module) -> bool:
-    """True of observers, and of layers that compute in integers: what is quantized already."""
+    """True for observers, and for layers that compute in integers: they are quantized already."""
     return isinstance(module, (ObserverBase, FakeQuantize, *_STATIC.values(), *_DYNAMIC.values()))
 
 
 def is_whole(path: str, module: nn.Module) -> bool:
-    """True of what is quantized as one, or is nothing that observers are added to."""
+    """True for a module that is quantized as a whole, or that gets no observers."""
     return isinstance(module, (intrinsic.Fused, QATLayer, nn.MultiheadAttention)) or is_made_for_quantization(module)

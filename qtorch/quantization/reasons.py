@@ -1,4 +1,4 @@
-"""Why a layer is in floats, and what observed one."""
+"""Texts of reports: the reason why a layer is in floats, and the observer of a layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qtorch._classes import plain_class
 from qtorch.quant import Quantizer
 from qtorch.quantization.subclasses import SamePad
 
-# What computes the same with integers as with floats: results have the scale of what goes in.
+# Layers that take integers as they take floats: results have the input's scale.
 PASSING = (
     *(nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Threshold, nn.Identity, SamePad),
     *(nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.Upsample),
@@ -24,7 +24,7 @@ PASSING = (
     *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
 )
-# Of these, layers whose results are rounded to that scale.
+# The layers among them whose results are rounded to that scale.
 ROUNDING = (
     *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.Upsample),
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
@@ -32,7 +32,7 @@ ROUNDING = (
 
 
 def is_conv1d(module: Any) -> bool:
-    """True of transformers' linear layer of GPT-2, whose weight has the inputs first."""
+    """True for GPT-2's linear layer of transformers, whose weight has the shape (inputs, outputs)."""
     return plain_class(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
@@ -66,7 +66,7 @@ def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
 
 
 def name_of_observer(observer: Any) -> str:
-    """What an observer is called in a report.
+    """The name of an observer in a report.
 
     Example:
         >>> name_of_observer(FakeQuantize())

@@ -1,4 +1,4 @@
-"""What is quantized in a model, to what, with which scale, and what is left in floats and why."""
+"""Reports of a model: its quantized layers with format and scale, and its float layers with the reason."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from qtorch.quantization.tree import check_model
 
 
 def report(model: nn.Module) -> Report:
-    """What is quantized in a model, to what, with which scale, from which observer, and what is left in floats and why.
+    """A report of a model: quantized layers with format, scale and observer, and float layers with the reason.
 
     Args:
         model: a float model, or one that `prepare`, `prepare_qat`, `convert` or `quantize_dynamic` returned.
 
     Returns:
         A `Report` with a `LayerReport` for each layer that computes, or has parameters of its own, in the order of
-        `named_modules`; a shared layer is there once.
+        `named_modules`; a shared layer is listed once.
 
     Raises:
-        TypeError: if model is no module.
+        TypeError: if model is not a module.
 
     Example:
         >>> from qtorch.quantization import default_qconfig, prepare
@@ -63,7 +63,7 @@ def _layers(path: str, module: nn.Module, seen: set[int]) -> Iterator[tuple[str,
 
 
 def _is_layer(path: str, module: nn.Module) -> bool:
-    """True of what has no other layers in it."""
+    """True for a module without other layers in it."""
     parts = (child for name, child in module.named_children() if name != NAME and not isinstance(child, _PARTS))
     return is_whole(path, module) or isinstance(module, RoundedLayer) or not any(True for _ in parts)
 
@@ -110,7 +110,7 @@ def _described(path: str, layer: nn.Module) -> LayerReport:
 
 
 def _bits(layer: nn.Module, weights: list[Any]) -> int | None:
-    """The bits of a number of a layer's weight: the widest where there are several."""
+    """The bits of an element of a layer's weight: the widest weight, if there are several."""
     if weights:
         return max(part.form.bits if isinstance(part, QuantizedWeight) else part.bits or 32 for part in weights)
     tensors = [*_tensors(layer, True)]
@@ -118,12 +118,12 @@ def _bits(layer: nn.Module, weights: list[Any]) -> int | None:
 
 
 def _bytes(layer: nn.Module) -> int:
-    """The memory of a layer's parameters and buffers, without those of what observes."""
+    """The memory of a layer's parameters and buffers, without those of observers."""
     return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(layer, False))
 
 
 def _tensors(layer: nn.Module, weights: bool) -> list[torch.Tensor]:
-    """A layer's parameters and buffers, or only those that are weights; without those of what observes."""
+    """A layer's parameters and buffers, or only the weights; without those of observers."""
     found: dict[int, torch.Tensor] = {}
     for name, part in layer.named_modules() if _is_layer("", layer) else own_parts(layer):
         if _OBSERVING.isdisjoint(name.split(".")):
@@ -133,7 +133,7 @@ def _tensors(layer: nn.Module, weights: bool) -> list[torch.Tensor]:
 
 
 def own_parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """A module and the weights, with what is in them, that it has in the place of parameters."""
+    """A module, and the modules that replace its weights, with their parts."""
     weights = (part for part in module.named_children() if isinstance(part[1], Weight))
     return [("", module), *((name, part) for name, weight in weights for part in weight.modules())]
 
@@ -155,7 +155,7 @@ def _is_integer(layer: nn.Module) -> bool:
 
 
 def _text(part: Any) -> str:
-    """The format that a weight is in, or that an observer chooses for."""
+    """The format of a weight, or of an observer's parameters."""
     if isinstance(part, (FakeQuantize, ScaledRounding)) and part.number is not None:
         return part.number.text
     if isinstance(part, FakeQuantize):

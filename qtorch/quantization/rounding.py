@@ -1,4 +1,4 @@
-"""Layers whose settings have a format that is no range of integers: they stay in floats, and are rounded."""
+"""Layers whose settings have a format that is not a range of integers: they stay in floats, and are rounded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qtorch.nn.quantized.weights import float_parameters, rounds, weight_maker, 
 from qtorch.nn.rounded import RoundedLayer, with_weight
 from qtorch.quantization.observing import NAME
 
-_ROUNDED = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d  # exactly; fused and trained ones too
+_ROUNDED = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d  # exact types; fused and trained layers too
 _LINEAR: dict[type[nn.Module], Any] = {
     nn.Linear: dynamic.Linear,
     intrinsic.LinearReLU: intrinsic_quantized.dynamic.LinearReLU,
@@ -36,12 +36,12 @@ _TABLES = nn.Embedding, nn.EmbeddingBag
 
 
 def stays_in_floats(layer: nn.Module) -> bool:
-    """True if a layer's output, or its weight, is in no range of integers."""
+    """True if the format of a layer's output, or of its weight, is not a range of integers."""
     observer = getattr(layer, NAME, None)
     if observer is not None and rounds(observer):
         return True
     if plain_class(layer) in _RECURRENT and getattr(layer, "qconfig", None) is not None:
-        return dtype_of(layer) is None  # a format for what goes in is enough
+        return dtype_of(layer) is None  # a format for the input is enough
     return has_weight(layer) and rounds(weight_maker(layer))
 
 
@@ -51,12 +51,12 @@ def rounds_only(layer: Any) -> bool:
 
 
 def has_weight(layer: nn.Module) -> bool:
-    """True of layers whose weight `rounded_layer` rounds."""
+    """True for layers whose weight `rounded_layer` rounds."""
     return has_output(layer) or isinstance(layer, _TABLES) or plain_class(layer) in _RECURRENT
 
 
 def has_output(layer: nn.Module) -> bool:
-    """True of layers with a weight whose results are observed where they are rounded.
+    """True for layers with a weight whose results are observed by the module that rounds them.
 
     Subclasses of torch's layers, with children and a forward pass of their own, are such layers as well.
     """
@@ -68,7 +68,7 @@ def has_output(layer: nn.Module) -> bool:
 def check_rounded(path: str, layer: Any) -> None:
     """Raises TypeError unless a layer's settings, of which one is a format, can be converted.
 
-    Recurrent layers quantize what goes in themselves: integers of weights and formats of what goes in do not mix there.
+    Recurrent layers quantize their input themselves, so integer weights and an input in a format do not mix.
     """
     if plain_class(layer) in _RECURRENT:
         try:
@@ -78,11 +78,11 @@ def check_rounded(path: str, layer: Any) -> None:
 
 
 def rounded_layer(layer: nn.Module) -> nn.Module:
-    """The layer with its weight rounded for good, and an output that is rounded as its settings say.
+    """The layer with its weight rounded once, and its output rounded by its settings.
 
     Args:
-        layer: observed or trained, with batch norms in its weights, of a class that `has_weight` names; others keep
-            what rounds their output.
+        layer: observed or trained, with batch norms folded into its weights. Only classes of `has_weight` get a rounded
+            weight; other layers keep the module that rounds their output.
     """
     if plain_class(layer) in _RECURRENT:
         return _RECURRENT[plain_class(layer)].from_float(layer)
@@ -103,18 +103,18 @@ def rounded_layer(layer: nn.Module) -> nn.Module:
 
 
 def _leaves_input(layer: Any) -> bool:
-    """True if a layer's settings leave what goes in as floats."""
+    """True if a layer's settings leave its input in floats."""
     return isinstance(layer.qconfig.activation(), nn.Identity)
 
 
 def _with_output(layer: nn.Module) -> nn.Module:
-    """The layer with what rounds its output in the place of what observed it; the hook stays."""
+    """The layer whose observer of the output is replaced by a module that rounds; the hook stays."""
     setattr(layer, NAME, _output(layer))
     return layer
 
 
 def _output(layer: nn.Module) -> nn.Module:
-    """What rounds a layer's output from now on."""
+    """The module that rounds a layer's output."""
     observer: Any = getattr(layer, NAME, nn.Identity())
     if isinstance(observer, FakeQuantize) and observer.number is not None:
         return ScaledRounding(observer.number, observer.scale, max(observer.ch_axis, 0))

@@ -1,4 +1,4 @@
-"""Modules that say where a model's numbers become integers, and where they are floats again."""
+"""Modules that mark where a model's numbers are quantized, and where they are dequantized."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qtorch.quantization.tree import check_model, children, is_leaf
 class QuantStub(torch.nn.Module):
     """Marks where a float tensor becomes a quantized one: `convert` puts `Quantize` in its place.
 
-    Before that it returns what it gets, which an observer sees.
+    Before that it returns its input, which is observed.
 
     Args:
         qconfig: its settings; None means those of the model.
@@ -50,11 +50,11 @@ class QuantWrapper(torch.nn.Module):
     Attributes that it does not have are those of the module: `wrapper.weight`.
 
     Args:
-        module: what is wrapped; its qconfig becomes that of all three.
+        module: the wrapped module; its qconfig becomes that of all three.
         quant, dequant: whether there is a `QuantStub`, and a `DeQuantStub`.
 
     Raises:
-        TypeError: if module is no module.
+        TypeError: if module is not a module.
 
     Example:
         >>> QuantWrapper(torch.nn.Linear(2, 3))(torch.zeros(1, 2)).shape
@@ -90,13 +90,13 @@ def add_quant_dequant(module: torch.nn.Module) -> torch.nn.Module:
     """Wraps every layer that has a qconfig into a `QuantWrapper`.
 
     Args:
-        module: changed in place, but for the case that it is such a layer itself.
+        module: changed in place, unless it is such a layer itself.
 
     Returns:
         module, or its wrapper.
 
     Raises:
-        TypeError: if module is no module.
+        TypeError: if module is not a module.
 
     Example:
         >>> from qtorch.quantization import default_qconfig, propagate_qconfig_

@@ -1,8 +1,8 @@
-"""Layers of subclasses taken apart: torch's own layer, and what the subclass does before or behind it.
+"""Layers of subclasses as parts: torch's own layer, and the layers that act before or behind it.
 
 timm and efficientnet have convolutions that pad, and batch norms that end in an activation. `convert` swaps exact types
-only, since a subclass may compute anything. Here a layer and its parts run on the same data: where the bits are equal,
-the parts take the layer's place.
+only, since a subclass may compute anything. Here a layer and its parts run on the same data: if the bits are equal, the
+parts replace the layer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qtorch.quantization.tree import rebuilt
 
 _SPATIAL = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
 _TENSORS = "weight", "bias", "running_mean", "running_var", "num_batches_tracked"  # None in some layers
-_CROPS = 3  # rows and columns less than the data have: a padding may depend on the size modulo the stride
+_CROPS = 3  # rows and columns that are cut from the data: a padding may depend on the size modulo the stride
 
 
 class SamePad(nn.Module):
@@ -49,7 +49,7 @@ class SamePad(nn.Module):
 
 
 class Parts(nn.Sequential):
-    """A layer of torch.nn, called `inner`, between what a subclass of it does before and behind it.
+    """A layer of torch.nn, `inner`, between the layers that a subclass of it applies before and behind it.
 
     Attributes that it does not have are the layer's, for code that reads `conv.stride`.
 
@@ -76,7 +76,7 @@ class Parts(nn.Sequential):
 
 
 def base_of(layer: nn.Module) -> Any:
-    """The class of torch.nn with a form in integers that a layer's class is a subclass of, or None."""
+    """The base class of a layer in torch.nn that has an integer form, or None."""
     known, kind = get_default_static_quant_module_mappings(), plain_class(layer)
     if kind in known or getattr(layer, "qconfig", None) is None:
         return None
@@ -84,12 +84,12 @@ def base_of(layer: nn.Module) -> Any:
 
 
 def taken_apart(model: nn.Module, inputs: dict[str, Any], wanted: Callable[[nn.Module], bool]) -> nn.Module:
-    """The model with parts in the place of layers of subclasses that compute what their parts compute.
+    """The model in which layers of subclasses are replaced by parts with the same results.
 
     Args:
         model: changed in place below its root; layers have their `qconfig`.
-        inputs: what layers got in a run, by path.
-        wanted: True of a layer of torch.nn that is taken out of its subclass.
+        inputs: the inputs of layers in a run, by path.
+        wanted: True for a layer of torch.nn that may be taken out of its subclass.
     """
 
     def change(path: str, layer: nn.Module) -> nn.Module:
@@ -108,7 +108,7 @@ def taken_apart(model: nn.Module, inputs: dict[str, Any], wanted: Callable[[nn.M
 
 
 def _candidates(layer: nn.Module) -> Iterator[Parts]:
-    """A layer as parts, in all ways that are tried."""
+    """A layer as parts, in all the forms that are tried."""
     children = dict(layer.named_children())
     base = base_of(layer)
     yield Parts(children, _plain(layer, base), {})
@@ -137,7 +137,7 @@ def _plain(layer: nn.Module, base: Any) -> nn.Module:
 
 
 def _filled(layer: nn.Module) -> nn.Module:
-    """The layer with other numbers: a batch norm that changes nothing is the same before an activation and behind."""
+    """The layer with other numbers: a batch norm without effect gives equal results before and behind an activation."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for tensor in (*layer.parameters(), *layer.buffers()):
@@ -158,7 +158,7 @@ def _same(layer: nn.Module, parts: nn.Module, x: torch.Tensor) -> bool:
     with torch.no_grad():
         try:
             expected = layer(x.clone())
-        except Exception:  # too small an image, say
+        except Exception:  # such as an image that is too small
             return True
         try:
             found = parts(x.clone())

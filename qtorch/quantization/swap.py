@@ -1,4 +1,4 @@
-"""One layer in the place of another."""
+"""The replacement of one layer by another."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def swap_module(
     *,
     path: str = "",
 ) -> nn.Module:
-    """What a mapping has for a module's exact type, made of the module; or the module.
+    """A module of the class that a mapping has for a module's exact type, or the module itself.
 
-    Users' forward hooks and pre-hooks, the mode (training or evaluation) and the device go over to the new module.
+    The new module gets users' forward hooks and pre-hooks, the mode (training or evaluation) and the device.
 
     Args:
-        mod: a module; without a `qconfig` it stays.
+        mod: a module; without a `qconfig` it is returned as it is.
         mapping: types to classes with a method `from_float(module)`.
         custom_module_class_mapping: types to classes with a method `from_observed(module)`, which come first.
         path: the module's name in messages.
@@ -112,7 +112,7 @@ def maker(name: str, mapping: Mapping[Any, Any], mod: nn.Module, method: str) ->
 
 def _made(mod: nn.Module, mapping: Mapping[Any, Any]) -> nn.Module:
     target, make = mapping[plain_class(mod)], maker("mapping", mapping, mod, "from_float")
-    trains = isinstance(target, type) and issubclass(target, QATLayer)  # which have batch norms of their own
+    trains = isinstance(target, type) and issubclass(target, QATLayer)  # they have batch norms of their own
     return make(mod.without_norm() if isinstance(mod, Fused) and not trains else mod)
 
 

@@ -1,6 +1,6 @@
 """State_dicts of torch.ao's models in the layout of the models here, and the other way round.
 
-A state_dict's versions lie in an attribute that files may have lost, so that its keys decide.
+A state_dict's versions are in an attribute that files may have lost, so the keys decide.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def from_torch_ao(state_dict: Mapping[str, Any]) -> dict[str, Any]:
 
     Load it into a model that went through the same steps here: `prepare`, `prepare_qat`, `convert(prepare(model),
     allow_uncalibrated=True)` or `quantize_dynamic`. Integers, scales and zero points stay as they are; weights become
-    buffers of integers, (weight, bias) pairs are taken apart, and what old versions called otherwise is renamed.
+    buffers of integers, (weight, bias) pairs are split, and entries with names of old versions are renamed.
     The packed weights of recurrent layers, which `torch.load(file, weights_only=False)` reads, become products `ih`
     and `hh`.
 
@@ -43,11 +43,11 @@ def from_torch_ao(state_dict: Mapping[str, Any]) -> dict[str, Any]:
         Plain tensors by name.
 
     Raises:
-        TypeError: if state_dict is no dictionary, a name no text, or an entry of no known kind.
-        ValueError: if a table of embeddings has zero points that are no integers.
+        TypeError: if state_dict is not a dictionary, a name is not a text, or the kind of an entry is not known.
+        ValueError: if a table of embeddings has zero points that are not integers.
 
     Warns:
-        UserWarning: of recurrent layers that quantize activations to 8 bits, which here are 7.
+        UserWarning: of recurrent layers that quantize activations to 8 bits; here they have 7 bits.
 
     Example:
         >>> entries = {"fc.scale": torch.tensor(0.5), "fc.zero_point": torch.tensor(3)}
@@ -73,7 +73,7 @@ def _check_names(state_dict: Any) -> None:
 
 
 def _dynamic_layers(state_dict: Mapping[str, Any]) -> set[str]:
-    """The linear layers that are dynamic: their scale is 1 and their zero point 0, which nothing reads."""
+    """The linear layers that are dynamic: their scale is 1 and their zero point 0, and both are not used."""
     layers = {key[: key.index(_PACKED)] for key in state_dict if _PACKED in key}
     unused = {"scale": 1.0, "zero_point": 0.0}
     return {
@@ -84,7 +84,7 @@ def _dynamic_layers(state_dict: Mapping[str, Any]) -> set[str]:
 
 
 def _entries(prefix: str, name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What an entry becomes."""
+    """The entries here for one entry of torch.ao."""
     if value is None or isinstance(value, torch.dtype):
         return
     layer = prefix.removesuffix(_PACKED)
@@ -150,7 +150,7 @@ def _parts(name: str, q: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def to_torch_ao(state_dict: Mapping[str, torch.Tensor], model: torch.nn.Module | None = None) -> OrderedDict[str, Any]:
-    """The inverse of `from_torch_ao`: what torch.ao's model at the same step loads.
+    """The inverse of `from_torch_ao`: a state_dict for torch.ao's model at the same step.
 
     Weights become torch's quantized tensors, packed where torch packs them, and the versions that torch asks for are in
     the attribute `_metadata`.
@@ -159,16 +159,17 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor], model: torch.nn.Module |
         state_dict: of a model that was prepared, trained or converted here.
         model: torch.ao's, for `model.load_state_dict(to_torch_ao(state_dict, model))`. torch.ao's ELU, PReLU and
             Sigmoid have their parameters as attributes that they neither save nor load: here the model gets
-            them, and the result leaves them out. Without the model they are left over there (strict=False).
+            them, and the result leaves them out. Without the model they stay in the result (load with strict=False).
 
     Returns:
         Entries by name: tensors; for a packed weight a pair of it (torch's quantized tensor, or float32) and its bias,
         with their dtype as an entry of its own; and torch's packed objects of recurrent layers.
 
     Raises:
-        TypeError: if state_dict is no dictionary, a name no text, an entry no tensor, or model no module.
-        ValueError: if a weight has integers that torch.ao has not, other than int8, or uint8 for embeddings, or no
-            entry for its scale or zero point.
+        TypeError: if state_dict is not a dictionary, a name is not a text, an entry is not a tensor, or model is not a
+            module.
+        ValueError: if a weight has integers that torch.ao does not have: other than int8, or uint8 for embeddings, or
+            no entry for its scale or zero point.
 
     Example:
         >>> int8 = {"fc.weight.int_repr": torch.zeros(1, 2, dtype=torch.int8), "fc.weight.scale": torch.tensor(0.5)}
@@ -225,7 +226,7 @@ def _of_one(key: str, value: torch.Tensor) -> torch.Tensor:
 
 
 def _set_attributes(model: torch.nn.Module, entries: dict[str, Any]) -> None:
-    """Gives layers of torch.ao's what they neither save nor load, and takes it out of the entries.
+    """Sets the attributes of torch.ao's layers that they neither save nor load, and removes them from the entries.
 
     Raises:
         ValueError: if a transposed convolution has a scale for each output, for which torch.ao has no kernel.
@@ -287,7 +288,7 @@ def _quantized(key: str, layer: str, rest: dict[str, torch.Tensor]) -> torch.Ten
     numbers = (values.to(torch.int32) - zero_point.reshape(axes)).to(torch.float32) * scale.reshape(axes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's quantized tensors are deprecated
-        # 8 bits survive their way through floats, whatever is rounded on it
+        # 8 bits are exact after the conversion to floats and back
         if is_table:  # torch.ao's have a scale for each row, and zero points of floats
             scales, zeros = (one.to(torch.float32).expand(len(values)).contiguous() for one in (scale, zero_point))
             return torch.quantize_per_channel(numbers, scales, zeros, 0, torch.quint8)

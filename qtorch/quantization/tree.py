@@ -41,11 +41,7 @@ def check_state_dict(state_dict: Any) -> None:
 
 
 def entry_of(name: str, config: Any, key: str) -> Mapping[Any, Any]:
-    """A dictionary in an argument that is a dictionary of them, or None; empty where there is none.
-
-    Raises:
-        TypeError: if one of both is something else.
-    """
+    """An entry of an argument that is a dictionary of dictionaries, or None; {} if there is none. Raises TypeError."""
     config = {} if config is None else config
     check_mapping(name, config)
     entry = config.get(key, {})
@@ -57,8 +53,8 @@ def copied(model: torch.nn.Module, inplace: bool) -> torch.nn.Module:
     """The model, or a deep copy of it.
 
     Raises:
-        TypeError: if the model is no module.
-        ValueError: if a module has a tensor as attribute that a graph of gradients made, which torch does not copy.
+        TypeError: if the model is not a module.
+        ValueError: if an attribute of a module is a tensor with a graph of gradients, which torch does not copy.
     """
     check_model("model", model)
     check_flag("inplace", inplace)
@@ -75,7 +71,7 @@ def copied(model: torch.nn.Module, inplace: bool) -> torch.nn.Module:
 
 
 def children(module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
-    """The modules directly below one, by all their names; `named_children` gives only the first of each."""
+    """The children of a module, by all their names; `named_children` gives only the first name of each."""
     return [(name, child) for name, child in module.named_modules(remove_duplicate=False) if name and "." not in name]
 
 
@@ -86,10 +82,10 @@ def rebuilt(model: torch.nn.Module, change: Change, whole: Whole) -> torch.nn.Mo
 
     Args:
         model: changed in place below its root.
-        change: returns what takes the module's place, or the module.
+        change: returns the module's replacement, or the module.
         whole: true of a module whose children stay as they are.
     """
-    done: dict[int, tuple[torch.nn.Module, torch.nn.Module]] = {}  # the old ones are kept, so that no id is used again
+    done: dict[int, tuple[torch.nn.Module, torch.nn.Module]] = {}  # the old modules stay, so that no id recurs
 
     def visit(path: str, module: torch.nn.Module) -> torch.nn.Module:
         if id(module) not in done:
@@ -103,7 +99,7 @@ def rebuilt(model: torch.nn.Module, change: Change, whole: Whole) -> torch.nn.Mo
 
 
 def walk(model: torch.nn.Module, whole: Whole) -> Iterator[tuple[str, torch.nn.Module]]:
-    """All modules by path, parents first, each once, without what is below one that is whole."""
+    """All modules by path, parents first, each once, without the children of whole modules."""
     seen: set[int] = set()
 
     def visit(path: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -119,5 +115,5 @@ def walk(model: torch.nn.Module, whole: Whole) -> Iterator[tuple[str, torch.nn.M
 
 
 def is_leaf(module: torch.nn.Module) -> bool:
-    """True of a module without children, but for an observer."""
+    """True for a module without children, except an observer."""
     return all(name == "activation_post_process" for name, _ in module.named_children())

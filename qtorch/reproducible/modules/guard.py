@@ -1,4 +1,4 @@
-"""The guard of a running model: it replaces torch's functions by those with defined bits, and refuses others."""
+"""The guard of a running model: it replaces torch's functions by functions with defined bits, and refuses others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from qtorch.reproducible.modules.registry import (
 
 
 class _State(threading.local):
-    """How often `paused` is entered in this thread: modes of torch are a thread's, and Dynamo traces no ContextVar."""
+    """How often `paused` is entered in this thread: torch's modes are per thread, and Dynamo traces no ContextVar."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -38,7 +38,7 @@ STATE = _State()
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Inside, the guard leaves functions as they are: the library's own code runs."""
+    """A context in which the guard leaves functions as they are: the library's own code runs."""
     STATE.depth += 1
     try:
         yield
@@ -52,7 +52,7 @@ def run_unguarded(function: Callable[..., Any], *tensors: torch.Tensor) -> Any:
     try:
         if torch.compiler.is_dynamo_compiling() or not has_torch_function(tensors):
             return function(*tensors)
-        # torch leaves the guard's mode for the call: else it would ask the guard at each function within.
+        # The call is outside the guard's mode; otherwise torch would call the guard for each function inside.
         return handle_torch_function(function, tensors, *tensors)
     finally:
         STATE.depth -= 1
@@ -60,7 +60,7 @@ def run_unguarded(function: Callable[..., Any], *tensors: torch.Tensor) -> Any:
 
 @contextmanager
 def resumed() -> Iterator[None]:
-    """Inside, functions are the guard's again: the model's own code runs."""
+    """A context inside `paused` in which the guard replaces functions again: the model's own code runs."""
     before, STATE.depth = STATE.depth, 0
     try:
         yield
@@ -71,13 +71,14 @@ def resumed() -> Iterator[None]:
 class Guard(TorchFunctionMode):
     """Replaces torch's functions of floating tensors by those of `qtorch.reproducible` with the same arguments.
 
-    Functions that move numbers only, and those without floating tensors, stay.
+    Functions that only move numbers, and functions without floating tensors, are not replaced.
 
     Args:
-        model: whose layers messages name.
+        model: the model whose layers error messages name.
 
     Raises:
-        TypeError, ValueError: at a function that is neither, or whose arguments have no defined bits.
+        TypeError, ValueError: at another function without defined bits, or at arguments for which the bits are not
+            defined.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -94,7 +95,7 @@ class Guard(TorchFunctionMode):
             y = func(*args, **kwargs)
             if func in MAKERS or not has_floats((y,)):
                 return y
-            # floating numbers of integers: these are float32 first
+            # functions of integers with float results: the integers become float32 first
             args, kwargs = tuple(map(float32, args)), {name: float32(x) for name, x in kwargs.items()}
         if found is not None:
             STATE.depth += 1  # a model that was switched may be a part of another one, whose guard asks too
