@@ -21,7 +21,7 @@ SPECIALS = ("ieee", "fn", "fnuz", "finite", "p3109", "p3109_finite")
 
 
 def _check_bias(bias: object, exp: int) -> int:
-    """Checks a bias: far from those of dtypes, exact numbers would be integers of gigabytes."""
+    """Checks a bias. With a bias far beyond every dtype's, exact numbers would be integers of gigabytes."""
     return check_int("bias", bias, -_FARTHEST, max(_FARTHEST, 1 << exp))
 
 

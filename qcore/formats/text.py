@@ -371,7 +371,7 @@ def register_format(name: str, kind: type[Number]) -> None:
         None.
 
     Raises:
-        TypeError: if kind is no such class, or a field has another type.
+        TypeError: if kind is not such a class, or a field has another type.
         ValueError: if the name is not allowed, or belongs to another class.
 
     Example:

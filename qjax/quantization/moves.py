@@ -171,8 +171,8 @@ def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Any:
 
     Args:
         x: array or QTensor.
-        axis: which becomes several.
-        sizes: theirs, of which one may be -1.
+        axis: the axis to split.
+        sizes: the sizes of the new axes. One of them may be -1.
 
     Returns:
         An array like x.

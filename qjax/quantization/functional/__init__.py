@@ -1,9 +1,9 @@
 """Pure functions of quantized arrays: layers, pools, norms, activations and sums, by one law for all frameworks.
 
 They take and return QTensors, which are pytrees, under jit, vmap, scan and any sharding. The results of most have the
-parameters that `output`, or `scale` and `zero_point`, say; those of pools and clamps have the parameters of what goes
-in. Images have channels first; with channels_last=True, pools, norms and convolutions take them last. Products of
-floats with quantized weights, and recurrent layers, quantize what goes in by its own range.
+parameters that `output`, or `scale` and `zero_point`, give; results of pools and clamps have the parameters of their
+input. Images have channels first; with channels_last=True, pools, norms and convolutions take them last. Products of
+floats with quantized weights, and recurrent layers, quantize their input by its own range.
 
     >>> import jax.numpy as jnp
     >>> from qjax.quantization import quantize_per_tensor

@@ -108,7 +108,7 @@ def normalized(
 
     Args:
         convolve: the convolution with a weight, without a bias.
-        params: what is trained.
+        params: the arrays that are trained.
         observe: takes the outputs that the batch norm sees, and returns the running variance after them.
         rounded: rounds a weight.
         eps: of the batch norm.
@@ -151,8 +151,8 @@ def conv_bn(
 
     Args:
         x: floats of shape (batch, channels, *sizes), with as many sizes as the weight's kernel.
-        params: what is trained, say as the first argument of `jax.grad`.
-        state: what is observed.
+        params: the arrays that are trained, such as the first argument of `jax.grad`.
+        state: the observers' states.
         fake_quant: what rounds the weight, with its state in `state`; None rounds nothing.
         stride, padding, dilation: for all dimensions, or for each.
         groups: into how many parts channels and outputs are split.
