@@ -26,6 +26,7 @@ hypothesis.settings.load_profile("any machine")
 # heavy ones do.
 OPTIMIZED = (
     "tests/benchmarks/",
+    "tests/peers/",
     *(f"tests/jax/{file}.py" for file in ("linalg/test_parts", "rounding/test_quantize")),
     *(f"tests/parity/test_{law}.py" for law in ("affine", "arithmetic", "bits", "blocks", "codes", "numerics")),
     *(f"tests/parity/test_{name}.py" for name in ("reproducible", "stochastic", "workflow_layers", "workflow_models")),

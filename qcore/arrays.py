@@ -40,8 +40,8 @@ def quantize(
         key: for stochastic rounding: an int from 0 to 2^64 - 1, or two 32-bit words.
         random_bits: the number of random bits that an element's rounding uses, 1 to 24.
         start: the 64-bit index of x's first element, so that a chunk of a larger array gets the bits of that array.
-        overflow: the result of numbers beyond the format's range: "saturate", "inf", "nan", or for fixed point "wrap";
-            None is the format's own policy.
+        overflow: the result of numbers beyond the format's range: "saturate", "propagate" (as "saturate",
+            but infinities stay), "inf", "nan", or for fixed point "wrap"; None is the format's own policy.
 
     Returns:
         A new array of x's shape and dtype.

@@ -44,8 +44,8 @@ class Quantization:
         clamping_grad_zero: True sets gradients to 0 where a clamping `FixedPoint` clamped; forward_number must then be
             a `FixedPoint` or None.
         backward_hooks: functions of the gradient, applied in this order before it is rounded.
-        overflow: the policy for numbers beyond the range of either format, as in `quantize`: "saturate", "inf", "nan"
-            or "wrap"; None is each format's own policy. It is an argument only; the formats then have it.
+        overflow: the policy for numbers beyond the range of either format, as in `quantize`: "saturate",
+            "propagate", "inf", "nan" or "wrap"; None is each format's own policy. It is an argument only; the formats then have it.
         stochastic: True if a call needs a key; computed.
         unclamped: forward_number without its range if gradients are masked, else None; computed. An element was clamped
             if the two formats round it to different numbers.

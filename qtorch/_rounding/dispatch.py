@@ -48,8 +48,8 @@ def quantize(
             for `torch.compile` an int is a constant; give a key that changes as a tensor.
         random_bits: the number of random bits for each element, 1 to 24.
         start: the 64-bit index of x's first element: a chunk of a larger tensor gets the larger tensor's bits.
-        overflow: the policy for numbers beyond the format's range: "saturate", "inf", "nan", or for fixed point "wrap".
-            None is the format's own policy. Note that e4m3fn overflows to NaN here, as in JAX and ml_dtypes, while
+        overflow: the policy for numbers beyond the format's range: "saturate", "propagate" (as "saturate",
+            but infinities stay), "inf", "nan", or for fixed point "wrap". None is the format's own policy. Note that e4m3fn overflows to NaN here, as in JAX and ml_dtypes, while
             torch's own cast saturates from version 2.13 on: overflow="saturate" has its bits.
 
     Returns:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import inf
 
 import torch
 
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, Table
-from qcore.arguments import quoted
+from qcore.arguments import check_float, quoted
 from qcore.formats.table import check_numbers
 from qcore.law.rounding import check_rounding
+from qtorch._rounding.dense import check_dense
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import Key
+from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._rounding.plan import check_dtype
 from qtorch.quant.module import Quantizer, quantizer
 
 __all__ = [
@@ -115,7 +119,7 @@ def configurable_table_quantize(
     Args:
         x, rounding, key: as for `quantize`.
         table_lookup: tensor of one dimension: the magnitudes, which are not negative.
-        scale: multiplies x before it is rounded.
+        scale: multiplies x before it is rounded: a finite number above 0.
 
     Returns:
         A tensor of x's shape and dtype.
@@ -127,9 +131,14 @@ def configurable_table_quantize(
         >>> configurable_table_quantize(torch.tensor([0.3, -0.7, 9.0, 0.0]), torch.tensor([0.25, 1.0, 4.0]))
         tensor([ 0.2500, -1.0000,  4.0000,  0.0000])
     """
+    is_plain_tensor(x)  # raises for all but tensors
+    check_dtype(x.dtype, "x")
+    if isinstance(table_lookup, torch.Tensor):
+        check_dense("table_lookup", table_lookup)
     magnitudes = check_numbers("table_lookup", table_lookup)
     if any(one < 0 for one in magnitudes) or not any(magnitudes):
         raise ValueError(f"table_lookup={quoted(magnitudes)}; allowed are numbers from 0 on, some of them above 0")
+    scale = check_float("scale", scale, "a finite number above 0", lambda given: 0.0 < given < inf)
     scaled, mode = x * scale, check_rounding(rounding)
     table = Table([*(-one for one in magnitudes), *magnitudes])
     rounded = quantize(scaled, table, Rounding.NEAREST_ZERO if mode is Rounding.NEAREST else mode, key=key)

@@ -47,7 +47,7 @@ def test_every_named_format_was_swept():
         and {one["backend"] for one in case["backends"]} == {"numpy", "torch kernel", "jax jit"}
     }
     wanted = {(str(number), str(mode)) for number, mode in all_named()}
-    assert len(wanted) == 55
+    assert len(wanted) == 58
     assert not wanted - swept
 
 
