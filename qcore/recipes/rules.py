@@ -45,7 +45,8 @@ class Quantization:
             a `FixedPoint` or None.
         backward_hooks: functions of the gradient, applied in this order before it is rounded.
         overflow: the policy for numbers beyond the range of either format, as in `quantize`: "saturate",
-            "propagate", "inf", "nan" or "wrap"; None is each format's own policy. It is an argument only; the formats then have it.
+            "propagate", "inf", "nan" or "wrap"; None is each format's own policy. It is an argument only; the formats
+            then have it.
         stochastic: True if a call needs a key; computed.
         unclamped: forward_number without its range if gradients are masked, else None; computed. An element was clamped
             if the two formats round it to different numbers.

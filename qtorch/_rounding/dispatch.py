@@ -49,8 +49,9 @@ def quantize(
         random_bits: the number of random bits for each element, 1 to 24.
         start: the 64-bit index of x's first element: a chunk of a larger tensor gets the larger tensor's bits.
         overflow: the policy for numbers beyond the format's range: "saturate", "propagate" (as "saturate",
-            but infinities stay), "inf", "nan", or for fixed point "wrap". None is the format's own policy. Note that e4m3fn overflows to NaN here, as in JAX and ml_dtypes, while
-            torch's own cast saturates from version 2.13 on: overflow="saturate" has its bits.
+            but infinities stay), "inf", "nan", or for fixed point "wrap". None is the format's own policy. Note that
+            e4m3fn overflows to NaN here, as in JAX and ml_dtypes, while torch's own cast saturates from version 2.13
+            on: overflow="saturate" has its bits.
 
     Returns:
         A new tensor of x's shape, dtype, device and memory format, and of a DTensor's placements.

@@ -13,7 +13,6 @@ from benchmarks import sweep
 from benchmarks.support import sweep_results
 from benchmarks.support.cluster import results as results_of_dask
 from benchmarks.support.comparison import Case
-from benchmarks.support.inputs import MODES
 from benchmarks.support.sweep_results import Results, Span
 from qcore import FixedPoint
 

@@ -58,8 +58,8 @@ BAD_FORMATS = [
 BAD_CALLS = [
     ({"number": "e5m2x"}, ValueError, ["number", "e5m2x", "bfloat16, tf32"]),
     ({"number": F, "overflow": "inf", "rounding": "nearest"}, ValueError, ["overflow", "'inf'", "saturate"]),
-    ({"number": F, "overflow": "clip", "rounding": "nearest"}, ValueError, ["overflow", "'clip'", "saturate, propagate, inf"]),
-    ({"number": F, "overflow": 1, "rounding": "nearest"}, TypeError, ["overflow", "1", "saturate, propagate, inf"]),
+    ({"number": F, "overflow": "clip", "rounding": "nearest"}, ValueError, ["overflow", "'clip'", "propagate, inf"]),
+    ({"number": F, "overflow": 1, "rounding": "nearest"}, TypeError, ["overflow", "1", "propagate, inf"]),
     ({"number": "int8", "overflow": "nan", "rounding": "nearest"}, ValueError, ["overflow", "'nan'", "wrap"]),
     ({"number": "posit8", "overflow": "inf", "rounding": "nearest"}, ValueError, ["overflow", "'inf'", "saturate"]),
     ({"number": BlockFloatingPoint(8), "overflow": "nan", "rounding": "nearest"}, ValueError, ["overflow", "'nan'"]),
