@@ -33,6 +33,8 @@ OPTIMIZED = (
     "tests/parity/test_products.py::test_all_shapes",
 )
 
+collect_ignore = ["tests/support/own_formats.py"]  # registers formats, which a module may do once; tests import it
+
 
 def pytest_collection_finish():
     gc.freeze()  # modules and thousands of tests stay: no collection needs to look at them
