@@ -4,6 +4,7 @@ Usage:
     python -m benchmarks.speed                         everything, on the CPU
     python -m benchmarks.speed --max-exponent 20 --skip-startup
     python -m benchmarks.speed --json speed.json
+    python -m benchmarks.speed --only-startup --json startup.json
 
 torch's rows are measured once for each instruction set that the processor has, in a process of its own with
 `ATEN_CPU_CAPABILITY`: kernels, copies and random numbers are then all of that set. A few formats are also rounded by
@@ -272,6 +273,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--max-exponent", type=int, choices=EXPONENTS, default=LARGE, help="2^this elements at most")
     parser.add_argument("--seconds", type=float, default=0.5, help="time for each row, five turns at least")
     parser.add_argument("--skip-startup", action="store_true", help="only the timings")
+    parser.add_argument("--only-startup", action="store_true", help="no timings")
     parser.add_argument("--json", metavar="FILE", help="write versions, machine, rows and limits there")
     parser.add_argument("--vectors", help="measure one instruction set, or jax, in this process; a JSON object a row")
     options = parser.parse_args(argv)
@@ -285,7 +287,8 @@ def main(argv: list[str] | None = None) -> int:
     for name, values in facts.items():
         console.print(f"{name}: " + ", ".join(f"{what} {value}" for what, value in values.items()), soft_wrap=True)
     rows: list[Row] = []
-    for vectors in [*instruction_sets(), *(["jax"] if find_spec("jax") else [])]:
+    every = [*instruction_sets(), *(["jax"] if find_spec("jax") else [])]
+    for vectors in [] if options.only_startup else every:
         found = rows_of(vectors, options)
         rows += (measured := against_torch(found, rows) if vectors == "jax" else found)
         console.print(speed_table(vectors, measured))

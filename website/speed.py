@@ -87,8 +87,11 @@ def startup() -> str:
         "first result of NVFP4, cold": "NVFP4's first call after these, which compiles",
         "first results, warm": "the first two in a later process, which loads them from disk",
     }
-    found = {row["name"]: row["value"] for row in results("speed")["startup"]}
-    return table(("what", "seconds"), ((text, f"{found[name]:.3f}") for name, text in wanted.items()))
+    record = results("startup")
+    found = {row["name"]: row["value"] for row in record["startup"]}
+    lines = ((text, f"{found[name]:.3f}") for name, text in wanted.items())
+    measured = f"`python -m benchmarks.speed --only-startup`, on {where(record)} ({link('startup')})."
+    return f"{table(('what', 'seconds'), lines)}\n\n{measured}"
 
 
 def wide_vectors() -> str:

@@ -87,7 +87,7 @@ INLINE = [
 ]
 
 
-@some((0, 0), (1, 1), first=[0, 1], dynamic=[False, True])
+@some((0, 0), first=[0, 1], dynamic=[False, True])
 def test_inline(first, dynamic):
     """Traced into a caller's program, whose neighbouring operations must not change it; every second in one program."""
     cases = INLINE[first::2]

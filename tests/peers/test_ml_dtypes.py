@@ -98,6 +98,7 @@ def test_all_codes_decoded(name):
     assert same_numbers(qcore.decode(bits(theirs), name), all_numbers(name)).all()
 
 
+@pytest.mark.heavy
 def test_all_subnormals_of_float32_in_e8m0():
     x = np.arange(2**23, dtype=np.uint32).view(np.float32)[1:]
     assert compared(x, "e8m0fnu") == ({"subnormal": 2**21 - 1},) * 2

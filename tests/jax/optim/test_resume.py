@@ -7,6 +7,7 @@ import sys
 import time
 
 import numpy as np
+import pytest
 from support import assert_same_bits
 
 # Trains until a given step and writes a checkpoint after each. All keys follow from one and the number of the step.
@@ -66,6 +67,7 @@ def start(file, last):
     return subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.heavy  # torch's test of the same name is an ordinary one
 def test_killed_and_resumed(tmp_path):
     file, whole = tmp_path / "killed.npz", tmp_path / "whole.npz"
     killed = start(file, FOREVER)

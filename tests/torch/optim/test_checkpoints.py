@@ -50,7 +50,7 @@ def gradients_of_model(model, step):
 
 @pytest.mark.parametrize(
     ("mode", "key", "first"),
-    [("stochastic", KEY, "model"), ("stochastic", None, "optimizer")],
+    [pytest.param("stochastic", KEY, "model", marks=pytest.mark.heavy), ("stochastic", None, "optimizer")],
 )
 def test_a_fresh_process_continues_with_the_same_bits(mode, key, first, tmp_path):
     torch.manual_seed(0)
