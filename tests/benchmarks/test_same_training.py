@@ -120,6 +120,7 @@ def test_times_are_kept(monkeypatch, tmp_path, capsys):
     assert {"versions", "machine"} <= set(found)
 
 
+@pytest.mark.heavy
 def test_the_program_goes_on_where_it_was_stopped(tmp_path, capfd):
     """NumPy alone: four steps, then four more."""
     path, job = tmp_path / "same.json", ("mlp", "fp8", "numpy")

@@ -37,6 +37,7 @@ def here(monkeypatch):
     return done
 
 
+@pytest.mark.heavy
 def test_a_worker_that_dies_costs_its_piece_only(monkeypatch, tmp_path, capsys):
     """Two processes, one of which is killed after the first of twelve pieces."""
     killed = []

@@ -36,7 +36,7 @@ RECIPES = {"recipes_torch", "recipes_jax", "recipes_report"}  # see test_recipes
 INSIGHT = {f"{name}_{framework}" for name in ("find_the_fault", "choose_formats") for framework in ("torch", "jax")}
 INSIGHT |= {"choosing_report"}
 PICTURES = {"pictures"}  # see test_pictures.py
-SLOW = {*ROWS, *QUANTIZED} - {"overview_torch", "dynamic_torch"}  # to compile, above all
+SLOW = {*ROWS, *QUANTIZED} - {"overview_torch"}  # to compile, above all
 
 
 def test_every_example_is_tested():

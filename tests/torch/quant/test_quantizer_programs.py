@@ -89,6 +89,7 @@ def test_compiled_programs_draw_a_key_for_each_quantizer_in_order():
     assert bool((results[1][0] != results[1][-3]).any())
 
 
+@pytest.mark.heavy
 def test_inductor():
     """Which would draw other random numbers than eager programs do."""
     quantizer = Quantizer(FIXED, F, "nearest", clamping_grad_zero=True, backward_hooks=[double])

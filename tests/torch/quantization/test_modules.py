@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from covering import some
 from quantization_support import activations, torch_ao
 from support import assert_same_bits
 
@@ -107,7 +108,7 @@ def test_switches():
         module.enable_observer(1)
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@some((0,), name=PAIRS)
 def test_compiled(name):
     """Training, evaluation and switches without a break; buffers are those of the eager module."""
     torch._dynamo.reset()

@@ -129,6 +129,7 @@ def test_codes_of_all_types(text, dtype):
     check(lambda *codes: decoded(text, x.dtype, *codes), codes, codes.to(torch.uint8), (codes - 128).to(torch.int8))
 
 
+@pytest.mark.heavy
 def test_which_codes_stay_calls():
     """Those of 16 bits, of stochastic rounding, of blocks and to or from types of 16 bits; shapes may change."""
     x, codes = torch.randn(6, 64), torch.randint(0, 256, (6, 64), dtype=torch.uint8)
