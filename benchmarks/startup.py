@@ -180,9 +180,9 @@ def _count_compilations() -> list[object]:
     compiled: list[object] = []
     original = store._compile
 
-    def counted(*arguments: Any) -> None:
+    def counted(*arguments: Any) -> Path:
         compiled.append(arguments)
-        original(*arguments)
+        return original(*arguments)
 
     store._compile = counted
     return compiled
