@@ -6,11 +6,11 @@ It needs flax, and imports nothing else of qjax.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from inspect import currentframe
 from typing import Any
 
 from flax import nnx
 
+from qcore.notices import running
 from qcore.workflow.settings import shown
 
 Path = tuple[Any, ...]
@@ -110,10 +110,4 @@ def _running_modules() -> Iterator[nnx.Module]:
     flax keeps no record of the module that runs, and wrappers around all calls would change every model for the sake of
     an error. So the stack is read, and only when there is an error to write.
     """
-    frame = currentframe()
-    while frame is not None:
-        code = frame.f_code
-        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if isinstance(first, nnx.Module):
-            yield first
-        frame = frame.f_back
+    return running(nnx.Module)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from inspect import currentframe
 
 import torch
 from torch import nn
 
+from qcore.notices import running
 from qcore.workflow.settings import shown
 
 
@@ -37,10 +37,4 @@ def running_modules() -> Iterator[nn.Module]:
     for all modules of a process make torch.compile compile again; and Dynamo does not trace a ContextVar. So this
     function reads the stack, only when there is an error to write.
     """
-    frame = currentframe()
-    while frame is not None:
-        code = frame.f_code
-        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if isinstance(first, nn.Module):
-            yield first
-        frame = frame.f_back
+    return running(nn.Module)

@@ -69,12 +69,7 @@ class Conv(Quantized):
     ) -> None:
         super().__init__(output, form)
         self.weight = QuantizedWeight(weight)
-        if weight.ndim not in (3, 4, 5):
-            raise ValueError(f"weight has shape {weight.shape}; allowed are kernels of one to three dimensions")
-        self.dimensions = weight.ndim - 2
-        self.strides = check_sizes("strides", 1 if strides is None else strides, 1, self.dimensions)
-        dilation = 1 if kernel_dilation is None else kernel_dilation
-        self.kernel_dilation = check_sizes("kernel_dilation", dilation, 1, self.dimensions)
+        self.dimensions, self.strides, self.kernel_dilation = _geometry(weight, strides, kernel_dilation)
         self.padding, self.feature_group_count, self.relu = _padding(padding), feature_group_count, relu
         check_size("feature_group_count", feature_group_count)
         self.bias = float_variable("bias", bias, weight.shape[:1])
@@ -135,6 +130,15 @@ class Conv(Quantized):
         return cls(weight, bias, output, form, *geometry, relu)
 
 
+def _geometry(weight: QTensor, strides: Any, dilation: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """The number of spatial dimensions of a kernel, and its strides and dilations along them; None is 1."""
+    if weight.ndim not in (3, 4, 5):
+        raise ValueError(f"weight has shape {weight.shape}; allowed are kernels of one to three dimensions")
+    count = weight.ndim - 2
+    strides = check_sizes("strides", 1 if strides is None else strides, 1, count)
+    return count, strides, check_sizes("kernel_dilation", 1 if dilation is None else dilation, 1, count)
+
+
 def for_pairs(padding: Any, dimensions: int) -> tuple[Any, ...]:
     """A padding for each dimension, each a number or a pair."""
     each = padding if isinstance(padding, (tuple, list)) else (padding,) * dimensions
@@ -193,12 +197,7 @@ class ConvTranspose(Quantized):
     ) -> None:
         super().__init__(output, form)
         self.weight = _TransposedWeight(weight)
-        if weight.ndim not in (3, 4, 5):
-            raise ValueError(f"weight has shape {weight.shape}; allowed are kernels of one to three dimensions")
-        self.dimensions = weight.ndim - 2
-        self.strides = check_sizes("strides", 1 if strides is None else strides, 1, self.dimensions)
-        dilation = 1 if kernel_dilation is None else kernel_dilation
-        self.kernel_dilation = check_sizes("kernel_dilation", dilation, 1, self.dimensions)
+        self.dimensions, self.strides, self.kernel_dilation = _geometry(weight, strides, kernel_dilation)
         reach = [gap * (size - 1) + 1 for size, gap in zip(weight.shape[2:], self.kernel_dilation, strict=True)]
         self.pairs = _pairs(padding, reach, self.strides)
         self.bias = float_variable("bias", bias, weight.shape[1:2])
