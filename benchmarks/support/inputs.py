@@ -55,6 +55,8 @@ _GENERAL: tuple[Number, ...] = (
     Table([-3, -0.5, 0, 0.7, 8], thresholds=[-1, -0.25, 0.125, 8]),
     NVFP4(law="torchao"),
     BlockScaled("e4m3fn", {-1: 32}, scale="bfloat16"),
+    BlockScaled("nf4", {-1: 64}, "absmax", "float32"),
+    BlockScaled("fp4_bnb", {-1: 16}, scale="e4m3fn", tensor_scale="float32"),
 )
 _POLICIES = ("saturate", "propagate", "inf", "nan", "wrap")
 

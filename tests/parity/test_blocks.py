@@ -14,7 +14,7 @@ import qcore
 import qjax
 import qtorch
 from benchmarks.support.inputs import BLOCKS, MODES, hard_inputs
-from qcore import NAMED, NVFP4, BlockFloatingPoint, BlockScaled
+from qcore import NAMED, NVFP4, BlockFloatingPoint, BlockScaled, Table
 from qjax.optim import apply_updates, low_precision
 from qtorch.optim import OptimLP
 
@@ -190,15 +190,16 @@ def test_compiled_programs_take_other_blocks(numbers):
 def test_sharded_over_8_devices():
     mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     x = np.random.default_rng(1).standard_normal((32, 128)).astype(np.float32)
-    specs = ("a", "b"), (None, "b"), ("b", None)
-    numbers = NAMED["mxfp8_e4m3"][0], BlockScaled("e2m1fn", {0: 16, 1: 16}), NVFP4({0: 20})
+    specs = ("a", "b"), (None, "b"), ("b", None), (None, ("a", "b")), ("a", "b")
+    numbers = (NAMED["mxfp8_e4m3"][0], BlockScaled("e2m1fn", {0: 16, 1: 16}), NVFP4({0: 20}))
+    numbers += BlockScaled("nf4", {-1: 64}, "absmax", "float32"), Table(np.linspace(-2, 2, 40).tolist())
     for spec, number in zip(specs, numbers, strict=True):
         sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
         y = qjax.quantize(jax.device_put(x, sharding), number, "stochastic", key=7)
         assert_same_bits(y, by_numpy(x, number, "stochastic", 7))
 
 
-@pytest.mark.parametrize("text", ["mxfp8_e4m3", "nvfp4"])
+@pytest.mark.parametrize("text", ["mxfp8_e4m3", "nvfp4", "scaled(nf4,{-1:64},rule=absmax,scale=float32)"])
 def test_explicit_shards_that_cut_blocks(text):
     """12 columns on each device, of blocks of 32 and 16."""
     mesh = jax.make_mesh((8,), ("a",), axis_types=(jax.sharding.AxisType.Explicit,))

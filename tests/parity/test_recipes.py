@@ -11,10 +11,13 @@ from support import assert_same_bits
 
 import qjax.recipes
 import qtorch.recipes
-from qcore import RECIPES, Entry, Product, Recipe
+from qcore import RECIPES, BlockScaled, Entry, Product, Recipe
 from qjax import linalg as jax_linalg
 from qtorch import linalg as torch_linalg
 
+_NF4 = BlockScaled("nf4", {-1: 64}, "absmax", "float32")
+_FP4 = BlockScaled("fp4_bnb", {-1: 16}, scale="e4m3fn", tensor_scale="float32")
+TABLES = Recipe([Entry("*", None, Product("e4m3fn", _NF4), Product("e5m2", _FP4), Product("e5m2", "af4"))])
 CONV = {name: Recipe(RECIPES[name].entries[-1:]) for name in ("fp8_chunked", "bf16_mixed")}
 
 
@@ -38,10 +41,10 @@ def by_jax(function, weight, x, gradient):
     return y, of_x, of_weight
 
 
-@pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if not recipe.stochastic])
+@pytest.mark.parametrize("name", ["tables", *(name for name, recipe in RECIPES.items() if not recipe.stochastic)])
 def test_linear_layers(name):
     """The last entry: others are for the first and the last layers. Keys differ between the frameworks."""
-    recipe = Recipe(RECIPES[name].entries[-1:])
+    recipe = TABLES if name == "tables" else Recipe(RECIPES[name].entries[-1:])
     x, gradient = normal(2, 33, 70, seed=1), normal(2, 33, 40, seed=2)
     weight, bias = normal(40, 70, seed=3), normal(40, seed=4)
     layer = qtorch.recipes.lower(torch.nn.Linear(70, 40), recipe)

@@ -22,6 +22,7 @@ STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 ELEMENTS = (
     *("float(5,2)", "float(8,7)", "e4m3fn", "e4m3fnuz", "e8m0fnu", "float16", "p3109(8,3)", "fixed(8,4)"),
     *("fixed(8,0,wrap=True)", "fixed(8,149,wrap=True)", "fixed(33,20)", "uint8", "posit8", "posit(32,3)"),
+    *("p3109(8,4):propagate", "e5m2:propagate"),
 )
 BLOCKS = {  # with the shape of a block, of which the array has many along its first axis
     "block(8,dim=0)": (19,),
@@ -29,6 +30,9 @@ BLOCKS = {  # with the shape of a block, of which the array has many along its f
     "scaled(e4m3fnuz,{-1:8})": (8,),
     "scaled(e2m1fn,{1:4,2:4},rceil)": (4, 4),
     "nvfp4": (16,),
+    "scaled(e2m1fn,{-1:16},scale=e5m2)": (16,),
+    "scaled(e4m3fn,{-1:32},scale=bfloat16)": (32,),
+    "scaled(nf4,{-1:64},rule=absmax,scale=float32)": (64,),
 }
 MODES = [mode.value for mode in Rounding]
 PAIRS = [(text, MODES[i % len(MODES)]) for i, text in enumerate([*ELEMENTS, *BLOCKS])]

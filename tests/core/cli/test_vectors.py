@@ -40,7 +40,9 @@ DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "
         ("float16", "nearest_away", "float64", []),
         ("p3109(6,3,signed=False)", "stochastic", "float32", ["--key", str(2**64 - 1)]),
         ("tf32", "stochastic", "float64", ["--key", "7"]),
-        ("e3m4", "stochastic", "float16", []),
+        ("e3m4", "stochastic_b", "float16", []),
+        ("nf4", "stochastic_c", "float32", []),
+        ("p3109(8,4)", "nearest", "float32", ["--overflow", "propagate"]),
         ("uint8", "toward_zero", "bfloat16", []),
         ("float(9,23)", "stochastic", "float32", []),
         ("float(11,52)", "nearest", "float64", []),
@@ -51,7 +53,7 @@ def test_vectors_are_the_law_and_check_accepts_them(capsys, tmp_path, name, mode
     path = write(tmp_path, name, mode, "--dtype", dtype, "--count", "50", *options)
     header, columns = table(path)
     given = dict(zip(options[::2], options[1::2], strict=True))
-    key = int(given.get("--key", 0)) if mode == "stochastic" else None
+    key = int(given.get("--key", 0)) if mode.startswith("stochastic") else None
     overflow = given.get("--overflow")
     assert header == {
         "format": name,

@@ -31,10 +31,12 @@ def columns(path):
     ("name", "mode", "dtype"),
     [*((name, "nearest", "float32") for name in [*SCALED, "nvfp4"]), ("mxfp4", "stochastic", "bfloat16")]
     + [(BlockScaled("e4m3fn", {-1: 16}, rule).text, "nearest_away", "float32") for rule in RULES]
-    + [("mxfp6_e3m2", "up", "float16"), ("nvfp4", "stochastic", "float64"), ("mxint8", "odd", "float64")],
+    + [("mxfp6_e3m2", "up", "float16"), ("nvfp4", "stochastic", "float64"), ("mxint8", "odd", "float64")]
+    + [("scaled(e2m1fn,{-1:16},scale=e5m2)", "stochastic_b", "float32")]
+    + [("scaled(e4m3fn,{-1:32},scale=bfloat16)", "stochastic_c", "float32")],
 )
 def test_vectors_are_the_law_and_check_accepts_them(capsys, tmp_path, name, mode, dtype):
-    key = ["--key", "7"] if mode == "stochastic" else []
+    key = ["--key", "7"] if mode.startswith("stochastic") else []
     path = write(tmp_path, name, "--mode", mode, "--dtype", dtype, "--count", "50", *key)
     number, law = parse(name), {"key": 7 if key else None}
     size, unsigned = number.block_sizes(1)[0], np.dtype(f"u{np.dtype(DTYPES[dtype]).itemsize}")
