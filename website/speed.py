@@ -55,6 +55,28 @@ def _copies_by_format(record: Record) -> str:
     return table(("rounding", *(f"{VECTORS[name]}, 2^{size}" for name, size in columns)), rows)
 
 
+def speed_of_tables_and_laws() -> str:
+    """Tables, and NVFP4 under one law in calls of the other, by instructions; then JAX's blocks."""
+    record = results("formats-speed")
+    found: dict[tuple[str, str, int], dict[str, Record]] = {}
+    for row in record["rows"]:
+        found.setdefault((row["format"], row["operation"], row["exponent"]), {})[row["vectors"]] = row
+    columns = [name for name in VECTORS if any(name in cells for cells in found.values())]
+    rows = []
+    for (text, operation, exponent), cells in found.items():
+        limits = {row["limit"] for row in cells.values()} - {None}
+        ratios = (f"{cells[name]['ratio']:.2f}" if name in cells else "" for name in columns)
+        what = text if " " in text else f"`{text}`"
+        what += ", as a multiple of torchao's law" if operation == "te / torchao" else ""
+        rows.append((f"{what}, 2^{exponent}", *ratios, " or ".join(f"{limit:g}" for limit in sorted(limits))))
+    shown = table(("to nearest", *(VECTORS[name] for name in columns), "what we aim at"), rows)
+    limits = record["limits"]
+    return (
+        f"`python -m benchmarks.formats`, on {where(record)} ({link('formats-speed')}); "
+        f"{limits['missed']} of {limits['checked']} limits are missed.\n\n{shown}"
+    )
+
+
 def speed_of_the_rest() -> str:
     record = results("speed")
     rows = [row for row in record["rows"] if row["vectors"] != "jax"]
