@@ -1,7 +1,7 @@
 """Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax).
 
-`qtorch.insight`, `qtorch.linalg`, `qtorch.nn`, `qtorch.optim`, `qtorch.quantization`, `qtorch.recipes`,
-`qtorch.reproducible` and `qtorch.testing` are imported when they are first used.
+`qtorch.export`, `qtorch.insight`, `qtorch.linalg`, `qtorch.nn`, `qtorch.optim`, `qtorch.quantization`,
+`qtorch.recipes`, `qtorch.reproducible` and `qtorch.testing` are imported when they are first used.
 """
 
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from qtorch._rounding.packing import pack, unpack  # noqa: F401  # replace qcore
 from qtorch.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
+    from qtorch import export as export
     from qtorch import insight as insight
     from qtorch import linalg as linalg
     from qtorch import nn as nn
@@ -32,5 +33,5 @@ __all__ += qcore.__all__
 
 __getattr__, __dir__ = subpackages(
     __name__,
-    ("auto_low", "insight", "linalg", "nn", "optim", "quantization", "recipes", "reproducible", "testing"),
+    ("auto_low", "export", "insight", "linalg", "nn", "optim", "quantization", "recipes", "reproducible", "testing"),
 )

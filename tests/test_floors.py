@@ -17,7 +17,7 @@ FLOORS = {
         "formats",
         "arrays",
         "affine linalg testing",
-        "reproducible",
+        "exchange reproducible",
         "recipes report workflow",
         "insight",
         "cli",
@@ -36,6 +36,7 @@ FLOORS = {
         "reproducible insight",
         "nn",
         "quantization",
+        "export",
         "",
     ],
     "qjax": [

@@ -9,7 +9,7 @@ import pytest
 
 ROOMS = {
     "qcore": ["affine", "insight", "reproducible"],
-    "qtorch": ["recipes", "insight", "linalg", "nn", "optim", "quant", "quantization", "reproducible"],
+    "qtorch": ["export", "recipes", "insight", "linalg", "nn", "optim", "quant", "quantization", "reproducible"],
     "qjax": ["recipes", "insight", "linalg", "nnx", "optim", "quant", "quantization", "reproducible"],
 }
 

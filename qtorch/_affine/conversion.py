@@ -8,6 +8,7 @@ from qcore import affine
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.operations import check_requantized
 from qcore.affine.parameters import check_input, check_qparams
+from qtorch._affine import exported
 from qtorch._affine.launch import dequantize_on_cpu, quantize_on_cpu, requantize_on_cpu
 from qtorch._affine.namespace import Names
 from qtorch._rounding.paths.choice import are_plain_tensors, check_device, is_plain_tensor
@@ -26,13 +27,21 @@ def quantize_to(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch
     check_device("scale", qparams.scale, x.device, "x")
     check_device("zero_point", qparams.zero_point, x.device, "x")
     values = quantize_on_cpu(x, qparams, form) if _is_served(x, qparams.scale, qparams.zero_point) else None
-    return affine.quantize_affine(x, qparams, form, Names) if values is None else values
+    if values is not None:
+        return values
+    if exported.is_wanted():
+        return exported.quantize(x, qparams, form)
+    return affine.quantize_affine(x, qparams, form, Names)
 
 
 def dequantize(values: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch.Tensor:
     """`qcore.affine.dequantize` of integers that fit their parameters."""
     numbers = dequantize_on_cpu(values, qparams) if _is_served(values, qparams.scale, qparams.zero_point) else None
-    return affine.dequantize(values, qparams, form, xp=Names) if numbers is None else numbers
+    if numbers is not None:
+        return numbers
+    if exported.is_wanted():
+        return exported.dequantize(values, qparams)
+    return affine.dequantize(values, qparams, form, xp=Names)
 
 
 def requantize(
@@ -50,6 +59,8 @@ def requantize(
         values = requantize_on_cpu(sums, input_scale, weight_scale, bias, output, form)
         if values is not None:
             return values
+    if exported.is_wanted():
+        return exported.requantize(sums, input_scale, weight_scale, bias, output, form, sums.dim() - 1)
     return affine.requantize(sums, input_scale, weight_scale, bias, output, form, xp=Names)
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.operations import check_requantized
+from qtorch._affine import exported
 from qtorch._affine.conversion import dequantize, requantize
 from qtorch._affine.namespace import Names
 from qtorch._kernels import dynamic, products
@@ -194,12 +195,13 @@ def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
     sums = _by_kernel(input, weight, None)
     if sums is not None:
         return sums
+    if exported.is_wanted():
+        return exported.products(input, weight, sums_dtype(input, weight, terms))
     if fits_int32(input, weight, terms):
         (rows, zero), (filters, zeros) = signed(input), signed(weight)
         rows = rows.contiguous()  # oneDNN's results for expanded and overlapping rows are wrong
         return corrected(int8_product(rows, filters.t()), rows, zero, filters, zeros)
-    if largest_sum(input, weight, terms) > _INT53:
-        raise ValueError(f"weight has shape {tuple(weight.shape)}, whose sums may pass 2^53; allowed are fewer terms")
+    check_sums(input, weight, terms)
     return float_differences(input, torch.float64) @ float_differences(weight, torch.float64).t()
 
 
@@ -256,6 +258,20 @@ def largest_sum(input: Any, weight: Any, terms: int) -> int:
     return terms * (input.form.qmax - input.form.qmin) * (weight.form.qmax - weight.form.qmin)
 
 
+def check_sums(input: Any, weight: Any, terms: int) -> int:
+    """The bound of all sums; raises ValueError if float64 may not hold them."""
+    most = largest_sum(input, weight, terms)
+    if most > _INT53:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}, whose sums may pass 2^53; allowed are fewer terms")
+    return most
+
+
+def sums_dtype(input: Any, weight: Any, terms: int) -> torch.dtype:
+    """The dtype of an exported program's sums: int32, or float64 where int32 may not hold them."""
+    check_sums(input, weight, terms)
+    return torch.int32 if fits_int32(input, weight, terms) else torch.float64
+
+
 def float_differences(q: Any, dtype: torch.dtype) -> torch.Tensor:
     """The integers minus their zero points, as floats."""
     zero = q.qparams.zero_point
@@ -294,15 +310,16 @@ def sums_of_windows(
     sums = None if product is None else product(input.values, input.qparams)
     if sums is not None:
         return sums.movedim(1, -1)
+    if exported.is_wanted():
+        dtype = sums_dtype(input, weight, terms)
+        return exported.windows(input, weight, dtype, stride, padding, dilation, groups).movedim(1, -1)
     if groups == 1 and fits_int32(input, weight, terms):
         # A matrix of windows is larger than the image by a factor: the number of places of a window.
         if multiplies_int8(input.device) or prod(weight.shape[2:]) == 1:
             return _by_int8(input, weight, stride, padding, dilation)
         if prod(weight.shape[2:]) <= INT8_TERMS // 2:
             return _by_parts(input, weight, stride, padding, dilation)
-    most = largest_sum(input, weight, terms)
-    if most > _INT53:
-        raise ValueError(f"weight has shape {tuple(weight.shape)}, whose sums may pass 2^53; allowed are fewer terms")
+    most = check_sums(input, weight, terms)
     exact = torch.float32 if most <= _INT24 and input.values.is_cpu else torch.float64  # GPUs may use Winograd
     if len(stride) > 1 and exact is torch.float32:  # torch takes ten times as long for groups with channels first
         input = input._with(input.values.movedim(1, -1).contiguous().movedim(-1, 1))
@@ -318,6 +335,10 @@ def rounded_windows(input: Any, weight: Any, geometry: Geometry, rounding: Round
     values = None if product is None else product(input.values, input.qparams)
     if values is not None:
         return values
+    if exported.is_wanted():
+        dtype = sums_dtype(input, weight, prod(weight.shape[1:]))
+        sums = exported.windows(input, weight, dtype, *geometry)
+        return exported.requantize(sums, input.qparams.scale, weight.qparams.scale, *rounding, 1)
     sums = sums_of_windows(input, weight, *geometry)
     return requantize(sums, input.qparams.scale, weight.qparams.scale, *rounding).movedim(-1, 1)
 

@@ -1,0 +1,103 @@
+"""A model of torch as a file in ONNX: traced by torch, translated by torch's exporter, its laws written by ours."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from qcore.affine.checkpoint import check_path
+from qcore.arguments import check_type
+from qcore.exchange.graph import OPSETS, onnx_package
+from qcore.files import replaced
+from qtorch._affine.exported import WANTED
+from qtorch.export.expansion import expanded
+
+
+def to_onnx(
+    model: torch.nn.Module, args: tuple[Any, ...], file: str | os.PathLike[str], *, dynamic_shapes: Any = None
+) -> None:
+    """Writes a model as ONNX: a runtime that follows the standard computes the same integers at every layer.
+
+    Quantized layers become MatMulInteger and ConvInteger with the law's own rounding, weights keep their integers, and
+    other operations are those of `torch.onnx.export`. The opset is the smallest that has all operators.
+
+    Args:
+        model: a module in evaluation: converted, dynamic, weight-only, trained with fake quantization, or of floats.
+        args: the inputs of one call, whose shapes and types the file has.
+        file: path of the file, which is written whole or not at all.
+        dynamic_shapes: the sizes that may vary, as `torch.export.export` takes them.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the model is in training, or a layer has a law that ONNX cannot say; the message names the layer.
+        ImportError: if onnx or onnxscript is missing.
+
+    Example:
+        >>> import tempfile
+        >>> from qtorch.quantization import quantize_model
+        >>> x = torch.randn(2, 4)
+        >>> model = quantize_model(torch.nn.Sequential(torch.nn.Linear(4, 3)).eval(), calibrate=[x])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     to_onnx(model, (x,), f"{folder}/model.onnx")
+    """
+    check_type("model", model, torch.nn.Module, "a torch.nn.Module")
+    check_type("args", args, tuple, "a tuple of the model's inputs")
+    check_path(file)
+    if any(module.training for module in model.modules()):
+        raise ValueError("model is in training; allowed is evaluation: model.eval()")
+    onnx = onnx_package()
+    program = _traced(model, args, dynamic_shapes)
+    graph = expanded(_translated(program, OPSETS[0]))
+    opset = graph.opset()
+    if opset > OPSETS[0]:  # torch's own operators may be others in a newer opset
+        graph = expanded(_translated(program, opset))
+    made = graph.model(opset)
+    with replaced(file) as fresh:
+        onnx.save(made, fresh)
+
+
+def _traced(model: torch.nn.Module, args: tuple[Any, ...], dynamic_shapes: Any) -> Any:
+    token = WANTED.set(True)
+    try:
+        return torch.export.export(model, args, dynamic_shapes=dynamic_shapes, strict=False)
+    finally:
+        WANTED.reset(token)
+
+
+def _translated(program: Any, opset: int) -> Any:
+    """The model of torch's exporter, with our nodes as nodes of the domain "qbits"."""
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ImportError("models in ONNX need the package onnxscript: pip install 'qbits[export]'") from error
+    with _quiet():
+        made: Any = torch.onnx.export(
+            program, dynamo=True, verbose=False, opset_version=opset, custom_translation_table=_table()
+        )
+    return made.model_proto
+
+
+def _table() -> dict[Any, Any]:
+    """The operators of torch that its exporter lacks."""
+    from onnxscript import opset18
+
+    def view(x: Any, dtype: int) -> Any:
+        """Bits as another type: integers of one width, which Cast converts modulo their range."""
+        if x.dtype != dtype and {str(x.dtype).lstrip("U"), str(dtype).lstrip("U")} not in ({"INT8"}, {"INT16"}):
+            raise ValueError(f"{x.dtype} viewed as {dtype}: ONNX has no operator for the bits of a number")
+        return opset18.Cast(x, to=dtype)
+
+    return {torch.ops.aten.view.dtype: view}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides warnings of torch's exporter that concern neither the model nor the file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
