@@ -10,22 +10,29 @@ from qcore import arrays
 from qcore.arguments import check_int, check_seed, missing_key
 from qcore.linalg.convolution import Form
 from qcore.linalg.forms import FORWARD, MatrixForm
-from qcore.linalg.law import multiply
+from qcore.linalg.law import batch_shape, multiply
 from qcore.linalg.namespace import Float64
 from qcore.linalg.operands import Operand
-from qcore.linalg.product import ROLES, ROWS, Product, Products, check_products, matrices
+from qcore.linalg.product import ROLES, ROWS, Product, Products, check_addend, check_products, matrices
 from qcore.linalg.scaling import newest_magnitude, next_row, prepared, rescaled
 from qcore.random.threefry import fold_in
 
 
 def matmul(
-    a: np.ndarray, b: np.ndarray, *, operands: Any = None, accumulator: Any = None, key: arrays.Key = None
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray | None = None,
+    *,
+    operands: Any = None,
+    accumulator: Any = None,
+    key: arrays.Key = None,
 ) -> np.ndarray:
-    """The product of two matrices, or of batches of them, with a defined accumulator.
+    """The product of two matrices, or of batches of them, with a defined accumulator; with c, the sum a b + c.
 
     Args:
         a: float32 array of shape (..., M, K).
         b: float32 array of shape (K, N), or (..., K, N) with a's leading dimensions.
+        c: float32 array of shape (..., M, N), at which the accumulators start; None is +0.
         operands: the roundings of a and b: a pair of formats, their texts, `Operand`s or None, which does not round;
             None is (None, None).
         accumulator: an `Accumulator`; None is the exact sum, rounded once to float32.
@@ -48,7 +55,12 @@ def matmul(
     form = MatrixForm()
     _check_arrays(form, a, b)
     products = check_products(operands, accumulator, None, None, ("grad_a", "grad_b"))
-    return multiply_arrays(form, FORWARD, products.forward, a, b, b.shape, key).reshape(form.result(a.shape, b.shape))
+    shape = form.result(a.shape, b.shape)
+    if c is not None:
+        if not isinstance(c, np.ndarray):
+            raise TypeError(f"c is a {type(c).__name__}; allowed are a NumPy array of float32 and None")
+        check_addend((c.shape, str(c.dtype)), shape, products.scale_of_tensor)
+    return multiply_arrays(form, FORWARD, products.forward, a, b, b.shape, key, addend=c).reshape(shape)
 
 
 def multiply_arrays(
@@ -60,10 +72,12 @@ def multiply_arrays(
     other: Any,
     key: arrays.Key,
     state: np.ndarray | None = None,
+    addend: np.ndarray | None = None,
 ) -> np.ndarray:
     """One of a form's products of float32 arrays, with the result's elements in order; see `MatrixForm.matrices`.
 
-    The key is that of the forward product, for every value of `which`; `state` is the state of delayed scales.
+    The key is that of the forward product, for every value of `which`; `state` is the state of delayed scales. The
+    accumulators start at `addend`, which has the result's elements.
     """
     words = None if key is None else check_seed(key)
     if product.stochastic and words is None:
@@ -78,10 +92,13 @@ def multiply_arrays(
 
     rows = zip(product.operands, ROWS[which], strict=True)
     given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
-    sums = product.sums(first.shape, second.shape, form.contraction(which, first.shape, second.shape, other))
+    contraction = form.contraction(which, first.shape, second.shape, other)
+    sums = product.sums(first.shape, second.shape, contraction, addend is not None)
     with np.errstate(all="ignore"):
         left, right, scales, factor = matrices(Float64, form, which, product, (first, second), other, round_, given)
-        found = multiply(Float64(words), left, right, sums, scales)
+        if addend is not None:
+            addend = addend.reshape(*batch_shape(left, right), left.shape[-2], right.shape[-1])
+        found = multiply(Float64(words), left, right, sums, scales, addend)
         found = (found if factor is None else rescaled(Float64, found, factor)).astype(np.float32)
     found[np.isnan(found)] = np.nan
     return found

@@ -39,7 +39,7 @@ class Sums:
     below: bool = False
 
 
-def multiply(xp: Any, a: Any, b: Any, sums: Sums, scales: tuple[Any, Any] | None = None) -> Any:
+def multiply(xp: Any, a: Any, b: Any, sums: Sums, scales: tuple[Any, Any] | None = None, addend: Any = None) -> Any:
     """The accumulators after all chunks, in float64. The caller's conversion rounds a single float32 sum.
 
     Args:
@@ -47,18 +47,27 @@ def multiply(xp: Any, a: Any, b: Any, sums: Sums, scales: tuple[Any, Any] | None
         a, b: arrays of numbers of float32, of shapes (..., M, K) and (..., K, N), whose leading dimensions broadcast.
         sums: the accumulator, and how its chunks may be summed.
         scales: the factors of each chunk's sum: float32 arrays (..., M, chunks) and (..., chunks, N). One may be None.
+        addend: float32 array of the product's shape, at which accumulators start; None is +0.
     """
     # Rounding to float32 here and converting afterwards would be the same rounding twice.
     if sums.accumulator.converts and scales is None:
-        return xp.unsigned_zero(_sum(xp, a, b, sums.accumulator, sums.exact, 0))
-    return _fold(xp, a, b, sums.accumulator, sums.exact, 0, scales)
+        found = _sum(xp, a, b, sums.accumulator, sums.exact, 0)
+        return xp.unsigned_zero(found if addend is None else xp.plus(xp.wide(addend), found))
+    return _fold(xp, a, b, sums.accumulator, sums.exact, 0, scales, addend)
 
 
 def _fold(
-    xp: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any, scales: tuple[Any, Any] | None = None
+    xp: Any,
+    a: Any,
+    b: Any,
+    accumulator: Accumulator,
+    exact: bool,
+    first: Any,
+    scales: tuple[Any, Any] | None = None,
+    addend: Any = None,
 ) -> Any:
-    """The sum of all terms; `first` is the number of earlier roundings of each element."""
-    found = xp.sequential(a, b, accumulator, first) if accumulator.sequential and scales is None else None
+    """The addend and the sum of all terms; `first` is the number of earlier roundings of each element."""
+    found = xp.sequential(a, b, accumulator, first, addend) if accumulator.sequential and scales is None else None
     if found is not None:
         return found
     terms = a.shape[-1]
@@ -66,7 +75,7 @@ def _fold(
     each = 1 + accumulator.roundings_in_chunk(length)
     # A single chunk needs no total: +0 changes only a sum of -0, which `_rounded` makes +0 anyway. Aligned sums need
     # one, as its exponent counts.
-    if length >= terms > 0 and accumulator.fraction_bits is None:
+    if length >= terms > 0 and accumulator.fraction_bits is None and addend is None:
         return _add(xp, None, a, b, accumulator, exact, first, _factor(xp, scales, 0))
 
     def step(total: Any, index: Any, a: Any, b: Any) -> Any:
@@ -74,7 +83,8 @@ def _fold(
 
     # Four roundings share a block of words, counted from the first of all; a fold that begins later may split a block.
     from_first = isinstance(first, int) and first == 0
-    return xp.fold(step, _zeros(xp, a, b), a, b, length, accumulator.shares_words and from_first)
+    start = _zeros(xp, a, b) if addend is None else xp.unsigned_zero(xp.wide(addend))
+    return xp.fold(step, start, a, b, length, accumulator.shares_words and from_first)
 
 
 def _factor(xp: Any, scales: tuple[Any, Any] | None, index: Any) -> Any:

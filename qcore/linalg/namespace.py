@@ -71,7 +71,9 @@ class Float64(namespace.Names):
         return None
 
     @staticmethod
-    def sequential(a: np.ndarray, b: np.ndarray, accumulator: Accumulator, first: int) -> np.ndarray | None:
+    def sequential(
+        a: np.ndarray, b: np.ndarray, accumulator: Accumulator, first: int, addend: np.ndarray | None
+    ) -> np.ndarray | None:
         """The product of float32 matrices by a sequential accumulator; None leaves it to the law."""
         return None
 

@@ -111,8 +111,8 @@ class Product:
         exact = Accumulator(FLOAT64_NUMBER, self.accumulator.chunk) if self.tiled else Accumulator()
         return replace(self, accumulator=exact)
 
-    def sums(self, first: Sequence[int], second: Sequence[int], contraction: Contraction) -> Sums:
-        """How chunks may be summed, for operands of these shapes."""
+    def sums(self, first: Sequence[int], second: Sequence[int], contraction: Contraction, adds: bool = False) -> Sums:
+        """How chunks may be summed, for operands of these shapes; `adds` if accumulators start at an addend."""
         terms = contraction.terms
         terms = terms if self.first.transform is None else -(-terms // SIZE) * SIZE  # transforms append zeros
         accumulator, chunk = self.accumulator, max(terms, 1)
@@ -127,7 +127,8 @@ class Product:
         shared = shared and self._shares(self.second, second, contraction.second, chunk, contraction.gathers, terms)
         rule = accumulator.number, accumulator.rounding, accumulator.random_bits
         narrow = accumulator.sequential and float32_suffices(a, b, *rule)
-        narrow = narrow and not self.tiled  # products with scales have more bits than the formats say
+        # Products with scales have more bits than the formats say, and an addend may have any.
+        narrow = narrow and not self.tiled and not adds
         multiples = narrow and sums_are_multiples(a, b, accumulator.number)
         below = multiples and sums_stay_below(a, b, accumulator.number, terms)
         exact = chunk == 1 or (shared and sums_are_exact(a, b, chunk))
@@ -195,6 +196,12 @@ class Products:
         return all(operand.scale is None and operand.transform is None for pair in pairs for operand in pair)
 
     @property
+    def scale_of_tensor(self) -> str | None:
+        """The text of the first scale of a whole tensor in the forward product; None if there is none."""
+        scales = (operand.scale for operand in self.forward.operands)
+        return next((scale.text for scale in scales if scale is not None and scale.whole), None)
+
+    @property
     def texts(self) -> tuple[str, str, str]:
         """The products as text, in this order."""
         return self.forward.text, self.grad_a.text, self.grad_b.text
@@ -227,6 +234,20 @@ def check_products(operands: Any, accumulator: Any, grad_a: Any, grad_b: Any, na
         default = Product(None, replace(other, transform=None), forward.accumulator)
         found.append(default if grad is None else check_product(grad, name))
     return Products(forward, *found)
+
+
+def check_addend(addend: tuple[Sequence[int], str], result: Sequence[int], scale_of_tensor: str | None) -> None:
+    """Raises unless an addend, given by its shape and dtype, has the result's shape, and accumulators may start at it.
+
+    `scale_of_tensor` is the attribute of the products.
+    """
+    shape, dtype = addend
+    if "float32" not in dtype:
+        raise TypeError(f"c has dtype {dtype}; allowed is float32")
+    if tuple(shape) != tuple(result):
+        raise ValueError(f"c has shape {tuple(shape)}; allowed is {tuple(result)}, the shape of the result")
+    if scale_of_tensor is not None:  # it multiplies the accumulator's last number, and so would the addend be
+        raise ValueError(f"c with {scale_of_tensor}; allowed are operands without scales of whole tensors")
 
 
 def check_scaling(history: int | None, given: tuple[tuple[int, ...], str] | None) -> None:

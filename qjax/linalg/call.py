@@ -15,7 +15,7 @@ from qcore.linalg import arrays
 from qcore.linalg.convolution import Form
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm, check_bias
 from qcore.linalg.operands import Operand
-from qcore.linalg.product import Product, Products, check_products, check_scaling
+from qcore.linalg.product import Product, Products, check_addend, check_products, check_scaling
 from qcore.linalg.scaling import newest_magnitude, next_row
 from qjax._rounding.inputs import as_array, varying
 from qjax._rounding.keys import Key, key_words
@@ -37,6 +37,7 @@ def call(
     names: tuple[str, str],
     key: Key,
     scaling: Any = None,
+    c: Any = None,
 ) -> jax.Array:
     """A form's product with its gradients; see `qcore.linalg.product.check_products` for the arguments."""
     a, b = (float32_array(x, name) for x, name in zip((a, b), form.names, strict=True))
@@ -51,10 +52,13 @@ def call(
         raise missing_key()
     shape, dtype = getattr(scaling, "shape", ()), getattr(scaling, "dtype", type(scaling).__name__)
     check_scaling(products.history, None if scaling is None else (shape, str(dtype)))
+    if c is not None:
+        c = float32_array(c, "c")
+        check_addend((c.shape, str(c.dtype)), form.result(a.shape, b.shape), products.scale_of_tensor)
     shapes, words = Shapes(a.shape, b.shape, form.result(a.shape, b.shape)), words if products.stochastic else None
     if scaling is not None:
         return _with_state(form, products, shapes, a, b, words, scaling)
-    return multiply(form, products, FORWARD, a, b, shapes, words, None)
+    return multiply(form, products, FORWARD, a, b, shapes, words, None, c)
 
 
 def float32_array(x: Any, name: str) -> jax.Array:

@@ -21,6 +21,7 @@ def conv1d(
     dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
     *,
+    c: ArrayLike | None = None,
     operands: Any = None,
     accumulator: Any = None,
     grad_input: Any = None,
@@ -47,7 +48,7 @@ def conv1d(
         Array([2., 2.], dtype=float32)
     """
     products = operands, accumulator, grad_input, grad_weight
-    return _convolution(1, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling)
+    return _convolution(1, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling, c)
 
 
 def conv2d(
@@ -59,6 +60,7 @@ def conv2d(
     dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
     *,
+    c: ArrayLike | None = None,
     operands: Any = None,
     accumulator: Any = None,
     grad_input: Any = None,
@@ -78,6 +80,7 @@ def conv2d(
         bias: float32 array of shape (outputs,), or None.
         stride, padding, dilation: an int, or one for each spatial dimension. Padding is zeros on both sides.
         groups: the number of parts into which channels and outputs are split.
+        c: float32 array of the result's shape, at which the accumulators start; None is +0.
         operands, accumulator, key, scaling: as for `matmul`.
         grad_input, grad_weight: the products of both gradients, as grad_a and grad_b of `matmul`.
 
@@ -94,7 +97,7 @@ def conv2d(
         Array([4., 4., 4., 4.], dtype=float32)
     """
     products = operands, accumulator, grad_input, grad_weight
-    return _convolution(2, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling)
+    return _convolution(2, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling, c)
 
 
 def conv3d(
@@ -106,6 +109,7 @@ def conv3d(
     dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
     *,
+    c: ArrayLike | None = None,
     operands: Any = None,
     accumulator: Any = None,
     grad_input: Any = None,
@@ -132,7 +136,7 @@ def conv3d(
         Array([8.], dtype=float32)
     """
     products = operands, accumulator, grad_input, grad_weight
-    return _convolution(3, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling)
+    return _convolution(3, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling, c)
 
 
 def _convolution(
@@ -144,7 +148,8 @@ def _convolution(
     products: tuple[Any, Any, Any, Any],
     key: Key,
     scaling: Any,
+    c: Any,
 ) -> jax.Array:
     form, names = convolution_form(dims, *settings), ("grad_input", "grad_weight")
-    y = call(form, input, weight, *products, names, key, scaling)
+    y = call(form, input, weight, *products, names, key, scaling, c)
     return add_bias(y, bias, y.shape[1], -1 - dims)

@@ -17,6 +17,7 @@ _MATMUL, _LINEAR = MatrixForm(), MatrixForm(transposed=True)
 def matmul(
     a: ArrayLike,
     b: ArrayLike,
+    c: ArrayLike | None = None,
     *,
     operands: Any = None,
     accumulator: Any = None,
@@ -30,11 +31,13 @@ def matmul(
     It has the same bits in all packages, under jit, vmap and any sharding, and works without x64. The gradients are two
     products of their own: the gradient of the result times b transposed, and a transposed times the gradient of the
     result. If b is a matrix, the second sums over the rows of all leading dimensions. Rounding passes gradients
-    straight through. All arguments but a, b and key are static.
+    straight through. With c it is the sum a b + c, whose accumulators start at c; the gradient of c is that of the
+    result. All arguments but a, b, c and key are static.
 
     Args:
         a: float32 array of shape (..., M, K).
         b: float32 array of shape (K, N), or (..., K, N) with a's leading dimensions.
+        c: float32 array of shape (..., M, N), at which the accumulators start; None is +0.
         operands: the roundings of a and b: a pair of formats, their texts, `Operand`s or None.
         accumulator: an `Accumulator` or its text; None is the exact sum, rounded once to float32.
         grad_a, grad_b: the products of the gradients of a and b: each a `Product` (or its text), whose first operand is
@@ -58,12 +61,13 @@ def matmul(
         >>> matmul(a, b), matmul(a, b, accumulator=Accumulator("float(6,9)", chunk=1))
         (Array([[1.0002441]], dtype=float32), Array([[1.]], dtype=float32))
     """
-    return call(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
+    return call(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling, c)
 
 
 def bmm(
     a: ArrayLike,
     b: ArrayLike,
+    c: ArrayLike | None = None,
     *,
     operands: Any = None,
     accumulator: Any = None,
@@ -76,7 +80,8 @@ def bmm(
 
     Args:
         a: float32 array of shape (batch, M, K).
-        b: float32 array of shape (batch, K, N); all others are as for `matmul`.
+        b: float32 array of shape (batch, K, N).
+        c: float32 array of shape (batch, M, N) or None; all others are as for `matmul`.
 
     Returns:
         A float32 array of shape (batch, M, N).
@@ -91,7 +96,7 @@ def bmm(
     """
     a, b = float32_array(a, "a"), float32_array(b, "b")
     check_batches(a.shape, b.shape)
-    return call(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
+    return call(_MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling, c)
 
 
 def linear(
@@ -99,6 +104,7 @@ def linear(
     weight: ArrayLike,
     bias: ArrayLike | None = None,
     *,
+    c: ArrayLike | None = None,
     operands: Any = None,
     accumulator: Any = None,
     grad_input: Any = None,
@@ -115,6 +121,7 @@ def linear(
         input: float32 array of shape (..., in).
         weight: float32 array of shape (out, in), or (*batch, out, in) with input's leading dimensions (*batch, M).
         bias: float32 array of shape (out,), or None.
+        c: float32 array of the result's shape, at which the accumulators start; None is +0.
         operands, accumulator, key, scaling: as for `matmul`.
         grad_input, grad_weight: the products of both gradients, as grad_a and grad_b of `matmul`.
 
@@ -131,5 +138,5 @@ def linear(
         Array([[1.]], dtype=float32)
     """
     names = ("grad_input", "grad_weight")
-    y = call(_LINEAR, input, weight, operands, accumulator, grad_input, grad_weight, names, key, scaling)
+    y = call(_LINEAR, input, weight, operands, accumulator, grad_input, grad_weight, names, key, scaling, c)
     return add_bias(y, bias, y.shape[-1], -1)

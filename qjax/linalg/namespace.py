@@ -77,7 +77,9 @@ class Float64(Names):
         return None
 
     @staticmethod
-    def sequential(a: jax.Array, b: jax.Array, accumulator: Accumulator, first: Any) -> jax.Array | None:
+    def sequential(
+        a: jax.Array, b: jax.Array, accumulator: Accumulator, first: Any, addend: jax.Array | None
+    ) -> jax.Array | None:
         return None
 
     def fold(

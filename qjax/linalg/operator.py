@@ -12,7 +12,7 @@ from jax.interpreters import ad, batching, mlir
 
 from qcore.linalg.convolution import ConvolutionForm, Form
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Shape, derivatives
-from qcore.linalg.law import Sums
+from qcore.linalg.law import Sums, batch_shape
 from qcore.linalg.law import multiply as multiply_matrices
 from qcore.linalg.operands import Operand
 from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Product, Products, matrices, rounded_tensors
@@ -41,26 +41,30 @@ def multiply_arrays(
     key: Any,
     other: Shape,
     state: Any = None,
+    addend: Any = None,
 ) -> jax.Array:
     """One of a form's products, with the result's elements in order; see `qcore.linalg.arrays.multiply_arrays`."""
     if key is not None and which != FORWARD:
         key = fold_in(key, ROLES[which])
     rows = zip(product.operands, ROWS[which], strict=True)
     given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
-    sums = product.sums(first.shape, second.shape, form.contraction(which, first.shape, second.shape, other))
+    contraction = form.contraction(which, first.shape, second.shape, other)
+    sums = product.sums(first.shape, second.shape, contraction, addend is not None)
     with jax.enable_x64(True):
         tensors, round_ = (first, second), partial(_rounded, key, which)
         stochastic = sums.accumulator.stochastic  # words count the elements of the whole
         # Parts of a convolution have the whole's bits, unless random words count the elements of the whole.
-        if isinstance(form, ConvolutionForm) and not (stochastic or product.as_matrices):
+        if isinstance(form, ConvolutionForm) and not (stochastic or product.as_matrices) and addend is None:
             return _convolved(form, which, rounded_tensors(product, tensors, round_, given), other, sums)
         left, right, scales, factor = matrices(Float64, form, which, product, tensors, other, round_, given)
         words = None if key is None else jnp.asarray(key).view(jnp.int32)
         pairs = zip((left, right), scales or (None, None), strict=True)
         multiply_pairs = partial(_multiply_pairs, sums, words, factor)
+        if addend is not None:
+            addend = addend.reshape(*batch_shape(left, right), left.shape[-2], right.shape[-1])
         if stochastic or isinstance(form, ConvolutionForm):
-            return multiply_pairs(*pairs)
-        return multiply_in_parts(multiply_pairs, *pairs)
+            return multiply_pairs(*pairs, addend)
+        return multiply_in_parts(multiply_pairs, *pairs, addend)
 
 
 def _convolved(form: ConvolutionForm, which: str, rounded: Any, other: Shape, sums: Sums) -> jax.Array:
@@ -74,8 +78,8 @@ def _convolved(form: ConvolutionForm, which: str, rounded: Any, other: Shape, su
     return convolution_by_columns(form, which, first, second, other, multiply_them)
 
 
-def _multiply_pairs(sums: Sums, words: Any, factor: Any, left: Any, right: Any) -> jax.Array:
-    """The float32 product of two matrices, each with the scales of its chunks or None."""
+def _multiply_pairs(sums: Sums, words: Any, factor: Any, left: Any, right: Any, addend: Any = None) -> jax.Array:
+    """The float32 product of two matrices, each with the scales of its chunks or None, and an addend or None."""
     (a, of_a), (b, of_b) = left, right
     if sums.narrow and sums.accumulator.sequential:
         names = Float32(words, sums)
@@ -84,7 +88,7 @@ def _multiply_pairs(sums: Sums, words: Any, factor: Any, left: Any, right: Any) 
             return jnp.where(found == found, found, jnp.float32(jnp.nan))
         return _result(Float64.wide(found), factor)
     scales = None if of_a is None and of_b is None else (of_a, of_b)
-    return _result(multiply_matrices(Float64(words), a, b, sums, scales), factor)
+    return _result(multiply_matrices(Float64(words), a, b, sums, scales, addend), factor)
 
 
 def _result(found: jax.Array, factor: Any) -> jax.Array:
@@ -115,9 +119,9 @@ class Shapes(NamedTuple):
 
 
 # One of a form's products, as a primitive. It is linear in both operands, and its derivatives are the other products:
-# all transformations of JAX work at every order. Its operands are both factors, then the words of a key and the state
-# of delayed scales where there are any. `levels` has an entry for each vmap around it, the outermost first: which
-# operands have an axis of examples. These axes come first.
+# all transformations of JAX work at every order. Its operands are both factors, then an addend, the words of a key and
+# the state of delayed scales where there are any. `levels` has an entry for each vmap around it, the outermost first:
+# which operands have an axis of examples. These axes come first.
 _product = core.Primitive(PRODUCT)
 
 
@@ -141,14 +145,16 @@ def _abstract(*operands: Any, which: str, shapes: Shapes, levels: Any, **others:
 
 
 def compute(
-    *operands: Any, form: Form, products: Products, which: str, shapes: Shapes, levels: Any, keyed: bool
+    *operands: Any, form: Form, products: Products, which: str, shapes: Shapes, levels: Any, keyed: bool, adds: bool
 ) -> jax.Array:
     """The primitive's result."""
 
     def one(first: jax.Array, second: jax.Array, *others: Any) -> jax.Array:
-        key, state = others[0] if keyed else None, others[-1] if len(others) > keyed else None
+        addend, key = others[0] if adds else None, others[adds] if keyed else None
+        state = others[-1] if len(others) > keyed + adds else None
         other, shape = shapes.b if which == FORWARD else shapes.of(which), shapes.of(which)
-        return multiply_arrays(form, which, products.of(which), first, second, key, other, state).reshape(shape)
+        found = multiply_arrays(form, which, products.of(which), first, second, key, other, state, addend)
+        return found.reshape(shape)
 
     for flags in reversed(levels):
         one = jax.vmap(one, tuple([0 if flag else None for flag in flags]))
@@ -156,9 +162,9 @@ def compute(
 
 
 def _tangent(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
-    """The sum of two products: of each operand's tangent with the other operand."""
+    """The sum of two products, of each operand's tangent with the other operand, and of the addend's tangent."""
     first, second, *others = primals
-    if len(others) > params["keyed"]:
+    if len(others) > params["keyed"] + params["adds"]:
         raise NotImplementedError(
             "products with delayed scales have no second derivatives: a scale follows from past arrays of the same "
             "role, and there are none of these. Allowed are scales just in time, such as Scale() for Scale(history=16)"
@@ -166,11 +172,23 @@ def _tangent(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
     of_first, of_second = tangents[:2]
     found = _product.bind(*primals, **params)
     parts = []
+    if params["adds"]:
+        if type(tangents[2]) is not ad.Zero:
+            parts.append(_spread(tangents[2], [flags[2] for flags in params["levels"]], found.shape))
+        others = others[1:]
+        levels = tuple([(*flags[:2], *flags[3:]) for flags in params["levels"]])
+        params = params | {"adds": False, "levels": levels}
     if type(of_first) is not ad.Zero:
         parts.append(_product.bind(of_first, second, *others, **params))
     if type(of_second) is not ad.Zero:
         parts.append(_product.bind(first, of_second, *others, **params))
     return found, sum(parts[1:], parts[0]) if parts else jnp.zeros_like(found)
+
+
+def _spread(x: jax.Array, flags: list[bool], shape: Shape) -> jax.Array:
+    """An addend's tangent for all examples: vmaps whose flag is False share it."""
+    new = tuple([axis for axis, flag in enumerate(flags) if not flag])
+    return jnp.broadcast_to(jnp.expand_dims(x, new), shape)
 
 
 def _transposed(v: Any, first: Any, second: Any, *others: Any, **params: Any) -> tuple[Any, ...]:
@@ -194,10 +212,13 @@ _V, _FIRST, _SECOND = "v", "first", "second"
 def _batched(operands: Any, axes: Any, **params: Any) -> tuple[jax.Array, int]:
     flags = tuple([axis is not None for axis in axes])
     operands = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes, strict=True)]
+    if params["adds"] and not (flags[0] or flags[1]):  # a tangent, without the addend, must have the axis of examples
+        count = operands[flags.index(True)].shape[0]
+        operands[0], flags = jnp.broadcast_to(operands[0], (count, *operands[0].shape)), (True, *flags[1:])
     return _product.bind(*operands, **params | {"levels": (flags, *params["levels"])}), 0
 
 
-_product.def_impl(jax.jit(compute, static_argnames=("form", "products", "which", "shapes", "levels", "keyed")))
+_product.def_impl(jax.jit(compute, static_argnames=("form", "products", "which", "shapes", "levels", "keyed", "adds")))
 _product.def_abstract_eval(_abstract)
 mlir.register_lowering(_product, mlir.lower_fun(compute, multiple_results=False))
 ad.primitive_jvps[_product] = _tangent
@@ -214,10 +235,10 @@ def multiply(
         form, products, which: the product.
         first, second: its operands.
         shapes: the shapes of the form's operands and result.
-        others: the words of the forward product's key, and the state of delayed scales; each may be None.
+        others: the words of the forward product's key, the state of delayed scales, and the addend; each may be None.
     """
-    key, state = others or (None, None)
-    given = [x for x in (key, state) if x is not None]
+    key, state, addend = (*others, None, None, None)[:3]
+    given = [x for x in (addend, key, state) if x is not None]
     axes = [varying(x) for x in (first, second, *given)]
     if len(set(axes)) > 1:  # in shard_map: devices that share an operand add up their gradients
         every = frozenset().union(*axes)
@@ -226,4 +247,4 @@ def multiply(
             for x, own in zip((first, second, *given), axes, strict=True)
         )
     params: dict[str, Any] = {"form": form, "products": products, "which": which, "shapes": shapes, "levels": ()}
-    return _product.bind(first, second, *given, **params, keyed=key is not None)
+    return _product.bind(first, second, *given, **params, keyed=key is not None, adds=addend is not None)

@@ -37,21 +37,22 @@ def _even(length: int, most: int) -> int:
 
 
 def multiply_in_parts(
-    multiply: Callable[[Matrices, Matrices], jax.Array], left: Matrices, right: Matrices
+    multiply: Callable[[Matrices, Matrices, Any], jax.Array], left: Matrices, right: Matrices, addend: Any = None
 ) -> jax.Array:
     """A float32 product of matrices whose elements each follow from one row and one column.
 
-    `left` are arrays of shapes (..., M, K) and (..., M, chunks), `right` of (..., K, N) and (..., chunks, N).
+    `left` are arrays of shapes (..., M, K) and (..., M, chunks), `right` of (..., K, N) and (..., chunks, N), and
+    `addend` of (..., M, N).
     """
     *batch, rows, terms = left[0].shape
     columns, count = right[0].shape[-1], prod(batch)
     numbers = max(rows * terms, terms * columns, rows * columns)  # of an example
     if _fits(count * numbers):
-        return multiply(left, right)
+        return multiply(left, right, addend)
     if batch:
-        examples = jax.tree.map(partial(_examples, batch), (left, right))
+        examples = jax.tree.map(partial(_examples, batch), (left, right, addend))
         size = max(BLOCK // numbers, 1)
-        found = jax.lax.map(lambda pair: multiply_in_parts(multiply, *pair), examples, batch_size=size)
+        found = jax.lax.map(lambda three: multiply_in_parts(multiply, *three), examples, batch_size=size)
         return found.reshape(*batch, rows, columns)
     side = min(max(BLOCK // max(terms, 1), 64), _SIDE)
     height, width = _even(rows, side), _even(columns, side)
@@ -61,7 +62,8 @@ def multiply_in_parts(
         top, begin = _begin(index // across, height, rows), _begin(index % across, width, columns)
         above = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, top, height, 0), left)
         beside = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, begin, width, 1), right)
-        return multiply(above, beside), (top, begin)
+        here = None if addend is None else jax.lax.dynamic_slice(addend, (top, begin), (height, width))
+        return multiply(above, beside, here), (top, begin)
 
     return _put_together(part, -(-rows // height) * across, (rows, columns))
 

@@ -56,6 +56,7 @@ typedef struct {
     const float *a, *b;
     const int32_t* key;
     float* c;
+    int64_t adds;  // 1 if the accumulators start at the numbers in c
     Axis batch_a, batch_b, rows, terms_a, terms_b, columns;
 } Call;
 
@@ -166,6 +167,11 @@ static void block(const Call* call, int64_t example, int64_t top, int64_t rows, 
     double *const totals = sums + BLOCK_ROWS * BLOCK_COLUMNS;
     memset(sums, 0, sizeof(double) * down * across * TILE);
     if (CHUNKS) memset(totals, 0, sizeof(double) * down * across * TILE);
+    for (int64_t i = 0; CHUNKS && call->adds && i < rows; ++i) {
+        const float* const from = call->c + (example * call->m + top + i) * call->n + left;
+        double* const to = totals + i / ROWS * TILE + i % ROWS * COLUMNS;
+        for (int64_t j = 0; j < columns; ++j) to[j / COLUMNS * down * TILE + j % COLUMNS] = from[j] + 0.0;  // never -0
+    }
     const float* const from_a = call->a + place(call->batch_a, example), *const from_b = call->b + place(call->batch_b, example);
     for (int64_t begin = 0; begin < call->k; begin += TERMS) {
         const int64_t length = MIN(TERMS, call->k - begin);
@@ -195,7 +201,8 @@ static void block(const Call* call, int64_t example, int64_t top, int64_t rows, 
             float* const to = call->c + (example * call->m + top + i) * call->n + left + j;
             const double* const from = (CHUNKS ? totals : sums) + (j / COLUMNS * down + i / ROWS) * TILE + i % ROWS * COLUMNS;
             for (int64_t at = 0; at < MIN(COLUMNS, columns - j); ++at) {
-                const float x = (float)(CHUNKS ? from[at] : from[at] + 0.0);  // a sum of zeros is +0
+                // The sum of all terms comes first, the addend after it; a sum of zeros is +0.
+                const float x = (float)(CHUNKS ? from[at] : from[at] + (call->adds ? to[at] : 0.0) + 0.0);
                 to[at] = x == x ? x : float32(0x7fc00000);
             }
         }
@@ -227,26 +234,29 @@ static int run(const Call* call, int threads) {
 
 static Axis axis(const int64_t* given) { return (Axis){(const int64_t*)given[0], given[1]}; }
 
-// A call of sizes as Python gives them, of axes likewise, and of the addresses of a, b, the key (or 0) and the result.
-static int run_given(const int64_t* sizes, const int64_t* axes, void* const* pointers) {
+// A call of sizes as Python gives them, of axes likewise, and of the addresses of a, b, the key (or 0) and the result,
+// which has the addend if there is one.
+static int run_given(const int64_t* sizes, const int64_t* axes, void* const* pointers, int64_t adds) {
     const Call call = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], pointers[0], pointers[1], pointers[2], pointers[3],
-                       axis(axes), axis(axes + 2), axis(axes + 4), axis(axes + 6), axis(axes + 8), axis(axes + 10)};
+                       adds, axis(axes), axis(axes + 2), axis(axes + 4), axis(axes + 6), axis(axes + 8), axis(axes + 10)};
     const double work = (double)call.batch * call.m * call.n * call.k;
     return run(&call, work < 65536 ? 1 : omp_get_max_threads());
 }
 
 // A step of a program, see `steps.c`, without random words: `sizes` are those and the axes; the arrays are a, b, the result.
 int step(const int64_t* sizes, const double* unused, char* const* arrays) {
-    return run_given(sizes, sizes + 5, (void*[]){arrays[0], arrays[1], NULL, arrays[2]});
+    return run_given(sizes, sizes + 5, (void*[]){arrays[0], arrays[1], NULL, arrays[2]}, 0);
 }
 
-// Takes the lengths of the batch, of m, n, k and a chunk, and the addresses of a, b, the key (or 0) and the result; then
-// for each axis (of the batch in a and in b, m, k in a and in b, n) the address of its table, or 0, and its stride.
+// Takes the lengths of the batch, of m, n, k and a chunk, 1 if the accumulators start at the numbers in the result or 0,
+// and the addresses of a, b, the key (or 0) and the result; then for each axis (of the batch in a and in b, m, k in a and
+// in b, n) the address of its table, or 0, and its stride.
 Object* call_from_python(Object* self, Object* const* given, intptr_t count) {
-    int64_t x[5 + 4 + 12];
-    if (!read_integers(given, count, 5 + 4 + 12, x)) return NULL;
+    int64_t x[5 + 1 + 4 + 12];
+    if (!read_integers(given, count, 5 + 1 + 4 + 12, x)) return NULL;
     void* const state = PyEval_SaveThread();
-    const int done = run_given(x, x + 9, (void*[]){pointer(x[5]), pointer(x[6]), pointer(x[7]), pointer(x[8])});
+    void* const pointers[] = {pointer(x[6]), pointer(x[7]), pointer(x[8]), pointer(x[9])};
+    const int done = run_given(x, x + 10, pointers, x[5]);
     PyEval_RestoreThread(state);
     return done ? PyLong_FromLong(0) : PyErr_NoMemory();
 }

@@ -46,7 +46,7 @@ static inline void draw(const int32_t* key, uint64_t first, uint64_t n, int32_t 
 }
 #endif
 
-typedef struct { const float *a, *b; const int32_t* key; int64_t m, n, k, batch, size; double* total; } Call;
+typedef struct { const float *a, *b; const int32_t* key; int64_t m, n, k, batch, size, adds; double* total; } Call;
 
 // Adds the products with index k to the sums and rounds, with the words shifted to the left.
 static inline __attribute__((always_inline)) void add_term(const float* const* of_rows, int64_t k, const SUM* row,
@@ -71,6 +71,12 @@ static __attribute__((noinline)) void tile(const Call* call, const float* a, con
     const int64_t rows = MIN(ROWS, call->m - top), columns = MIN(COLUMNS, call->n - left);
     SUM sums[ROWS][COLUMNS] __attribute__((aligned(64)));
     for (int i = 0; i < ROWS; ++i) for (int j = 0; j < COLUMNS; ++j) sums[i][j] = 0;
+    if (call->adds) {
+        for (int64_t i = 0; i < rows; ++i) {
+            const double* const from = call->total + (example * call->m + top + i) * call->n + left;
+            for (int64_t j = 0; j < columns; ++j) sums[i][j] = from[j] + 0.0;  // a sum of zeros is +0
+        }
+    }
     const float* of_rows[ROWS];
     for (int i = 0; i < ROWS; ++i) of_rows[i] = a + (top + MIN(i, rows - 1)) * call->k;
     int32_t words[2][ROWS][COLUMNS] __attribute__((aligned(64)));
@@ -120,12 +126,13 @@ static int run(const Call* call, int threads) {
     return 1;
 }
 
-// Takes the lengths of the batch, of m, n and k, and the addresses of a, b, the key (or 0) and the float64 result.
+// Takes the lengths of the batch, of m, n and k, 1 if the sums start at the numbers in the result or 0, and the addresses
+// of a, b, the key (or 0) and the float64 result.
 Object* call_from_python(Object* self, Object* const* given, intptr_t count) {
-    int64_t x[8];
-    if (!read_integers(given, count, 8, x)) return NULL;
-    const Call call = {pointer(x[4]), pointer(x[5]), pointer(x[6]), x[1], x[2], x[3], x[0], x[0] * x[1] * x[2],
-                       pointer(x[7])};
+    int64_t x[9];
+    if (!read_integers(given, count, 9, x)) return NULL;
+    const Call call = {pointer(x[5]), pointer(x[6]), pointer(x[7]), x[1], x[2], x[3], x[0], x[0] * x[1] * x[2], x[4],
+                       pointer(x[8])};
     void* const state = PyEval_SaveThread();
     const int done = run(&call, call.size * call.k < 65536 ? 1 : omp_get_max_threads());
     PyEval_RestoreThread(state);

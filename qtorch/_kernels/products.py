@@ -32,8 +32,8 @@ def sequential(accumulator: Accumulator | None, narrow: bool) -> Function | None
 
     With `narrow`, sums are float32; see `qcore.linalg.law.Sums`.
 
-    A call gives the lengths of the batch, of m, n and k, and the addresses of a, of b, both float32, of the key (or 0),
-    and of the result, in float64.
+    A call gives the lengths of the batch, of m, n and k, 1 if the sums start at the numbers in the result or 0, and the
+    addresses of a, of b, both float32, of the key (or 0), and of the result, in float64.
     """
     return load(source(accumulator, narrow))
 
@@ -42,9 +42,9 @@ def sequential(accumulator: Accumulator | None, narrow: bool) -> Function | None
 def chunked(accumulator: Accumulator | None) -> Function | None:
     """The kernel of a product whose chunks are plain sums; None is one chunk, rounded to float32.
 
-    A call gives the lengths of the batch, of m, n, k and a chunk, the addresses of a, of b, both float32, of the key
-    (or 0), and of the float32 result, and two integers for each axis of `qcore.linalg.convolution.Places`: the address
-    of its places, or 0, and its stride.
+    A call gives the lengths of the batch, of m, n, k and a chunk, 1 if the accumulators start at the numbers in the
+    result or 0, the addresses of a, of b, both float32, of the key (or 0), and of the float32 result, and two integers
+    for each axis of `qcore.linalg.convolution.Places`: the address of its places, or 0, and its stride.
     """
     return load(source_of_chunks(accumulator))
 

@@ -19,7 +19,7 @@ from qcore.arguments import check_type
 from qcore.linalg import arrays
 from qcore.linalg.convolution import Form
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm, check_bias, derivatives
-from qcore.linalg.product import check_products, check_scaling
+from qcore.linalg.product import check_addend, check_products, check_scaling
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.gradients import apart, is_differentiated, refuse_recording
@@ -171,6 +171,7 @@ def prepare(
     names: tuple[str, str],
     key: Key,
     scaling: torch.Tensor | None = None,
+    c: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, Call]:
     """Checks the arguments of a product; returns the key's words, the state of delayed scales, and the call.
 
@@ -178,7 +179,7 @@ def prepare(
         form: the form.
         a, b: the operands.
         operands, accumulator, grad_a, grad_b, names: see `qcore.linalg.product.check_products`.
-        key, scaling: the user's arguments.
+        key, scaling, c: the user's arguments.
     """
     name_a, name_b = form.names
     check_operand(name_a, a)
@@ -197,7 +198,9 @@ def prepare(
         pair = tuple([_text(x, Operand) for x in operands]) if isinstance(operands, tuple | list) else operands
         gradients = _text(grad_a, Product), _text(grad_b, Product)
         described = _described(pair, _text(accumulator, Accumulator), *gradients, names)
-    products, stochastic, history, plain = described
+    products, stochastic, history, plain, scales_of_tensors = described
+    if c is not None:
+        _check_addend(c, a, shape, scales_of_tensors)
     if not plain and is_sharded(a, b):
         raise TypeError(f"{name_a} or {name_b} is a DTensor; allowed are operands without scales there")
     if history is not None or scaling is not None:
@@ -213,19 +216,27 @@ def check_operand(name: str, x: Any) -> None:
     check_dense(name, x)
 
 
+def _check_addend(c: Any, a: torch.Tensor, shape: tuple[int, ...], scales_of_tensors: str | None) -> None:
+    check_operand("c", c)
+    check_device("c", c, a.device, "the operands")
+    if is_sharded(a, c):
+        raise TypeError("c or an operand is a DTensor; allowed there is c=None")
+    check_addend((tuple(c.shape), str(c.dtype)), shape, scales_of_tensors)
+
+
 def _shape(form: Form, a: torch.Size, b: torch.Size) -> tuple[int, ...]:
     """The result's shape, once the operands' are checked."""
     form.check(tuple(a), tuple(b))
     return form.result(tuple(a), tuple(b))
 
 
-def _describe(*arguments: Any) -> tuple[tuple[str, str, str], bool, int | None, bool]:
-    """The three products as text; whether they are stochastic; their scales' history; and whether they have no scales.
+Described = tuple[tuple[str, str, str], bool, int | None, bool, str | None]
 
-    Their arguments are checked.
-    """
+
+def _describe(*arguments: Any) -> Described:
+    """The three products as text, and four of their attributes. Their arguments are checked."""
     products = check_products(*arguments)
-    return products.texts, products.stochastic, products.history, products.plain
+    return products.texts, products.stochastic, products.history, products.plain, products.scale_of_tensor
 
 
 _shape_once = lru_cache(maxsize=1024)(_shape)
@@ -233,7 +244,7 @@ _described = cached(_describe)
 
 
 @constant
-def _described_constant(*arguments: Any) -> tuple[tuple[str, str, str], bool, int | None, bool]:
+def _described_constant(*arguments: Any) -> Described:
     return _described(*arguments)
 
 
@@ -260,22 +271,29 @@ def _literal(argument: Any) -> Any:
 
 
 class _Product(torch.autograd.Function):
-    """(first, second, key words, state, which, call) -> the product; `which` is FORWARD except in second derivatives.
+    """(first, second, addend, key words, state, which, call) -> the product.
 
-    The forward product gets the whole state of delayed scales, all other products its first column.
+    `which` is FORWARD except in second derivatives. The forward product gets the addend, if there is one, and the whole
+    state of delayed scales, all other products its first column.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        first: torch.Tensor, second: torch.Tensor, key: torch.Tensor | None, state: Any, which: str, call: Call
+        first: torch.Tensor,
+        second: torch.Tensor,
+        addend: torch.Tensor | None,
+        key: torch.Tensor | None,
+        state: Any,
+        which: str,
+        call: Call,
     ) -> torch.Tensor:
-        return multiply_tensors(first, second, key, state, call.spec(which))
+        return multiply_tensors(first, second, key, state, call.spec(which), addend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        first, second, key, state, ctx.which, ctx.call = inputs
+        first, second, _, key, state, ctx.which, ctx.call = inputs
         ctx.state = state
         # Dynamo cannot trace a ContextVar.
         ctx.observer = None if torch.compiler.is_dynamo_compiling() else OBSERVER.get()
@@ -295,18 +313,22 @@ class _WithTangent(_Product):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         _Product.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(*inputs[:3], None)
+        first, second, _, key, *_ = inputs
+        ctx.save_for_forward(first, second, key, None)
 
     @staticmethod
-    def jvp(ctx: Any, of_first: Any, of_second: Any, *_: Any) -> torch.Tensor:  # type: ignore[override]
-        """The sum of two products: of each operand's tangent with the other operand."""
+    def jvp(ctx: Any, of_first: Any, of_second: Any, of_addend: Any, *_: Any) -> torch.Tensor:  # type: ignore[override]
+        """The sum of two products, of each operand's tangent with the other operand, and of the addend's tangent."""
         if ctx.state is not None:
             raise NotImplementedError(_DELAYED.format("forward-mode"))
         check_one_tangent()
         first, second, key, _ = ctx.saved_tensors
         pairs = [(x, y) for x, y in ((of_first, second), (first, of_second)) if x is not None and y is not None]
-        found = [_apply(x, y, key, None, ctx.which, ctx.call) for x, y in pairs]
-        return found[0] if len(found) == 1 else found[0] + found[1]
+        found = [_apply(x, y, None, key, None, ctx.which, ctx.call) for x, y in pairs]
+        found += [] if of_addend is None else [of_addend]
+        if not pairs:
+            return of_addend.clone()  # a tangent of its own: the result may be changed in place
+        return sum(found[1:], found[0])
 
 
 _DELAYED = (
@@ -324,10 +346,11 @@ def _gradients(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         operands = first.detach(), second.detach(), gradient.detach()
         scales = torch.ops.qtorch.gather(ctx.state, scales, *operands, *call.products)
     of_first, of_second = derivatives(ctx.which, gradient, first, second)
-    need_first, need_second, *_ = ctx.needs_input_grad
+    need_first, need_second, need_addend, *_ = ctx.needs_input_grad
     return (
         gradient_product(*of_first, call, key, scales) if need_first else None,
         gradient_product(*of_second, call, key, scales) if need_second else None,
+        gradient if need_addend else None,
         *(None,) * 4,
     )
 
@@ -335,11 +358,11 @@ def _gradients(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
 _apply_plain = apply_directly(_Product)
 
 
-def _apply(first: torch.Tensor, second: torch.Tensor, *call: Any) -> torch.Tensor:
+def _apply(first: torch.Tensor, second: torch.Tensor, addend: Any, *call: Any) -> torch.Tensor:
     """A product that autograd differentiates, in eager programs."""
-    if are_plain_tensors((first, second)):
-        return _apply_plain(first, second, *call)
-    return _WithTangent.apply(first, second, *call)
+    if are_plain_tensors((first, second, addend)):
+        return _apply_plain(first, second, addend, *call)
+    return _WithTangent.apply(first, second, addend, *call)
 
 
 def gradient_product(
@@ -348,21 +371,29 @@ def gradient_product(
     """A product of a backward pass, which autograd differentiates where that pass is recorded."""
     # AOTAutograd refuses a second derivative of a compiled program; tracing another function would cost only time.
     if torch.is_grad_enabled() and not torch.compiler.is_dynamo_compiling():
-        return _apply(first, second, key, scales, which, call)
+        return _apply(first, second, None, key, scales, which, call)
     return multiply_tensors(first, second, key, scales, call.spec(which))
 
 
 def differentiable_product(
-    a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None, state: torch.Tensor | None, call: Call
+    a: torch.Tensor,
+    b: torch.Tensor,
+    key: torch.Tensor | None,
+    state: torch.Tensor | None,
+    call: Call,
+    c: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The product; its gradients are the two other products, which also advance the state of delayed scales."""
+    """The product; its gradients are the two other products, which also advance the state of delayed scales.
+
+    The accumulators start at c, whose gradient is the result's.
+    """
     if not torch.compiler.is_dynamo_compiling():
-        return _apply(a, b, key, state, FORWARD, call)
-    differentiated = is_differentiated(a) or is_differentiated(b)
+        return _apply(a, b, c, key, state, FORWARD, call)
+    differentiated = is_differentiated(a) or is_differentiated(b) or (c is not None and is_differentiated(c))
     a, b = apart(a, b)
     if differentiated:
-        return _Product.apply(a, b, key, state, FORWARD, call)
-    return multiply_tensors(a, b, key, state, call.spec(FORWARD))
+        return _Product.apply(a, b, c, key, state, FORWARD, call)
+    return multiply_tensors(a, b, key, state, call.spec(FORWARD), c)
 
 
 class _AddBias(torch.autograd.Function):

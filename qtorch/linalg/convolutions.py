@@ -22,6 +22,7 @@ def conv1d(
     dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
     *,
+    c: torch.Tensor | None = None,
     operands: Any = None,
     accumulator: Any = None,
     grad_input: Any = None,
@@ -47,7 +48,7 @@ def conv1d(
         tensor([2., 2.])
     """
     products = operands, accumulator, grad_input, grad_weight
-    return _convolution(1, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling)
+    return _convolution(1, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling, c)
 
 
 @in_float32
@@ -60,6 +61,7 @@ def conv2d(
     dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
     *,
+    c: torch.Tensor | None = None,
     operands: Any = None,
     accumulator: Any = None,
     grad_input: Any = None,
@@ -80,6 +82,7 @@ def conv2d(
         stride, padding, dilation: an int, or one for each spatial dimension. Padding is a number of zeros on both
             sides, "valid" for 0, or "same" for a result with the sizes of the input.
         groups: the number of parts into which channels and outputs are split.
+        c: float32 tensor of the result's shape, at which the accumulators start; None is +0.
         operands, accumulator, key, scaling: as for `matmul`.
         grad_input, grad_weight: the products of both gradients, as grad_a and grad_b of `matmul`.
 
@@ -95,7 +98,7 @@ def conv2d(
         tensor([4., 4., 4., 4.])
     """
     products = operands, accumulator, grad_input, grad_weight
-    return _convolution(2, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling)
+    return _convolution(2, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling, c)
 
 
 @in_float32
@@ -108,6 +111,7 @@ def conv3d(
     dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
     *,
+    c: torch.Tensor | None = None,
     operands: Any = None,
     accumulator: Any = None,
     grad_input: Any = None,
@@ -133,7 +137,7 @@ def conv3d(
         tensor([8.])
     """
     products = operands, accumulator, grad_input, grad_weight
-    return _convolution(3, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling)
+    return _convolution(3, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling, c)
 
 
 def padding_sizes(padding: Any, kernel: Any, dilation: Any) -> list[int]:
@@ -161,16 +165,20 @@ def _convolution(
     products: tuple[Any, Any, Any, Any],
     key: Key,
     scaling: Any,
+    c: Any,
 ) -> torch.Tensor:
     stride, padding, dilation, groups = settings
     if isinstance(input, torch.Tensor) and input.dim() == dims + 1:  # an example without a batch
         check_operand("input", input)
-        return _convolution(dims, input[None], weight, bias, settings, products, key, scaling)[0]
+        if c is not None:
+            check_operand("c", c)
+            c = c[None]
+        return _convolution(dims, input[None], weight, bias, settings, products, key, scaling, c)[0]
     if isinstance(padding, str):
         check_operand("input", input)
         check_operand("weight", weight)
         padding, sizes = 0, padding_sizes(padding, tuple(weight.shape[2:]), dilation)
         input = torch.nn.functional.pad(input, sizes) if any(sizes) else input
     form, names = convolution_form(dims, stride, padding, dilation, groups), ("grad_input", "grad_weight")
-    call = prepare(form, input, weight, *products, names, key, scaling)
-    return add_bias(differentiable_product(input, weight, *call), bias, weight.shape[0], -1 - dims)
+    call = prepare(form, input, weight, *products, names, key, scaling, c)
+    return add_bias(differentiable_product(input, weight, *call, c), bias, weight.shape[0], -1 - dims)

@@ -17,6 +17,7 @@ MATMUL, LINEAR = MatrixForm(), MatrixForm(transposed=True)
 def matmul(
     a: torch.Tensor,
     b: torch.Tensor,
+    c: torch.Tensor | None = None,
     *,
     operands: Any = None,
     accumulator: Any = None,
@@ -27,6 +28,7 @@ def matmul(
 ) -> torch.Tensor:
     """The product of two matrices, or of batches of them, with a defined accumulator; see `qcore.linalg.matmul`.
 
+    With c it is the sum a b + c, whose accumulators start at c. The gradient of c is that of the result.
     The gradients are two products of their own: the gradient of the result times b transposed, and a transposed times
     the gradient of the result. If b is a matrix, the second sums over the rows of all leading dimensions. Rounding
     passes gradients straight through.
@@ -34,6 +36,7 @@ def matmul(
     Args:
         a: float32 tensor of shape (..., M, K).
         b: float32 tensor of shape (K, N), or (..., K, N) with a's leading dimensions.
+        c: float32 tensor of shape (..., M, N), at which the accumulators start; None is +0.
         operands: the roundings of a and b: a pair of formats, their texts, `Operand`s or None.
         accumulator: an `Accumulator` or its text; None is the exact sum, rounded once to float32.
         grad_a, grad_b: the products of the gradients of a and b: each a `Product` (or its text), whose first operand is
@@ -56,14 +59,15 @@ def matmul(
         >>> matmul(a, b), matmul(a, b, accumulator=Accumulator("float(6,9)", chunk=1))
         (tensor([[1.0002]]), tensor([[1.]]))
     """
-    call = prepare(MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
-    return differentiable_product(a, b, *call)
+    call = prepare(MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling, c)
+    return differentiable_product(a, b, *call, c)
 
 
 @in_float32
 def bmm(
     a: torch.Tensor,
     b: torch.Tensor,
+    c: torch.Tensor | None = None,
     *,
     operands: Any = None,
     accumulator: Any = None,
@@ -76,7 +80,8 @@ def bmm(
 
     Args:
         a: float32 tensor of shape (batch, M, K).
-        b: float32 tensor of shape (batch, K, N); all others are as for `matmul`.
+        b: float32 tensor of shape (batch, K, N).
+        c: float32 tensor of shape (batch, M, N) or None; all others are as for `matmul`.
 
     Returns:
         A float32 tensor of shape (batch, M, N).
@@ -91,8 +96,8 @@ def bmm(
     check_operand("a", a)
     check_operand("b", b)
     check_batches(tuple(a.shape), tuple(b.shape))
-    call = prepare(MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling)
-    return differentiable_product(a, b, *call)
+    call = prepare(MATMUL, a, b, operands, accumulator, grad_a, grad_b, ("grad_a", "grad_b"), key, scaling, c)
+    return differentiable_product(a, b, *call, c)
 
 
 @in_float32
@@ -101,6 +106,7 @@ def linear(
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     *,
+    c: torch.Tensor | None = None,
     operands: Any = None,
     accumulator: Any = None,
     grad_input: Any = None,
@@ -117,6 +123,7 @@ def linear(
         input: float32 tensor of shape (..., in).
         weight: float32 tensor of shape (out, in), or (*batch, out, in) with input's leading dimensions (*batch, M).
         bias: float32 tensor of shape (out,), or None.
+        c: float32 tensor of the result's shape, at which the accumulators start; None is +0.
         operands, accumulator, key, scaling: as for `matmul`.
         grad_input, grad_weight: the products of these gradients, as grad_a and grad_b of `matmul`.
 
@@ -132,6 +139,6 @@ def linear(
         tensor([[1.]])
     """
     names = ("grad_input", "grad_weight")
-    call = prepare(LINEAR, input, weight, operands, accumulator, grad_input, grad_weight, names, key, scaling)
-    y = differentiable_product(input, weight, *call)
+    call = prepare(LINEAR, input, weight, operands, accumulator, grad_input, grad_weight, names, key, scaling, c)
+    y = differentiable_product(input, weight, *call, c)
     return add_bias(y, bias, y.shape[-1], -1)

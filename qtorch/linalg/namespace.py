@@ -21,18 +21,27 @@ from qtorch._rounding.plan import RoundingPlan, plan_for
 
 
 def sequential_product(
-    a: torch.Tensor, b: torch.Tensor, accumulator: Accumulator | None, narrow: bool, key: torch.Tensor | None
+    a: torch.Tensor,
+    b: torch.Tensor,
+    accumulator: Accumulator | None,
+    narrow: bool,
+    key: torch.Tensor | None,
+    addend: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
     """A product with a sequential accumulator, in float64; None if there is no kernel.
 
     With None as the accumulator sums are float64 and are not rounded.
     """
     function = products.sequential(accumulator, narrow) if a.is_cpu else None
-    return None if function is None else run_sequential(function, a, b, key)
+    return None if function is None else run_sequential(function, a, b, key, addend)
 
 
 def run_sequential(
-    function: Callable[..., object], a: torch.Tensor, b: torch.Tensor, key: torch.Tensor | None
+    function: Callable[..., object],
+    a: torch.Tensor,
+    b: torch.Tensor,
+    key: torch.Tensor | None,
+    addend: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The product of matrices, or of batches of them, by a kernel of `products.sequential`, in float64."""
     if a.dim() > 2 or b.dim() > 2:
@@ -40,8 +49,11 @@ def run_sequential(
         a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
     a, b = aligned(a.contiguous()), aligned(b.contiguous())
     result = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=torch.float64, device="cpu")
+    if addend is not None:
+        result.copy_(addend)
     if result.numel() > 0:
-        function(prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1], *addresses(a, b, key, result))
+        sizes = prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1], int(addend is not None)
+        function(*sizes, *addresses(a, b, key, result))
     return result
 
 
@@ -88,10 +100,12 @@ class Float64(Names):
     def ascending(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
         return sequential_product(a, b, None, False, None)
 
-    def sequential(self, a: torch.Tensor, b: torch.Tensor, accumulator: Accumulator, first: int) -> torch.Tensor | None:
+    def sequential(
+        self, a: torch.Tensor, b: torch.Tensor, accumulator: Accumulator, first: int, addend: torch.Tensor | None
+    ) -> torch.Tensor | None:
         if first and accumulator.stochastic:
             return None
-        return sequential_product(a, b, accumulator, self.narrow_sums, self.key)
+        return sequential_product(a, b, accumulator, self.narrow_sums, self.key, addend)
 
     @staticmethod
     def fold(

@@ -58,9 +58,9 @@ def product_of(text: str) -> Product:
 
 
 @lru_cache(maxsize=1024)
-def sums_for(form: Form, which: str, product: Product, first: Any, second: Any, other: Any) -> Sums:
-    """The sums of a product of operands with these shapes."""
-    return product.sums(first, second, form.contraction(which, first, second, other))
+def sums_for(form: Form, which: str, product: Product, first: Any, second: Any, other: Any, adds: bool = False) -> Sums:
+    """The sums of a product of operands with these shapes; `adds` if accumulators start at an addend."""
+    return product.sums(first, second, form.contraction(which, first, second, other), adds)
 
 
 class NoKernelError(Exception):
@@ -134,7 +134,14 @@ def program(steps: Sequence[Native], slots: Mapping[str, int]) -> Callable[[Slot
 
 
 def convolution_product(
-    form: Any, which: str, first: torch.Tensor, second: torch.Tensor, other: Any, sums: Sums, key: torch.Tensor | None
+    form: Any,
+    which: str,
+    first: torch.Tensor,
+    second: torch.Tensor,
+    other: Any,
+    sums: Sums,
+    key: torch.Tensor | None,
+    addend: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
     """A convolution's product in float32, without a matrix of columns; None without a kernel for its sums."""
     if not (isinstance(form, ConvolutionForm) and _has_kernel(first, sums)):
@@ -143,17 +150,19 @@ def convolution_product(
     windows = form.windows(Float64, which, first, second, other)
     places = convolution_places(form, which, tuple(first.shape), tuple(second.shape), windows)
     x = windows.x.contiguous()
-    return _from_places(places, *((second, x) if which != GRAD_B else (first, x)), sums, key)
+    return _from_places(places, *((second, x) if which != GRAD_B else (first, x)), sums, key, addend)
 
 
-def matrix_product(a: torch.Tensor, b: torch.Tensor, sums: Sums, key: torch.Tensor | None) -> torch.Tensor | None:
+def matrix_product(
+    a: torch.Tensor, b: torch.Tensor, sums: Sums, key: torch.Tensor | None, addend: torch.Tensor | None = None
+) -> torch.Tensor | None:
     """A product of matrices, or of batches of them, in float32; None without a kernel for its sums."""
     if not _has_kernel(a, sums):
         return None
     a, b = aligned(a), aligned(b)
     places, batch = _matrix_places(a.shape, a.stride(), b.shape, b.stride())
     # The kernel has one axis of batches, whose matrices may lie anywhere; the result gets the batch's shape back.
-    result = _from_places(places, a, b, sums, key)
+    result = _from_places(places, a, b, sums, key, addend)
     return None if result is None else result.reshape(*batch, *result.shape[1:])
 
 
@@ -181,22 +190,32 @@ def has_chunk_kernel(sums: Sums) -> bool:
 
 
 def _from_places(
-    places: Places, a: torch.Tensor, b: torch.Tensor, sums: Sums, key: torch.Tensor | None
+    places: Places,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    sums: Sums,
+    key: torch.Tensor | None,
+    addend: torch.Tensor | None,
 ) -> torch.Tensor | None:
+    adds = addend is not None
     result = torch.empty(places.sizes[:3], dtype=torch.float32, device="cpu")
     if result.numel() == 0:
         return result
-    function = products.chunked(_of_chunks(sums.accumulator))
+    function = products.chunked(_of_chunks(sums.accumulator, adds))
     if function is None:
         return None
+    if addend is not None:
+        result.copy_(addend.reshape(result.shape))
     sizes, axes = _arguments(places, sums.accumulator)
-    function(*sizes, *addresses(a, b, key, result), *axes)
+    function(*sizes, int(adds), *addresses(a, b, key, result), *axes)
     return result
 
 
-def _of_chunks(accumulator: Accumulator) -> Accumulator | None:
-    """The accumulator argument for `products.chunked`; None is one sum of all terms."""
-    return None if accumulator.converts or (accumulator.sequential and not accumulator.rounds) else accumulator
+def _of_chunks(accumulator: Accumulator, adds: bool = False) -> Accumulator | None:
+    """The accumulator argument for `products.chunked`; None is one sum of all terms, to which an addend is added."""
+    # A sequential sum that is not rounded is one sum as well, but only from +0 on: an addend is its first number.
+    one_sum = accumulator.sequential and not accumulator.rounds and not adds
+    return None if accumulator.converts or one_sum else accumulator
 
 
 def _arguments(places: Places, accumulator: Accumulator) -> tuple[tuple[int, ...], tuple[int, ...]]:

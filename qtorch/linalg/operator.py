@@ -42,8 +42,8 @@ _SIDE = 1024  # rows and columns of a result
 
 _library = torch.library.Library("qtorch", "FRAGMENT")
 _library.define(
-    "product(Tensor first, Tensor second, Tensor? key, Tensor? state, SymInt[] other, SymInt[] shape, str form, "
-    "str which, str product) -> Tensor"
+    "product(Tensor first, Tensor second, Tensor? addend, Tensor? key, Tensor? state, SymInt[] other, SymInt[] shape, "
+    "str form, str which, str product) -> Tensor"
 )
 _library.define(
     "gather(Tensor state, Tensor scales, Tensor a, Tensor b, Tensor gradient, str forward, str grad_a, str grad_b) "
@@ -75,7 +75,12 @@ def observed_by(observer: Observer | None) -> Iterator[None]:
 
 
 def multiply_tensors(
-    first: torch.Tensor, second: torch.Tensor, key: torch.Tensor | None, state: torch.Tensor | None, spec: ProductSpec
+    first: torch.Tensor,
+    second: torch.Tensor,
+    key: torch.Tensor | None,
+    state: torch.Tensor | None,
+    spec: ProductSpec,
+    addend: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One of a form's products, as a float32 tensor without a gradient.
 
@@ -84,46 +89,49 @@ def multiply_tensors(
         key: int32 tensor of two words, the key of the forward product; None without stochastic rounding.
         state: a tensor with delayed scales in the first column; None without delayed scales.
         spec: the product.
+        addend: a float32 tensor of the result's shape, at which the accumulators start; None is +0.
     """
-    if are_plain_tensors((first, second)):
-        return _multiply_plain(first, second, key, state, spec)
+    if are_plain_tensors((first, second, addend)):
+        return _multiply_plain(first, second, addend, key, state, spec)
     if is_sharded(first, second):
         return _multiply_shards(first, second, key, spec)
-    return torch.ops.qtorch.product(first, second, key, state, *spec)
+    return torch.ops.qtorch.product(first, second, addend, key, state, *spec)
 
 
 def _operator(
-    first: torch.Tensor, second: torch.Tensor, key: Any, state: Any, other: Any, shape: Any, *texts: str
+    first: torch.Tensor, second: torch.Tensor, addend: Any, key: Any, state: Any, other: Any, shape: Any, *texts: str
 ) -> torch.Tensor:
     """`qtorch::product`, which compiled and transformed programs hold."""
     spec = ProductSpec(tuple(other), tuple(shape), *texts)
-    multiply_them = _multiply_plain if are_plain_tensors((first, second)) else _multiply_by_operations
-    return multiply_them(first, second, key, state, spec)
+    multiply_them = _multiply_plain if are_plain_tensors((first, second, addend)) else _multiply_by_operations
+    return multiply_them(first, second, addend, key, state, spec)
 
 
-def _multiply_plain(first: torch.Tensor, second: torch.Tensor, key: Any, state: Any, spec: ProductSpec) -> torch.Tensor:
-    # An observer sees operands and sums apart, which one kernel for all does not have.
-    if OBSERVER.get() is None and first.is_cpu:
+def _multiply_plain(
+    first: torch.Tensor, second: torch.Tensor, addend: Any, key: Any, state: Any, spec: ProductSpec
+) -> torch.Tensor:
+    # An observer sees operands and sums apart, which one kernel for all does not have; such a kernel has no addend.
+    if OBSERVER.get() is None and first.is_cpu and addend is None:
         direct = direct_product(spec, first.shape, second.shape)
         found = direct and multiply_directly(direct, spec, first, second)
         if found is not None:
             return found if found.shape == spec.shape else found.reshape(spec.shape)
-    return _multiply_by_operations(first, second, key, state, spec)
+    return _multiply_by_operations(first, second, addend, key, state, spec)
 
 
 def _multiply_by_operations(
-    first: torch.Tensor, second: torch.Tensor, key: Any, state: Any, spec: ProductSpec
+    first: torch.Tensor, second: torch.Tensor, addend: Any, key: Any, state: Any, spec: ProductSpec
 ) -> torch.Tensor:
     with unseen_by_modes():  # a mode that lowers functions would find these products as well
         form, product, which = form_of(spec.form), product_of(spec.product), spec.which
         key = _key_of_role(key, which)
         multiply_rounded = _with_operands(form, product, (first.detach(), second.detach()), state, spec, key)
-        sums = sums_for(form, which, product, tuple(first.shape), tuple(second.shape), spec.other)
-        result = multiply_rounded(key, sums).reshape(spec.shape)
+        addend = None if addend is None else addend.detach()
+        shapes = tuple(first.shape), tuple(second.shape), spec.other, addend is not None
+        result = multiply_rounded(key, sums_for(form, which, product, *shapes), addend).reshape(spec.shape)
         observer = OBSERVER.get()
         if observer is not None and product.unrounded != product:
-            sums = sums_for(form, which, product.unrounded, tuple(first.shape), tuple(second.shape), spec.other)
-            wide = multiply_rounded(None, sums).reshape(spec.shape)
+            wide = multiply_rounded(None, sums_for(form, which, product.unrounded, *shapes), addend).reshape(spec.shape)
             observer("accumulator", _GRADIENTS[which], wide, result, product.accumulator.number)
         return result
 
@@ -135,8 +143,8 @@ def _key_of_role(key: torch.Tensor | None, which: str) -> torch.Tensor | None:
 
 def _with_operands(
     form: Form, product: Product, tensors: tuple[Any, Any], state: Any, spec: ProductSpec, key: Any
-) -> Callable[[Any, Sums], torch.Tensor]:
-    """Rounds both operands, and returns a function that multiplies them with a key and sums."""
+) -> Callable[[Any, Sums, Any], torch.Tensor]:
+    """Rounds both operands, and returns a function that multiplies them with a key and sums, from an addend on."""
     which, other = spec.which, spec.other
     given = given_scales(product.operands, ROWS[which], state)
     round_ = partial(_rounded, key, which)
@@ -147,27 +155,31 @@ def _with_operands(
     (x, y), inverses = rounded_tensors(product, tensors, round_, given)
     factor = of_both(Float64, *inverses)
 
-    def multiply_rounded(key: Any, sums: Sums) -> torch.Tensor:
-        found = convolution_product(form, which, x, y, other, sums, key)
+    def multiply_rounded(key: Any, sums: Sums, addend: Any) -> torch.Tensor:
+        found = convolution_product(form, which, x, y, other, sums, key, addend)
         if found is not None:
             return found if factor is None else one_nan(rescaled(Float64, found, factor).to(torch.float32))
-        return _multiply_matrices(Matrices(*form.matrices(Float64, which, x, y, other), None, factor), key, sums)
+        found = Matrices(*form.matrices(Float64, which, x, y, other), None, factor)
+        return _multiply_matrices(found, key, sums, addend)
 
     return multiply_rounded
 
 
-def _multiply_matrices(found: Matrices, key: Any, sums: Sums) -> torch.Tensor:
-    """The product of matrices that are rounded."""
+def _multiply_matrices(found: Matrices, key: Any, sums: Sums, addend: torch.Tensor | None = None) -> torch.Tensor:
+    """The product of matrices that are rounded; the accumulators start at an addend's elements, in order."""
     left, right, scales, factor = found
     key = None if key is None else key.to(left.device)
     names = Float64(key, sums.narrow)
-    result = matrix_product(left, right, sums, key) if scales is None else None
+    result = matrix_product(left, right, sums, key, addend) if scales is None else None
     if result is not None:
         return result if factor is None else one_nan(rescaled(names, result, factor).to(torch.float32))
     result = left.new_empty((*batch_shape(left, right), left.shape[-2], right.shape[-1]))
+    if addend is not None:
+        result.copy_(addend.reshape(result.shape))
     pair = (left, right) if scales is None else (left, right, *scales)
     for part, a, b, *of_part in _blocks(result, pair, sums.accumulator.stochastic):
-        sum_ = multiply(names, a, b, sums, (of_part[0], of_part[1]) if of_part else None)
+        scales_of_part = (of_part[0], of_part[1]) if of_part else None
+        sum_ = multiply(names, a, b, sums, scales_of_part, None if addend is None else part)
         part.copy_(sum_ if factor is None else rescaled(names, sum_, factor))
     return one_nan(result)
 
@@ -258,16 +270,18 @@ def _rounded(
     return y, inverse
 
 
-def _shape(first: torch.Tensor, second: torch.Tensor, key: Any, state: Any, other: Any, shape: Any, *text: str) -> Any:
+def _shape(
+    first: torch.Tensor, second: torch.Tensor, addend: Any, key: Any, state: Any, other: Any, shape: Any, *text: str
+) -> Any:
     return first.new_empty(shape)
 
 
 def _batched(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, int]:
     """Under vmap each example is a product of its own."""
-    rest = arguments[4:]
+    rest = arguments[5:]
     tensors = [
         [x] * info.batch_size if dim is None else x.unbind(dim)
-        for x, dim in zip(arguments[:4], in_dims[:4], strict=True)
+        for x, dim in zip(arguments[:5], in_dims[:5], strict=True)
     ]
     return torch.stack([torch.ops.qtorch.product(*each, *rest) for each in zip(*tensors, strict=True)]), 0
 

@@ -61,9 +61,9 @@ class Fold:
             self.count += 1
         return float(oracle.quantize(np.float64([x]), spec, mode, words, bits)[0])
 
-    def fold(self, terms, accumulator):
+    def fold(self, terms, accumulator, start=0.0):
         """The accumulator after all terms, pairs of numbers."""
-        total, chunk = 0.0, accumulator.get("chunk") or max(len(terms), 1)
+        total, chunk = add(start, 0.0), accumulator.get("chunk") or max(len(terms), 1)
         for begin in range(0, len(terms), chunk):
             part = terms[begin : begin + chunk]
             if "fraction_bits" in accumulator:
@@ -116,8 +116,8 @@ class Fold:
         return float(found) if found else 0.0
 
 
-def matmul(a, b, accumulator, key=(0, 0)):
-    """The product of float32 matrices, or of batches of them, in float32."""
+def matmul(a, b, accumulator, key=(0, 0), c=None):
+    """The product of float32 matrices, or of batches of them, and c, in float32."""
     shape = (*a.shape[:-1], b.shape[-1])
     result = np.empty(math.prod(shape), np.float32)
     count = math.prod(shape[:-2])
@@ -126,7 +126,8 @@ def matmul(a, b, accumulator, key=(0, 0)):
         batch, place = divmod(index, shape[-2] * shape[-1])
         row, column = divmod(place, shape[-1])
         terms = list(zip(left[batch][row], [one[column] for one in right[batch]], strict=True))
-        found = Fold(key, result.size, index).fold(terms, accumulator)
+        start = 0.0 if c is None else float(c.ravel()[index])
+        found = Fold(key, result.size, index).fold(terms, accumulator, start)
         result[index] = np.nan if math.isnan(found) else to_float32(found)
     return result.reshape(shape)
 
