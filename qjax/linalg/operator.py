@@ -58,13 +58,13 @@ def multiply_arrays(
             return _convolved(form, which, rounded_tensors(product, tensors, round_, given), other, sums)
         left, right, scales, factor = matrices(Float64, form, which, product, tensors, other, round_, given)
         words = None if key is None else jnp.asarray(key).view(jnp.int32)
-        pairs = zip((left, right), scales or (None, None), strict=True)
+        of_left, of_right = zip((left, right), scales or (None, None), strict=True)
         multiply_pairs = partial(_multiply_pairs, sums, words, factor)
         if addend is not None:
             addend = addend.reshape(*batch_shape(left, right), left.shape[-2], right.shape[-1])
         if stochastic or isinstance(form, ConvolutionForm):
-            return multiply_pairs(*pairs, addend)
-        return multiply_in_parts(multiply_pairs, *pairs, addend)
+            return multiply_pairs(of_left, of_right, addend)
+        return multiply_in_parts(multiply_pairs, of_left, of_right, addend)
 
 
 def _convolved(form: ConvolutionForm, which: str, rounded: Any, other: Shape, sums: Sums) -> jax.Array:

@@ -327,7 +327,7 @@ class _WithTangent(_Product):
         found = [_apply(x, y, None, key, None, ctx.which, ctx.call) for x, y in pairs]
         found += [] if of_addend is None else [of_addend]
         if not pairs:
-            return of_addend.clone()  # a tangent of its own: the result may be changed in place
+            return found[0].clone()  # a tangent of its own: the result may be changed in place
         return sum(found[1:], found[0])
 
 
