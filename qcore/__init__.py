@@ -1,6 +1,7 @@
 """Number formats, the rounding law and random bits, framework-agnostic; runs by itself on NumPy arrays.
 
-`qcore.affine`, `qcore.insight`, `qcore.reproducible` and `qcore.testing` are imported when they are first used.
+`qcore.affine`, `qcore.exchange`, `qcore.insight`, `qcore.reproducible` and `qcore.testing` are imported when they are
+first used.
 """
 
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from qcore.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from qcore import affine as affine
+    from qcore import exchange as exchange
     from qcore import insight as insight
     from qcore import reproducible as reproducible
     from qcore import testing as testing
@@ -62,4 +64,4 @@ __all__ = [
     "unpack",
 ]
 
-__getattr__, __dir__ = subpackages(__name__, ("affine", "insight", "reproducible", "testing"))
+__getattr__, __dir__ = subpackages(__name__, ("affine", "exchange", "insight", "reproducible", "testing"))

@@ -16,9 +16,9 @@ class Names:
     """The functions that laws call, for NumPy; a framework defines the same names for its own arrays.
 
     Besides these names laws use operators, comparisons, `abs`, slices, `shape`, `ndim`, `reshape` and `view`. `where`,
-    `clip`, `minimum`, `maximum`, `trunc`, `floor`, `stack`, `concatenate`, `broadcast_to` and `copy` are NumPy's; NaN
-    passes. Dtypes are strings: "float32". Every operation on floats is rounded once, to nearest even, in the order
-    of the law.
+    `clip`, `minimum`, `maximum`, `trunc`, `floor`, `stack`, `concatenate`, `broadcast_to`, `transpose` and `copy` are
+    NumPy's; NaN passes. Dtypes are strings: "float32". Every operation on floats is rounded once, to nearest even, in
+    the order of the law.
 
     **The law of rounding** (`qcore.law`) works on integers and needs the first nine names only:
 
@@ -141,6 +141,7 @@ class Names:
     stack: Any = staticmethod(np.stack)
     concatenate: Any = staticmethod(np.concatenate)
     broadcast_to: Any = staticmethod(np.broadcast_to)
+    transpose: Any = staticmethod(np.transpose)
     repeat: Any = staticmethod(np.repeat)
     einsum: Any = staticmethod(np.einsum)
     total: Any = staticmethod(lambda x, axes: np.sum(x, axes, np.int64, keepdims=True))

@@ -1,6 +1,6 @@
 """Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch).
 
-`qjax.insight`, `qjax.linalg`, `qjax.nnx`, `qjax.optim`, `qjax.quantization`, `qjax.recipes`,
+`qjax.export`, `qjax.insight`, `qjax.linalg`, `qjax.nnx`, `qjax.optim`, `qjax.quantization`, `qjax.recipes`,
 `qjax.reproducible` and `qjax.testing` are imported when they are first used.
 `qjax.optim` needs optax and `qjax.nnx` needs flax.
 """
@@ -17,6 +17,7 @@ from qjax._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
 from qjax.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
+    from qjax import export as export
     from qjax import insight as insight
     from qjax import linalg as linalg
     from qjax import nnx as nnx
@@ -32,5 +33,5 @@ __all__ += qcore.__all__
 
 __getattr__, __dir__ = subpackages(
     __name__,
-    ("insight", "linalg", "nnx", "optim", "quantization", "recipes", "reproducible", "testing"),
+    ("export", "insight", "linalg", "nnx", "optim", "quantization", "recipes", "reproducible", "testing"),
 )

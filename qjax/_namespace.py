@@ -120,6 +120,7 @@ class Names(namespace.Names):
     stack = staticmethod(jnp.stack)
     concatenate = staticmethod(jnp.concatenate)
     broadcast_to = staticmethod(jnp.broadcast_to)
+    transpose = staticmethod(jnp.transpose)
     repeat = staticmethod(jnp.repeat)
     einsum = staticmethod(partial(jnp.einsum, precision="highest"))
     total = staticmethod(lambda x, axes: jnp.sum(x, axes, jnp.int64, keepdims=True))

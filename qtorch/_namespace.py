@@ -119,6 +119,7 @@ class Names(namespace.Names):
     stack = staticmethod(torch.stack)
     concatenate = staticmethod(torch.concatenate)
     broadcast_to = staticmethod(torch.broadcast_to)
+    transpose = staticmethod(torch.permute)
     repeat = staticmethod(torch.repeat_interleave)
     einsum = staticmethod(torch.einsum)
     total = staticmethod(lambda x, axes: torch.sum(x, axes, keepdim=True, dtype=torch.int64))

@@ -17,8 +17,8 @@ FLOORS = {
         "formats",
         "arrays",
         "affine linalg testing",
-        "exchange reproducible",
-        "recipes report workflow",
+        "reproducible",
+        "exchange recipes report workflow",
         "insight",
         "cli",
         "",
@@ -49,6 +49,7 @@ FLOORS = {
         "quantization",
         "insight nnx",
         "reproducible",
+        "export",
         "",
     ],
 }

@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 
 ROOMS = {
-    "qcore": ["affine", "insight", "reproducible"],
+    "qcore": ["affine", "exchange", "insight", "reproducible"],
     "qtorch": ["export", "recipes", "insight", "linalg", "nn", "optim", "quant", "quantization", "reproducible"],
-    "qjax": ["recipes", "insight", "linalg", "nnx", "optim", "quant", "quantization", "reproducible"],
+    "qjax": ["export", "recipes", "insight", "linalg", "nnx", "optim", "quant", "quantization", "reproducible"],
 }
 
 # What a package does to a fresh process. Rooms are asked for in children, where no other room's import has set the

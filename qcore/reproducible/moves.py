@@ -58,7 +58,7 @@ def unpadded(x: Any, widths: Pairs) -> Any:
     return x[(slice(None),) * (x.ndim - len(widths)) + tuple(inner)]
 
 
-def _greatest_place(xp: Any, x: Any, axis: int) -> Any:
+def greatest_place(xp: Any, x: Any, axis: int) -> Any:
     """The first place along an axis that has the greatest number, or NaN."""
     last = x.shape[axis] - 1
     from_end = (last - xp.arange(last + 1, x)).reshape((-1, *(1,) * (x.ndim - 1 - axis)))
@@ -154,7 +154,7 @@ PAD = Differentiable(
     by_pieces=True,
 )
 FITTING = without_gradients(_fitting, fusible=False)
-GREATEST_PLACE = without_gradients(_greatest_place, fusible=False)
+GREATEST_PLACE = without_gradients(greatest_place, fusible=False)
 ORDER = without_gradients(_order, fusible=False)
 PLACES = without_gradients(_places, fusible=False)
 MASKED = Differentiable(_masked, _masked_gradient, by_pieces=True)
