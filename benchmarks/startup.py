@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 
-IMPORT_LIMIT = 0.15  # seconds that qtorch may add to torch
+IMPORT_LIMIT = 0.1  # seconds that qtorch may add to torch
 COLD_LIMIT, WARM_LIMIT = 5.0, 1.0  # seconds to the first results, with nothing and with everything on disk
 NVFP4_LIMIT = 6.0  # seconds to its first result, compiled
 MEMORY_LIMIT = 1.01  # times input and output

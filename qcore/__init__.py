@@ -1,7 +1,7 @@
 """Number formats, the rounding law and random bits, framework-agnostic; runs by itself on NumPy arrays.
 
-`qcore.affine`, `qcore.exchange`, `qcore.insight`, `qcore.reproducible` and `qcore.testing` are imported when they are
-first used.
+`qcore.affine`, `qcore.exchange`, `qcore.insight`, `qcore.linalg`, `qcore.recipes`, `qcore.reproducible` and
+`qcore.testing` are imported when they, or their names here, are first used.
 """
 
 from typing import TYPE_CHECKING
@@ -14,13 +14,11 @@ from qcore.formats.names import NAMED, p3109
 from qcore.formats.number import Number
 from qcore.formats.posit import Posit
 from qcore.formats.table import Table
-from qcore.formats.text import parse, register_format
+from qcore.formats.text import parse, register_elsewhere, register_format
 from qcore.law.rounding import Rounding
 from qcore.lazy import subpackages
-from qcore.linalg import Accumulator, Hadamard, Operand, Product, Scale
 from qcore.packing import pack, unpack
 from qcore.random.threefry import fold_in
-from qcore.recipes import RECIPES, Entry, Recipe
 from qcore.recipes.rules import Quantization, Rule
 from qcore.version import __version__ as __version__
 
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
     from qcore import insight as insight
     from qcore import reproducible as reproducible
     from qcore import testing as testing
+    from qcore.linalg import Accumulator, Hadamard, Operand, Product, Scale
+    from qcore.recipes import RECIPES, Entry, Recipe
 
 __all__ = [
     "NAMED",
@@ -64,4 +64,12 @@ __all__ = [
     "unpack",
 ]
 
-__getattr__, __dir__ = subpackages(__name__, ("affine", "exchange", "insight", "reproducible", "testing"))
+__getattr__, __dir__ = subpackages(
+    __name__,
+    ("affine", "exchange", "insight", "linalg", "recipes", "reproducible", "testing"),
+    {
+        "qcore.linalg": ("Accumulator", "Hadamard", "Operand", "Product", "Scale"),
+        "qcore.recipes": ("RECIPES", "Entry", "Recipe"),
+    },
+)
+register_elsewhere(lambda: __getattr__("Recipe"))  # texts of products and recipes: their modules register the kinds

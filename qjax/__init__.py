@@ -8,9 +8,12 @@
 from typing import TYPE_CHECKING
 
 import qcore
-from qcore import *  # noqa: F403
 from qcore import __version__ as __version__
 from qcore.lazy import subpackages
+
+if TYPE_CHECKING:  # first, as some of its names are replaced below
+    from qcore import *  # noqa: F403
+
 from qjax import quant as quant
 from qjax._rounding.dispatch import decode, encode, quantize  # noqa: F401  # replace qcore's
 from qjax._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
@@ -34,4 +37,5 @@ __all__ += qcore.__all__
 __getattr__, __dir__ = subpackages(
     __name__,
     ("export", "insight", "linalg", "nnx", "optim", "quantization", "recipes", "reproducible", "testing"),
+    {"qcore": qcore.__all__},
 )

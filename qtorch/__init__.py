@@ -7,10 +7,13 @@
 from typing import TYPE_CHECKING
 
 import qcore
-import qtorch._rounding.paths.operator  # noqa: F401  # registers an operator
-from qcore import *  # noqa: F403
+import qtorch._operators  # noqa: F401  # registers operators
 from qcore import __version__ as __version__
 from qcore.lazy import subpackages
+
+if TYPE_CHECKING:  # first, as some of its names are replaced below
+    from qcore import *  # noqa: F403
+
 from qtorch import quant as quant
 from qtorch._rounding.dispatch import decode, encode, quantize  # noqa: F401  # replace qcore's
 from qtorch._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
@@ -34,4 +37,5 @@ __all__ += qcore.__all__
 __getattr__, __dir__ = subpackages(
     __name__,
     ("auto_low", "export", "insight", "linalg", "nn", "optim", "quantization", "recipes", "reproducible", "testing"),
+    {"qcore": qcore.__all__},
 )

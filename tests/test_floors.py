@@ -25,7 +25,7 @@ FLOORS = {
         "__main__",
     ],
     "qtorch": [
-        "_namespace _torch_internals _classes _places",
+        "_namespace _torch_internals _classes _places _states",
         "_kernels",
         "_rounding",
         "linalg testing",
@@ -37,6 +37,7 @@ FLOORS = {
         "nn",
         "quantization",
         "export",
+        "_operators",
         "",
     ],
     "qjax": [
@@ -78,6 +79,7 @@ COMPUTED = {
     "qcore.affine.checkpoint": "safetensors, which need not be there",
     "qcore.cli.functions": "the packages of ROOMS, and their compilers",
     "qcore.lazy": "for the rooms that call `subpackages`, where the names are",
+    "qtorch._operators": "rooms that have an operator's functions, which the table there names",
     "qjax.reproducible": "modules that need flax; what type checkers are told has them all",
 }
 # The command compares the package that a user names with the law.

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 ROOMS = {
-    "qcore": ["affine", "exchange", "insight", "reproducible"],
+    "qcore": ["affine", "exchange", "insight", "linalg", "recipes", "reproducible"],
     "qtorch": ["export", "recipes", "insight", "linalg", "nn", "optim", "quant", "quantization", "reproducible"],
     "qjax": ["export", "recipes", "insight", "linalg", "nnx", "optim", "quant", "quantization", "reproducible"],
 }
@@ -60,8 +60,12 @@ def seen(package):
                 "torch._inductor.compile_fx",
                 "torch._dynamo",
                 "qtorch.nn",
+                "qtorch.linalg",
                 "qtorch.optim",
                 "qtorch.recipes",
+                "qtorch._kernels.laws",
+                "qcore.linalg",
+                "qcore.recipes.published",
             },
         ),
         ("qjax", {"torch", "qtorch", "optax", "flax", "qjax.recipes"}),

@@ -17,7 +17,7 @@ import qjax
 import qtorch
 from qcore import NAMED, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Number, Posit
 from qcore.random.threefry import Noise
-from qtorch._kernels.packages import serve_cpu
+from qtorch._kernels.launch import serve_cpu
 from qtorch._rounding.keys import key_tensor, window_tensor
 from qtorch._rounding.paths.choice import by_operations
 from qtorch._rounding.plan import plan_for

@@ -28,7 +28,7 @@ _QPYTORCH = "QPyTorch, Functionality Overview, chapter 2"
 def _by_float32_midpoints(values: Sequence[float]) -> Table:
     """The table with the thresholds of bitsandbytes: midpoints rounded to float32, which themselves go down."""
     numbers = np.array(values, np.float32)
-    ordered = np.unique(numbers)
+    ordered = np.array(sorted(set(numbers.tolist())), np.float32)
     return Table(numbers, (ordered[:-1] + ordered[1:]) / np.float32(2))
 
 

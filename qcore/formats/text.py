@@ -197,6 +197,9 @@ class Reader:
             return self._named(name, kinds, start)
         kind = kinds.get(_QPYTORCH_NAMES.get(name, name))
         if kind is None:
+            _load_elsewhere()
+            kind = kinds.get(name)
+        if kind is None:
             raise self._unknown(name, kinds, start)
         self.next()
         self.depth += 1
@@ -221,6 +224,7 @@ class Reader:
 
     def _unknown(self, name: str, kinds: Mapping[str, Kind], start: int) -> ValueError:
         """The error at an unknown or ambiguous name; what it may mean comes first."""
+        _load_elsewhere()
         nearest = likely_meanings(name) if name not in _KINDS or name in MEANINGS else []
         hint = f"{name} may mean {' or '.join(nearest)}; " if nearest else ""
         allowed = (
@@ -346,11 +350,22 @@ _QPYTORCH_NAMES = {  # of classes and arguments, as QPyTorch prints them
 
 
 _REGISTERING = Lock()
+_ELSEWHERE: list[Callable[[], object]] = []
 
 
 def register(name: str, kind: Kind) -> None:
     """Adds a kind whose class is defined on a higher floor than formats."""
     _KINDS[name], _KIND_OF[kind.make] = kind, name
+
+
+def register_elsewhere(load: Callable[[], object]) -> None:
+    """Adds a function that imports modules which register kinds; it is called for the first name that is not known."""
+    _ELSEWHERE.append(load)
+
+
+def _load_elsewhere() -> None:
+    for load in _ELSEWHERE:
+        load()
 
 
 def register_format(name: str, kind: type[Number]) -> None:
@@ -389,6 +404,7 @@ def register_format(name: str, kind: type[Number]) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"name={quoted(name)}; allowed are letters, digits and underscores")
     new = _kind_of_class(kind)
+    _load_elsewhere()
     with _REGISTERING:
         owner = _KINDS[name].make if name in _KINDS else None
         taken = name in _QPYTORCH_NAMES or name.lower() in (*NAMED, *MEANINGS)

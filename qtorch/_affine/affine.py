@@ -16,7 +16,7 @@ from qcore.affine.parameters import check_input, check_qparams
 from qcore.arguments import check_float, check_int, quoted
 from qtorch._affine.launch import Bounds, fake_quantize_by_package, fake_quantize_on_cpu, straight_through_on_cpu
 from qtorch._affine.namespace import Names
-from qtorch._kernels.packages import serve_cpu
+from qtorch._kernels.launch import serve_cpu
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.gradients import for_transforms, is_differentiated, refuse_recording

@@ -244,14 +244,14 @@ class TensorHistogram(Histogram):
         return super()._count(xp, x, torch.ones_like(x), low, high)
 
 
-def _update(
+def run_histogram_update(
     histogram: torch.Tensor, low: torch.Tensor, high: torch.Tensor, x: torch.Tensor, upsample_rate: int
 ) -> tuple[torch.Tensor, ...]:
     rule = TensorHistogram(bins=len(histogram), upsample_rate=upsample_rate)
     return tuple(value.clone() for value in rule.update(Counts(histogram, low, high), x))
 
 
-def _qparams(
+def run_histogram_qparams(
     histogram: torch.Tensor, low: torch.Tensor, high: torch.Tensor, *form: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if low > high:  # nothing was observed; a traced program does not raise
@@ -261,23 +261,14 @@ def _qparams(
     return found.scale, found.zero_point
 
 
-_STATE = "Tensor histogram, Tensor low, Tensor high"
-_library = torch.library.Library("qtorch", "FRAGMENT")
-_library.define(f"histogram_update({_STATE}, Tensor x, int upsample_rate) -> (Tensor, Tensor, Tensor)")
-_library.define(
-    f"histogram_qparams({_STATE}, int qmin, int qmax, bool signed, int middle, str scheme, float eps)"
-    " -> (Tensor, Tensor)"
-)
-_library.impl("histogram_update", _update, "CompositeExplicitAutograd")
-_library.impl("histogram_qparams", _qparams, "CompositeExplicitAutograd")
-torch.library.register_fake(
-    "qtorch::histogram_update", lambda *state_and_x: tuple(map(torch.empty_like, state_and_x[:3])), lib=_library
-)
-torch.library.register_fake(
-    "qtorch::histogram_qparams",
-    lambda _, low, *rest: (torch.empty_like(low), torch.empty_like(low, dtype=torch.int32)),
-    lib=_library,
-)
+def histogram_update_shapes(*state_and_x: Any) -> tuple[torch.Tensor, ...]:
+    """Tensors of the shapes and dtypes of a state."""
+    return tuple(map(torch.empty_like, state_and_x[:3]))
+
+
+def histogram_qparams_shapes(histogram: torch.Tensor, low: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tensors of the shapes and dtypes of a scale and a zero point."""
+    return torch.empty_like(low), torch.empty_like(low, dtype=torch.int32)
 
 
 class MinMaxObserver(RangeObserver):

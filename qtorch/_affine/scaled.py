@@ -13,11 +13,8 @@ from qcore.linalg.scaling import round_scaled, scale_for
 from qtorch._rounding.dispatch import quantize
 from qtorch.linalg.namespace import Float64
 
-_library = torch.library.Library("qtorch", "FRAGMENT")
-_library.define("round_scaled(Tensor x, Tensor scale, str number, int axis) -> Tensor")
 
-
-def _round(x: torch.Tensor, scale: torch.Tensor, number: str, axis: int) -> torch.Tensor:
+def run_round_scaled(x: torch.Tensor, scale: torch.Tensor, number: str, axis: int) -> torch.Tensor:
     """A tensor rounded to the nearest numbers of a format times a scale, in the tensor's dtype."""
     scale = scale.reshape(-1, *[1] * (x.dim() - 1 - axis)) if scale.numel() > 1 else scale.reshape(())
     element = check_element(check_number(number))
@@ -25,8 +22,9 @@ def _round(x: torch.Tensor, scale: torch.Tensor, number: str, axis: int) -> torc
     return found.to(x.dtype)
 
 
-_library.impl("round_scaled", _round, "CompositeExplicitAutograd")
-torch.library.register_fake("qtorch::round_scaled", lambda x, *_: torch.empty_like(x), lib=_library)
+def round_scaled_shape(x: torch.Tensor, *_: Any) -> torch.Tensor:
+    """A tensor of the result's shape and dtype."""
+    return torch.empty_like(x)
 
 
 class _StraightThrough(torch.autograd.Function):

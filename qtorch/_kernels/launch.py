@@ -12,10 +12,25 @@ The callers choose the kernel and its parameters: `qtorch._rounding.paths.kernel
 
 from __future__ import annotations
 
+import os
+from functools import cache
+
 import torch
+
+from qcore.arguments import quoted
 
 LIMIT = 1 << 31  # elements, which packages count in 31 bits
 VECTOR = 16  # bytes, to which packages want tensors aligned
+_CHOICES = ("c", "inductor")
+
+
+@cache
+def serve_cpu() -> bool:
+    """True if `QTORCH_KERNELS` chooses packages on the CPU, too, instead of kernels in C."""
+    chosen = os.environ.get("QTORCH_KERNELS") or _CHOICES[0]
+    if chosen not in _CHOICES:
+        raise ValueError(f"QTORCH_KERNELS={quoted(chosen)}; allowed are {', '.join(_CHOICES)}")
+    return chosen == "inductor"
 
 
 def aligned(x: torch.Tensor, to: int = 0) -> torch.Tensor:

@@ -10,13 +10,11 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from qcore.arguments import quoted
 from qtorch._kernels import compiler, store
 from qtorch._torch_internals import compile_package, open_package
 
@@ -27,18 +25,6 @@ OPTIONS = {
     "eager_numerics.division_rounding": True,
     "eager_numerics.disable_ftz": True,
 }
-
-
-_CHOICES = ("c", "inductor")
-
-
-@cache
-def serve_cpu() -> bool:
-    """True if `QTORCH_KERNELS` chooses packages on the CPU, too, instead of kernels in C."""
-    chosen = os.environ.get("QTORCH_KERNELS") or _CHOICES[0]
-    if chosen not in _CHOICES:
-        raise ValueError(f"QTORCH_KERNELS={quoted(chosen)}; allowed are {', '.join(_CHOICES)}")
-    return chosen == "inductor"
 
 
 class Example(NamedTuple):

@@ -9,11 +9,8 @@ import torch
 
 from qtorch._torch_internals import in_forward_mode
 
-_library = torch.library.Library("qtorch", "FRAGMENT")
-_library.define("refuse_recording(Tensor?[] gradients) -> ()")
 
-
-def _refuse_recording(gradients: list[torch.Tensor | None]) -> None:
+def raise_if_recorded(gradients: list[torch.Tensor | None]) -> None:
     if any(
         x is not None and x.requires_grad for x in gradients
     ):  # in a backward pass with create_graph=True, in which Dynamo turns gradients off
@@ -23,8 +20,8 @@ def _refuse_recording(gradients: list[torch.Tensor | None]) -> None:
         )
 
 
-_library.impl("refuse_recording", _refuse_recording, "CompositeExplicitAutograd")
-torch.library.register_fake("qtorch::refuse_recording", lambda gradients: None, lib=_library)
+def nothing(gradients: list[torch.Tensor | None]) -> None:
+    """The check on tensors without values."""
 
 
 def refuse_recording(*gradients: torch.Tensor | None) -> None:

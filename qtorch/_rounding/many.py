@@ -11,7 +11,7 @@ import torch
 from qcore import Number, Rounding
 from qcore.formats.block import BlockNumber
 from qtorch._kernels import laws
-from qtorch._kernels.packages import serve_cpu
+from qtorch._kernels.launch import serve_cpu
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import window_tensor
 from qtorch._rounding.plan import plan_for

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,11 +19,13 @@ from qcore.law.carrier import CARRIERS, Carrier
 from qcore.law.program import Decoding, Program, flat
 from qcore.law.rounding import check_rounding
 from qcore.law.tiles import Matrix, Sizes, as_matrix
-from qtorch._kernels import laws
-from qtorch._kernels.store import Function
+from qtorch import _kernels
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.paths.operations import DTYPES, lane_dtype, result_dtype
 from qtorch._torch_internals import constant
+
+if TYPE_CHECKING:
+    from qtorch._kernels.store import Function
 
 _MOST_SHAPES = 1024  # that a plan keeps
 
@@ -46,12 +48,12 @@ class _Kernels(dict[str, "tuple[Function, int] | None"]):
     def step(self, layout: str) -> tuple[int, int] | None:
         """The kernel as a step of a program: the addresses of the function and the constants, or None."""
         program, constants = self.compiled
-        function = laws.rounding_step(program, layout)
+        function = _kernels.laws.rounding_step(program, layout)
         return None if function is None else (function, constants.data_ptr())
 
     def __missing__(self, layout: str) -> tuple[Function, int] | None:
         program, constants = self.compiled
-        function = laws.rounding(program, layout)
+        function = _kernels.laws.rounding(program, layout)
         self[layout] = None if function is None else (function, constants.data_ptr())
         return self[layout]
 
@@ -66,7 +68,7 @@ class _Matrices(dict[torch.Size, "tuple[Matrix | None, str]"]):
         matrix = as_matrix(tuple(shape), self.number.block_sizes(len(shape)))
         if len(self) >= _MOST_SHAPES:  # a program with endless new shapes must not fill the memory
             self.clear()
-        self[shape] = (None, "") if matrix is None else (matrix, laws.layout_of(matrix))
+        self[shape] = (None, "") if matrix is None else (matrix, _kernels.laws.layout_of(matrix))
         return self[shape]
 
 

@@ -42,8 +42,6 @@ from qtorch._rounding.plan import check_dtype, text_of
 from qtorch._rounding.sharded import is_sharded
 
 _kept: list[torch.Tensor] = []  # constants, see `_addresses`
-_library = torch.library.Library("qtorch", "FRAGMENT")
-_library.define("statistics(Tensor x, Tensor y, str number) -> Tensor")
 
 
 def statistics_of(
@@ -226,13 +224,9 @@ def _sums(counts: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
     return (counts.reshape(-1, len(weights), 1) * torch.from_numpy(weights).to(counts.device)).sum(1).reshape(-1)
 
 
-def _operator(x: torch.Tensor, y: torch.Tensor, number: str) -> torch.Tensor:
+def run_statistics(x: torch.Tensor, y: torch.Tensor, number: str) -> torch.Tensor:
     return lanes_between(x, y, parse(number))
 
 
-def _shape(x: torch.Tensor, y: torch.Tensor, number: str) -> torch.Tensor:
+def statistics_shape(x: torch.Tensor, y: torch.Tensor, number: str) -> torch.Tensor:
     return x.new_empty(LENGTH, dtype=torch.int32)
-
-
-_library.impl("statistics", _operator, "CompositeExplicitAutograd")
-torch.library.register_fake("qtorch::statistics", _shape, lib=_library)

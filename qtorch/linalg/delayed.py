@@ -16,9 +16,12 @@ from weakref import ReferenceType, ref
 import torch
 import torch.distributed as dist
 
+from qcore.formats.number import check_number
+from qcore.law.rounding import check_rounding
 from qcore.linalg.operands import Operand
 from qcore.linalg.product import Products
-from qcore.linalg.scaling import newest_magnitude, next_row
+from qcore.linalg.scaling import is_delayed, newest_magnitude, next_row, operand_of, round_delayed
+from qtorch._rounding.dispatch import quantize
 from qtorch._torch_internals import at_end_of_backward, in_backward, unseen_by_modes
 from qtorch.linalg.namespace import Float64
 from qtorch.linalg.native import product_of
@@ -119,6 +122,46 @@ def gather_product(
     """
     gather(state, Products(*map(product_of, products)).rows, (a, b, gradient))
     return scales.clone()
+
+
+def round_with_state(
+    x: torch.Tensor, key: torch.Tensor | None, scale: torch.Tensor, number: str, rounding: str
+) -> torch.Tensor:
+    """A tensor rounded to a format, with the scale that is given if the format's is delayed."""
+    given = _number(number)
+    key = key if check_rounding(rounding).stochastic else None
+    if given is None:
+        return x.clone()
+    if not is_delayed(given):
+        return quantize(x, given, rounding, key=key)
+    enter_pass()  # in which checkpoints run a forward pass again
+    return round_delayed(Float64, x, given, scale, lambda y, element: quantize(y, element, rounding, key=key))
+
+
+def gather_rows(
+    state: torch.Tensor, scale: torch.Tensor, x: torch.Tensor, gradient: torch.Tensor, numbers: list[str]
+) -> torch.Tensor:
+    """`gather` for a tensor and its gradient; returns a copy of the scale.
+
+    The gradient's rounding takes the scale from here, so that compilers keep the call.
+    """
+    forward, backward = (operand_of(one) if is_delayed(one) else Operand() for one in map(_number, numbers))
+    gather(state, (forward, backward), (x, gradient))
+    return scale.clone()
+
+
+def scales_shape(state: torch.Tensor, scales: torch.Tensor, *_: Any) -> torch.Tensor:
+    """A tensor of the shape and dtype of the scales that the gathering operators return."""
+    return torch.empty_like(scales)
+
+
+def rounded_shape(x: torch.Tensor, *_: Any) -> torch.Tensor:
+    """A tensor of the shape and dtype of a rounded one."""
+    return torch.empty_like(x)
+
+
+def _number(text: str) -> Any:
+    return check_number(text) if text else None
 
 
 def given_scales(operands: Any, rows: Any, state: torch.Tensor | None) -> list[torch.Tensor | None]:

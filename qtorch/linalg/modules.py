@@ -10,6 +10,7 @@ import torch
 from qcore.arguments import check_flag, check_int, check_size
 from qcore.linalg.product import Products, check_products
 from qcore.report import short_product
+from qtorch._states import apply_but_states, keep_states
 from qtorch.linalg.attention import scaled_dot_product_attention, settings_of
 from qtorch.linalg.call import first_scaling
 from qtorch.linalg.convolutions import conv1d, conv2d, conv3d, padding_sizes
@@ -62,31 +63,12 @@ class _Layer:
         return f"{super().extra_repr()}, products={shown}"  # type: ignore[misc]
 
 
-def apply_but_states(layer: Any, names: Iterable[str], apply: Any, *arguments: Any) -> Any:
-    """`nn.Module._apply`, such as a change of dtype, after which these states of delayed scales are float32 again."""
-    # A scale in float16 would lose bits, and its largest magnitudes would overflow.
-    before = {name: state for name in names if (state := getattr(layer, name, None)) is not None}
-    changed = apply(*arguments)
-    for name, state in before.items():
-        after = getattr(layer, name)
-        if after.dtype is not state.dtype:
-            setattr(layer, name, state.to(after.device))
-    return changed
-
-
 def reset_states(layer: Any, names: Iterable[str]) -> None:
     """Initializes states of delayed scales; a layer without products has no states yet."""
     with torch.no_grad():
         for name in names:
             if (state := getattr(layer, name, None)) is not None:
                 state.copy_(first_scaling(state.shape[1] - 1))
-
-
-def keep_states(layer: Any, names: Iterable[str], state_dict: dict[str, Any], prefix: str) -> None:
-    """Adds the states of delayed scales to a checkpoint without them, such as one from before `lower`."""
-    for name in names:
-        if (state := getattr(layer, name, None)) is not None:
-            state_dict.setdefault(f"{prefix}{name}", state)
 
 
 def products_of(layer: Any) -> Products:

@@ -22,7 +22,7 @@ from qtorch._rounding.keys import fold_in
 from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor
 from qtorch._rounding.sharded import is_sharded
 from qtorch._torch_internals import unseen_by_modes
-from qtorch.linalg.delayed import gather_product, given_scales
+from qtorch.linalg.delayed import given_scales
 from qtorch.linalg.namespace import Float64
 from qtorch.linalg.native import (
     BLOCK,
@@ -39,17 +39,6 @@ from qtorch.linalg.native import (
 Axes = dict[int, int]
 
 _SIDE = 1024  # rows and columns of a result
-
-_library = torch.library.Library("qtorch", "FRAGMENT")
-_library.define(
-    "product(Tensor first, Tensor second, Tensor? addend, Tensor? key, Tensor? state, SymInt[] other, SymInt[] shape, "
-    "str form, str which, str product) -> Tensor"
-)
-_library.define(
-    "gather(Tensor state, Tensor scales, Tensor a, Tensor b, Tensor gradient, str forward, str grad_a, str grad_b) "
-    "-> Tensor",
-    tags=(torch.Tag.cudagraph_unsafe,),  # it leaves the state to the end of the backward pass
-)
 
 # Called with (kind, role, before, after, format) for every rounding; kind and role as in `qcore.insight.Site`.
 Observer = Callable[[str, str, torch.Tensor, torch.Tensor, Number], None]
@@ -98,7 +87,7 @@ def multiply_tensors(
     return torch.ops.qtorch.product(first, second, addend, key, state, *spec)
 
 
-def _operator(
+def run_product(
     first: torch.Tensor, second: torch.Tensor, addend: Any, key: Any, state: Any, other: Any, shape: Any, *texts: str
 ) -> torch.Tensor:
     """`qtorch::product`, which compiled and transformed programs hold."""
@@ -270,13 +259,14 @@ def _rounded(
     return y, inverse
 
 
-def _shape(
+def product_shape(
     first: torch.Tensor, second: torch.Tensor, addend: Any, key: Any, state: Any, other: Any, shape: Any, *text: str
 ) -> Any:
+    """A tensor of the product's shape and dtype, without values."""
     return first.new_empty(shape)
 
 
-def _batched(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, int]:
+def batch_product(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, int]:
     """Under vmap each example is a product of its own."""
     rest = arguments[5:]
     tensors = [
@@ -293,10 +283,3 @@ def check_placed(name_a: str, name_b: str, a: torch.Tensor, b: torch.Tensor) -> 
     meshes = [getattr(x, "device_mesh", None) for x in (a, b)]
     if meshes[0] != meshes[1]:
         raise TypeError(f"{name_a} and {name_b} lie on {meshes[0]} and {meshes[1]}; allowed are DTensors of one mesh")
-
-
-_library.impl("product", _operator, "CompositeExplicitAutograd")
-_library.impl("gather", gather_product, "CompositeExplicitAutograd")
-torch.library.register_fake("qtorch::gather", lambda state, scales, *others: torch.empty_like(scales), lib=_library)
-torch.library.register_fake("qtorch::product", _shape, lib=_library)
-torch.library.register_vmap("qtorch::product", _batched, lib=_library)

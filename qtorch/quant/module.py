@@ -14,8 +14,8 @@ from qtorch._rounding.gradients import for_transforms, refuse_recording
 from qtorch._rounding.keys import Key, fold_in, given_or_drawn
 from qtorch._rounding.paths.choice import is_plain_tensor, round_tensor
 from qtorch._rounding.plan import RoundingPlan, plan_for
+from qtorch._states import apply_but_states, keep_states
 from qtorch._torch_internals import apply_directly
-from qtorch.linalg.modules import apply_but_states
 from qtorch.quant.delayed import Delayed, check_call, first_state
 
 _LANES = {8: torch.int64, 4: torch.int32, 2: torch.int16}
@@ -78,8 +78,7 @@ class Quantizer(torch.nn.Module):
             self.texts = *numbers, one.forward_rounding.value, one.backward_rounding.value
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        states = () if self.quantization.history is None else ("scaling",)
-        return apply_but_states(self, states, super()._apply, fn, recurse)
+        return apply_but_states(self, ("scaling",), super()._apply, fn, recurse)
 
     def reset_parameters(self) -> None:
         """Puts the state of delayed scales back to its beginning: all that `to_empty` leaves."""
@@ -87,8 +86,7 @@ class Quantizer(torch.nn.Module):
             self.scaling.copy_(first_state(self.quantization.history))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        if self.quantization.history is not None:
-            state_dict.setdefault(f"{prefix}scaling", self.scaling)
+        keep_states(self, ("scaling",), state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def __getstate__(self) -> dict[str, Any]:

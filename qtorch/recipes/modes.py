@@ -26,9 +26,10 @@ from qcore.notices import warn
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
 from qcore.report import ProductReport, short_product
 from qtorch import linalg
+from qtorch._states import apply_but_states, keep_states
 from qtorch._torch_internals import base_of, constant, map_tree, own_parameters, show_to_modes, unseen_by_modes
 from qtorch.linalg.call import HALVES, call_in_float32, refuse_tracers
-from qtorch.linalg.modules import apply_but_states, keep_states, reset_states
+from qtorch.linalg.modules import reset_states
 from qtorch.quant import Quantizer
 from qtorch.recipes.functions import (
     ATTENTIONS,

@@ -17,9 +17,6 @@ from qtorch._rounding.sharded import is_sharded
 from qtorch.linalg.native import ProductSpec
 from qtorch.linalg.operator import multiply_tensors
 
-_library = torch.library.Library("qtorch", "FRAGMENT")
-_library.define("sums(Tensor a, Tensor? b, int[] axes) -> Tensor")
-
 
 def tensor_product(first: torch.Tensor, second: torch.Tensor, spec: ProductSpec) -> torch.Tensor:
     """A product of tensors that need no gradients."""
@@ -104,23 +101,18 @@ def tensor_sums(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) ->
     if kernel is None:
         return tree_sums(Names, a, b, tuple(axes))
     a, b = aligned(a.contiguous()), None if b is None else aligned(b.expand(a.shape).contiguous())
-    result = _shape(a, b, axes)
+    result = sums_shape(a, b, axes)
     kernel(*addresses(a, b, result), a.dim(), len(axes), *a.shape, *axes)
     return result
 
 
-def _shape(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) -> torch.Tensor:
+def sums_shape(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) -> torch.Tensor:
     sizes = [1 if axis in axes else size for axis, size in enumerate(a.shape)]
     return a.new_empty(sizes, dtype=torch.float64)
 
 
-def _batched(info: Any, in_dims: tuple[Any, ...], a: Any, b: Any, axes: Sequence[int]) -> tuple[torch.Tensor, int]:
+def batch_sums(info: Any, in_dims: tuple[Any, ...], a: Any, b: Any, axes: Sequence[int]) -> tuple[torch.Tensor, int]:
     """The rule for vmap: the batch becomes the first axis, which is not summed."""
     pairs = zip((a, b), in_dims[:2], strict=True)
     a, b = (x if x is None else x.expand(info.batch_size, *x.shape) if n is None else x.movedim(n, 0) for x, n in pairs)
     return torch.ops.qtorch.sums(a, b, [axis + 1 for axis in axes]), 0
-
-
-_library.impl("sums", tensor_sums, "CompositeExplicitAutograd")
-torch.library.register_fake("qtorch::sums", _shape, lib=_library)
-torch.library.register_vmap("qtorch::sums", _batched, lib=_library)

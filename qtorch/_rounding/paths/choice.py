@@ -19,8 +19,7 @@ from torch.nn import Parameter
 from qcore import Number
 from qcore.law.tiles import block_counts, tiles
 from qcore.random.threefry import Noise
-from qtorch._kernels.launch import with_strides_of
-from qtorch._kernels.packages import serve_cpu
+from qtorch._kernels.launch import serve_cpu, with_strides_of
 from qtorch._namespace import Names
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.paths.kernels import decode_by_package, decode_on_cpu, round_by_package, round_on_cpu

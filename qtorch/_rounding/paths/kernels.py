@@ -20,8 +20,7 @@ from qcore import Number
 from qcore.law.program import Decoding, Program, flat
 from qcore.law.tiles import Matrix, Sizes, Tiles, as_matrix, block_counts
 from qcore.random.threefry import Noise
-from qtorch import _namespace
-from qtorch._kernels import laws, packages
+from qtorch import _kernels, _namespace
 from qtorch._kernels.launch import LIMIT, VECTOR, aligned, is_dense, with_strides_of
 from qtorch._namespace import Names
 from qtorch._rounding.paths import operations
@@ -156,11 +155,11 @@ def decode_on_cpu(
     codes = codes.contiguous()
     storage, result = str(codes.dtype).removeprefix("torch."), torch.empty_like(codes, dtype=dtype)
     if scales is None:
-        function, sizes, others = laws.decoding(decoding, storage, "flat"), (codes.numel(),), []
+        function, sizes, others = _kernels.laws.decoding(decoding, storage, "flat"), (codes.numel(),), []
     elif (matrix := _matrix(number, codes.shape)) is None:
         return None
     else:
-        function, sizes = laws.decoding(decoding, storage, laws.layout_of(matrix)), matrix
+        function, sizes = _kernels.laws.decoding(decoding, storage, _kernels.laws.layout_of(matrix)), matrix
         others = [aligned(stored_scales(scales, decoding).contiguous()), *([] if scale is None else [aligned(scale)])]
     if function is None:
         return None
@@ -291,7 +290,7 @@ def load(
     program: Program, pattern: str, block: tuple[int, ...], device: torch.device
 ) -> Callable[[list[torch.Tensor]], object] | None:
     make = partial(example, program, pattern, block, device)
-    return packages.load(f"{program} {pattern} {block}", _sources(), device, make)
+    return _kernels.packages.load(f"{program} {pattern} {block}", _sources(), device, make)
 
 
 @cache
@@ -299,7 +298,7 @@ def load_decoder(
     decoding: Decoding, storage: torch.dtype, pattern: str, block: tuple[int, ...], device: torch.device
 ) -> Callable[[list[torch.Tensor]], object] | None:
     make = partial(decoder_example, decoding, storage, pattern, block, device)
-    return packages.load(f"{decoding} {storage} {pattern} {block}", _sources(), device, make)
+    return _kernels.packages.load(f"{decoding} {storage} {pattern} {block}", _sources(), device, make)
 
 
 def _sources() -> list[Path]:
@@ -313,19 +312,19 @@ def _sources() -> list[Path]:
     ]
 
 
-def example(program: Program, pattern: str, block: tuple[int, ...], device: torch.device) -> packages.Example:
+def example(program: Program, pattern: str, block: tuple[int, ...], device: torch.device) -> _kernels.packages.Example:
     """The module and arguments of a kernel for a pattern, with fixed blocks of these lengths, or () for any lengths."""
     shape, sizes = _axes(pattern, block)
     arguments = [torch.zeros(shape, dtype=_stored(getattr(torch, program.carrier.name)), device=device)]
     arguments += [torch.zeros(program.count(), dtype=lane_dtype(program.carrier), device=device)]
     words = [torch.zeros(count, dtype=torch.int32, device=device) for count in (2, 3)]
     arguments += words if program.mode.stochastic else []
-    return packages.Example(Law(program, pattern), tuple(arguments), (sizes, *(None,) * (len(arguments) - 1)))
+    return _kernels.packages.Example(Law(program, pattern), tuple(arguments), (sizes, *(None,) * (len(arguments) - 1)))
 
 
 def decoder_example(
     decoding: Decoding, storage: torch.dtype, pattern: str, block: tuple[int, ...], device: torch.device
-) -> packages.Example:
+) -> _kernels.packages.Example:
     shape, sizes = _axes(pattern, block)
     dtype, lane = getattr(torch, decoding.carrier.name), lane_dtype(decoding.carrier)
     arguments = [torch.zeros(shape, dtype=storage, device=device)]
@@ -338,7 +337,7 @@ def decoder_example(
     if decoding.whole:
         arguments.append(torch.zeros((), dtype=FLOATS[lane], device=device))
         dynamic.append(None)
-    return packages.Example(Decoder(decoding, _stored(dtype)), tuple(arguments), tuple(dynamic))
+    return _kernels.packages.Example(Decoder(decoding, _stored(dtype)), tuple(arguments), tuple(dynamic))
 
 
 def _axes(pattern: str, block: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, Any]]:

@@ -25,26 +25,17 @@ from qtorch._torch_internals import map_tree
 
 Maybe = torch.Tensor | None
 
-_library = torch.library.Library("qtorch", "FRAGMENT")
-_READ = "Tensor x, Tensor? key, Tensor? window, str number, str rounding, str overflow, str law"
-for _schema in (
-    f"round({_READ}) -> Tensor",
-    f"encode({_READ}) -> Tensor[]",
-    "decode(Tensor codes, Tensor? scales, Tensor? scale, str number, ScalarType dtype, str law) -> Tensor",
-):
-    _library.define(_schema, tags=(torch.Tag.flexible_layout,))
-
 
 @cached
 def _plan(dtype: torch.dtype, coded: bool, number: str, rounding: str, overflow: str, law: str) -> RoundingPlan:
     return plan_for(number, rounding, dtype, overflow or None, coded)
 
 
-def _round(x: torch.Tensor, *arguments: Any) -> torch.Tensor:
+def run_round(x: torch.Tensor, *arguments: Any) -> torch.Tensor:
     return _run(False, x, *arguments)[0]
 
 
-def _encode(x: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
+def run_encode(x: torch.Tensor, *arguments: Any) -> list[torch.Tensor]:
     return _run(True, x, *arguments)
 
 
@@ -62,16 +53,16 @@ def _run(coded: bool, x: torch.Tensor, key: Maybe, window: Maybe, *text: str) ->
     return [with_strides_of(x, first), *others]
 
 
-def _decode(codes: torch.Tensor, scales: Maybe, scale: Maybe, number: str, dtype: torch.dtype, law: str) -> Any:
+def run_decode(codes: torch.Tensor, scales: Maybe, scale: Maybe, number: str, dtype: torch.dtype, law: str) -> Any:
     plain = are_plain_tensors((codes, scales, scale))
     return with_strides_of(codes, decode_tensor(codes, parse(number), dtype, scales, scale, plain))
 
 
-def _shape_of_round(x: torch.Tensor, key: Maybe, window: Maybe, *text: str) -> torch.Tensor:
+def round_shape(x: torch.Tensor, key: Maybe, window: Maybe, *text: str) -> torch.Tensor:
     return _shapes(False, x, key, *text)[0]
 
 
-def _shapes_of_encode(x: torch.Tensor, key: Maybe, window: Maybe, *text: str) -> list[torch.Tensor]:
+def encode_shapes(x: torch.Tensor, key: Maybe, window: Maybe, *text: str) -> list[torch.Tensor]:
     return _shapes(True, x, key, *text)
 
 
@@ -89,16 +80,16 @@ def _shapes(coded: bool, x: torch.Tensor, key: Maybe, *text: str) -> list[torch.
     return results
 
 
-def _shape_of_decode(codes: torch.Tensor, *arguments: Any) -> torch.Tensor:
+def decode_shape(codes: torch.Tensor, *arguments: Any) -> torch.Tensor:
     inductor.register()
     return torch.empty_like(codes, dtype=arguments[3])
 
 
-def _batched_round(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[torch.Tensor, int]:
+def batch_round(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[torch.Tensor, int]:
     return _batched(torch.ops.qtorch.round, info.batch_size, in_dims, *arguments), 0
 
 
-def _batched_encode(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[list[torch.Tensor], list[int]]:
+def batch_encode(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[list[torch.Tensor], list[int]]:
     found = _batched(torch.ops.qtorch.encode, info.batch_size, in_dims, *arguments)
     return found, [0] * len(found)
 
@@ -116,7 +107,7 @@ def _batched(operator: Any, count: int, in_dims: tuple[Any, ...], x: torch.Tenso
     return map_tree(lambda each: each.unflatten(0, x.shape[:2]), flat)
 
 
-def _batched_decode(
+def batch_decode(
     info: Any, in_dims: tuple[Any, ...], codes: torch.Tensor, scales: Maybe, scale: Maybe, *rest: Any
 ) -> tuple[torch.Tensor, int]:
     given = zip((codes, scales, scale), in_dims[:3], strict=True)
@@ -139,13 +130,3 @@ def _stacked(examples: list[Any]) -> Any:
     if isinstance(examples[0], torch.Tensor):
         return torch.stack(examples)
     return [torch.stack(each) for each in zip(*examples, strict=True)]
-
-
-for _name, _function, _shape, _batch in (
-    ("round", _round, _shape_of_round, _batched_round),
-    ("encode", _encode, _shapes_of_encode, _batched_encode),
-    ("decode", _decode, _shape_of_decode, _batched_decode),
-):
-    _library.impl(_name, _function, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"qtorch::{_name}", _shape, lib=_library)
-    torch.library.register_vmap(f"qtorch::{_name}", _batch, lib=_library)

@@ -8,6 +8,7 @@ import qcore
 import qtorch
 from qtorch._affine import launch
 from qtorch._kernels import packages
+from qtorch._kernels.launch import serve_cpu
 from qtorch._rounding.keys import make_noise
 from qtorch._rounding.many import round_each
 from qtorch._rounding.paths import kernels as rounding
@@ -24,10 +25,10 @@ def chosen(monkeypatch):
 
     def choose(value):
         monkeypatch.setenv("QTORCH_KERNELS", value)
-        packages.serve_cpu.cache_clear()
+        serve_cpu.cache_clear()
 
     yield choose
-    packages.serve_cpu.cache_clear()
+    serve_cpu.cache_clear()
 
 
 def test_a_wrong_choice_names_the_allowed_ones(chosen):

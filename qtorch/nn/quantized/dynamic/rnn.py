@@ -27,11 +27,6 @@ from qtorch.nn.quantized.weights import QuantizedWeight
 
 State = Sequence[torch.Tensor]  # the hidden state, and of an LSTM the cell state
 Product = Callable[[torch.Tensor], torch.Tensor]
-_library = torch.library.Library("qtorch", "FRAGMENT")
-_library.define(
-    "recurrent(Tensor x, SymInt[] sizes, Tensor[] state, Tensor[] of_input, Tensor[] of_hidden, Tensor[] projection, "
-    "int[] forms, str[] roundings, str law, bool reverse) -> Tensor[]",
-)
 
 
 def _lstm(of_input: torch.Tensor, of_hidden: torch.Tensor, state: State) -> State:
@@ -164,7 +159,7 @@ def _product_of_floats(weight: torch.Tensor, bias: torch.Tensor | None = None, *
     return product
 
 
-def _recurrent(
+def run_recurrent(
     x: torch.Tensor,
     sizes: Sequence[int],
     state: list[torch.Tensor],
@@ -183,13 +178,10 @@ def _recurrent(
     return [result, *(one.clone() if one is old else one for one, old in zip(last, state, strict=True))]
 
 
-def _shapes(x: torch.Tensor, sizes: Sequence[int], state: list[torch.Tensor], *_: Any) -> list[torch.Tensor]:
+def recurrent_shapes(x: torch.Tensor, sizes: Any, state: list[torch.Tensor], *_: Any) -> list[torch.Tensor]:
+    """Tensors of the shapes and dtypes of the results and the last states."""
     result = x.new_empty((x.shape[0], state[0].shape[1]), dtype=torch.float32)
     return [result, *(one.new_empty(one.shape, dtype=torch.float32) for one in state)]
-
-
-_library.impl("recurrent", _recurrent, "CompositeExplicitAutograd")
-torch.library.register_fake("qtorch::recurrent", _shapes, lib=_library)
 
 
 class _Cell(torch.nn.Module):
