@@ -28,7 +28,7 @@ OPTIMIZED = (
     "tests/benchmarks/",
     "tests/peers/",
     *(f"tests/jax/{file}.py" for file in ("linalg/test_parts", "rounding/test_quantize")),
-    *(f"tests/parity/test_{law}.py" for law in ("affine", "arithmetic", "bits", "blocks", "codes", "numerics")),
+    *(f"tests/parity/test_{law}.py" for law in ("affine", "arithmetic", "bits", "blocks", "codes", "gguf", "numerics")),
     *(f"tests/parity/test_{name}.py" for name in ("reproducible", "stochastic", "workflow_layers", "workflow_models")),
     "tests/parity/test_products.py::test_all_shapes",
 )

@@ -10,6 +10,7 @@ from qcore.arrays import decode, encode, quantize
 from qcore.formats.block import NVFP4, BlockFloatingPoint, BlockScaled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
+from qcore.formats.gguf import GGUF
 from qcore.formats.names import NAMED, p3109
 from qcore.formats.number import Number
 from qcore.formats.posit import Posit
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from qcore.recipes import RECIPES, Entry, Recipe
 
 __all__ = [
+    "GGUF",
     "NAMED",
     "NVFP4",
     "RECIPES",

@@ -8,6 +8,7 @@ import numpy as np
 
 from qcore.arguments import check_int, check_seed, check_start, missing_key
 from qcore.formats.block import check_float_scales, check_scales
+from qcore.formats.gguf import GGUF
 from qcore.formats.number import Number, check_number, prepare
 from qcore.law.carrier import CARRIERS, Carrier, check_dtype, check_result_dtype
 from qcore.law.program import Decoding
@@ -87,7 +88,8 @@ def encode(
         uint8 array (uint16 for scales of more than 8 bits) with one element per block, whose shape is x's divided by
         the block's and rounded up. For `NVFP4`, and other formats with a tensor scale, the second item is itself a
         pair: these codes, and the array's scale, a float32 (for float64 arrays a float64). For blocks with
-        scale="float32" the scales are such floats, by which the codes' numbers are multiplied.
+        scale="float32" the scales are such floats, by which the codes' numbers are multiplied. For `GGUF` the bytes of
+        its blocks, scales among them, as a uint8 array: its last axis has the bytes of a row.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -99,8 +101,11 @@ def encode(
     """
     x, carrier = as_array(x)
     lanes = _run(x, carrier, number, rounding, key, random_bits, start, overflow, coded=True)
+    number = check_number(number)
+    if isinstance(number, GGUF):
+        return lanes
     found = cast("tuple[np.ndarray, ...]", lanes) if isinstance(lanes, tuple) else (lanes,)
-    codes = found[0].astype(f"u{storage(check_number(number).bits) // 8}").reshape(x.shape)
+    codes = found[0].astype(f"u{storage(number.bits) // 8}").reshape(x.shape)
     if len(found) == 1:
         return codes
     scales, *array_scale = found[1:]
@@ -111,7 +116,7 @@ def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32, *, 
     """The numbers that integer codes stand for, exactly.
 
     Args:
-        codes: integer array of any shape; bits above a code's highest are ignored.
+        codes: integer array of any shape; bits above a code's highest are ignored. For `GGUF` rows of bytes.
         number: the format, or its text (see `parse`).
         dtype: the dtype of the result: float32, float64, float16 or ml_dtypes.bfloat16. It must represent all numbers
             of the format; for blocks all numbers of the element before they are scaled.
@@ -119,9 +124,9 @@ def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32, *, 
             in float64 to float64.
 
     Returns:
-        An array of codes' shape. Codes that stand for no number become NaN. Scaled numbers beyond dtype's range become
-        infinity, and those below its smallest step are rounded toward zero. With scales in float32 they are rounded as
-        `quantize` rounds them.
+        An array of codes' shape; for `GGUF` of rows with as many numbers as their blocks have. Codes that stand for no
+        number become NaN. Scaled numbers beyond dtype's range become infinity, and those below its smallest step are
+        rounded toward zero. With scales in float32 they are rounded as `quantize` rounds them.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -134,6 +139,9 @@ def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32, *, 
     """
     codes, number = check_codes(codes), check_number(number)
     dtype, carrier = check_result_dtype(dtype)
+    if isinstance(number, GGUF):
+        lanes: np.ndarray = number.from_bytes(Names, codes.astype(np.int32), carrier, scales)
+        return from_lanes(lanes, carrier, np.empty(lanes.shape, dtype))
     decoding, constants = number.decoding(carrier)
     scales, array_scale = check_scales(number, codes.shape, scales)
     if codes.size == 0:
@@ -167,6 +175,8 @@ def _run(
     program, constants = prepare(number, mode, carrier, overflow, coded)
     sizes = number.block_sizes(x.ndim)
     bits = to_lanes(x, carrier)
+    if coded and isinstance(number, GGUF):
+        return number.to_bytes(Names, bits.reshape(x.shape), carrier)
     if x.size == 0:
         if not (coded and program.shared):
             return bits

@@ -33,6 +33,7 @@ TEXTS = (
     "scaled(e4m3fn,{-2:128,-1:128},rule=rceil)",
     "scaled(fixed(8,6),{0:1,...:None})",
     "nvfp4({-2:16,-1:16})",
+    "gguf(q4_k)",
     "affine(-128,127)",
 )
 

@@ -12,7 +12,9 @@ _COLUMNS = (("NumPy", "ml_dtypes"), ("torch",), ("ONNX",), ("safetensors",), ("M
 
 def spellings() -> str:
     headings = ["format", *(", ".join(owners) for owners in _COLUMNS), "others"]
-    rows = [row for text in SPELLINGS if text in NAMED or not text.startswith("fixed") for row in [_row(text)]]
+    rows = [
+        row for text in SPELLINGS if text in NAMED or not text.startswith(("fixed", "gguf")) for row in [_row(text)]
+    ]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows))
 
 

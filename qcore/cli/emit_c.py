@@ -363,6 +363,8 @@ class _Unit:
         self.name = re.sub(r"\W+", "_", f"round_{number.text}_{mode.value}").replace("__", "_")
         self.stochastic, self.blocks = mode.stochastic, isinstance(number, BlockNumber)
         self.program, self.constants = prepare(number, mode, FLOAT32, None, False)
+        if not self.program.has_kernels:
+            raise ValueError(f"number={quoted(number)} reads whole blocks; allowed are formats other than gguf()")
         if self.program.searches:
             raise ValueError(
                 f"number={quoted(number)} is searched in arrays under rounding={quoted(mode.value)}; allowed are "

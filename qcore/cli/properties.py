@@ -13,6 +13,7 @@ from qcore.arrays import quantize
 from qcore.formats.block import BlockFloatingPoint, BlockScaled, scale_text
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
+from qcore.formats.gguf import GGUF
 from qcore.formats.number import Number
 from qcore.formats.posit import Posit
 from qcore.formats.table import Table
@@ -122,6 +123,8 @@ def properties(number: Number) -> Properties:
         block = number.block[0][1] if row else block_text(number.block)
         scale = "2^k" if number.scale == "e8m0" else scale_text(number.scale)
         return _shared(properties(number.element), f"{scale} per {block or 'row'}")
+    if isinstance(number, GGUF):
+        raise ValueError(f"number={quoted(number.text)} is a layout of bytes; allowed are formats other than gguf()")
     raise TypeError(f"number={quoted(number)} is a {type(number).__name__}; allowed are this library's formats")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from qcore.formats.names import NAMED
+from qcore.law.gguf import LAYOUTS
 
 OTHERS = "others"  # the owner of spellings that several use
 
@@ -180,6 +181,7 @@ def _integers(bits: int, signed: bool) -> tuple[str, dict[str, str]]:
 
 SPELLINGS: dict[str, dict[str, str]] = {  # format: {owner: spellings with spaces between them}
     **_FLOATS,
+    **{f"gguf({kind})": {"GGUF": kind.upper()} for kind in LAYOUTS if kind not in NAMED},
     **dict(_integers(bits, True) for bits in range(1, 65)),
     **dict(_integers(bits, False) for bits in range(1, 65)),
 }

@@ -36,6 +36,7 @@ from qcore.formats.affine import AffineInteger
 from qcore.formats.block import FLOAT_RULES, LEVEL_RULES, NVFP4, RULES, BlockFloatingPoint, BlockScaled, nvfp4_arguments
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import SPECIALS, BinaryFloat, FloatingPoint
+from qcore.formats.gguf import GGUF
 from qcore.formats.names import NAMED, dtype_name, p3109
 from qcore.formats.number import OVERFLOWS, FormatTexts, Number
 from qcore.formats.posit import Posit
@@ -60,10 +61,10 @@ def parse(text: str) -> Any:
         text: a name such as "e4m3fn", or another spelling of one such as "bf16", "int3" or "float8_e5m2"; or a kind
             with its arguments: "float(5,2)", "fixed(8,4,signed=False)", "binary(4,3,specials=fn)", "posit(16,1)",
             "p3109(8,4)", "table([-1,0,1])", "block(8,dim=0)", "scaled(e4m3fn,{-1:64},rule=rceil)",
-            "nvfp4({-2:16,-1:16},law=torchao)", "affine(-128,127)", "accumulator(float16)". The parameters are those of
-            the classes. QPyTorch's may also be spelled as they are printed, and "p3109(8,4)" as IEEE P3109 does:
-            "Binary8p4se". ":saturate", ":propagate", ":inf", ":nan" or ":wrap" after a format is its overflow policy:
-            "e4m3fn:saturate".
+            "nvfp4({-2:16,-1:16},law=torchao)", "gguf(q4_0)", "affine(-128,127)", "accumulator(float16)". The parameters
+            are those of the classes. QPyTorch's may also be spelled as they are printed, and "p3109(8,4)" as IEEE P3109
+            does: "Binary8p4se". ":saturate", ":propagate", ":inf", ":nan" or ":wrap" after a format is its overflow
+            policy: "e4m3fn:saturate".
 
     Returns:
         A `Number`; for other kinds an object of their class.
@@ -322,6 +323,7 @@ _NUMBER_KINDS = _ELEMENT_KINDS | {
         2,
     ),
     "nvfp4": Kind(NVFP4, {"block": _block, "law": choice(tuple(LEVEL_RULES))}, 0, 1, 0),
+    "gguf": Kind(GGUF, {"type": Reader.next}, 1, 1, 1),
 }
 _KINDS = _NUMBER_KINDS | {
     "affine": Kind(AffineInteger, {"qmin": _int, "qmax": _int, "signed": _flag, "middle": _int}, 2, 2, 2),

@@ -12,6 +12,7 @@ import numpy as np
 from qcore.formats.block import BlockNumber
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
+from qcore.formats.gguf import GGUF
 from qcore.formats.number import Number
 from qcore.formats.table import Table
 from qcore.insight.law import Bounds, to_float32
@@ -53,6 +54,10 @@ def check_carrier(name: str, argument: str = "x") -> Carrier:
 @lru_cache(maxsize=1024)
 def range_of(number: Number, carrier: Carrier) -> Range:
     """The range of a format on a carrier."""
+    largest = (carrier.infinity >> carrier.padding) - 1 << carrier.padding
+    ends = np.array([largest, largest | carrier.negative], np.int32)
+    if isinstance(number, GGUF):  # its scales follow the largest number, so no number is beyond the range
+        return _range_of_numbers(carrier, ends, 0)
     if isinstance(number, BlockNumber):
         program, constants = number.program(Rounding.TOWARD_ZERO, carrier, coded=False)
         element = getattr(number, "element", None)
@@ -63,10 +68,14 @@ def range_of(number: Number, carrier: Carrier) -> Range:
     if isinstance(number, FixedPoint):  # what wraps around is beyond the range, too
         number = replace(number, wrap=False)
     program, constants = number.program(Rounding.TOWARD_ZERO, carrier, coded=False)
-    largest = (carrier.infinity >> carrier.padding) - 1 << carrier.padding
     # The law itself shows the ends of the range: it saturates the carrier's largest numbers.
-    ends = program.run(Names, np.array([largest, largest | carrier.negative], np.int32), constants, ())
+    ends = program.run(Names, ends, constants, ())
     normal = 0 if _low(number) is None else number.magnitudes.lowest_lane(carrier)  # type: ignore[attr-defined]
+    return _range_of_numbers(carrier, ends, normal)
+
+
+def _range_of_numbers(carrier: Carrier, ends: np.ndarray, normal: int) -> Range:
+    """The range of a format without blocks, from the lanes of its ends and of its smallest normal number."""
     lanes = np.array([*(ends & carrier.magnitude_mask), normal], np.int32)
     return Range(carrier, None, tuple(map(int, to_float32(Names, lanes, carrier))))
 

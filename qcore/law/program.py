@@ -38,6 +38,7 @@ from qcore.law.float_scale import (
     usual_scale,
     working,
 )
+from qcore.law.gguf import round_blocks
 from qcore.law.grid import Grid, round_to_grid
 from qcore.law.rounding import Rounding
 from qcore.law.shared_scale import KINDS as SHARED
@@ -78,6 +79,7 @@ KINDS: dict[str, tuple[type[Any], ...]] = {
     "float_scaled": (FloatScale,),
     "levels": (Levels, Grid),
     "e2m1": (Grid,),
+    "gguf": (),
 }
 CODES: dict[str, type[Any]] = {  # subclasses before their bases, since `kind_of` takes the first that fits
     "power": PowerCodes,
@@ -106,7 +108,8 @@ class Program:
         kind: "grid", "propagating", "overflowing", "deep", "general" or "wide" (see `round_to_grid`); "wrap" (a grid,
             then modulo its range), or "normal_wrap" if the step is a normal number of the carrier; "posit" or
             "wide_posit" (see `round_to_posit`); "table" or "long_table", under stochastic rounding "table_gaps" or
-            "long_table_gaps"; for blocks "levels", "float_scaled" or a key of `qcore.law.shared_scale.KINDS`.
+            "long_table_gaps"; for blocks "levels", "float_scaled" or a key of `qcore.law.shared_scale.KINDS`; "gguf"
+            for the types of `qcore.law.gguf`.
         codes: the kind of the results, a key of `CODES`; "" for numbers.
         storage: the width of the integers that store the codes.
         element: the kind with which a block's elements are encoded, or rounded under float scales; "e2m1" for e2m1
@@ -114,7 +117,8 @@ class Program:
         unscaled: True if elements are so far above the carrier's smallest numbers that they can be divided by their
             block's scale before they are rounded; otherwise they are rounded first.
         entries, steps: the length of the rows of a table, and the steps of a search in a long table.
-        rule: for "levels" and "float_scaled": how scales follow from largest magnitudes, see `qcore.law.float_scale`.
+        rule: for "levels" and "float_scaled": how scales follow from largest magnitudes, see `qcore.law.float_scale`;
+            for "gguf" the type.
         whole: for "levels": True if the array has a scale.
         scale, scale_codes, scale_storage: for "levels": the `kind`, `codes` and `storage` of the blocks' scales.
     """
@@ -137,8 +141,13 @@ class Program:
     @property
     def narrows(self) -> bool:
         """True if lanes of the carrier's own width give the same numbers, see `Carrier.narrow`."""
-        others = (*WRAPPING, *_LONG, *_FLOAT_SCALES)  # places in long tables may need more bits
+        others = (*WRAPPING, *_LONG, *_FLOAT_SCALES, "gguf")  # places in long tables may need more bits
         return not self.codes and self.kind not in others and not self.mode.stochastic
+
+    @property
+    def has_kernels(self) -> bool:
+        """False for laws that only run operation by operation: a kernel sees one element, these read a whole block."""
+        return self.kind != "gguf"
 
     @property
     def searches(self) -> bool:
@@ -206,6 +215,8 @@ class Program:
             Lanes, or codes. Codes of blocks come as a tuple: codes, codes of scales (or lanes, see `float_scales`),
             and for "levels" the lane of the array's scale if there is one.
         """
+        if self.kind == "gguf":
+            return round_blocks(xp, bits, self.rule, self.carrier, axes)
         parts = _filled(self._parts(), constants)
         if isinstance(parts[0], Taper):
             wide = self.kind == "wide_posit"

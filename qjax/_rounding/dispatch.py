@@ -14,6 +14,7 @@ from jax.sharding import AxisType, PartitionSpec
 from qcore import Number, Rounding
 from qcore.arguments import missing_key
 from qcore.formats.block import check_float_scales, check_scales
+from qcore.formats.gguf import GGUF
 from qcore.formats.number import check_number, prepare, with_overflow
 from qcore.law.carrier import CARRIERS, Carrier, check_result_dtype
 from qcore.law.program import Decoding, Program
@@ -115,6 +116,8 @@ def decode(codes: ArrayLike, number: Number | str, dtype: Any = jnp.float32, *, 
     dtype, carrier = check_result_dtype(dtype)
     if carrier.lane_bits == 64 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise TypeError('dtype is float64; allowed only after jax.config.update("jax_enable_x64", True)')
+    if isinstance(number, GGUF):
+        return _from_bytes(number, dtype.name, codes, scales)
     decoding, constants = number.decoding(carrier)
     scales, array_scale = check_scales(number, codes.shape, scales)
     if decoding.scales == "floats":
@@ -149,6 +152,19 @@ def _decode_blocks(
         scale = jnp.asarray(scale, f"float{carrier.lane_bits}").reshape((1,) * lanes.ndim).view(lanes.dtype)
     lanes = decoding.run(Names, lanes, constants, scales, scale)
     return from_lanes(blocks.merge(lanes), carrier, jax.ShapeDtypeStruct(codes.shape, dtype))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _from_bytes(number: GGUF, dtype: str, codes: jax.Array, scales: Any) -> jax.Array:
+    carrier = CARRIERS[dtype]
+    lanes = number.from_bytes(Names, codes.astype(jnp.int32), carrier, scales)
+    return from_lanes(lanes, carrier, jax.ShapeDtypeStruct(lanes.shape, dtype))
+
+
+@partial(jax.jit, static_argnums=0)
+def _to_bytes(number: GGUF, x: jax.Array) -> jax.Array:
+    carrier = CARRIERS[x.dtype.name]
+    return number.to_bytes(Names, to_lanes(x, carrier), carrier)
 
 
 def _lanes_of(carrier: Carrier, constants: Any) -> tuple[Any, ...]:
@@ -200,6 +216,8 @@ def _apply(
     except TypeError:  # an argument has no hash: `_make_plan` raises an error that names the argument
         program, sizes, constants, scope = _make_plan(*arguments)
     noise = _make_noise(program.mode, key, random_bits, start)
+    if coded and program.kind == "gguf":
+        return _to_bytes(GGUF(program.rule), x)
     if x.size > 0:
         if coded:
             return _encode(program, sizes, x, constants, noise)

@@ -40,13 +40,13 @@ def rounding(program: Program, layout: str) -> Function | None:
     A call gives the sizes, then the addresses of x, of the program's constants, for stochastic rounding of the key, the
     window (see `Noise`) and, of the layout "places", the elements' indices, then of the results.
     """
-    return load(rounding_kernel(program, layout).source())
+    return load(rounding_kernel(program, layout).source()) if program.has_kernels else None
 
 
 @cache
 def rounding_step(program: Program, layout: str) -> int | None:
     """The address of `rounding` without random words, as a step of a program; see `steps.c`."""
-    return address(rounding_kernel(program, layout).source(), "step")
+    return address(rounding_kernel(program, layout).source(), "step") if program.has_kernels else None
 
 
 @cache

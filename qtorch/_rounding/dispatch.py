@@ -8,15 +8,16 @@ import torch
 
 from qcore import Number, Rounding
 from qcore.formats.block import check_float_scales, check_scales
+from qcore.formats.gguf import GGUF
 from qcore.formats.number import check_number
 from qcore.random.threefry import Noise
-from qtorch._namespace import FLOATS
+from qtorch._namespace import FLOATS, Names
 from qtorch._rounding.gradients import for_transforms, is_differentiated
 from qtorch._rounding.keys import Key, check_noise, is_default_window, make_cached_noise, make_noise
 from qtorch._rounding.packing import check_codes
 from qtorch._rounding.paths.choice import check_device, decode_tensor, is_plain_tensor, round_tensor
-from qtorch._rounding.paths.operations import lane_dtype
-from qtorch._rounding.plan import RoundingPlan, decoder, known_plan, make_plan, plan_for
+from qtorch._rounding.paths.operations import from_codes, from_lanes, lane_dtype, to_lanes
+from qtorch._rounding.plan import RoundingPlan, check_dtype, decoder, known_plan, make_plan, plan_for
 from qtorch._rounding.sharded import check_not_sharded
 from qtorch._torch_internals import apply_directly
 
@@ -107,7 +108,7 @@ def encode(
         A tensor of x's shape, device and memory format: uint8 for formats of up to 8 bits, uint16 up to 16, uint32 up
         to 32. A view of it is a tensor of torch's own dtype, say `encode(x, "e5m2").view(torch.float8_e5m2)`. For
         blocks a pair of such a tensor and the codes of their scales, as in `qcore.encode`, whose view is a tensor of
-        torch.float8_e8m0fnu.
+        torch.float8_e8m0fnu. For `GGUF` the bytes of its blocks: the last axis has the bytes of a row.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -120,7 +121,11 @@ def encode(
     plain = is_plain_tensor(x)
     check_not_sharded(x, "x")
     plan = (plan_for if plain else make_plan)(number, rounding, x.dtype, overflow, True)
-    result = round_tensor(x.detach(), plan, _noise(x, plan, key, random_bits, start, plain), plain)
+    noise = _noise(x, plan, key, random_bits, start, plain)
+    if isinstance(plan.number, GGUF):
+        carrier = plan.program.carrier
+        return plan.number.to_bytes(Names, to_lanes(x.detach().resolve_neg(), carrier), carrier)
+    result = round_tensor(x.detach(), plan, noise, plain)
     if not isinstance(result, tuple):
         return result
     codes, block, *whole = result
@@ -137,7 +142,8 @@ def decode(
     """The exact numbers of integer codes; see `qcore.decode`.
 
     Args:
-        codes: integer tensor of any shape and device; bits above a code's highest are ignored.
+        codes: integer tensor of any shape and device; bits above a code's highest are ignored. For `GGUF` rows of
+            bytes.
         number: the format, or its text (see `parse`).
         dtype: the dtype of the result: torch.float32, float64, float16 or bfloat16. It must hold all numbers of the
             format, or of a block format all numbers of its elements before they are scaled.
@@ -157,6 +163,9 @@ def decode(
     """
     check_not_sharded(check_codes(codes), "codes")
     number = check_number(number)
+    if isinstance(number, GGUF):
+        carrier = check_dtype(dtype, "the result")
+        return from_lanes(number.from_bytes(Names, from_codes(codes, 32), carrier, scales), carrier, dtype)
     block, whole = check_scales(number, tuple(codes.shape), scales)
     decoding, _ = decoder(number, dtype)
     if codes.numel() == 0:

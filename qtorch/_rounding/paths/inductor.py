@@ -256,7 +256,10 @@ def keeps_bits(plan: RoundingPlan, dtype: torch.dtype, shape: tuple[Any, ...]) -
       block where a program goes on with a part of the result.
     - Not for scales of a format, whose law divides, nor for long tables, which are arrays beside the loop's own.
     """
-    if dtype not in (torch.float32, torch.float64) or plan.program.kind == "levels" or plan.program.searches:
+    program = plan.program
+    if dtype not in (torch.float32, torch.float64) or program.kind == "levels" or program.searches:
+        return False
+    if not program.has_kernels:
         return False
     if plan.elementwise:
         return True

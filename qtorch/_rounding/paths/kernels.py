@@ -289,6 +289,8 @@ class Decoder(torch.nn.Module):
 def load(
     program: Program, pattern: str, block: tuple[int, ...], device: torch.device
 ) -> Callable[[list[torch.Tensor]], object] | None:
+    if not program.has_kernels:
+        return None
     make = partial(example, program, pattern, block, device)
     return _kernels.packages.load(f"{program} {pattern} {block}", _sources(), device, make)
 

@@ -1,0 +1,113 @@
+"""GGUF's types of tensors as formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from qcore.arguments import check_choice, quoted
+from qcore.formats.block import BlockNumber
+from qcore.law.carrier import Carrier
+from qcore.law.gguf import LAYOUTS, Layout, bytes_of_numbers, numbers_of_bytes
+from qcore.law.program import Program
+from qcore.law.rounding import Rounding
+from qcore.law.tiles import Sizes
+
+
+@dataclass(frozen=True)
+class GGUF(BlockNumber):
+    """A type of GGUF's tensors: rows of blocks, whose numbers share a scale, in ggml's layout of bytes.
+
+    `encode` gives the bytes that ggml writes, and `decode` reads them: arrays of uint8 whose last axis has the bytes of
+    a row. `quantize` gives the numbers of these bytes. The law is ggml's own, in float32, so it has no other rounding
+    mode. See `qcore.law.gguf` for numbers that ggml does not define.
+
+    Args:
+        type: "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq1_0", "tq2_0", "mxfp4", "nvfp4", "q1_0" or "q2_0"; to decode
+            only "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl" or "iq4_xs". Capitals have no meaning.
+
+    Raises:
+        TypeError: if type is not a str.
+        ValueError: if it is not one of these.
+
+    Source: ggml, ggml-quants.c.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore import encode, quantize
+        >>> x = np.linspace(-1, 1, 32, dtype=np.float32)
+        >>> encode(x, "gguf(q8_0)").shape, quantize(x, GGUF("q4_0"))[:3]
+        ((34,), array([-1.   , -0.875, -0.875], dtype=float32))
+    """
+
+    type: str
+
+    def __post_init__(self) -> None:
+        given: Any = self.type
+        small = given.lower() if isinstance(given, str) else given
+        check_choice("type", small, list(LAYOUTS))
+        self._set(type=small)
+
+    @property
+    def layout(self) -> Layout:
+        """The blocks of this type."""
+        return LAYOUTS[self.type]
+
+    def block_sizes(self, ndim: int) -> Sizes:
+        return (*(1,) * (ndim - 1), self.layout.size)[:ndim]
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        """As for blocks, of the integers that are multiplied with a block's scale."""
+        digits = self.layout.most.bit_length()
+        if digits == 0:
+            raise self._no_codes()
+        return digits, 0, digits - 1
+
+    def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
+        return "gguf", ()
+
+    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
+        if mode is not Rounding.NEAREST:
+            raise ValueError(
+                f"rounding={quoted(mode.value)}; allowed for {self.text} is 'nearest': the law is ggml's own"
+            )
+        if self.layout.encode is None:
+            able = ", ".join(kind for kind, layout in LAYOUTS.items() if layout.encode)
+            raise ValueError(
+                f"number={quoted(self.text)} can only be decoded: ggml finds its scales by a search; allowed are bytes "
+                f"that ggml's own tools write, and gguf() of {able}"
+            )
+        _check_carrier(carrier, "x")
+        return Program(carrier, mode, "gguf", rule=self.type), ()
+
+    def to_bytes(self, xp: Any, lanes: Any, carrier: Carrier) -> Any:
+        """The bytes of an array, whose rows have whole blocks, as uint8."""
+        _check_rows(self, lanes.shape, "x", self.layout.size)
+        return xp.astype(bytes_of_numbers(xp, lanes, self.type, carrier), "uint8")
+
+    def from_bytes(self, xp: Any, lanes: Any, carrier: Carrier, scales: Any) -> Any:
+        """The lanes of the numbers of bytes, int32; `scales` is the argument of `decode`."""
+        _check_carrier(carrier, "the result")
+        if scales is not None:
+            raise ValueError(
+                f"scales is a {type(scales).__name__}; allowed is None: {self.text} has its scales among the bytes"
+            )
+        _check_rows(self, lanes.shape, "codes", self.layout.width)
+        return numbers_of_bytes(xp, lanes & 255, self.type, carrier)
+
+
+def _check_rows(number: GGUF, shape: tuple[int, ...], argument: str, whole: int) -> None:
+    """Raises a ValueError unless the last axis has whole blocks, each of `whole` elements."""
+    if len(shape) == 0 or shape[-1] % whole:
+        raise ValueError(
+            f"{argument} has shape {tuple(shape)}; allowed for {number.text} is a last axis with a multiple of {whole}"
+        )
+
+
+def _check_carrier(carrier: Carrier, argument: str) -> None:
+    """Raises a TypeError for float64."""
+    if carrier.lane_bits == 64:
+        raise TypeError(
+            f"{argument} has dtype float64; allowed are float32, float16, bfloat16: ggml's law is in float32"
+        )
