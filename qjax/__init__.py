@@ -1,7 +1,7 @@
 """Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch).
 
-`qjax.export`, `qjax.insight`, `qjax.linalg`, `qjax.nnx`, `qjax.optim`, `qjax.quantization`, `qjax.recipes`,
-`qjax.reproducible` and `qjax.testing` are imported when they are first used.
+`qjax.exchange`, `qjax.export`, `qjax.insight`, `qjax.linalg`, `qjax.nnx`, `qjax.optim`, `qjax.quantization`,
+`qjax.recipes`, `qjax.reproducible` and `qjax.testing` are imported when they are first used.
 `qjax.optim` needs optax and `qjax.nnx` needs flax.
 """
 
@@ -20,6 +20,7 @@ from qjax._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
 from qjax.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
+    from qjax import exchange as exchange
     from qjax import export as export
     from qjax import insight as insight
     from qjax import linalg as linalg
@@ -36,6 +37,6 @@ __all__ += qcore.__all__
 
 __getattr__, __dir__ = subpackages(
     __name__,
-    ("export", "insight", "linalg", "nnx", "optim", "quantization", "recipes", "reproducible", "testing"),
+    ("exchange", "export", "insight", "linalg", "nnx", "optim", "quantization", "recipes", "reproducible", "testing"),
     {"qcore": qcore.__all__},
 )

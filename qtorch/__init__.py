@@ -1,7 +1,8 @@
 """Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax).
 
-`qtorch.export`, `qtorch.insight`, `qtorch.linalg`, `qtorch.nn`, `qtorch.optim`, `qtorch.quantization`,
-`qtorch.recipes`, `qtorch.reproducible` and `qtorch.testing` are imported when they are first used.
+`qtorch.exchange`, `qtorch.export`, `qtorch.insight`, `qtorch.linalg`, `qtorch.nn`, `qtorch.optim`,
+`qtorch.quantization`, `qtorch.recipes`, `qtorch.reproducible` and `qtorch.testing` are imported when they are first
+used.
 """
 
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from qtorch._rounding.packing import pack, unpack  # noqa: F401  # replace qcore
 from qtorch.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
+    from qtorch import exchange as exchange
     from qtorch import export as export
     from qtorch import insight as insight
     from qtorch import linalg as linalg
@@ -36,6 +38,18 @@ __all__ += qcore.__all__
 
 __getattr__, __dir__ = subpackages(
     __name__,
-    ("auto_low", "export", "insight", "linalg", "nn", "optim", "quantization", "recipes", "reproducible", "testing"),
+    (
+        "auto_low",
+        "exchange",
+        "export",
+        "insight",
+        "linalg",
+        "nn",
+        "optim",
+        "quantization",
+        "recipes",
+        "reproducible",
+        "testing",
+    ),
     {"qcore": qcore.__all__},
 )

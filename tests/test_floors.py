@@ -28,7 +28,7 @@ FLOORS = {
         "_namespace _torch_internals _classes _places _states",
         "_kernels",
         "_rounding",
-        "linalg testing",
+        "exchange linalg testing",
         "quant",
         "_affine optim",
         "recipes",
@@ -50,7 +50,7 @@ FLOORS = {
         "quantization",
         "insight nnx",
         "reproducible",
-        "export",
+        "exchange export",
         "",
     ],
 }
@@ -77,6 +77,7 @@ FILES = dict(modules())
 # Files that import what their text does not name, and why. Others may not call `import_module`.
 COMPUTED = {
     "qcore.affine.checkpoint": "safetensors, which need not be there",
+    "qcore.exchange.safetensors": "ml_dtypes, which need not be there",
     "qcore.cli.functions": "the packages of ROOMS, and their compilers",
     "qcore.lazy": "for the rooms that call `subpackages`, where the names are",
     "qtorch._operators": "rooms that have an operator's functions, which the table there names",

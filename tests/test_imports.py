@@ -7,10 +7,11 @@ from functools import cache
 
 import pytest
 
+ALIKE = ["recipes", "insight", "linalg"]
 ROOMS = {
     "qcore": ["affine", "exchange", "insight", "linalg", "recipes", "reproducible"],
-    "qtorch": ["export", "recipes", "insight", "linalg", "nn", "optim", "quant", "quantization", "reproducible"],
-    "qjax": ["export", "recipes", "insight", "linalg", "nnx", "optim", "quant", "quantization", "reproducible"],
+    "qtorch": ["exchange", "export", *ALIKE, "nn", "optim", "quant", "quantization", "reproducible"],
+    "qjax": ["exchange", "export", *ALIKE, "nnx", "optim", "quant", "quantization", "reproducible"],
 }
 
 # What a package does to a fresh process. Rooms are asked for in children, where no other room's import has set the

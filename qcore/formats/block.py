@@ -19,7 +19,7 @@ from qcore.law.grid import Grid
 from qcore.law.program import Decoding, Program, entries_of, kind_of
 from qcore.law.rounding import Rounding
 from qcore.law.shared_scale import E8M0_BIAS, Shared
-from qcore.law.tiles import MOST_AXES, Sizes, block_counts, block_sizes, block_text, check_block
+from qcore.law.tiles import MOST_AXES, Sizes, block_counts, block_sizes, block_text, check_block, is_flat
 from qcore.packing import storage
 
 E2M1 = BinaryFloat(2, 1, specials="finite")
@@ -35,7 +35,8 @@ class BlockNumber(Number):
     tensor_scale: Any = None
 
     def axes(self, ndim: int) -> tuple[int, ...]:
-        return tuple(axis for axis, size in enumerate(self.block_sizes(ndim)) if size != 1)
+        sizes = self.block_sizes(ndim)
+        return tuple(range(ndim)) if is_flat(sizes) else tuple(axis for axis, size in enumerate(sizes) if size != 1)
 
     def decoding(self, carrier: Carrier) -> tuple[Decoding, tuple[int, ...]]:
         decoding, constants = super().decoding(carrier)
@@ -125,6 +126,8 @@ class BlockScaled(BlockNumber):
     least 2^-126. Intermediate results of all rules have otherwise unlimited exponents; a * (1 / top) below 2^-126
     counts as 0. For zeros t is 1. NaN and infinities do not count for A, and make all elements of their block NaN:
     Transformer Engine does not define these.
+
+    `block={"flat": n}` cuts blocks of n from the elements in row-major order, as bitsandbytes does.
 
     With scale="float32" numbers are multiplied with s = float32(largest element / largest magnitude of the block)
     before they are rounded, and with r = float32(1 / s) afterwards: the scales of `Scale`, for single arrays. Products

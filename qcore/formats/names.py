@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number
 from qcore.formats.posit import Posit
 from qcore.formats.table import Table
+from qcore.law.tiles import FLAT
 
 _IEEE = "IEEE 754-2019"
 _ML_DTYPES = "ml_dtypes; IEEE 754's rules"
@@ -97,6 +98,27 @@ NAMED: dict[str, tuple[Number, str]] = {  # name: (format, source)
     "msfp16": (BlockScaled(FixedPoint(8, 6, symmetric=True), {-1: 16}), _MSFP),
     "nvfp4": (NVFP4(), "NVIDIA, Pretraining Large Language Models with NVFP4, 2025"),
 }
+
+
+CODEBOOKS = ("nf4", "fp4_bnb", "af4")
+
+
+def codebook(name: str) -> Callable[[int], BlockScaled]:
+    """The function that makes bitsandbytes' blocks of a table: cut from the elements in row-major order."""
+
+    def make(block: int) -> BlockScaled:
+        return BlockScaled(NAMED[name][0], {FLAT: block}, "absmax", "float32")
+
+    return make
+
+
+def codebook_arguments(number: Any) -> tuple[str, dict[str, Any]] | None:
+    """The name and the arguments with which `codebook` makes the format; None if it cannot."""
+    if not isinstance(number, BlockScaled) or number.block[:1] == () or number.block[0][0] != FLAT:
+        return None
+    name = next((one for one in CODEBOOKS if NAMED[one][0] == number.element), "")
+    size = number.block[0][1]
+    return (name, {"block": size}) if name and codebook(name)(size) == number else None
 
 
 def dtype_name(value: Any) -> str | None:

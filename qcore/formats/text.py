@@ -4,7 +4,7 @@
     overflow = "saturate" | "propagate" | "inf" | "nan" | "wrap"
     argument = [ parameter "=" ] ( integer | "True" | "False" | word | format | block | numbers )
     block    = "{" [ axis ":" size { "," axis ":" size } ] "}"
-    axis     = integer | "..."
+    axis     = integer | "..." | "flat"
     size     = integer | "None"
     numbers  = "[" number { "," number } "]"
     number   = a decimal number, as Python writes floats, without ".0"
@@ -37,12 +37,12 @@ from qcore.formats.block import FLOAT_RULES, LEVEL_RULES, NVFP4, RULES, BlockFlo
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import SPECIALS, BinaryFloat, FloatingPoint
 from qcore.formats.gguf import GGUF
-from qcore.formats.names import NAMED, dtype_name, p3109
+from qcore.formats.names import CODEBOOKS, NAMED, codebook, codebook_arguments, dtype_name, p3109
 from qcore.formats.number import OVERFLOWS, FormatTexts, Number
 from qcore.formats.posit import Posit
 from qcore.formats.spellings import MEANINGS, likely_meanings
 from qcore.formats.table import Table, number_list
-from qcore.law.tiles import block_text
+from qcore.law.tiles import FLAT, block_text
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[+-]?[0-9]{1,4000}(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|\.\.\.|\S")
@@ -61,10 +61,10 @@ def parse(text: str) -> Any:
         text: a name such as "e4m3fn", or another spelling of one such as "bf16", "int3" or "float8_e5m2"; or a kind
             with its arguments: "float(5,2)", "fixed(8,4,signed=False)", "binary(4,3,specials=fn)", "posit(16,1)",
             "p3109(8,4)", "table([-1,0,1])", "block(8,dim=0)", "scaled(e4m3fn,{-1:64},rule=rceil)",
-            "nvfp4({-2:16,-1:16},law=torchao)", "gguf(q4_0)", "affine(-128,127)", "accumulator(float16)". The parameters
-            are those of the classes. QPyTorch's may also be spelled as they are printed, and "p3109(8,4)" as IEEE P3109
-            does: "Binary8p4se". ":saturate", ":propagate", ":inf", ":nan" or ":wrap" after a format is its overflow
-            policy: "e4m3fn:saturate".
+            "nvfp4({-2:16,-1:16},law=torchao)", "nf4(block=64)", "gguf(q4_0)", "affine(-128,127)",
+            "accumulator(float16)". The parameters are those of the classes. QPyTorch's may also be spelled as they are
+            printed, and "p3109(8,4)" as IEEE P3109 does: "Binary8p4se". ":saturate", ":propagate", ":inf", ":nan" or
+            ":wrap" after a format is its overflow policy: "e4m3fn:saturate".
 
     Returns:
         A `Number`; for other kinds an object of their class.
@@ -151,7 +151,8 @@ class Reader:
         self.take("{")
         while self.next_item("}", first=not block):
             start = self.index
-            axis = ... if self.token == "..." and self.next() else self.integer()
+            axis: Any = {"...": ..., FLAT: FLAT}.get(self.token)
+            axis = self.integer() if axis is None else self.next() and axis
             if axis in block:
                 raise self.error("allowed is each axis once", start)
             self.take(":")
@@ -324,6 +325,7 @@ _NUMBER_KINDS = _ELEMENT_KINDS | {
     ),
     "nvfp4": Kind(NVFP4, {"block": _block, "law": choice(tuple(LEVEL_RULES))}, 0, 1, 0),
     "gguf": Kind(GGUF, {"type": Reader.next}, 1, 1, 1),
+    **{name: Kind(codebook(name), {"block": _int}, 1, 0, 1) for name in CODEBOOKS},
 }
 _KINDS = _NUMBER_KINDS | {
     "affine": Kind(AffineInteger, {"qmin": _int, "qmax": _int, "signed": _flag, "middle": _int}, 2, 2, 2),
@@ -472,6 +474,7 @@ def write(number: Any) -> str:
             values[part] = replace(values[part], overflow=None)
     if arguments := nvfp4_arguments(number):
         name, values = "nvfp4", arguments
+    name, values = codebook_arguments(number) or (name, values)
     if type(number) is BinaryFloat and number.specials.startswith("p3109"):
         name, values = _p3109_arguments(number) or (name, values)
     return _call(name, values, number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any, NamedTuple
 
 from qcore.arguments import check_int, quoted
@@ -10,8 +11,9 @@ from qcore.arguments import check_int, quoted
 MOST_AXES, MOST_ELEMENTS = 64, 2**40  # of an array, and of a block along an axis
 
 Shape = tuple[int, ...]
-Sizes = tuple[int | None, ...]  # of a block along each axis; None is all of it
-Block = tuple[tuple[Any, int | None], ...]  # axis or ... and size, in order
+Sizes = tuple[Any, ...]  # of a block along each axis, None is all of it; or FLAT and a size
+Block = tuple[tuple[Any, int | None], ...]  # axis, ... or FLAT, and size, in order
+FLAT = "flat"  # the only axis of blocks that are cut from the elements in row-major order
 
 
 def check_block(block: Any) -> Block:
@@ -24,6 +26,10 @@ def check_block(block: Any) -> Block:
             "such as {-1: 32}"
         ) from None
     found = {}
+    if FLAT in dict(pairs):
+        if len(pairs) > 1 or dict(pairs)[FLAT] is None:
+            raise ValueError(f"block={quoted(block)}; allowed beside 'flat' is no other axis, and a size")
+        return ((FLAT, check_int("block['flat']", dict(pairs)[FLAT], 1, MOST_ELEMENTS)),)
     # -1 and the same axis counted from the front are two keys here: which axis they name depends on the array.
     for axis, size in pairs:
         axis = axis if axis is ... else check_int("block's axis", axis, -MOST_AXES, MOST_AXES - 1)
@@ -42,7 +48,12 @@ def _name(axis: Any) -> str:
 
 
 def block_sizes(block: Block, ndim: int) -> Sizes:
-    """The size of a block along each axis of an array of `ndim` dimensions; None is the whole axis."""
+    """The size of a block along each axis of an array of `ndim` dimensions; None is the whole axis.
+
+    Blocks that are cut from the elements in row-major order have the sizes `(FLAT, size)`, or `(size,)` of one axis.
+    """
+    if block[:1] and block[0][0] == FLAT:
+        return (FLAT, block[0][1]) if ndim > 1 else (block[0][1],) * ndim
     sizes, named = [dict(block).get(..., 1)] * ndim, set()
     for axis, size in block:
         if axis is ...:
@@ -64,13 +75,15 @@ class Tiles(NamedTuple):
 
     Attributes:
         shape: the shape of the array.
-        padded: its shape after zeros are appended, so that the blocks' sizes divide it.
+        cut: the shape whose axes blocks divide: that of the array, or that of all elements in a row.
+        padded: `cut` after zeros are appended, so that the blocks' sizes divide it.
         tiled: its shape after the axes are split.
         axes: the axes of `tiled` that lie inside blocks.
-        counts: the number of blocks along each axis of the array.
+        counts: the number of blocks along each axis of `cut`.
     """
 
     shape: Shape
+    cut: Shape
     padded: Shape
     tiled: Shape
     axes: Shape
@@ -78,15 +91,17 @@ class Tiles(NamedTuple):
 
     def split(self, array: Any, pad: Callable[[Any, Shape], Any]) -> Any:
         """The array with split axes; `pad` appends the given number of zeros along each axis."""
-        if self.shape != self.padded:
-            array = pad(array, tuple(wide - length for wide, length in zip(self.padded, self.shape, strict=True)))
-        return array if self.tiled == self.shape else array.reshape(self.tiled)
+        array = array if self.cut == self.shape else array.reshape(self.cut)
+        if self.cut != self.padded:
+            array = pad(array, tuple(wide - length for wide, length in zip(self.padded, self.cut, strict=True)))
+        return array if self.tiled == self.cut else array.reshape(self.tiled)
 
     def merge(self, array: Any) -> Any:
         """The inverse of `split`."""
         if self.tiled != self.padded:
             array = array.reshape(self.padded)
-        return array if self.shape == self.padded else array[tuple(map(slice, self.shape))]
+        array = array if self.cut == self.padded else array[tuple(map(slice, self.cut))]
+        return array if self.cut == self.shape else array.reshape(self.shape)
 
     def spread(self, scales: Any) -> Any:
         """An array of shape `counts`, one number per block, in a shape that broadcasts with `tiled`."""
@@ -96,7 +111,8 @@ class Tiles(NamedTuple):
 def tiles(shape: Shape, sizes: Sizes) -> Tiles:
     """The blocks of an array that is not empty."""
     padded, tiled, axes, counts = [], [], [], []
-    for length, size in zip(shape, sizes, strict=True):
+    cut, sizes = ((prod(shape),), sizes[1:]) if is_flat(sizes) else (shape, sizes)
+    for length, size in zip(cut, sizes, strict=True):
         size = length if size is None else min(size, length)  # a longer block would only be padded with zeros
         count = -(-length // size)
         padded.append(count * size)
@@ -106,14 +122,21 @@ def tiles(shape: Shape, sizes: Sizes) -> Tiles:
         if size > 1:
             axes.append(len(tiled))
             tiled.append(size)
-    return Tiles(shape, tuple(padded), tuple(tiled), tuple(axes), tuple(counts))
+    return Tiles(shape, cut, tuple(padded), tuple(tiled), tuple(axes), tuple(counts))
 
 
 def block_counts(shape: Shape, sizes: Sizes) -> Shape:
     """The number of blocks along each axis; also for an empty array."""
+    if is_flat(sizes):
+        return (-(-prod(shape) // sizes[1]),)
     return tuple(
         min(length, 1) if size is None else -(-length // size) for length, size in zip(shape, sizes, strict=True)
     )
+
+
+def is_flat(sizes: Sizes) -> bool:
+    """True if blocks are cut from the elements in row-major order."""
+    return sizes[:1] == (FLAT,)
 
 
 class Matrix(NamedTuple):
@@ -135,6 +158,8 @@ class Matrix(NamedTuple):
 
 def as_matrix(shape: Shape, sizes: Sizes) -> Matrix | None:
     """An array that is not empty as a matrix; None where blocks extend along more axes than a matrix has."""
+    if is_flat(sizes):
+        shape, sizes = (prod(shape),), sizes[1:]
     axes: list[tuple[int, int]] = [(1, 1)]
     # A loop, as an axis that has become longer may fit its outer neighbour, too.
     for length, size in zip(shape, sizes, strict=True):

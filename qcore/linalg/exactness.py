@@ -26,6 +26,7 @@ from qcore.formats.table import Table
 from qcore.law.carrier import FLOAT32, FLOAT64, Carrier
 from qcore.law.grid import Grid
 from qcore.law.rounding import Rounding
+from qcore.law.tiles import is_flat
 from qcore.linalg.accumulator import Accumulator, rounding_program
 
 _FLOAT64_BITS = 53
@@ -151,6 +152,8 @@ def chunks_share_scales(
     if number.tensor_scale is not None:
         return False  # its numbers are products with float scales, rounded to float32: they have no common step
     sizes = number.block_sizes(len(shape))
+    if is_flat(sizes):
+        return False  # blocks go on from one row into the next
     whole = [sizes[axis] is None or sizes[axis] >= shape[axis] for axis in axes]  # type: ignore[operator]
     if all(whole) or gathers:  # a convolution gathers terms of several rows: only a block of all axes is sure
         return all(whole)

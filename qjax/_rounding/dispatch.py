@@ -19,7 +19,7 @@ from qcore.formats.number import check_number, prepare, with_overflow
 from qcore.law.carrier import CARRIERS, Carrier, check_result_dtype
 from qcore.law.program import Decoding, Program
 from qcore.law.rounding import check_rounding
-from qcore.law.tiles import Sizes, block_counts, tiles
+from qcore.law.tiles import Sizes, block_counts, is_flat, tiles
 from qcore.random.threefry import Noise, leading_bits_mask, rounding_words
 from qjax._namespace import Names
 from qjax._rounding.array_law import arange, from_lanes, materialize, pad, to_lanes
@@ -313,9 +313,10 @@ def _over_blocks(function: Callable[..., Any], x: jax.Array, sizes: Sizes | None
     if not sizes or AxisType.Explicit not in sharding.mesh.axis_types:
         return function
     parts = sharding.shard_shape(x.shape)
-    if not any(
+    cut = is_flat(sizes) or any(
         size and part < length and part % size for size, part, length in zip(sizes, parts, x.shape, strict=True)
-    ):
+    )
+    if not cut:
         return function
     same = sharding.update(spec=PartitionSpec())
     return jax.sharding.auto_axes(function, out_sharding=(sharding, same) if scaled else sharding)

@@ -266,7 +266,7 @@ def keeps_bits(plan: RoundingPlan, dtype: torch.dtype, shape: tuple[Any, ...]) -
     if 0 in shape or not all(isinstance(length, int) or length.is_number for length in shape):
         return False
     blocks = _blocks(plan, shape)
-    return blocks.shape == blocks.padded
+    return blocks.cut == blocks.padded
 
 
 def is_faster(plan: RoundingPlan, shape: tuple[Any, ...], is_fused: bool) -> bool:

@@ -18,7 +18,7 @@ import torch
 import qcore
 from qcore import Number
 from qcore.law.program import Decoding, Program, flat
-from qcore.law.tiles import Matrix, Sizes, Tiles, as_matrix, block_counts
+from qcore.law.tiles import Matrix, Sizes, Tiles, as_matrix, block_counts, is_flat
 from qcore.random.threefry import Noise
 from qtorch import _kernels, _namespace
 from qtorch._kernels.launch import LIMIT, VECTOR, aligned, is_dense, with_strides_of
@@ -226,6 +226,7 @@ def _layout(shape: tuple[int, ...], sizes: Sizes) -> tuple[str, tuple[int, ...],
         return "?", (), ()
     if not sizes:
         return "", (prod(shape),), ()
+    shape, sizes = ((prod(shape),), sizes[1:]) if is_flat(sizes) else (shape, sizes)
     matrix = as_matrix(shape, sizes)
     pattern, lengths = ("?", ()) if matrix is None else _pattern(matrix)
     given = [size for size, length in zip(sizes, shape, strict=True) if size is not None and size <= length]

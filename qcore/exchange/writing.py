@@ -1,0 +1,185 @@
+"""Weights in the dialects of other programs: encoded by the owner's law, and the tensors that a file has of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qcore.arguments import check_choice, quoted
+from qcore.arrays import as_array, decode, encode
+from qcore.exchange.encoded import Content, Encoded, Stored
+from qcore.exchange.safetensors import CODED, content_of
+from qcore.formats.block import BlockScaled
+from qcore.formats.names import NAMED
+from qcore.formats.text import parse
+from qcore.law.tiles import tiles
+from qcore.packing import pack
+
+_NAME_OF_FORMAT = {NAMED[name][0].text: dtype for dtype, name in CODED.items()}
+
+
+def encode_weight(x: np.ndarray, dialect: str) -> Encoded:
+    """Encodes a weight as a dialect's own program does; all operations are float32's.
+
+    | dialect | scale of a block with largest magnitude v, A of the whole | element |
+    | --- | --- | --- |
+    | "ModelOpt NVFP4" | t = A / 2688; s = e4m3(v / (6 t)), 1 for zeros | e2m1(x / (s t)) |
+    | "compressed-tensors nvfp4" | g = 2688 / A; s = e4m3(g (v / 6)) | e2m1(x / (s / g)) |
+    | "DeepSeek FP8" | tiles of 128 by 128: s = v / 448, 1 for zeros | e4m3fn(x / s) |
+    | "GPT-OSS MXFP4" | the format mxfp4, OCP's rule | e2m1 |
+    | "bitsandbytes 4 bits" | the format nf4(block=64) | nf4 |
+
+    Args:
+        x: array of floats, whose rows are multiples of the block's size (not so for DeepSeek and bitsandbytes).
+        dialect: a name of the table.
+
+    Returns:
+        An `Encoded`, which `save_quantized` writes with the dialect's names.
+
+    Raises:
+        TypeError, ValueError: if an argument is not as above.
+
+    Example:
+        >>> encode_weight(np.float32([[1] * 16]), "ModelOpt NVFP4").dequantize()[0, :2]
+        array([1., 1.], dtype=float32)
+    """
+    check_choice("dialect", dialect, list(_ENCODERS))
+    x = as_array(x)[0].astype(np.float32)
+    if x.ndim < 2 and dialect == "DeepSeek FP8":
+        raise ValueError(f"x has shape {x.shape}; allowed are two axes or more for DeepSeek FP8")
+    size = {"GPT-OSS MXFP4": 32, "ModelOpt NVFP4": 16, "compressed-tensors nvfp4": 16}.get(dialect, 1)
+    if x.ndim == 0 or x.shape[-1] % size:
+        raise ValueError(f"x has shape {x.shape}; allowed are rows of a multiple of {size} for {dialect}")
+    return _ENCODERS[dialect](x)
+
+
+def _largest(x: np.ndarray, number: BlockScaled) -> np.ndarray:
+    """The largest magnitude of each block."""
+    blocks = tiles(x.shape, number.block_sizes(x.ndim))
+    split = blocks.split(np.abs(x), lambda array, missing: np.pad(array, [(0, count) for count in missing]))
+    return split.max(axis=blocks.axes, initial=0).reshape(blocks.counts)
+
+
+def _spread(scales: np.ndarray, x: np.ndarray, number: BlockScaled) -> np.ndarray:
+    """A number for each block as one for each element."""
+    for axis, size in enumerate(number.block_sizes(x.ndim)):
+        scales = scales if size is None or size == 1 else scales.repeat(size, axis)
+    return scales[tuple(map(slice, x.shape))]
+
+
+_NVFP4: Any = BlockScaled("e2m1fn", {-1: 16}, scale="float32")
+_TILES: Any = BlockScaled("e4m3fn", {-2: 128, -1: 128}, scale="float32")
+
+
+def _modelopt(x: np.ndarray) -> Encoded:
+    with np.errstate(all="ignore"):
+        whole = np.float32(np.abs(x).max(initial=0) / np.float32(2688))
+        block = _largest(x, _NVFP4) / (np.float32(6) * whole)
+        block = np.where((block == 0) | (whole == 0), np.float32(1), np.clip(block, np.float32(2**-9), np.float32(448)))
+        codes = encode(block, "e4m3fn")
+        quotient = x / _spread(decode(codes, "e4m3fn") * whole, x, _NVFP4)
+    elements = encode(np.where(x == 0, np.float32(0), quotient) + np.float32(0), "e2m1fn")  # -0.0 has the code of 0.0
+    stored = Stored(_scale=Content("F8_E4M3", codes.shape, codes), _scale_2=content_of(np.asarray(whole)))
+    return Encoded(elements, parse("nvfp4"), (codes, np.asarray(whole)), None, "ModelOpt NVFP4", stored)
+
+
+def _compressed_tensors(x: np.ndarray) -> Encoded:
+    with np.errstate(all="ignore"):
+        whole = np.float32(2688) / np.clip(np.abs(x).max(initial=0), np.finfo(np.float32).tiny, None)
+        whole = np.float32(whole if np.isfinite(whole) else 1)
+        block = decode(encode(whole * (_largest(x, _NVFP4) / np.float32(6)), "e4m3fn:saturate"), "e4m3fn")
+        codes = encode(np.where(block == 0, np.float32(0.125), block), "e4m3fn")
+        scales = decode(codes, "e4m3fn") / whole
+        elements = encode(x / _spread(scales, x, _NVFP4), "e2m1fn")
+    stored = Stored(
+        _scale=Content("F8_E4M3", codes.shape, codes), _global_scale=content_of(np.asarray(whole).reshape(1))
+    )
+    return Encoded(elements, _NVFP4, scales, None, "compressed-tensors nvfp4", stored)
+
+
+def _deepseek(x: np.ndarray) -> Encoded:
+    with np.errstate(all="ignore"):
+        scales = _largest(x, _TILES) / np.float32(448)
+        scales = np.where(scales == 0, np.float32(1), scales)
+        codes = encode(x / _spread(scales, x, _TILES), "e4m3fn:saturate")
+    return Encoded(codes, _TILES, scales, None, "DeepSeek FP8", Stored(_scale_inv=content_of(scales)))
+
+
+def _gpt_oss(x: np.ndarray) -> Encoded:
+    codes, scales = encode(x, "mxfp4")
+    return Encoded(codes, parse("mxfp4"), scales, None, "GPT-OSS MXFP4", Stored(_scales=content_of(scales)))
+
+
+def _bitsandbytes(x: np.ndarray) -> Encoded:
+    number = parse("nf4(block=64)")
+    codes, scales = encode(x, number)
+    state = {"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": list(x.shape)}
+    text = np.frombuffer(json.dumps(state).encode("utf-8"), np.uint8)
+    stored = {
+        ".absmax": content_of(scales),
+        ".quant_map": content_of(np.float32(number.element.values)),
+        ".quant_state.bitsandbytes__nf4": content_of(text),
+    }
+    return Encoded(codes, number, scales, None, "bitsandbytes 4 bits", Stored(stored))
+
+
+_ENCODERS: dict[str, Callable[[np.ndarray], Encoded]] = {
+    "ModelOpt NVFP4": _modelopt,
+    "compressed-tensors nvfp4": _compressed_tensors,
+    "DeepSeek FP8": _deepseek,
+    "GPT-OSS MXFP4": _gpt_oss,
+    "bitsandbytes 4 bits": _bitsandbytes,
+}
+
+
+def contents_of(name: str, value: Encoded) -> dict[str, Content]:
+    """The tensors that a file has of a weight."""
+    if value.dialect not in _WEIGHTS:
+        dtype = _NAME_OF_FORMAT.get(value.number.text)
+        if value.dialect or dtype is None or value.scales is not None:
+            raise ValueError(
+                f"{quoted(value.dialect or value.number.text)} is not written here; allowed are the dialects "
+                f"{', '.join(_WEIGHTS)}, and codes without scales of {', '.join(_NAME_OF_FORMAT)}"
+            )
+        codes = value.codes if value.number.bits == 8 else pack(value.codes.reshape(-1), value.number.bits)
+        if value.codes.size * value.number.bits % 8:
+            raise ValueError(f"codes of shape {value.shape} and {value.number.bits} bits do not fill bytes")
+        return {name: Content(dtype, value.shape, codes)}
+    role, packed = _WEIGHTS[value.dialect]
+    folder = name[: name.rfind(".") + 1]
+    others = {(folder if part == "SCB" else name) + part: content for part, content in value.stored.items()}
+    return {name + role: packed(value), **others}
+
+
+def _low_nibbles(value: Encoded) -> Content:
+    return content_of(pack(value.codes, 4))
+
+
+def _gpt_oss_blocks(value: Encoded) -> Content:
+    return content_of(pack(value.codes, 4).reshape(*value.shape[:-1], value.shape[-1] // 32, 16))
+
+
+def _high_nibbles(value: Encoded) -> Content:
+    packed = pack(value.codes.reshape(-1), 4).reshape(-1, 1)
+    return content_of(packed >> 4 | packed << 4)
+
+
+def _single_bytes(value: Encoded) -> Content:
+    element: Any = value.number.element  # type: ignore[attr-defined]
+    return Content(_NAME_OF_FORMAT.get(element.text.removesuffix(":saturate"), "I8"), value.shape, value.codes)
+
+
+# The role of the weight's own tensor, and what it holds; the other tensors are `Encoded.stored`.
+_WEIGHTS: dict[str, tuple[str, Callable[[Encoded], Content]]] = {
+    "ModelOpt NVFP4": ("", _low_nibbles),
+    "compressed-tensors nvfp4": ("_packed", _low_nibbles),
+    "compressed-tensors mxfp4": ("_packed", _low_nibbles),
+    "GPT-OSS MXFP4": ("_blocks", _gpt_oss_blocks),
+    "DeepSeek FP8": ("", _single_bytes),
+    "float8": ("", _single_bytes),
+    "bitsandbytes 4 bits": ("", _high_nibbles),
+    "bitsandbytes 8 bits": ("", _single_bytes),
+}
