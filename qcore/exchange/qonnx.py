@@ -97,7 +97,7 @@ def fake_quantize(graph: Graph, x: Any, scale: Any, zero_point: Any, axis: int |
         raise _refused(what, "products with a reciprocal: scales that are powers of two have the same quotients")
     bits = max(form.qmax.bit_length(), (-form.qmin - 1).bit_length() if form.qmin < 0 else 0) + (form.qmin < 0)
     for signed, narrow in ((1, 0), (1, 1), (0, 0), (0, 1)):
-        if (form.qmin, form.qmax) == _ends(bits, signed, narrow):
+        if (form.qmin, form.qmax) == ends(bits, signed, narrow):
             break
     else:
         raise _refused(what, "such a range; it has those of two's complement, also without the least or the greatest")
@@ -112,8 +112,8 @@ def bipolar(graph: Graph, x: Any, scale: float) -> Symbol:
     return _node(graph, "BipolarQuant", x, _constant(graph, "scale", scale))
 
 
-def _ends(bits: int, signed: int, narrow: int) -> tuple[int, int]:
-    """The range of Quant."""
+def ends(bits: int, signed: int, narrow: int) -> tuple[int, int]:
+    """The least and the greatest integer of Quant."""
     half = 1 << (bits - 1)
     return (-half + narrow, half - 1) if signed else (0, 2 * half - 1 - narrow)
 

@@ -6,6 +6,7 @@ import pytest
 import qcore
 from qcore.affine import AffineInteger, QParams, fake_quantize
 from qcore.exchange import qonnx, run_onnx
+from qcore.exchange.accumulators import annotate_accumulators
 from qcore.exchange.graph import Graph
 from qcore.exchange.symbols import Symbol
 
@@ -121,3 +122,33 @@ def test_other_integers_are_named(scale, zero_point, ends, message):
             lambda graph, x: qonnx.fake_quantize(graph, x, scale, zero_point, None, AffineInteger(*ends)),
             np.zeros(1, np.float32),
         )
+
+
+def test_accumulators_are_annotated_with_every_value_that_they_can_take():
+    graph, rng = Graph("two layers"), np.random.default_rng(0)
+    x = Symbol(graph, graph.input("x", "float32", (2, 2, 4, 4)), "float32", 4)
+    filters = qonnx.rounded(graph, rng.standard_normal((3, 2, 3, 3)).astype(np.float32), "fixed(6,4)")
+    shifts = qonnx.rounded(graph, rng.standard_normal(3).astype(np.float32), "fixed(8,6)")
+    y = qonnx.rounded(graph, x, "fixed(8,4)")
+    y = Symbol(graph, graph.node("Conv", y.name, filters.name, shifts.name, pads=[1, 1, 1, 1]), "float32", 4)
+    convolved = y.name
+    y = qonnx.rounded(graph, y._made("Relu"), "fixed(8,3,signed=False)").reshape((2, 48))
+    matrix = qonnx.rounded(graph, rng.standard_normal((48, 2)).astype(np.float32), "fixed(6,4)")
+    y = Symbol(graph, graph.node("MatMul", y.name, matrix.name), "float32", 2)
+    y.rename("y")
+    graph.output("y", "float32", (2, 2))
+    model = annotate_accumulators(graph.model())
+    found = {one.tensor_name: one.quant_parameter_tensor_names[0].value for one in model.graph.quantization_annotation}
+    assert set(found) == {convolved, "y"}
+    weights = run_onnx(model, {"x": np.zeros((2, 2, 4, 4), np.float32)}, [filters.name, shifts.name, matrix.name])
+    # Two inputs are the extremes of an output's sum in its middle: those that agree with the weights' signs, and not.
+    for name, kernel, extra, ends in (
+        (convolved, weights[filters.name].reshape(3, -1).T, weights[shifts.name], (-8, 8 - 2**-4)),
+        ("y", weights[matrix.name], 0, (0, 32 - 2**-3)),
+    ):
+        sums = [np.where(kernel > 0, kernel * high, kernel * low).sum(0) + extra for low, high in (ends, ends[::-1])]
+        bits, whole = map(int, found[name].removeprefix("FIXED<").rstrip(">").split(","))
+        most = 2.0 ** (whole - 1)
+        assert -most <= sums[1].min() <= sums[0].max() < most
+        assert sums[1].min() < -most / 2 or sums[0].max() >= most / 2  # no narrower type has all
+        assert bits - whole == {convolved: 8, "y": 7}[name]  # the fractions of both factors

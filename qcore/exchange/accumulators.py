@@ -1,0 +1,124 @@
+"""Widths of accumulators in a model of QONNX: exact sums of fixed point numbers, as annotations for hardware tools."""
+
+from __future__ import annotations
+
+from math import frexp
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qcore.exchange.graph import onnx_package
+from qcore.exchange.nodes import Node
+from qcore.exchange.operators.qonnx import quant
+from qcore.exchange.qonnx import DOMAIN, ends
+from qcore.exchange.values import Value
+from qcore.reproducible.operations import Names
+
+_KEPT = ("Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
+_KEY = "finn_datatype"  # of annotations that qonnx, FINN and hls4ml read
+
+
+class _Span(NamedTuple):
+    """Multiples of 2^step from low * 2^step to high * 2^step; `numbers` are the counts of known ones."""
+
+    step: int
+    low: int
+    high: int
+    numbers: Any = None
+
+    def at(self, step: int) -> _Span:
+        """The same numbers as multiples of a smaller step."""
+        shift = self.step - step
+        numbers = None if self.numbers is None else self.numbers * 2**shift
+        return _Span(step, self.low << shift, self.high << shift, numbers)
+
+    @property
+    def datatype(self) -> str | None:
+        """The name of the type in two's complement that has all numbers; None if there is none."""
+        bits = max(self.high.bit_length(), (-self.low - 1).bit_length() if self.low < 0 else 0) + 1
+        return f"FIXED<{bits},{bits + self.step}>" if self.step < 0 else f"INT{bits}" if self.step == 0 else None
+
+
+def annotate_accumulators(model: Any) -> Any:
+    """Annotates the sums in a model with the narrowest fixed point type that has every value they can take.
+
+    Sums are products of numbers that Quant nodes rounded with weights that Quant nodes round, and their biases.
+
+    Args:
+        model: an `onnx.ModelProto`, which is changed.
+
+    Returns:
+        The model.
+    """
+    onnx = onnx_package()
+    arrays = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
+    spans: dict[str, _Span] = {}
+    for node in model.graph.node:
+        attributes = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+        span = _after(node, attributes, spans, arrays, onnx)
+        if span is None:
+            continue
+        spans[node.output[0]] = span
+        if node.op_type in (*_PRODUCTS, "Add") and span.datatype:
+            entry = onnx.StringStringEntryProto(key=_KEY, value=span.datatype)
+            model.graph.quantization_annotation.add(tensor_name=node.output[0], quant_parameter_tensor_names=[entry])
+    return model
+
+
+def _after(node: Any, attributes: Any, spans: dict[str, _Span], arrays: dict[str, Any], onnx: Any) -> _Span | None:
+    """What a node's result can be; None if it is not known."""
+    given = [spans.get(name) for name in node.input]
+    if node.domain == DOMAIN and node.op_type == "Quant":
+        return _of_quant(node, attributes, arrays, onnx)
+    if node.op_type in _PRODUCTS and len(given) > 1 and given[0] and given[1] and given[1].numbers is not None:
+        sums = _sums(node.op_type, given[0], given[1], attributes)
+        if sums is None or len(given) == 2:
+            return sums
+        return None if given[2] is None else _sum(sums, given[2])
+    if node.op_type == "Add" and given[0] and given[1]:
+        return _sum(given[0], given[1])
+    if node.op_type == "Relu" and given[0]:
+        return _Span(given[0].step, max(given[0].low, 0), max(given[0].high, 0))
+    return given[0]._replace(numbers=None) if node.op_type in _KEPT and given and given[0] else None
+
+
+def _of_quant(node: Any, attributes: Any, arrays: dict[str, Any], onnx: Any) -> _Span | None:
+    scale, zero, bits = (arrays.get(name) for name in node.input[1:])
+    if scale is None or zero is None or bits is None or scale.size != 1 or zero.any():
+        return None
+    mantissa, exponent = frexp(scale.item())
+    if mantissa != 0.5:
+        return None
+    low, high = ends(int(bits.item()), attributes["signed"], attributes["narrow"])
+    x = arrays.get(node.input[0])
+    if x is None:
+        return _Span(exponent - 1, low, high)
+    texts = {name: one.decode() if isinstance(one, bytes) else one for name, one in attributes.items()}
+    values = [Value(one, "float32", one) for one in (x, scale, zero, bits)]
+    found = quant(Names, Node("Quant", "", 1, texts, 1, onnx), *values).array
+    counts = np.asarray(found, np.float64) / scale.item()
+    return _Span(exponent - 1, int(counts.min()), int(counts.max()), counts.astype(np.int64))
+
+
+def _sums(op: str, x: _Span, weight: _Span, attributes: Any) -> _Span | None:
+    """The sums of products: each output has the bounds of its own weights."""
+    if op == "Gemm" and (attributes.get("alpha", 1.0), attributes.get("beta", 1.0), attributes.get("transA", 0)) != (
+        1,
+        1,
+        0,
+    ):
+        return None
+    outputs = 0 if op == "Conv" or attributes.get("transB", 0) else weight.numbers.ndim - 1
+    along = tuple(axis for axis in range(weight.numbers.ndim) if axis != outputs)
+    # A term may be missing: around images are zeros.
+    low, high = min(x.low, 0), max(x.high, 0)
+    bounds = weight.numbers * low, weight.numbers * high
+    least, most = np.minimum(*bounds).sum(along), np.maximum(*bounds).sum(along)
+    return _Span(x.step + weight.step, int(least.min()), int(most.max()))
+
+
+def _sum(a: _Span, b: _Span) -> _Span:
+    step = min(a.step, b.step)
+    a, b = a.at(step), b.at(step)
+    return _Span(step, a.low + b.low, a.high + b.high)
