@@ -43,7 +43,7 @@ def load_quantized(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The weights of a file, or of a sharded model, as JAX arrays; see `qcore.exchange.load_quantized`.
 
     Args:
-        path: a .safetensors file, the index of a sharded model, or a folder with either.
+        path: a .safetensors file, the index of a sharded model, a folder with either, or a .gguf file.
 
     Returns:
         A dict by name: `Encoded` of JAX arrays for quantized weights, and arrays.

@@ -37,7 +37,7 @@ def load_quantized(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The weights of a file, or of a sharded model, as tensors; see `qcore.exchange.load_quantized`.
 
     Args:
-        path: a .safetensors file, the index of a sharded model, or a folder with either.
+        path: a .safetensors file, the index of a sharded model, a folder with either, or a .gguf file.
 
     Returns:
         A dict by name: `Encoded` of tensors for quantized weights, and tensors.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qcore.arrays import decode
+from qcore.formats.gguf import GGUF
 from qcore.formats.number import Number
 
 
@@ -31,7 +32,7 @@ class Encoded:
     """An array as codes of a format, with the scales of their blocks.
 
     Attributes:
-        codes: the codes, unsigned integers of the array's shape, as `encode` returns them.
+        codes: the codes, unsigned integers of the array's shape, or for `GGUF` bytes, as `encode` returns them.
         number: their format.
         scales: of blocks, as `decode` takes them; None for other formats.
         factor: None, or a float32 by which the decoded numbers are multiplied at the end.
@@ -54,7 +55,11 @@ class Encoded:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the array."""
-        return tuple(self.codes.shape)
+        shape = tuple(self.codes.shape)
+        if not isinstance(self.number, GGUF):
+            return shape
+        layout = self.number.layout  # whose codes are bytes, in rows of whole blocks
+        return *shape[:-1], shape[-1] // layout.width * layout.size
 
     def dequantize(self) -> Any:
         """The numbers in float32, by the law of the program that wrote the file."""

@@ -155,7 +155,9 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata:
         place = f"tensor {quoted(name)}"
         if tensor.kind not in _NUMBERS:
             raise ValueError(f"{place} has type {quoted(tensor.kind)}; allowed are {', '.join(_NUMBERS)}")
-        axes = [*reversed(tensor.shape)] or [1]
+        axes = [*reversed(tensor.shape)]
+        if not 0 < len(axes) <= _MOST_AXES:
+            raise ValueError(f"{place} has shape {tensor.shape}; allowed are 1 to {_MOST_AXES} axes")
         size = _size_of(place, _NUMBERS[tensor.kind], axes)
         data = np.ascontiguousarray(tensor.data)
         if data.nbytes != size:

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from qcore.arguments import check_type, quoted
+from qcore.exchange import gguf
 from qcore.exchange.dialects import DIALECTS, Dialect, Parts
 from qcore.exchange.encoded import Content, Encoded
-from qcore.exchange.safetensors import CODED, Tensor, content_of, read_header, write_file
+from qcore.exchange.safetensors import CODED, Tensor, bfloat16, content_of, read_header, write_file
 from qcore.exchange.writing import contents_of
+from qcore.formats.gguf import GGUF
 from qcore.formats.text import parse
 from qcore.packing import unpack
 
@@ -39,7 +41,8 @@ def load_quantized(path: str | os.PathLike[str]) -> dict[str, Any]:
     is checked before memory is taken.
 
     Args:
-        path: a .safetensors file, the index of a sharded model (model.safetensors.index.json), or a folder with either.
+        path: a .safetensors file, the index of a sharded model (model.safetensors.index.json), a folder with either, or
+            a .gguf file, all of whose blocks are `Encoded` in a format `GGUF`.
 
     Returns:
         A dict by name. A quantized weight is one `Encoded` under the weight's name; tensors of 8-, 6- and 4-bit floats
@@ -61,6 +64,8 @@ def load_quantized(path: str | os.PathLike[str]) -> dict[str, Any]:
         {'mlp': Encoded(shape=(2, 32), number=mxfp4, dialect=GPT-OSS MXFP4)}
     """
     file = _file_of(path)
+    if file.suffix == ".gguf":
+        return {name: _of_gguf(tensor) for name, tensor in gguf.read(file).tensors.items()}
     tensors = _sharded(file) if file.name.endswith(".json") else read_header(file)[0]
     config = _config_beside(file)
     found, names, entries = _weights_of(tensors, config), set[str](), dict[str, Any]()
@@ -80,9 +85,11 @@ def save_quantized(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> 
     """Writes weights to a safetensors file, each with the names and dtypes of its dialect.
 
     Args:
-        path: of the file; an existing one is replaced.
+        path: of the file; an existing one is replaced. One that ends in .gguf becomes a GGUF file without metadata;
+            `qcore.exchange.gguf.write` writes them too.
         entries: by name `Encoded` weights, from `load_quantized` or `encode_weight`, and NumPy arrays. An `Encoded`
-            without a dialect and without scales is a tensor of the file's own dtype, such as F8_E4M3 or F4.
+            without a dialect and without scales is a tensor of the file's own dtype, such as F8_E4M3 or F4; in GGUF
+            files the formats are `GGUF`.
 
     Returns:
         Nothing.
@@ -106,6 +113,10 @@ def save_quantized(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> 
     for name, value in entries.items():
         check_type(f"the name {quoted(name)} of entries", name, str, "a str")
         check_type(f"entry {quoted(name)}", value, (Encoded, np.ndarray), "an Encoded or a NumPy array")
+    if Path(os.fspath(path)).suffix == ".gguf":
+        gguf.write(path, {name: _for_gguf(name, value) for name, value in entries.items()}, {})
+        return
+    for name, value in entries.items():
         try:
             found = contents_of(name, value) if isinstance(value, Encoded) else {name: content_of(value)}
         except ValueError as error:
@@ -114,6 +125,35 @@ def save_quantized(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> 
             raise ValueError(f"there are two tensors named {quoted(twice[0])}; allowed is one")
         tensors.update(found)
     write_file(path, tensors, {"format": "pt"})
+
+
+def _of_gguf(tensor: gguf.Tensor) -> Any:
+    kind, shape, data = tensor
+    if kind in gguf.PLAIN:
+        dtype = np.dtype(gguf.PLAIN[kind][1])
+        numbers = data.view(dtype).astype(dtype.newbyteorder("=")).reshape(shape)
+        return numbers.view(bfloat16()) if kind == "BF16" else numbers
+    number = GGUF(kind)
+    row = shape[-1] // number.layout.size * number.layout.width
+    return Encoded(np.array(data).reshape(*shape[:-1], row), number, dialect="GGUF")
+
+
+def _for_gguf(name: str, value: Encoded | np.ndarray) -> gguf.Tensor:
+    if isinstance(value, Encoded):
+        if not isinstance(value.number, GGUF):
+            raise ValueError(
+                f"entry {quoted(name)} has the format {quoted(value.number.text)}; allowed in GGUF files are those of "
+                "gguf()"
+            )
+        return gguf.Tensor(value.number.type.upper(), value.shape, value.codes)
+    found = next(
+        (kind for kind, (_, dtype) in gguf.PLAIN.items() if np.dtype(dtype) == value.dtype.newbyteorder("<")), ""
+    )
+    if value.dtype.name == "bfloat16":
+        found, value = "BF16", value.view("u2")
+    elif found in ("", "BF16"):
+        raise ValueError(f"entry {quoted(name)} has dtype {value.dtype}; allowed are {', '.join(gguf.PLAIN)}")
+    return gguf.Tensor(found, value.shape, value.astype(value.dtype.newbyteorder("<"), copy=False))
 
 
 def _file_of(path: Any) -> Path:

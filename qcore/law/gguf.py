@@ -350,10 +350,16 @@ def _power_bits(xp: Any, count: Any, exponent: Any) -> Any:
     return found & (-count >> 31)
 
 
+def _doubled(xp: Any, codes: Any) -> Any:
+    """Twice the magnitudes of e2m1, the entries of `_DOUBLED`."""
+    mantissa = codes & 1
+    return xp.where((codes & 7) < 2, mantissa, (mantissa | 2) << (xp.clip((codes >> 1) & 3, 1, None) - 1))
+
+
 def _decode_mxfp4(xp: Any, blocks: Any) -> Any:
     """By integers, because the least numbers are subnormal."""
     codes, exponent = _fields(xp, blocks[..., 1:], 16, 4), blocks[..., :1]
-    bits = _power_bits(xp, 2 * xp.take(_DOUBLED, codes & 7), exponent)
+    bits = _power_bits(xp, 2 * _doubled(xp, codes), exponent)
     return xp.float32_from(bits | (-xp.astype(codes > 8, "int32") << 31))  # the code 8 is +0
 
 
@@ -385,7 +391,7 @@ def _half_of_ue4m3(xp: Any, codes: Any) -> Any:
 
 def _decode_nvfp4(xp: Any, blocks: Any) -> Any:
     codes = _fields(xp, blocks[..., 4:], 8, 4)
-    q = _float(xp, xp.take(_DOUBLED, codes & 7))
+    q = _float(xp, _doubled(xp, codes))
     return _times(_half_of_ue4m3(xp, blocks[..., :4]), xp.where(codes > 8, -q, q))
 
 

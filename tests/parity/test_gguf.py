@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -10,6 +11,7 @@ from support import assert_same_bits, bits
 import qcore
 import qjax
 import qtorch
+from qcore.exchange import Encoded, save_quantized
 from qcore.law.gguf import LAYOUTS
 
 WRITTEN = [kind for kind, layout in LAYOUTS.items() if layout.encode]
@@ -95,6 +97,35 @@ def test_recipes_take_them():
     x, layer = torch.randn(2, 64), model[0]
     expected = torch.nn.functional.linear(x, qtorch.quantize(layer.weight, "gguf(q8_0)"), layer.bias)
     assert_same_bits(lowered(x), expected)
+
+
+def test_files(tmp_path):
+    """What one package writes, all load: bytes, and the numbers of bytes."""
+    x = numbers_of("q8_0")
+    entries = {"w": Encoded(qcore.encode(x, "gguf(q8_0)"), qcore.parse("gguf(q8_0)"))}
+    entries |= {"b": x[0], "half": np.arange(6, dtype=ml_dtypes.bfloat16).reshape(2, 3), "i": np.int32([[-1, 2]])}
+    entries["none"] = Encoded(np.empty((0, 18), np.uint8), qcore.parse("gguf(q4_0)"))
+    save_quantized(tmp_path / "w.gguf", entries)
+    for package in (qcore, qtorch, qjax):
+        found = package.exchange.load_quantized(tmp_path / "w.gguf")
+        for name in ("b", "half", "i"):
+            assert_same_bits(found[name], entries[name], name)
+        assert (found["w"].shape, found["w"].number, found["none"].shape) == (x.shape, entries["w"].number, (0, 32))
+        assert_same_bits(found["w"].codes, entries["w"].codes)
+        assert_same_bits(found["w"].dequantize(), qcore.quantize(x, "gguf(q8_0)"))
+        package.exchange.save_quantized(tmp_path / "again.gguf", found)
+        assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "w.gguf").read_bytes()
+    for wrong in (
+        {"w": x.astype(np.complex64)},
+        {"w": Encoded(np.uint8([1]), qcore.parse("e4m3fn"))},
+        {"w": x[0, 0:1][0]},
+    ):
+        with pytest.raises((TypeError, ValueError), match="'w'"):
+            save_quantized(tmp_path / "wrong.gguf", wrong)
+    with pytest.raises(ValueError, match="'w'"):
+        save_quantized(tmp_path / "w.safetensors", {"w": entries["w"]})
+    with pytest.raises(ValueError, match=r"tensor 'w' has shape \(\); allowed are 1 to 4 axes"):
+        save_quantized(tmp_path / "wrong.gguf", {"w": np.array(1.0, np.float32)})
 
 
 @pytest.mark.heavy
