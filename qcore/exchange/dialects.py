@@ -6,7 +6,8 @@ are computed here once, in float32 as the dialect's owner does; numbers then fol
 | dialect | tensors of the weight `w` | number |
 | --- | --- | --- |
 | compressed-tensors nvfp4 | w_packed, w_scale (e4m3), w_global_scale | q * (scale / global_scale) |
-| compressed-tensors mxfp4 | w_packed, w_scale (E8M0) | q * 2^(scale - 127) |
+| compressed-tensors mxfp4, mxfp6 | w_packed, w_scale (E8M0) | q * 2^(scale - 127) |
+| compressed-tensors mxfp8 | w, w_scale (E8M0 as bytes) | q * 2^(scale - 127) |
 | compressed-tensors integers in int32 | w_packed, w_scale, w_shape, w_zero_point, w_g_idx | (q - zero) * scale |
 | compressed-tensors, ModelOpt: float8, int8 | w, w_scale, w_zero_point | (q - zero) * scale |
 | ModelOpt NVFP4 | w, w_scale (e4m3), w_scale_2 | q * (scale * scale_2) |
@@ -176,15 +177,25 @@ def _whole_blocks(parts: Parts, role: str, shape: tuple[int, ...], size: int) ->
         raise parts.wrong(role, f"has {shape[-1] if shape else 0} elements in a row; allowed are multiples of {size}")
 
 
-def _mxfp4_of_compressed_tensors(parts: Parts) -> Encoded:
-    packed = parts.array("_packed", "U8")
-    shape = (*packed.shape[:-1], 2 * packed.shape[-1])
-    _whole_blocks(parts, "_packed", shape, 32)
-    parts.demand("_scale", (*shape[:-1], shape[-1] // 32))
-    scales = parts.array("_scale", "U8", "F8_E8M0")
-    return Encoded(
-        low_nibbles_first(packed), parse("mxfp4"), scales, None, "compressed-tensors mxfp4", parts.stored("_scale")
-    )
+def _mx_of_compressed_tensors(parts: Parts) -> Encoded:
+    """Elements of 4 or 6 bits side by side, or of 8, with a power of two for each 32."""
+    role = "" if "" in parts else "_packed"
+    scales, given = parts.array("_scale", "U8", "F8_E8M0"), parts.array(role, "U8", "F8_E4M3", "F8_E5M2")
+    if given.ndim == 0 or scales.shape[:-1] != given.shape[:-1] or not scales.size:
+        raise parts.wrong("_scale", f"has shape {scales.shape}; allowed are rows as in {given.shape}")
+    if role == "":
+        _whole_blocks(parts, "", given.shape, 32)
+        parts.demand("_scale", (*given.shape[:-1], given.shape[-1] // 32))
+        number = parse({"F8_E4M3": "mxfp8_e4m3", "F8_E5M2": "mxfp8_e5m2"}[parts.tensors[""].dtype])
+        return Encoded(given, number, scales, None, "compressed-tensors mxfp8", parts.stored("_scale"))
+    bits, rest = divmod(given.shape[-1], 4 * scales.shape[-1])
+    names = {4: "mxfp4", 6: "mxfp6_e2m3"}
+    if rest or bits not in names:
+        raise parts.wrong(
+            "_scale", f"has {scales.shape[-1]} blocks for {given.shape[-1]} bytes; allowed are 16 or 24 bytes each"
+        )
+    codes, stored = unpack(given, bits, 32 * scales.shape[-1]), parts.stored("_scale")
+    return Encoded(codes, parse(names[bits]), scales, None, f"compressed-tensors {names[bits][:5]}", stored)
 
 
 def _bits_in_words(parts: Parts, role: str, words: int, length: int) -> int:
@@ -450,7 +461,8 @@ class Dialect(NamedTuple):
 _NESTED = (".nested_absmax", ".nested_quant_map")
 DIALECTS = (
     Dialect(_nvfp4_of_compressed_tensors, {"_packed": ("U8",), "_scale": ("F8_E4M3",), "_global_scale": ("F32",)}),
-    Dialect(_mxfp4_of_compressed_tensors, {"_packed": ("U8",), "_scale": ("U8", "F8_E8M0")}),
+    Dialect(_mx_of_compressed_tensors, {"_packed": ("U8",), "_scale": ("U8", "F8_E8M0")}),
+    Dialect(_mx_of_compressed_tensors, {"": ("F8_E4M3", "F8_E5M2"), "_scale": ("U8",)}),
     Dialect(
         _packed_integers,
         {"_packed": ("I32",), "_scale": _FLOATS, "_shape": ("I64", "I32")},

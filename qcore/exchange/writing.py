@@ -154,8 +154,8 @@ def contents_of(name: str, value: Encoded) -> dict[str, Content]:
     return {name + role: packed(value), **others}
 
 
-def _low_nibbles(value: Encoded) -> Content:
-    return content_of(pack(value.codes, 4))
+def _low_bits_first(value: Encoded) -> Content:
+    return content_of(pack(value.codes, value.number.bits))
 
 
 def _gpt_oss_blocks(value: Encoded) -> Content:
@@ -174,9 +174,11 @@ def _single_bytes(value: Encoded) -> Content:
 
 # The role of the weight's own tensor, and what it holds; the other tensors are `Encoded.stored`.
 _WEIGHTS: dict[str, tuple[str, Callable[[Encoded], Content]]] = {
-    "ModelOpt NVFP4": ("", _low_nibbles),
-    "compressed-tensors nvfp4": ("_packed", _low_nibbles),
-    "compressed-tensors mxfp4": ("_packed", _low_nibbles),
+    "ModelOpt NVFP4": ("", _low_bits_first),
+    "compressed-tensors nvfp4": ("_packed", _low_bits_first),
+    "compressed-tensors mxfp4": ("_packed", _low_bits_first),
+    "compressed-tensors mxfp6": ("_packed", _low_bits_first),
+    "compressed-tensors mxfp8": ("", _single_bytes),
     "GPT-OSS MXFP4": ("_blocks", _gpt_oss_blocks),
     "DeepSeek FP8": ("", _single_bytes),
     "float8": ("", _single_bytes),

@@ -90,6 +90,19 @@ def compressed_mxfp4(rng):
     return {"x.weight_packed": ("U8", packed), "x.weight_scale": ("U8", scale)}, numbers
 
 
+def compressed_mxfp6(rng):
+    codes, scale = some(rng, 5, 64, most=64), some(rng, 5, 2, most=250)
+    stream = (codes[..., None] >> np.arange(6) & 1).astype(np.uint8).reshape(5, -1)
+    numbers = codes.view(ml_dtypes.float6_e2m3fn).astype(np.float32) * e8m0(scale).repeat(32, 1)
+    packed = np.packbits(stream, axis=-1, bitorder="little")
+    return {"x.weight_packed": ("U8", packed), "x.weight_scale": ("U8", scale)}, numbers
+
+
+def compressed_mxfp8(rng):
+    codes, scale = finite_e4m3(rng, 5, 64), some(rng, 5, 2, most=240)
+    return {"x.weight": ("F8_E4M3", codes), "x.weight_scale": ("U8", scale)}, e4m3(codes) * e8m0(scale).repeat(32, 1)
+
+
 def gpt_oss(rng):
     packed, scale = some(rng, 2, 3, 2, 16), some(rng, 2, 3, 2, most=250)
     numbers = (E2M1[low_first(packed)] * e8m0(scale)[..., None]).reshape(2, 3, 64)
@@ -202,6 +215,8 @@ CASES = {
     "ModelOpt NVFP4, experts": modelopt_experts,
     "compressed-tensors nvfp4": compressed_nvfp4,
     "compressed-tensors mxfp4": compressed_mxfp4,
+    "compressed-tensors mxfp6": compressed_mxfp6,
+    "compressed-tensors mxfp8": compressed_mxfp8,
     "GPT-OSS MXFP4": gpt_oss,
     "DeepSeek FP8": deepseek,
     "float8, one scale": float8_tensor,

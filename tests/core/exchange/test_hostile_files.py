@@ -153,7 +153,13 @@ WRONG = {
     "tensor 'x.weight_scale' has shape (5, 1); allowed is (5, 2)": (
         replaced("ModelOpt NVFP4", weight_scale=zeros("F8_E4M3", 5, 1)),
         replaced("compressed-tensors nvfp4", weight_scale=zeros("F8_E4M3", 5, 1)),
+        replaced("compressed-tensors mxfp8", weight_scale=zeros("U8", 5, 1)),
+    ),
+    "tensor 'x.weight_scale' has 1 blocks for 32 bytes; allowed are 16 or 24": (
         replaced("compressed-tensors mxfp4", weight_scale=zeros("U8", 5, 1)),
+    ),
+    "tensor 'x.weight_scale' has shape (4, 2); allowed are rows as in (5, 32)": (
+        replaced("compressed-tensors mxfp4", weight_scale=zeros("U8", 4, 2)),
     ),
     "tensor 'x.weight_scale_2' has shape (5,)": (replaced("ModelOpt NVFP4", weight_scale_2=zeros("F32", 5)),),
     "tensor 'x.weight_global_scale' has shape (2,)": (
