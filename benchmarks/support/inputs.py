@@ -56,6 +56,7 @@ _GENERAL: tuple[Number, ...] = (
     NVFP4(law="torchao"),
     BlockScaled("e4m3fn", {-1: 32}, scale="bfloat16"),
     BlockScaled("nf4", {-1: 64}, "absmax", "float32"),
+    BlockScaled("nf4", {"flat": 64}, "absmax", "float32"),
     BlockScaled("fp4_bnb", {-1: 16}, scale="e4m3fn", tensor_scale="float32"),
 )
 _POLICIES = ("saturate", "propagate", "inf", "nan", "wrap")

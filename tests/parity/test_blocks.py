@@ -192,14 +192,14 @@ def test_sharded_over_8_devices():
     x = np.random.default_rng(1).standard_normal((32, 128)).astype(np.float32)
     specs = ("a", "b"), (None, "b"), ("b", None), (None, ("a", "b")), ("a", "b")
     numbers = (NAMED["mxfp8_e4m3"][0], BlockScaled("e2m1fn", {0: 16, 1: 16}), NVFP4({0: 20}))
-    numbers += BlockScaled("nf4", {-1: 64}, "absmax", "float32"), Table(np.linspace(-2, 2, 40).tolist())
+    numbers += BlockScaled("nf4", {"flat": 64}, "absmax", "float32"), Table(np.linspace(-2, 2, 40).tolist())
     for spec, number in zip(specs, numbers, strict=True):
         sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
         y = qjax.quantize(jax.device_put(x, sharding), number, "stochastic", key=7)
         assert_same_bits(y, by_numpy(x, number, "stochastic", 7))
 
 
-@pytest.mark.parametrize("text", ["mxfp8_e4m3", "nvfp4", "scaled(nf4,{-1:64},rule=absmax,scale=float32)"])
+@pytest.mark.parametrize("text", ["mxfp8_e4m3", "nvfp4", "nf4(block=40)"])
 def test_explicit_shards_that_cut_blocks(text):
     """12 columns on each device, of blocks of 32 and 16."""
     mesh = jax.make_mesh((8,), ("a",), axis_types=(jax.sharding.AxisType.Explicit,))
