@@ -43,7 +43,8 @@ class _Span(NamedTuple):
 def annotate_accumulators(model: Any) -> Any:
     """Annotates the sums in a model with the narrowest fixed point type that has every value they can take.
 
-    Sums are products of numbers that Quant nodes rounded with weights that Quant nodes round, and their biases.
+    Sums are products of numbers that Quant nodes rounded with weights that Quant nodes round or that are constants, and
+    their biases.
 
     Args:
         model: an `onnx.ModelProto`, which is changed.
@@ -68,10 +69,10 @@ def annotate_accumulators(model: Any) -> Any:
 
 def _after(node: Any, attributes: Any, spans: dict[str, _Span], arrays: dict[str, Any], onnx: Any) -> _Span | None:
     """What a node's result can be; None if it is not known."""
-    given = [spans.get(name) for name in node.input]
+    given = [_of_array(arrays[name]) if name in arrays else spans.get(name) for name in node.input]
     if node.domain == DOMAIN and node.op_type == "Quant":
         return _of_quant(node, attributes, arrays, onnx)
-    if node.op_type in _PRODUCTS and len(given) > 1 and given[0] and given[1] and given[1].numbers is not None:
+    if node.op_type in _PRODUCTS and given[0] and given[1] and given[1].numbers is not None:
         sums = _sums(node.op_type, given[0], given[1], attributes)
         if sums is None or len(given) == 2:
             return sums
@@ -97,8 +98,23 @@ def _of_quant(node: Any, attributes: Any, arrays: dict[str, Any], onnx: Any) -> 
     texts = {name: one.decode() if isinstance(one, bytes) else one for name, one in attributes.items()}
     values = [Value(one, "float32", one) for one in (x, scale, zero, bits)]
     found = quant(Names, Node("Quant", "", 1, texts, 1, onnx), *values).array
-    counts = np.asarray(found, np.float64) / scale.item()
-    return _Span(exponent - 1, int(counts.min()), int(counts.max()), counts.astype(np.int64))
+    return _of_array(np.asarray(found), exponent - 1)
+
+
+def _of_array(array: Any, step: int | None = None) -> _Span | None:
+    """Known float32 numbers as multiples of a step, by default that of their last bits; None if there are too many."""
+    if array.dtype != np.float32 or not array.size or not np.isfinite(array).all():
+        return None
+    if step is None:
+        mantissas, exponents = np.frexp(array.astype(np.float64))
+        whole = (mantissas * 2.0**24).astype(np.int64)  # all bits of a float32 number
+        bits = whole & -whole
+        places = exponents - 24 + np.log2(np.maximum(bits, 1)).astype(np.int64)
+        step = int(places[whole != 0].min()) if whole.any() else 0
+    counts = array.astype(np.float64) / 2.0**step
+    if abs(counts).max() >= 2**40:
+        return None
+    return _Span(step, int(counts.min()), int(counts.max()), counts.astype(np.int64))
 
 
 def _sums(op: str, x: _Span, weight: _Span, attributes: Any) -> _Span | None:
