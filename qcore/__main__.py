@@ -35,6 +35,13 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
+def _designs(options: argparse.Namespace) -> int:
+    from qcore.cli.tables import print_designs
+
+    print_designs(options.chip)
+    return 0
+
+
 def _show(options: argparse.Namespace) -> int:
     from qcore.cli.tables import print_format
 
@@ -114,6 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     show = _command(commands, "show", _show, "a format's properties and values")
     show.add_argument("format", metavar="FORMAT", nargs="+", type=_format, help=formats)
     show.add_argument("--plot", metavar="FILE", type=Path, help="draw them side by side as well: FILE.png or FILE.svg")
+
+    designs = _command(commands, "designs", _designs, "matrix instructions of chips that accumulators have by name")
+    designs.add_argument("chip", metavar="NAME", nargs="?", default="", help="those that begin with it, such as hopper")
 
     vectors = _command(commands, "vectors", _vectors, "write conformance vectors: hard inputs and the law's results")
     vectors.add_argument("format", metavar="FORMAT", type=_format, help=formats)

@@ -12,6 +12,7 @@ from qcore.arrays import decode, encode, quantize
 from qcore.cli.properties import Dyadic, Properties, properties, why_no_codes
 from qcore.formats.names import NAMED
 from qcore.formats.number import check_number
+from qcore.linalg.designs import DESIGNS, nearest_designs
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,6 +57,22 @@ def print_list(names: Sequence[str]) -> None:
         table.add_column(heading, justify=justify, width=width, no_wrap=name != "specials", overflow="ellipsis")
     for cells in rows:
         table.add_row(*cells)
+    _print(console, table)
+
+
+DESIGN_COLUMNS = ("design", "operands", "sums", "step", "law", "bits", "NaN", "source")
+
+
+def print_designs(prefix: str) -> None:
+    """Prints a row for each matrix instruction whose name begins with a prefix; raises ValueError if there is none."""
+    chosen = [design for design in DESIGNS.values() if design.name.startswith(prefix)]
+    if not chosen:
+        raise ValueError(nearest_designs(prefix))
+    console, table = _console(), _table(*DESIGN_COLUMNS)
+    for one in chosen:
+        law = one.law + (", flushes subnormals" if one.flushes else "")
+        bits = str(one.fraction_bits) if one.fraction_bits else "-"
+        table.add_row(one.name, one.text, one.number, str(one.step), law, bits, f"{one.nan:08x}", one.source)
     _print(console, table)
 
 

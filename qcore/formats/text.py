@@ -468,6 +468,8 @@ def write(number: Any) -> str:
             "and a class of your own after register_format(name, class)"
         )
     name = _KIND_OF[type(number)]
+    if (design := getattr(number, "design", None)) is not None:
+        return f"{name}(design={design.name})"  # all other fields follow from it
     values: dict[str, Any] = {parameter: getattr(number, parameter) for parameter in _KINDS[name].parameters}
     for part in ("element", "scale"):  # which saturate anyway
         if name == "scaled" and isinstance(values[part], BinaryFloat):

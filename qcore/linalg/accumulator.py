@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
@@ -20,9 +20,11 @@ from qcore.law.carrier import FLOAT64, Carrier
 from qcore.law.program import Program
 from qcore.law.rounding import MODES, Rounding, check_rounding
 from qcore.law.tiles import MOST_ELEMENTS
+from qcore.linalg.designs import ALIGNED, GROUPED, design_of
 from qcore.random.threefry import MOST_HALF_BITS
 
 FLOAT32_NUMBER, FLOAT64_NUMBER = BinaryFloat(8, 23), BinaryFloat(11, 52)
+CANONICAL_NAN = 0x7FC00000
 MOST_TERMS = 64  # of a tree or an aligned sum, which programs have one by one
 
 
@@ -56,6 +58,8 @@ class Accumulator:
             number of bits of fraction, and their exact sum is rounded. 1 to 40, or None.
         output: the rounding of aligned sums, if it is not `rounding`; for `fraction_bits` only.
         random_bits: the random bits of each stochastic rounding, 1 to 24. Up to 16, four roundings share two words.
+        design: the name of a matrix instruction, see `of`, or its `qcore.linalg.designs.Design`; nothing else is given
+            then, and number, chunk, rounding and fraction_bits are the instruction's.
 
     Attributes:
         text: the text form, which `parse` reads.
@@ -80,9 +84,35 @@ class Accumulator:
     fraction_bits: int | None = None
     output: Any = None
     random_bits: int = 24
+    design: Any = None
     text: str = field(init=False, repr=False, compare=False)
 
+    @classmethod
+    def of(cls, name: str) -> Accumulator:
+        """The accumulator of a chip's matrix instruction: `python -m qcore designs` lists the names.
+
+        Args:
+            name: chip, instruction and operands, such as "hopper.wgmma.e4m3"; docs/machines.md has the grammar.
+
+        Returns:
+            An `Accumulator` for products of the instruction's operands. Operands without a format get the format of the
+            instruction; `Product` raises for all others.
+
+        Raises:
+            TypeError: if name is not a str.
+            ValueError: if no design has this name; the message has the nearest ones.
+
+        Example:
+            >>> found = Accumulator.of("hopper.wgmma.e4m3")
+            >>> found.text, found.chunk, found.number.text
+            ('accumulator(design=hopper.wgmma.e4m3)', 32, 'binary(8,13)')
+        """
+        return cls(design=design_of(name))
+
     def __post_init__(self) -> None:
+        if self.design is not None:
+            self._take_design()
+            return
         number = FLOAT32_NUMBER if self.number is None else _check_scalar("number", self.number)
         self._set(number=number, rounding=check_rounding(self.rounding))
         if self.chunk is not None:
@@ -100,6 +130,26 @@ class Accumulator:
         self._check_members()
         self._set(text=write(self))
 
+    def _take_design(self) -> None:
+        """Fills the fields with those of an instruction; raises for other fields that are given."""
+        design = design_of(self.design)
+        number = parse(design.number)
+        halves = design.number == "float16" or design.law not in (ALIGNED, GROUPED)
+        mode = Rounding.NEAREST if halves else Rounding.TOWARD_ZERO
+        found = {
+            "number": number,
+            "chunk": design.step,
+            "rounding": mode,
+            "fraction_bits": design.fraction_bits or None,
+        }
+        for one in fields(self):
+            if one.init and one.name != "design":
+                value, default = getattr(self, one.name), one.default
+                if value != default and value != found.get(one.name, default):
+                    raise ValueError(f"{one.name}={quoted(value)} with design={design.name}; allowed is design alone")
+        self._set(design=design, **found)
+        self._set(text=write(self))
+
     def _check_members(self) -> None:
         """At most one of inner, tree and fraction_bits is given, with the arguments that it needs."""
         if self.fraction_bits is not None:
@@ -112,6 +162,8 @@ class Accumulator:
             raise ValueError(f"chunk={self.chunk} with {given[0]}; allowed is an int from 1 to {MOST_TERMS}")
         if self.inner is not None and self.product is not None:
             raise ValueError(f"product={self.product} with inner; allowed is None: the inner accumulator has products")
+        if self.inner is not None and self.inner.design is not None and self.inner.design.block:
+            raise ValueError(f"inner={self.inner.text}; allowed inside are designs without scales of blocks")
         if self.inner is not None and self.inner.chunk is not None and self.inner.chunk > (self.chunk or MOST_ELEMENTS):
             raise ValueError(f"inner has chunk={self.inner.chunk}; allowed is at most chunk={self.chunk}")
         if self.output is not None:
@@ -142,7 +194,18 @@ class Accumulator:
     @property
     def plain(self) -> bool:
         """True if S is the float64 sum of exact products."""
-        return self.product is None and self.inner is None and not self.tree and self.fraction_bits is None
+        more = self.inner is not None or self.tree or self.fraction_bits is not None or self.design is not None
+        return self.product is None and not more
+
+    @property
+    def instruction(self) -> Any:
+        """The `Design` of the innermost accumulator, which adds the products themselves; None if it has none."""
+        return self.design if self.inner is None else self.inner.instruction
+
+    @property
+    def nan(self) -> int:
+        """The bits of results that are NaN."""
+        return CANONICAL_NAN if self.design is None else self.design.nan
 
     @property
     def shares_words(self) -> bool:
@@ -184,7 +247,9 @@ def rounding_program(number: Number, mode: Rounding, carrier: Carrier = FLOAT64)
 
 def check_accumulator(accumulator: Any, argument: str = "accumulator") -> Accumulator:
     """An `Accumulator`, given as such or as text; None is the default one."""
-    found = parse(accumulator) if isinstance(accumulator, str) else accumulator
+    found = accumulator
+    if isinstance(accumulator, str):  # the name of an instruction has no parentheses
+        found = parse(accumulator) if "(" in accumulator or "." not in accumulator else Accumulator.of(accumulator)
     if found is not None and not isinstance(found, Accumulator):
         kind = type(found).__name__
         raise TypeError(f"{argument}={quoted(accumulator)} is a {kind}; allowed are an Accumulator, its text, and None")
@@ -204,6 +269,14 @@ def _check_scalar(name: str, number: Any) -> Number:
     return number
 
 
+def _design(reader: Reader) -> str:
+    """Reads the name of an instruction: words with points between them."""
+    name = reader.next()
+    while reader.token == ".":
+        name += reader.next() + reader.next()
+    return name
+
+
 def optional_number(reader: Reader) -> Any:
     """Reads a format, or None."""
     return reader.number() if reader.token != "None" else reader.next() and None
@@ -218,6 +291,7 @@ _PARAMETERS = {
     "tree": Reader.flag,
     "fraction_bits": Reader.integer,
     "random_bits": Reader.integer,
+    "design": _design,
 }
 register("accumulator", Kind(Accumulator, _PARAMETERS, 0, 1, 0))
 EXACT = Accumulator()

@@ -13,7 +13,7 @@ from qcore.linalg.forms import FORWARD, MatrixForm
 from qcore.linalg.law import batch_shape, multiply
 from qcore.linalg.namespace import Float64
 from qcore.linalg.operands import Operand
-from qcore.linalg.product import ROLES, ROWS, Product, Products, check_addend, check_products, matrices
+from qcore.linalg.product import ROLES, ROWS, Product, Products, apart, check_addend, check_products, matrices
 from qcore.linalg.scaling import newest_magnitude, next_row, prepared, rescaled
 from qcore.random.threefry import fold_in
 
@@ -84,23 +84,25 @@ def multiply_arrays(
         raise missing_key()
     words = words if which == FORWARD else _fold(words, ROLES[which])
 
-    def round_(x: np.ndarray, operand: Operand, given: Any, role: int) -> tuple[np.ndarray, Any]:
+    def round_(x: np.ndarray, operand: Operand, given: Any, role: int, coded: bool = False) -> tuple[np.ndarray, Any]:
         x, inverse = prepared(Float64, x, operand, given)
+        if coded:
+            key = _fold(words, role) if operand.stochastic else None
+            return apart(operand.number, arrays.encode(x, operand.number, operand.rounding, key=key), arrays.decode)
         if operand.number is not None:
             x = arrays.quantize(x, operand.number, operand.rounding, key=_fold(words, role))
         return x, inverse
 
     rows = zip(product.operands, ROWS[which], strict=True)
     given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
-    contraction = form.contraction(which, first.shape, second.shape, other)
-    sums = product.sums(first.shape, second.shape, contraction, addend is not None)
+    sums = product.sums(form, which, first.shape, second.shape, other, addend is not None)
     with np.errstate(all="ignore"):
         left, right, scales, factor = matrices(Float64, form, which, product, (first, second), other, round_, given)
         if addend is not None:
             addend = addend.reshape(*batch_shape(left, right), left.shape[-2], right.shape[-1])
         found = multiply(Float64(words), left, right, sums, scales, addend)
         found = (found if factor is None else rescaled(Float64, found, factor)).astype(np.float32)
-    found[np.isnan(found)] = np.nan
+    found.view(np.uint32)[np.isnan(found)] = product.accumulator.nan
     return found
 
 

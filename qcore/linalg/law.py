@@ -13,7 +13,10 @@ from typing import Any
 
 from qcore.law.rounding import Rounding
 from qcore.linalg.accumulator import Accumulator
+from qcore.linalg.designs import Design
 from qcore.linalg.scaling import of_both, rescaled
+from qcore.linalg.steps import start
+from qcore.linalg.steps import step as add_step
 
 _EXPONENT_BIAS, _MANTISSA_BITS = 1023, 52
 _LEAST_EXPONENT = -1022  # the exponent of zeros here, below the exponents of all products
@@ -30,6 +33,7 @@ class Sums:
         narrow: True if sequential sums in float32, of the inner accumulator if there is one, have the same bits.
         multiples: True if narrow sums are multiples of the accumulator's least step.
         below: True if narrow sums are never beyond the accumulator's largest number.
+        least: the least exponents of the numbers of the left and the right matrix, for the steps of instructions.
     """
 
     accumulator: Accumulator
@@ -37,6 +41,7 @@ class Sums:
     narrow: bool = False
     multiples: bool = False
     below: bool = False
+    least: tuple[int, int] = (0, 0)
 
 
 def multiply(xp: Any, a: Any, b: Any, sums: Sums, scales: tuple[Any, Any] | None = None, addend: Any = None) -> Any:
@@ -51,9 +56,9 @@ def multiply(xp: Any, a: Any, b: Any, sums: Sums, scales: tuple[Any, Any] | None
     """
     # Rounding to float32 here and converting afterwards would be the same rounding twice.
     if sums.accumulator.converts and scales is None:
-        found = _sum(xp, a, b, sums.accumulator, sums.exact, 0)
+        found = _sum(xp, a, b, sums.accumulator, sums, 0)
         return xp.unsigned_zero(found if addend is None else xp.plus(xp.wide(addend), found))
-    return _fold(xp, a, b, sums.accumulator, sums.exact, 0, scales, addend)
+    return _fold(xp, a, b, sums.accumulator, sums, 0, scales, addend)
 
 
 def _fold(
@@ -61,12 +66,14 @@ def _fold(
     a: Any,
     b: Any,
     accumulator: Accumulator,
-    exact: bool,
+    sums: Sums,
     first: Any,
     scales: tuple[Any, Any] | None = None,
     addend: Any = None,
 ) -> Any:
     """The addend and the sum of all terms; `first` is the number of earlier roundings of each element."""
+    if accumulator.design is not None:
+        return _run_steps(xp, a, b, accumulator.design, sums.least, scales, addend)
     found = xp.sequential(a, b, accumulator, first, addend) if accumulator.sequential and scales is None else None
     if found is not None:
         return found
@@ -76,15 +83,46 @@ def _fold(
     # A single chunk needs no total: +0 changes only a sum of -0, which `_rounded` makes +0 anyway. Aligned sums need
     # one, as its exponent counts.
     if length >= terms > 0 and accumulator.fraction_bits is None and addend is None:
-        return _add(xp, None, a, b, accumulator, exact, first, _factor(xp, scales, 0))
+        return _add(xp, None, a, b, accumulator, sums, first, _factor(xp, scales, 0))
 
     def step(total: Any, index: Any, a: Any, b: Any) -> Any:
-        return _add(xp, total, a, b, accumulator, exact, first + index * each, _factor(xp, scales, index))
+        return _add(xp, total, a, b, accumulator, sums, first + index * each, _factor(xp, scales, index))
 
     # Four roundings share a block of words, counted from the first of all; a fold that begins later may split a block.
     from_first = isinstance(first, int) and first == 0
     start = _zeros(xp, a, b) if addend is None else xp.unsigned_zero(xp.wide(addend))
     return xp.fold(step, start, a, b, length, accumulator.shares_words and from_first)
+
+
+def _run_steps(xp: Any, a: Any, b: Any, design: Design, least: Any, scales: Any, addend: Any) -> Any:
+    """The accumulator after all steps of an instruction; the last one is filled with zeros, as in a tile."""
+    missing = -a.shape[-1] % design.step
+    if missing:
+        before = [(0, 0)] * (len(a.shape) - 2), [(0, 0)] * (len(b.shape) - 2)
+        a = xp.pad(a, [*before[0], (0, 0), (0, missing)])
+        b = xp.pad(b, [*before[1], (0, missing), (0, 0)])
+
+    if scales is not None:
+        scales = _whole_steps(xp, design, scales, a.shape[-1])
+
+    def step(total: Any, index: Any, a: Any, b: Any) -> Any:
+        if scales is None:
+            return add_step(xp, design, least, total, a, b, None)
+        count = design.step // design.block
+        parts = xp.part(scales[0], index, -1, count), xp.part(scales[1], index, -2, count)
+        return add_step(xp, design, least, total, a, b, parts)
+
+    total = _zeros(xp, a, b) if addend is None else start(xp, design, xp.wide(addend))
+    return xp.fold(step, total, a, b, design.step)
+
+
+def _whole_steps(xp: Any, design: Design, scales: tuple[Any, Any], terms: int) -> tuple[Any, Any]:
+    """The scales of blocks, with the least scale for blocks that only fill the last step."""
+    first, second = scales
+    missing, value = terms // design.block - first.shape[-1], 2.0**-127 if design.scale == "e8m0" else 0.0
+    before = [(0, 0)] * (len(first.shape) - 2), [(0, 0)] * (len(second.shape) - 2)
+    first = xp.pad(first, [*before[0], (0, 0), (0, missing)], value) if missing else first
+    return first, xp.pad(second, [*before[1], (0, missing), (0, 0)], value) if missing else second
 
 
 def _factor(xp: Any, scales: tuple[Any, Any] | None, index: Any) -> Any:
@@ -98,13 +136,13 @@ def _factor(xp: Any, scales: tuple[Any, Any] | None, index: Any) -> Any:
 
 
 def _add(
-    xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any, factor: Any = None
+    xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, sums: Sums, first: Any, factor: Any = None
 ) -> Any:
     """R(total + S) for the sum S of the products of one chunk, a and b; R(S) without a total."""
     if accumulator.fraction_bits is not None:
         found = _aligned(xp, total, a, b, accumulator, accumulator.fraction_bits)
     else:
-        found = _sum(xp, a, b, accumulator, exact, first)
+        found = _sum(xp, a, b, accumulator, sums, first)
         if factor is not None:  # before the sum: chunks of different scales cannot be added
             found = rescaled(xp, found, factor)
         if total is not None:
@@ -112,15 +150,15 @@ def _add(
     return _rounded(xp, found, accumulator, first + accumulator.roundings_in_chunk(a.shape[-1]))
 
 
-def _sum(xp: Any, a: Any, b: Any, accumulator: Accumulator, exact: bool, first: Any) -> Any:
+def _sum(xp: Any, a: Any, b: Any, accumulator: Accumulator, sums: Sums, first: Any) -> Any:
     """S, the sum of the products of a chunk before it is added to the total."""
     if accumulator.inner is not None:
-        return _fold(xp, a, b, accumulator.inner, exact, first)
+        return _fold(xp, a, b, accumulator.inner, sums, first)
     if accumulator.tree:
         return _tree(xp, a, b, accumulator, first)
     if accumulator.product is None:
         # An exact sum has the same bits in any order, so the library's product may add it; others ascend by index.
-        found = xp.product(a, b) if exact else xp.ascending(a, b)
+        found = xp.product(a, b) if sums.exact else xp.ascending(a, b)
         if found is not None:
             return found
 

@@ -30,9 +30,9 @@ class Float64(namespace.Names):
         return x.astype(np.float32)
 
     @staticmethod
-    def part(x: np.ndarray, index: int, axis: int) -> np.ndarray:
-        """The part at one index of an axis; the axis stays, with length 1."""
-        return np.take(x, [index], axis)
+    def part(x: np.ndarray, index: int, axis: int, count: int = 1) -> np.ndarray:
+        """The index-th `count` places of an axis, which stays."""
+        return np.take(x, range(index * count, (index + 1) * count), axis)
 
     @staticmethod
     def plus(total: np.ndarray, found: np.ndarray) -> np.ndarray:

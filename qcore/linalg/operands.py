@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from qcore.arguments import check_choice, check_int, check_seed, check_type, quoted
+from qcore.arguments import check_choice, check_flag, check_int, check_seed, check_type, quoted
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import check_number
@@ -172,6 +172,8 @@ class Operand:
         transform: a `Hadamard` or its text, applied before the rounding; None is no transform. An operand with a
             transform, or with a scale for each tile, is rounded as the matrix that the product multiplies, laid out as
             (..., other axis, terms of the sum). Its blocks and the order of its random words follow that matrix.
+        matrix: True rounds the operand as that matrix in any case, so that blocks along the last axis, -1, lie along
+            the terms of the sum in each of a tensor's products.
 
     Attributes:
         text: the text form, which `parse` reads.
@@ -190,6 +192,7 @@ class Operand:
     rounding: Any = Rounding.NEAREST
     scale: Any = None
     transform: Any = None
+    matrix: bool = False
     text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -197,6 +200,7 @@ class Operand:
         object.__setattr__(self, "rounding", check_rounding(self.rounding))
         for name, kind in (("scale", Scale), ("transform", Hadamard)):
             object.__setattr__(self, name, _part(name, getattr(self, name), kind))
+        check_flag("matrix", self.matrix)
         if self.scale is not None:
             self._check_scale()
         object.__setattr__(self, "text", write(self))
@@ -228,7 +232,7 @@ class Operand:
     @property
     def as_matrix(self) -> bool:
         """True if the operand is rounded as the matrix that the product multiplies."""
-        return self.transform is not None or self.tiled
+        return self.matrix or self.transform is not None or self.tiled
 
     @property
     def tiled(self) -> bool:
@@ -262,5 +266,6 @@ _PARAMETERS = {
     "rounding": choice(tuple(MODES)),
     "scale": lambda reader: reader.registered("scale"),
     "transform": lambda reader: reader.registered("hadamard"),
+    "matrix": Reader.flag,
 }
 register("operand", Kind(Operand, _PARAMETERS, 0, 1, 0))

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 from qcore.arguments import quoted
 from qcore.formats.text import Kind, Reader, parse, register, write
-from qcore.linalg.accumulator import FLOAT64_NUMBER, Accumulator, check_accumulator
+from qcore.law.rounding import Rounding
+from qcore.linalg.accumulator import FLOAT32_NUMBER, FLOAT64_NUMBER, Accumulator, check_accumulator
 from qcore.linalg.convolution import Form
+from qcore.linalg.designs import least_exponent
 from qcore.linalg.exactness import (
     chunks_share_scales,
     float32_suffices,
@@ -20,7 +22,7 @@ from qcore.linalg.exactness import (
     sums_are_multiples,
     sums_stay_below,
 )
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Contraction
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Shape
 from qcore.linalg.law import Sums
 from qcore.linalg.operands import SIZE, Operand, check_operand
 from qcore.linalg.scaling import of_both, spread
@@ -62,8 +64,27 @@ class Product:
         for name in ("first", "second"):
             object.__setattr__(self, name, check_operand(getattr(self, name), name))
         object.__setattr__(self, "accumulator", check_accumulator(self.accumulator))
+        self._fill_operands()
         self._check_operands()
         object.__setattr__(self, "text", write(self))
+
+    def _fill_operands(self) -> None:
+        """Operands without a format get that of the accumulator's instruction; raises for those it does not have."""
+        design = self.accumulator.instruction
+        if design is None:
+            return
+        given = [operand.number for operand in self.operands]
+        pair = next((pair for pair in (design.numbers, design.numbers[::-1]) if design.has(given, pair)), None)
+        if pair is None:
+            texts = " and ".join("None" if number is None else number.text for number in given)
+            raise ValueError(f"operands are {texts} with {design.name}; allowed there are {design.text}")
+        for name, operand, number in zip(("first", "second"), self.operands, pair, strict=True):
+            if operand.number is None and number != FLOAT32_NUMBER:
+                # The instruction reads the leading bits of wider numbers, so they are cut off.
+                rounding = Rounding.TOWARD_ZERO if design.truncates else operand.rounding
+                operand = replace(operand, number=number, rounding=rounding)
+            # Blocks that share a scale lie along the terms of the sum.
+            object.__setattr__(self, name, replace(operand, matrix=True) if design.block else operand)
 
     def _check_operands(self) -> None:
         """Both operands need the same transform, and a chunk of a sum must lie in one tile."""
@@ -72,13 +93,15 @@ class Product:
             texts = [None if one is None else one.text for one in (first, second)]
             raise ValueError(f"first has transform={texts[0]}, second {texts[1]}; allowed is the same in both")
         # A chunk's sum is multiplied with one scale of each operand, so no chunk may cross the edge of a tile.
-        chunk, aligned = self.accumulator.chunk, self.accumulator.fraction_bits is not None
+        chunk, design = self.accumulator.chunk, self.accumulator.design
+        aligned = self.accumulator.fraction_bits is not None or design is not None
         for name, operand in zip(("first", "second"), self.operands, strict=True):
             if not operand.tiled:
                 continue
             if aligned:  # these add the total and the products at once, so that no scale fits between
+                given = "fraction_bits" if design is None else design.name
                 raise ValueError(
-                    f"{name} has {operand.scale.text} with fraction_bits; allowed are aligned sums as inner accumulator"
+                    f"{name} has {operand.scale.text} with {given}; allowed are aligned sums as inner accumulator"
                 )
             if operand.scale.terms is not None and (chunk is None or operand.scale.terms % chunk):
                 raise ValueError(
@@ -101,6 +124,11 @@ class Product:
         return any(operand.tiled for operand in self.operands)
 
     @property
+    def block(self) -> int:
+        """The number of terms that share a scale which the accumulator's instruction reads; 0 without such scales."""
+        return 0 if self.accumulator.design is None else self.accumulator.design.block
+
+    @property
     def as_matrices(self) -> bool:
         """True if an operand is rounded as the matrix that is multiplied."""
         return any(operand.as_matrix for operand in self.operands)
@@ -109,10 +137,15 @@ class Product:
     def unrounded(self) -> Product:
         """The same product with sums that are rounded once, to float32; scaled sums of chunks are added in float64."""
         exact = Accumulator(FLOAT64_NUMBER, self.accumulator.chunk) if self.tiled else Accumulator()
+        exact = Accumulator(FLOAT64_NUMBER, self.block) if self.block else exact
         return replace(self, accumulator=exact)
 
-    def sums(self, first: Sequence[int], second: Sequence[int], contraction: Contraction, adds: bool = False) -> Sums:
-        """How chunks may be summed, for operands of these shapes; `adds` if accumulators start at an addend."""
+    def sums(self, form: Form, which: str, first: Shape, second: Shape, other: Shape, adds: bool = False) -> Sums:
+        """How chunks may be summed, for operands of these shapes; `adds` if accumulators start at an addend.
+
+        Other arguments are those of `qcore.linalg.forms.MatrixForm.matrices`, with shapes.
+        """
+        contraction = form.contraction(which, first, second, other)
         terms = contraction.terms
         terms = terms if self.first.transform is None else -(-terms // SIZE) * SIZE  # transforms append zeros
         accumulator, chunk = self.accumulator, max(terms, 1)
@@ -132,7 +165,11 @@ class Product:
         multiples = narrow and sums_are_multiples(a, b, accumulator.number)
         below = multiples and sums_stay_below(a, b, accumulator.number, terms)
         exact = chunk == 1 or (shared and sums_are_exact(a, b, chunk))
-        return Sums(self.accumulator, exact, narrow, multiples, below)
+        least = (0, 0)
+        if accumulator.design is not None:
+            of_first, of_second = (least_exponent(getattr(one, "element", one) or FLOAT32_NUMBER) for one in (a, b))
+            least = (of_second, of_first) if form.is_swapped(which) else (of_first, of_second)
+        return Sums(self.accumulator, exact, narrow, multiples, below, least)
 
     @staticmethod
     def _shares(
@@ -193,13 +230,17 @@ class Products:
     def plain(self) -> bool:
         """True if no operand has a scale or a transform."""
         pairs = (product.operands for product in (self.forward, self.grad_a, self.grad_b))
-        return all(operand.scale is None and operand.transform is None for pair in pairs for operand in pair)
+        return all(operand.scale is None and not operand.as_matrix for pair in pairs for operand in pair)
 
     @property
     def scale_of_tensor(self) -> str | None:
         """The text of the first scale of a whole tensor in the forward product; None if there is none."""
-        scales = (operand.scale for operand in self.forward.operands)
-        return next((scale.text for scale in scales if scale is not None and scale.whole), None)
+        for operand in self.forward.operands:
+            if operand.scale is not None and operand.scale.whole:
+                return operand.scale.text
+            if self.forward.block and operand.number.tensor_scale is not None:  # which the instruction does not read
+                return operand.number.text
+        return None
 
     @property
     def texts(self) -> tuple[str, str, str]:
@@ -272,8 +313,9 @@ def check_product(product: Any, argument: str) -> Product:
     return found
 
 
-# (x, how it is rounded, its delayed scale, the role for its key) -> x rounded, and r of its scales, or None
-Round = Callable[[Any, Operand, Any, int], tuple[Any, Any]]
+# (x, how it is rounded, its delayed scale, the role for its key) -> x rounded, and r of its scales, or None; or, with a
+# decoder, its elements, and the scales of its blocks and of the whole.
+Round = Callable[..., tuple[Any, Any]]
 _ROLES = FIRST, SECOND
 
 
@@ -322,8 +364,16 @@ def matrices(
     for side, index in enumerate(places):
         operand = product.operands[index]
         if operand.as_matrix:
-            sides[side], inverses[index] = round_(sides[side], operand, given[index], _ROLES[index])
+            arguments = sides[side], operand, given[index], _ROLES[index]
+            sides[side], inverses[index] = round_(*arguments, True) if product.block else round_(*arguments)
     left, right = sides[0], sides[1].mT
+    if product.block:
+        (of_left, left_factor), (of_right, right_factor) = (inverses[index] for index in places)
+        scales = (
+            _of_rows(xp, of_left, left, product, places[0]),
+            _of_rows(xp, of_right, right.mT, product, places[1]).mT,
+        )
+        return Matrices(left, right, scales, of_both(xp, left_factor, right_factor))
     if not product.tiled:
         return Matrices(left, right, None, of_both(xp, inverses[0], inverses[1]))
     terms = left.shape[-1]
@@ -335,6 +385,21 @@ def matrices(
     first, second = spreads
     scales = None if first is None and second is None else (first, None if second is None else second.mT)
     return Matrices(left, right, scales, None)
+
+
+def _of_rows(xp: Any, scales: Any, x: Any, product: Product, index: int) -> Any:
+    """The scales of blocks for each row of a matrix: (..., rows, blocks)."""
+    rows = product.operands[index].number.block_sizes(2)[0] or x.shape[-2]
+    return xp.repeat(scales, rows, -2)[..., : x.shape[-2], :] if rows > 1 else scales
+
+
+def apart(number: Any, coded: tuple[Any, Any], decode: Callable[..., Any]) -> tuple[Any, Any]:
+    """The elements of encoded blocks, and their scales: float32 arrays, of each block and of the whole or None."""
+    codes, scales = coded
+    whole = None
+    if number.tensor_scale is not None:
+        scales, whole = scales
+    return decode(codes, number.element), (decode(scales, number.scale_format), whole)
 
 
 def rounded_tensors(

@@ -32,8 +32,8 @@ class Float64(Names):
         self._shared: Any = None  # the words of a block, and which of its four steps is traced if that is known
 
     @staticmethod
-    def part(x: jax.Array, index: Any, axis: int) -> jax.Array:
-        return jax.lax.dynamic_slice_in_dim(x, index, 1, axis)
+    def part(x: jax.Array, index: Any, axis: int, count: int = 1) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(x, index * count, count, axis)
 
     @staticmethod
     def plus(total: jax.Array, found: jax.Array) -> jax.Array:

@@ -7,17 +7,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
+from qcore.linalg.accumulator import CANONICAL_NAN
 from qcore.linalg.convolution import ConvolutionForm, Form
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Shape, derivatives
 from qcore.linalg.law import Sums, batch_shape
 from qcore.linalg.law import multiply as multiply_matrices
 from qcore.linalg.operands import Operand
-from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Product, Products, matrices, rounded_tensors
+from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Product, Products, apart, matrices, rounded_tensors
 from qcore.linalg.scaling import of_both, prepared, rescaled
-from qjax._rounding.dispatch import quantize
+from qjax._rounding.dispatch import decode, encode, quantize
 from qjax._rounding.inputs import varying
 from qjax._rounding.keys import fold_in
 from qjax._rounding.scopes import PRODUCT, kind_scope
@@ -48,8 +50,7 @@ def multiply_arrays(
         key = fold_in(key, ROLES[which])
     rows = zip(product.operands, ROWS[which], strict=True)
     given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
-    contraction = form.contraction(which, first.shape, second.shape, other)
-    sums = product.sums(first.shape, second.shape, contraction, addend is not None)
+    sums = product.sums(form, which, first.shape, second.shape, other, addend is not None)
     with jax.enable_x64(True):
         tensors, round_ = (first, second), partial(_rounded, key, which)
         stochastic = sums.accumulator.stochastic  # words count the elements of the whole
@@ -72,7 +73,7 @@ def _convolved(form: ConvolutionForm, which: str, rounded: Any, other: Shape, su
     (first, second), inverses = rounded
     factor = of_both(Float64, *inverses)
     if sums.exact and sums.accumulator.converts:
-        narrow = lambda found: _result(Float64.unsigned_zero(found), factor)  # noqa: E731
+        narrow = lambda found: _result(Float64.unsigned_zero(found), factor, sums)  # noqa: E731
         return exact_convolution(form, which, first, second, other, narrow)
     multiply_them = lambda left, right: _multiply_pairs(sums, None, factor, (left, None), (right, None))  # noqa: E731
     return convolution_by_columns(form, which, first, second, other, multiply_them)
@@ -86,23 +87,30 @@ def _multiply_pairs(sums: Sums, words: Any, factor: Any, left: Any, right: Any, 
         found = names.finished(multiply_matrices(names, a, b, sums))
         if factor is None:
             return jnp.where(found == found, found, jnp.float32(jnp.nan))
-        return _result(Float64.wide(found), factor)
+        return _result(Float64.wide(found), factor, sums)
     scales = None if of_a is None and of_b is None else (of_a, of_b)
-    return _result(multiply_matrices(Float64(words), a, b, sums, scales, addend), factor)
+    return _result(multiply_matrices(Float64(words), a, b, sums, scales, addend), factor, sums)
 
 
-def _result(found: jax.Array, factor: Any) -> jax.Array:
+def _result(found: jax.Array, factor: Any, sums: Sums) -> jax.Array:
     """Float64 accumulators, times the factor of whole operands' scales if there is one, as float32 numbers."""
-    return Float64.narrow(found if factor is None else rescaled(Float64, found, factor))
+    result = Float64.narrow(found if factor is None else rescaled(Float64, found, factor))
+    if sums.accumulator.nan == CANONICAL_NAN:
+        return result
+    return jnp.where(result == result, result.view(jnp.int32), np.int32(sums.accumulator.nan)).view(jnp.float32)
 
 
-def _rounded(key: Any, which: str, x: jax.Array, operand: Operand, given: Any, role: int) -> tuple[jax.Array, Any]:
-    """An operand rounded, and the inverse of its scale or None."""
+def _rounded(
+    key: Any, which: str, x: jax.Array, operand: Operand, given: Any, role: int, coded: bool = False
+) -> tuple[jax.Array, Any]:
+    """An operand rounded, and the inverse of its scale or None; see `qcore.linalg.product.Round`."""
     x, inverse = prepared(Float64, x, operand, given)
     if operand.number is None:
         return x, inverse
     with jax.enable_x64(False), kind_scope("operand", _OPERANDS[which][role]):
         key = fold_in(key, role) if operand.stochastic else None
+        if coded:
+            return apart(operand.number, encode(x, operand.number, operand.rounding, key=key), decode)
         return quantize(x, operand.number, operand.rounding, key=key), inverse
 
 

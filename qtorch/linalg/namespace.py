@@ -65,8 +65,8 @@ class Float64(Names):
         self.narrow_sums = narrow_sums
 
     @staticmethod
-    def part(x: torch.Tensor, index: int, axis: int) -> torch.Tensor:
-        return x.narrow(axis, index, 1)
+    def part(x: torch.Tensor, index: int, axis: int, count: int = 1) -> torch.Tensor:
+        return x.narrow(axis, index * count, count)
 
     @staticmethod
     def narrow(x: torch.Tensor) -> torch.Tensor:

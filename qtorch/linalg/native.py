@@ -18,6 +18,7 @@ import torch
 
 from qcore import Accumulator
 from qcore.formats.text import parse
+from qcore.linalg.accumulator import CANONICAL_NAN
 from qcore.linalg.convolution import Axis, ConvolutionForm, Form, Places, convolution_places, form_of
 from qcore.linalg.forms import GRAD_B
 from qcore.linalg.law import Sums, batch_shape
@@ -60,7 +61,7 @@ def product_of(text: str) -> Product:
 @lru_cache(maxsize=1024)
 def sums_for(form: Form, which: str, product: Product, first: Any, second: Any, other: Any, adds: bool = False) -> Sums:
     """The sums of a product of operands with these shapes; `adds` if accumulators start at an addend."""
-    return product.sums(first, second, form.contraction(which, first, second, other), adds)
+    return product.sums(form, which, first, second, other, adds)
 
 
 class NoKernelError(Exception):
@@ -279,7 +280,7 @@ def direct_product(spec: ProductSpec, first: tuple[int, ...], second: tuple[int,
     """The steps of a product of operands with these shapes; None if it has scales or random words, or no kernel."""
     form, product = form_of(spec.form), product_of(spec.product)
     sums = sums_for(form, spec.which, product, first, second, spec.other)
-    if product.stochastic or any(one.scale or one.transform for one in product.operands):
+    if product.stochastic or any(one.scale or one.as_matrix for one in product.operands):
         return None  # steps with keys or scales differ from call to call
     kernel = None
     if not has_chunk_kernel(sums):
@@ -364,6 +365,8 @@ def multiply_directly(
     return one_nan(run_sequential(sequential, left, right, None).to(torch.float32))
 
 
-def one_nan(x: torch.Tensor) -> torch.Tensor:
+def one_nan(x: torch.Tensor, pattern: int = CANONICAL_NAN) -> torch.Tensor:
     """x, in place, with one pattern of bits for all NaN: hardware differs in their sign and payload."""
+    if pattern != CANONICAL_NAN:
+        return x.copy_(torch.where(x == x, x.view(torch.int32), pattern).view(torch.float32))
     return torch.nan_to_num_(x, nan=torch.nan, posinf=torch.inf, neginf=-torch.inf)

@@ -15,9 +15,9 @@ from qcore.linalg.convolution import ConvolutionForm, Form, form_of
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B
 from qcore.linalg.law import Sums, batch_shape, multiply
 from qcore.linalg.operands import Operand
-from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Matrices, Product, matrices, rounded_tensors
+from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Matrices, Product, apart, matrices, rounded_tensors
 from qcore.linalg.scaling import of_both, prepared, rescaled
-from qtorch._rounding.dispatch import quantize
+from qtorch._rounding.dispatch import decode, encode, quantize
 from qtorch._rounding.keys import fold_in
 from qtorch._rounding.paths.choice import are_plain_tensors, is_plain_tensor
 from qtorch._rounding.sharded import is_sharded
@@ -170,7 +170,7 @@ def _multiply_matrices(found: Matrices, key: Any, sums: Sums, addend: torch.Tens
         scales_of_part = (of_part[0], of_part[1]) if of_part else None
         sum_ = multiply(names, a, b, sums, scales_of_part, None if addend is None else part)
         part.copy_(sum_ if factor is None else rescaled(names, sum_, factor))
-    return one_nan(result)
+    return one_nan(result, sums.accumulator.nan)
 
 
 def _blocks(result: torch.Tensor, operands: Sequence[Any], whole: bool) -> Iterator[tuple[Any, ...]]:
@@ -245,17 +245,26 @@ def _placement(first: Any, second: Any, kept: tuple[Axes, Axes]) -> tuple[Any, A
 
 
 def _rounded(
-    key: torch.Tensor | None, which: str, x: torch.Tensor, operand: Operand, given: Any, role: int
+    key: torch.Tensor | None,
+    which: str,
+    x: torch.Tensor,
+    operand: Operand,
+    given: Any,
+    role: int,
+    coded: bool = False,
 ) -> tuple[torch.Tensor, Any]:
-    """An operand rounded, and the inverse of its scale or None."""
+    """An operand rounded, and the inverse of its scale or None; see `qcore.linalg.product.Round`."""
     x, inverse = prepared(Float64, x, operand, given)
     if operand.number is None:
         return x, inverse
     key = fold_in(key, role, True) if operand.stochastic and key is not None else None
-    y = quantize(x, operand.number, operand.rounding, key=key)
     observer = OBSERVER.get()
-    if observer is not None and is_plain_tensor(x):
+    watched = observer is not None and is_plain_tensor(x)
+    y = None if coded and not watched else quantize(x, operand.number, operand.rounding, key=key)
+    if watched:
         observer("operand", _OPERANDS[which][role], x, y, operand.number)
+    if coded:
+        return apart(operand.number, encode(x, operand.number, operand.rounding, key=key), decode)
     return y, inverse
 
 

@@ -16,6 +16,7 @@ import qcore
 from qcore import NAMED, parse
 from qcore.__main__ import main
 from qcore.cli import functions, tables
+from qcore.linalg.designs import DESIGNS
 
 ROOT = Path(__file__).parents[3]
 BLOCKS = (
@@ -40,6 +41,17 @@ BLOCKS = (
 @pytest.mark.parametrize("command", [["show"], ["vectors", "--mode", "nearest", "-o", "never"]])
 def test_wrong_texts(capsys, command, text, message):
     assert re.search(message, refused(capsys, *command, text))
+
+
+def test_designs(capsys):
+    assert main(["designs", "hopper"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()[2:] if line.strip()] == [x for x in DESIGNS if "hopper" in x]
+    assert re.search(r"hopper\.wgmma\.e4m3 +e4m3fn +binary\(8,13\) +32 +aligned +13 +7fffffff", out)
+    with pytest.raises(SystemExit):
+        main(["designs", "hoper"])
+    assert "allowed are names that `python -m qcore designs` lists" in capsys.readouterr().err
+
 
 
 @pytest.mark.parametrize(
