@@ -6,7 +6,7 @@ ones off.
 
 | law | the step |
 | --- | --- |
-| ALIGNED | accumulator and exact products are cut off toward zero `fraction_bits` below the largest exponent, and added |
+| ALIGNED | accumulator and exact products, cut off toward zero `fraction_bits` below the largest exponent, are added |
 | GROUPED | the same, with the exact sums of 16 products, whose exponents are those of their scales alone |
 | PAIRS | products rounded to float32, added in pairs, then to the accumulator; each sum is rounded to nearest |
 | FUSED | a fused multiply-add in float32 |
@@ -183,9 +183,10 @@ def _downward(xp: Any, design: Design, least: Any, total: Any, a: Any, b: Any, s
         )  # infinite, or NaN of both signs
     sums, tops = list[Any](), list[Any]()
     for first in range(sets):
-        top = None
-        for left, right in exponents[first::sets]:
-            top = left + right if top is None else _larger(xp, top, left + right)
+        of_set = [left + right for left, right in exponents[first::sets]]
+        top = of_set[0]
+        for exponent in of_set[1:]:
+            top = _larger(xp, top, exponent)
         up, found = _power(xp, fraction - top), 0.0
         for left, right in products[first::sets]:
             found = found + xp.trunc(left * right * up)

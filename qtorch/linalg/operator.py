@@ -258,14 +258,14 @@ def _rounded(
     if operand.number is None:
         return x, inverse
     key = fold_in(key, role, True) if operand.stochastic and key is not None else None
+    parts = apart(operand.number, encode(x, operand.number, operand.rounding, key=key), decode) if coded else None
     observer = OBSERVER.get()
-    watched = observer is not None and is_plain_tensor(x)
-    y = None if coded and not watched else quantize(x, operand.number, operand.rounding, key=key)
-    if watched:
+    if parts is not None and observer is None:
+        return parts
+    y = quantize(x, operand.number, operand.rounding, key=key)
+    if observer is not None and is_plain_tensor(x):
         observer("operand", _OPERANDS[which][role], x, y, operand.number)
-    if coded:
-        return apart(operand.number, encode(x, operand.number, operand.rounding, key=key), decode)
-    return y, inverse
+    return (y, inverse) if parts is None else parts
 
 
 def product_shape(

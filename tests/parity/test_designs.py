@@ -1,4 +1,4 @@
-"""Products of designs by name in NumPy, torch (eager, compiled) and JAX: the same bits, forward and of all gradients."""
+"""Products of designs by name in NumPy, torch (eager, compiled) and JAX: the same bits, forward and of gradients."""
 
 import jax
 import numpy as np

@@ -53,7 +53,6 @@ def test_designs(capsys):
     assert "allowed are names that `python -m qcore designs` lists" in capsys.readouterr().err
 
 
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
