@@ -6,8 +6,10 @@ It needs flax, and imports nothing else of qjax.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
+import jax
 from flax import nnx
 
 from qcore.notices import running
@@ -85,6 +87,23 @@ def rebuilt(
         return change(name_of(path, modules), node)
 
     return nnx.recursive_map(visit, copy)
+
+
+def run_in_scopes(model: nnx.Module, prefix: str) -> None:
+    """Makes each module of a model run in a scope of its name, behind a prefix; its class then is another."""
+    for name, module in names_of(model).items():
+        object.__setattr__(module, "__class__", _scoped(type(module), f"{prefix}{name}"))
+
+
+@cache
+def _scoped(kind: type[nnx.Module], scope: str) -> type[nnx.Module]:
+    """A class of modules that run in a scope."""
+
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        with jax.named_scope(scope):
+            return kind.__call__(self, *arguments, **options)  # type: ignore[operator]
+
+    return type(kind.__name__, (kind,), {"__call__": call})
 
 
 def running_layer() -> str:

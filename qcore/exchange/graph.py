@@ -21,6 +21,7 @@ class Graph:
 
     Args:
         name: the graph's name in the file.
+        outer: the graph around this one, which is the body of a loop or a branch; constants and names are common.
 
     Attributes:
         inputs, outputs: the `onnx.ValueInfoProto` of each.
@@ -41,13 +42,16 @@ class Graph:
         (['Mul', 'Identity'], 19)
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, outer: Graph | None = None) -> None:
         self._onnx = onnx_package()
         self.name = name
-        self.constants: dict[str, np.ndarray] = {}
-        self.types: dict[str, str] = {}
-        self._same: dict[Any, str] = {}
-        self._taken: set[str] = set()
+        self.constants: dict[str, np.ndarray] = outer.constants if outer else {}
+        self.types: dict[str, str] = outer.types if outer else {}
+        self._same: dict[Any, str] = outer._same if outer else {}
+        self._taken: set[str] = outer._taken if outer else set()
+        self._bodies: list[Graph] = outer._bodies if outer else []
+        if outer:
+            self._bodies.append(self)
         self.nodes: list[Any] = []
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
@@ -142,6 +146,15 @@ class Graph:
             free = f"{name}_{number}"
         return free
 
+    def proto(self, constants: Sequence[Any] = ()) -> Any:
+        """The `onnx.GraphProto`, of the body of a loop or a branch without constants, which the outermost graph has."""
+        return self._onnx.helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, constants)
+
+    @property
+    def _all_nodes(self) -> list[Any]:
+        """The nodes of this graph and of all bodies of its loops and branches."""
+        return [*self.nodes, *(node for body in self._bodies for node in body.nodes)]
+
     def model(self, least: int = OPSETS[0]) -> Any:
         """The finished `onnx.ModelProto`, without the constants that no node uses, and checked.
 
@@ -152,16 +165,17 @@ class Graph:
             ValueError: if no opset has all operators with these types, or the checker refuses the model.
         """
         onnx = self._onnx
-        used = {name for node in self.nodes for name in node.input} | {one.name for one in self.outputs}
+        used = {name for node in self._all_nodes for name in node.input}
+        used |= {one.name for graph in (self, *self._bodies) for one in graph.outputs}
         weights = [
             onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
             for name, array in self.constants.items()
             if name in used
         ]
         opset = self.opset(least)
-        domains = {node.domain for node in self.nodes} - {""}
+        domains = {node.domain for node in self._all_nodes} - {""}
         made = onnx.helper.make_model(
-            onnx.helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, weights),
+            self.proto(weights),
             opset_imports=[onnx.helper.make_opsetid(domain, 1 if domain else opset) for domain in ["", *domains]],
             ir_version=_IR_VERSIONS[opset],
             producer_name="qbits",
@@ -177,7 +191,7 @@ class Graph:
         """The smallest opset that has all operators with the types and attributes used."""
         missing = ""
         for version in OPSETS[OPSETS.index(least) :]:
-            refused = next((text for node in self.nodes if (text := self._refusal(node, version))), "")
+            refused = next((text for node in self._all_nodes if (text := self._refusal(node, version))), "")
             if not refused:
                 return version
             missing = refused

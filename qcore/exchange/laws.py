@@ -15,6 +15,7 @@ import numpy as np
 
 from qcore.affine import law
 from qcore.affine.arithmetic import recurrent
+from qcore.exchange.graph import Graph
 from qcore.exchange.symbols import Names, Symbol, is_known, name_of
 from qcore.formats.affine import AffineInteger
 
@@ -38,6 +39,32 @@ def dequantize(q: Any, scale: Any, zero_point: Any, axis: int | None, dtype: str
     """`qcore.affine.dequantize` of integers that a graph computes."""
     with Names.arithmetic():
         return law.dequantize(Names, Names.astype(q, "int32"), scale, zero_point, axis, dtype)
+
+
+def stored(graph: Graph, q: np.ndarray, scale: Any, zero_point: Any, axis: int | None, form: AffineInteger) -> Symbol:
+    """`qcore.affine.dequantize` of known integers, which leave as they are: DequantizeLinear has the law.
+
+    Integers of 4 bits are packed two in a byte.
+
+    Example:
+        >>> graph = Graph("weight")
+        >>> stored(graph, np.int8([[-8, 7]]), np.float32(0.5), np.int32(0), None, AffineInteger(-8, 7)).dtype
+        'float32'
+        >>> [array.dtype.name for array in graph.constants.values()]
+        ['int4', 'float32', 'int4']
+    """
+    import ml_dtypes  # a requirement of onnx
+
+    least = -8 if form.signed else 0
+    four = ml_dtypes.int4 if form.signed else ml_dtypes.uint4
+    dtype = np.dtype(four if least <= form.qmin and form.qmax < least + 16 else form.storage)
+    operands = [q.astype(dtype), np.asarray(scale, np.float32)]
+    if dtype != np.int32:  # whose zero point is 0
+        operands.append(np.asarray(zero_point).astype(dtype))
+    made = _node(graph, "DequantizeLinear", "float32", q.ndim, *operands, axis=0 if axis is None else axis)
+    # Without bounds it changes nothing. Next to DequantizeLinear onnxruntime would make MatMulNBits of a MatMul, which
+    # rounds the activations to 8 bits.
+    return made._made("Clip")
 
 
 def fake_quantize(x: Symbol, scale: Any, zero_point: Any, axis: int | None, form: AffineInteger) -> Symbol:

@@ -25,7 +25,7 @@ from qjax._namespace import Names
 from qjax._rounding.array_law import arange, from_lanes, materialize, pad, to_lanes
 from qjax._rounding.inputs import ArrayLike, as_array, as_integers
 from qjax._rounding.keys import Key, key_words, window_words
-from qjax._rounding.scopes import ROUND, text_in_scope
+from qjax._rounding.scopes import ROUND, operation, text_in_scope
 
 
 def quantize(
@@ -261,7 +261,9 @@ def same_bits(x: jax.Array, y: jax.Array) -> jax.Array:
 
 def _law(program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...], noise: Noise | None) -> Any:
     law = _over_blocks(partial(_law_of_blocks, program, sizes), x, sizes, scaled=bool(program.codes))
-    return law(x, constants, noise)
+    operands = jax.tree.leaves((x, constants, noise))
+    with operation("encode" if program.codes else "round", *operands, mode=program.mode.value):
+        return law(x, constants, noise)
 
 
 def _law_of_blocks(program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...], noise: Any) -> Any:

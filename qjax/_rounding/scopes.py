@@ -7,6 +7,7 @@ They cost nothing when a compiled program runs. The scopes around a rounding are
 
 from __future__ import annotations
 
+import json
 from hashlib import sha256
 from typing import Any
 
@@ -21,6 +22,8 @@ PRODUCT = "qjax_product"  # the name of a primitive
 LAW = "qjax.law"  # a function of `qjax.reproducible`
 UNWATCHED = "qjax.unwatched"  # roundings that are not sites, or whose sites are marked
 _LONGEST = 512  # characters of a format's text in a scope, which a compiled program has at each operation
+OPERATION = "qjax.operation:"  # begins the scope inside an operation that `qjax.export` reads whole
+LAYER = "layer "  # begins the scopes of layers
 ROUNDING, MARK = "_straight_through", "_marked"  # the names of jitted functions
 
 
@@ -50,3 +53,38 @@ def mark(x: Any, y: Any, number: Number) -> Any:
 @jax.jit
 def _marked(x: jax.Array, y: jax.Array) -> jax.Array:
     return y
+
+
+def operation(name: str, *operands: Any, **settings: Any) -> Any:
+    """The scope of all that a jitted function does, for programs that read the function as one operation.
+
+    It has what the function's equation does not say: its static arguments, and how many dimensions its operands had
+    before `vmap` or another transformation gave them more.
+
+    Args:
+        name: of the operation.
+        operands: the arrays that are passed to the jitted function, in their order; None is skipped.
+        settings: the static arguments, which JSON can hold.
+    """
+    ndims = [operand.ndim for operand in operands if operand is not None]
+    return jax.named_scope(OPERATION + json.dumps({"name": name, "ndims": ndims, **settings}))
+
+
+def operation_of(equation: Any) -> dict[str, Any] | None:
+    """The operation that an equation calls, as its scope has it; None for other equations."""
+    program = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+    inner = getattr(program, "jaxpr", program)
+    for one in getattr(inner, "eqns", ())[:1]:
+        scopes = one.source_info.name_stack.stack
+        if scopes and getattr(scopes[0], "name", "").startswith(OPERATION):
+            found: dict[str, Any] = json.loads(scopes[0].name.removeprefix(OPERATION))
+            if found["ndims"] == [len(operand.aval.shape) for operand in equation.invars]:
+                return found
+    return None
+
+
+def layer_of(equation: Any) -> str:
+    """The name of the layer whose code an equation is from; "" if its scopes name none."""
+    scopes = str(equation.source_info.name_stack).split("/")
+    named = [scope.partition(LAYER)[2] for scope in scopes if scope.startswith(LAYER)]
+    return named[-1] if named else ""

@@ -15,6 +15,7 @@ from flax import nnx
 from qcore.affine import arithmetic
 from qcore.arguments import check_choice, check_sizes, check_type, quoted
 from qjax._rounding.inputs import ArrayLike, as_numbers
+from qjax._rounding.scopes import operation
 from qjax.quantization import QTensor, functional
 
 __all__ = ["avg_pool", "hard_tanh", "leaky_relu", "max_pool", "relu", "relu6", "softmax"]
@@ -25,7 +26,8 @@ Padding = Any  # a str, or pairs: flax says str alone
 @partial(jax.jit, static_argnums=(0, 2))
 def keeps_scale(function: Callable[..., Any], x: jax.Array, settings: tuple[Any, ...] = ()) -> jax.Array:
     """function(x, *settings) as one equation of a jaxpr. Its name tells `quantize_model` that it takes integers."""
-    return function(x, *settings)
+    with operation("keeps_scale", x, function=function.__name__):
+        return function(x, *settings)
 
 
 def relu(x: Any) -> Any:

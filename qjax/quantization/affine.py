@@ -13,6 +13,7 @@ from qcore.affine.parameters import check_range
 from qcore.arguments import check_choice, quoted
 from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike, as_array
+from qjax._rounding.scopes import operation
 
 
 def fake_quantize(x: ArrayLike, qparams: QParams, dtype: Form = "quint8") -> jax.Array:
@@ -117,8 +118,9 @@ def _derivative(form: AffineInteger, primals: tuple[Any, Any], tangents: tuple[A
 
 
 def _by_law(form: AffineInteger, x: jax.Array, qparams: QParams) -> tuple[jax.Array, jax.Array]:
-    with Names.arithmetic():
-        return law.fake_quantize(Names, x, qparams.scale, qparams.zero_point, qparams.axis, form)
+    parameters = qparams.scale, qparams.zero_point
+    with Names.arithmetic(), operation("fake_quantize", x, *parameters, axis=qparams.axis, form=form.text):
+        return law.fake_quantize(Names, x, *parameters, qparams.axis, form)
 
 
 _fake_quantize = jax.jit(_law, static_argnums=0)

@@ -14,11 +14,13 @@ import jax.numpy as jnp
 from qcore.affine import AffineInteger, QParams
 from qjax._namespace import Names
 from qjax._rounding.packing import pack, unpack
+from qjax._rounding.scopes import operation
 from qjax.quantization.tensor import QTensor
 
 _INT32, _INT53 = 2**31, 2**53
 
 
+@partial(jax.jit, static_argnums=2)
 def sums_of_products(input: Any, weight: Any, groups: int = 1) -> jax.Array:
     """The sums of (x - its zero point) * (w - its zero point) over the last dimension, without rounding.
 
@@ -37,6 +39,11 @@ def sums_of_products(input: Any, weight: Any, groups: int = 1) -> jax.Array:
     Raises:
         ValueError: if sums may not be exact in float64.
     """
+    with _operation("sums_of_products", input, weight, groups=groups):
+        return _sums_of_products(input, weight, groups)
+
+
+def _sums_of_products(input: Any, weight: Any, groups: int) -> jax.Array:
     terms, outputs = input.shape[-1], weight.shape[0]
     if fits_int32(input, weight, terms):
         (x, x_zero), (w, w_zero) = signed(input), signed(weight)
@@ -90,6 +97,7 @@ def _products(x: jax.Array, w: jax.Array, dtype: str) -> jax.Array:
 Pairs = tuple[tuple[int, int], ...]
 
 
+@partial(jax.jit, static_argnums=(2, 3, 4, 5))
 def sums_of_windows(
     input: Any, weight: Any, stride: tuple[int, ...], padding: Pairs, dilation: tuple[int, ...], groups: int
 ) -> jax.Array:
@@ -105,12 +113,20 @@ def sums_of_windows(
     Returns:
         Integers in int32 or float64, of shape (batch, *places, outputs).
     """
-    kernel, zero = weight.shape[2:], input.qparams.zero_point.astype(input.values.dtype)
-    margins = [(0, 0, 0), *((before, after, 0) for before, after in padding), (0, 0, 0)]
-    images = jax.lax.pad(input.values, zero, margins)
-    windows = type(input)(_windows(images, kernel, stride, dilation, groups), input.qparams, input.form)
-    filters = jnp.moveaxis(weight.values, 1, -1)
-    return sums_of_products(windows, type(weight)(filters, weight.qparams, weight.form), groups)
+    settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    with _operation("sums_of_windows", input, weight, **settings):
+        kernel, zero = weight.shape[2:], input.qparams.zero_point.astype(input.values.dtype)
+        margins = [(0, 0, 0), *((before, after, 0) for before, after in padding), (0, 0, 0)]
+        images = jax.lax.pad(input.values, zero, margins)
+        windows = type(input)(_windows(images, kernel, stride, dilation, groups), input.qparams, input.form)
+        filters = jnp.moveaxis(weight.values, 1, -1)
+        return sums_of_products(windows, type(weight)(filters, weight.qparams, weight.form), groups)
+
+
+def _operation(name: str, input: Any, weight: Any, **settings: Any) -> Any:
+    """The scope of exact sums; see `qjax._rounding.scopes.operation`."""
+    arrays = (part for q in (input, weight) for part in (q.values, q.qparams.scale, q.qparams.zero_point))
+    return operation(name, *arrays, forms=[input.form.text, weight.form.text], **settings)
 
 
 def _windows(

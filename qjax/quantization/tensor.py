@@ -16,6 +16,7 @@ from qcore.affine.quantized import QuantizedArray, moving
 from qcore.arguments import check_type, quoted
 from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike, as_array
+from qjax._rounding.scopes import operation
 from qjax.quantization.affine import Form, form_of, qparams_of
 from qjax.quantization.moves import METHODS, Places
 
@@ -299,9 +300,9 @@ def quantize_per_channel(x: ArrayLike, scales: Any, zero_points: Any, axis: int,
 
 @partial(jax.jit, static_argnums=0)
 def _quantize(form: AffineInteger, x: jax.Array, qparams: QParams) -> jax.Array:
-    with Names.arithmetic():
-        q = law.quantize(Names, x, qparams.scale, qparams.zero_point, qparams.axis, form)
-    return q.astype(form.storage)
+    parameters = qparams.scale, qparams.zero_point
+    with Names.arithmetic(), operation("quantize", x, *parameters, axis=qparams.axis, form=form.text):
+        return law.quantize(Names, x, *parameters, qparams.axis, form).astype(form.storage)
 
 
 @partial(jax.jit, static_argnums=(1, 2))
@@ -313,5 +314,6 @@ def _mean(values: jax.Array, axis: Axes, keepdims: bool) -> jax.Array:
 
 @jax.jit
 def _dequantize(q: QTensor) -> jax.Array:
-    steps = q.values.astype("int32")
-    return law.dequantize(Names, steps, q.qparams.scale, q.qparams.zero_point, q.qparams.axis, "float32")
+    parameters, axis = (q.qparams.scale, q.qparams.zero_point), q.qparams.axis
+    with operation("dequantize", q.values, *parameters, axis=axis, form=q.form.text):
+        return law.dequantize(Names, q.values.astype("int32"), *parameters, axis, "float32")

@@ -14,8 +14,8 @@ from jax.extend import core
 
 from qcore.workflow.settings import shown
 from qjax._jaxprs import Program, inner_programs, walk
-from qjax._models import names_of
-from qjax._rounding.scopes import LAW, PRODUCT
+from qjax._models import run_in_scopes
+from qjax._rounding.scopes import LAW, LAYER, PRODUCT, layer_of
 
 # What moves numbers and rounds none, also in the gradient.
 _EXACT = {
@@ -33,7 +33,6 @@ _EXACT = {
     ),
     *("rev", "select_n", "sharding_constraint", "squeeze", "stop_gradient", "transpose"),
 }
-_LAYER = "layer "  # begins the scopes of layers
 _tracing = ContextVar("tracing", default=False)
 
 
@@ -75,8 +74,7 @@ def _check_program(graph: Any, tree: Any, kinds: tuple[Any, ...]) -> None:
         leaves = [next(given) if isinstance(kind, _Array) else kind for kind in kinds]
         state, arguments, options = jax.tree.unflatten(tree, leaves)
         model: Any = nnx.merge(graph, state)
-        for name, layer in names_of(model).items():
-            object.__setattr__(layer, "__class__", _scoped(type(layer), name))
+        run_in_scopes(model, LAYER)
         return [x for x in jax.tree.leaves(model(*arguments, **options)) if hasattr(x, "dtype")]
 
     token = _tracing.set(True)
@@ -92,17 +90,6 @@ def _check_program(graph: Any, tree: Any, kinds: tuple[Any, ...]) -> None:
         )
 
 
-@cache
-def _scoped(kind: type[nnx.Module], name: str) -> type[nnx.Module]:
-    """A class of modules that run in a scope of their name."""
-
-    def call(self: Any, *arguments: Any, **options: Any) -> Any:
-        with jax.named_scope(f"{_LAYER}{name}"):
-            return kind.__call__(self, *arguments, **options)  # type: ignore[operator]
-
-    return type(kind.__name__, (kind,), {"__call__": call})
-
-
 def _undefined(jaxpr: Any, layer: str, names: tuple[str, ...], fixed: Sequence[bool]) -> list[tuple[str, str]]:
     """The layers that call functions of floats without defined bits, with these functions' names.
 
@@ -115,8 +102,7 @@ def _undefined(jaxpr: Any, layer: str, names: tuple[str, ...], fixed: Sequence[b
         scopes = str(equation.source_info.name_stack).split("/")
         if equation.primitive.name == PRODUCT or any(LAW in scope for scope in scopes):
             return results
-        where = [scope.partition(_LAYER)[2] for scope in scopes if scope.startswith(_LAYER)]
-        inside, name = where[-1] if where else layer, equation.primitive.name
+        inside, name = layer_of(equation) or layer, equation.primitive.name
         programs = inner_programs(equation, fixed, carried=False)
         if programs is None:
             inner = core.jaxprs_in_params(equation.params)

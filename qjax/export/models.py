@@ -1,0 +1,133 @@
+"""A function or a model of JAX as a file in ONNX: traced by JAX, walked equation by equation."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any
+
+import jax
+import numpy as np
+
+from qcore.affine.checkpoint import check_path
+from qcore.arguments import check_type
+from qcore.exchange.graph import Graph, onnx_package
+from qcore.files import replaced
+from qjax._rounding.inputs import ArrayLike
+from qjax._rounding.scopes import LAYER
+from qjax.export.operations import operations
+from qjax.export.primitives import PRIMITIVES
+from qjax.export.walk import Walk
+
+
+def to_onnx(fn: Callable[..., Any], args: tuple[Any, ...], file: str | PathLike[str]) -> None:
+    """Writes a function or a model as ONNX: a runtime that follows the standard computes the same integers.
+
+    Quantized layers become MatMulInteger and ConvInteger with the law's own rounding, weights keep their integers, and
+    roundings become the operators that have the same results. Inputs have the names of fn's parameters; results are
+    output, or output_0, output_1 and so on. The opset is the smallest that has all operators.
+
+    Args:
+        fn: a function of arrays, or a module of flax nnx: converted, dynamic, weight-only, trained with fake
+            quantization, or of floats. A module is in evaluation; its arrays are constants of the file.
+        args: the arguments of one call, whose shapes and dtypes the file has: arrays, `jax.ShapeDtypeStruct`s, and
+            pytrees of them.
+        file: path of the file, which is written whole or not at all.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the function computes what ONNX cannot say, or the model changes its state; the message names
+            the layer.
+        ImportError: if onnx is missing.
+
+    Example:
+        >>> import tempfile
+        >>> import jax.numpy as jnp
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     to_onnx(lambda x: jax.nn.relu(x @ x.T), (jnp.ones((2, 3)),), f"{folder}/model.onnx")
+    """
+    if not callable(fn):
+        raise TypeError(f"fn is a {type(fn).__name__}; allowed are functions and modules of flax nnx")
+    check_type("args", args, tuple, "a tuple of the function's arguments")
+    check_path(file)
+    onnx = onnx_package()
+    made = _graph_of(fn, args).model()
+    with replaced(file) as fresh:
+        onnx.save(made, fresh)
+
+
+def _graph_of(fn: Any, args: tuple[Any, ...]) -> Graph:
+    inputs, rebuild = _arguments(fn, args)
+    constants, run = _split(fn) if _is_module(fn) else ([], lambda _, *args: (fn(*args), []))
+    paths: list[Any] = []
+
+    def flat(state: list[Any], arrays: list[Any]) -> tuple[list[Any], list[Any]]:
+        made, after = run(state, *rebuild(arrays))
+        found = jax.tree_util.tree_flatten_with_path(made)[0]
+        paths.extend(path for path, _ in found)
+        return [leaf for _, leaf in found], after
+
+    kinds = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for _, leaf in inputs]
+    traced = jax.make_jaxpr(flat)([leaf for _, leaf in constants], kinds)
+    graph = Graph(getattr(fn, "__name__", type(fn).__name__))
+    walk = Walk(graph, PRIMITIVES, operations)
+    given = [walk.constant(leaf, label=name) for name, leaf in constants]
+    given += [walk.input(graph.free_name(name), leaf.dtype, leaf.shape) for name, leaf in inputs]
+    made = walk.run(traced.jaxpr, traced.consts, given)
+    for (name, before), after in zip(constants, made[len(paths) :], strict=True):
+        if after.known is None or not np.array_equal(after.known, before):
+            raise ValueError(f"fn changes {name} when it runs; allowed are models in evaluation: model.eval()")
+    for path, value in zip(paths, made, strict=False):
+        rest = jax.tree_util.keystr(path, simple=True, separator=".")
+        graph.output(walk.name(value), value.dtype.name, value.shape, graph.free_name(f"output_{rest}".rstrip("_")))
+    return graph
+
+
+def _is_module(fn: Any) -> bool:
+    flax = sys.modules.get("flax.nnx")  # which is imported where there is a module
+    return flax is not None and isinstance(fn, flax.Module)
+
+
+def _split(model: Any) -> tuple[list[tuple[str, Any]], Callable[..., tuple[Any, list[Any]]]]:
+    """A module's arrays by name, and a function that runs it with them, and returns them as they are afterwards."""
+    from flax import nnx
+
+    from qjax._models import run_in_scopes
+
+    graph, state = nnx.split(model)
+    leaves, tree = jax.tree_util.tree_flatten_with_path(state)
+
+    def run(arrays: Sequence[Any], *args: Any) -> tuple[Any, list[Any]]:
+        copy: Any = nnx.merge(graph, jax.tree.unflatten(tree, arrays))
+        run_in_scopes(copy, LAYER)
+        made = copy(*args)
+        return made, jax.tree.leaves(nnx.state(copy))
+
+    return [(jax.tree_util.keystr(path[:-1], simple=True, separator="."), leaf) for path, leaf in leaves], run
+
+
+def _arguments(fn: Any, args: tuple[Any, ...]) -> tuple[list[tuple[str, Any]], Callable[[Sequence[Any]], Any]]:
+    """The arrays of the arguments by name, and a function that puts others in their place."""
+    try:
+        named = inspect.signature(fn).bind(*args)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"args do not fit fn: {error}") from error
+    names, values = list(named.arguments), list(named.arguments.values())  # a dictionary's leaves would be sorted
+    found, structure = jax.tree_util.tree_flatten_with_path(values)
+    inputs = []
+    for (place, *rest), leaf in found:
+        name = ".".join(filter(None, (names[place.idx], jax.tree_util.keystr(rest, simple=True, separator="."))))
+        if not isinstance(leaf, (ArrayLike, jax.ShapeDtypeStruct)):
+            raise TypeError(
+                f"args: {name} is a {type(leaf).__name__}; allowed are arrays and jax.ShapeDtypeStructs: give fn other "
+                "arguments by functools.partial"
+            )
+        inputs.append((name, leaf))
+
+    def rebuild(arrays: Sequence[Any]) -> Any:
+        named.arguments.update(zip(names, jax.tree.unflatten(structure, arrays), strict=True))
+        return named.args
+
+    return inputs, rebuild

@@ -1,0 +1,120 @@
+"""Calls of this library's operations as nodes, by the laws in `qcore.exchange`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qcore import parse
+from qcore.affine import law
+from qcore.exchange import laws
+from qcore.exchange.symbols import Symbol
+from qcore.namespace import Names
+from qjax._rounding.scopes import operation_of
+from qjax.export.walk import Value, Walk, wide_dtype
+
+
+def operations(walk: Walk, equation: Any, values: Sequence[Value]) -> list[Value] | None:
+    """The results of an operation's call; None for equations that are none."""
+    found = operation_of(equation)
+    if found is None or found["name"] not in _OPERATIONS:
+        return None
+    made = _OPERATIONS[found["name"]](walk, equation, found, *values)
+    return made if made is None else [made]
+
+
+def _given(walk: Walk, x: Value) -> Any:
+    """A value as laws take it: an array of NumPy if it is known, else a symbol."""
+    if x.known is not None:
+        return x.known
+    return Symbol(walk.graph, walk.name(x), x.dtype.name, x.ndim)
+
+
+def _taken(walk: Walk, made: Any, equation: Any) -> Value:
+    """What a law returned, as the result of an equation."""
+    aval = equation.outvars[0].aval
+    if not isinstance(made, Symbol):
+        return walk.constant(made, aval.dtype)
+    value = Value(aval.shape, made.dtype)
+    value.name, value.graph = made.name, walk.graph
+    return walk.cast(value, aval.dtype)
+
+
+def _quantize(walk: Walk, equation: Any, settings: Any, x: Value, scale: Value, zero: Value) -> Value | None:
+    if x.known is not None:  # computed equation by equation
+        return None
+    parameters = _given(walk, scale), _given(walk, zero)
+    made = laws.quantize(_given(walk, x), *parameters, settings["axis"], parse(settings["form"]))
+    return _taken(walk, made, equation)
+
+
+def _dequantize(walk: Walk, equation: Any, settings: Any, q: Value, scale: Value, zero: Value) -> Value:
+    parameters = _given(walk, scale), _given(walk, zero)
+    if q.known is None or scale.known is None or zero.known is None:
+        return _taken(walk, laws.dequantize(_given(walk, q), *parameters, settings["axis"]), equation)
+    return _stored(walk, equation, q.known, *parameters, settings)
+
+
+def _stored(walk: Walk, equation: Any, q: np.ndarray, scale: Any, zero: Any, settings: Any) -> Value:
+    """Known integers that leave as they are, before DequantizeLinear."""
+    made = laws.stored(walk.graph, q, scale, zero, settings["axis"], parse(settings["form"]))
+    return _taken(walk, made, equation)
+
+
+def _fake_quantize(walk: Walk, equation: Any, settings: Any, x: Value, scale: Value, zero: Value) -> Value:
+    form, axis = parse(settings["form"]), settings["axis"]
+    parameters = _given(walk, scale), _given(walk, zero)
+    if x.known is None or scale.known is None or zero.known is None:
+        return _taken(walk, laws.fake_quantize(_given(walk, x), *parameters, axis, form), equation)
+    q = law.quantize(Names, x.known, *parameters, axis, form).astype(form.storage)
+    return walk.cast(_stored(walk, equation, q, *parameters, settings), x.dtype)
+
+
+def _sums_of_products(
+    walk: Walk, equation: Any, settings: Any, x: Value, _: Value, x_zero: Value, w: Value, __: Value, w_zero: Value
+) -> Value | None:
+    if settings["groups"] != 1:
+        return None
+    shape, dtype = equation.outvars[0].aval.shape, equation.outvars[0].aval.dtype.name
+    rows = walk.reshape(x, (*shape[:-1], x.shape[-1]))
+    matrix = walk.reshape(w, (w.shape[0], x.shape[-1]))
+    operands = _given(walk, rows), _given(walk, x_zero), _given(walk, matrix), _given(walk, w_zero)
+    return _taken(walk, laws.products(*operands, dtype), equation)
+
+
+def _sums_of_windows(
+    walk: Walk, equation: Any, settings: Any, x: Value, _: Value, x_zero: Value, w: Value, __: Value, w_zero: Value
+) -> Value | None:
+    shape, dtype = equation.outvars[0].aval.shape, equation.outvars[0].aval.dtype
+    if dtype != np.int32:  # computed equation by equation
+        return None
+    last, spatial = x.ndim - 1, range(1, x.ndim - 1)
+    images = walk.transpose(x, (0, last, *spatial))
+    operands = _given(walk, images), _given(walk, x_zero), _given(walk, w), _given(walk, w_zero)
+    where = [settings[name] for name in ("stride", "padding", "dilation", "groups")]
+    made = laws.windows(*operands, dtype.name, *where)
+    value = Value((shape[0], shape[-1], *shape[1:-1]), dtype)
+    value.name, value.graph = made.name, walk.graph
+    return walk.transpose(value, (0, *range(2, x.ndim), 1))
+
+
+def _keeps_scale(walk: Walk, equation: Any, settings: Any, x: Value) -> Value | None:
+    """max(x, 0) that keeps -0.0; other functions are computed equation by equation."""
+    if settings["function"] != "_relu" or x.known is not None:
+        return None
+    wide = walk.cast(x, wide_dtype(x.dtype))
+    zero = walk.constant(0, wide.dtype)
+    below = walk.elementwise("Less", wide, zero, dtype=bool)
+    return walk.cast(walk.elementwise("Where", below, zero, wide), x.dtype)
+
+
+_OPERATIONS = {
+    "quantize": _quantize,
+    "dequantize": _dequantize,
+    "fake_quantize": _fake_quantize,
+    "sums_of_products": _sums_of_products,
+    "sums_of_windows": _sums_of_windows,
+    "keeps_scale": _keeps_scale,
+}
