@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qjax.export.walk import Value, Walk, kind_of
+from qjax.export.walk import Value, Walk, kind_of, known_arrays
 
 _ALLOWED = "take whole rows along one dimension (jnp.take), or use indices that are known when the function is exported"
 
@@ -149,8 +149,9 @@ def _cut(walk: Walk, x: Value, starts: Value, axes: list[int], sizes: Any) -> Va
 def _joined(walk: Walk, starts: tuple[Value, ...], limits: np.ndarray) -> Value:
     """The starts along all dimensions as one value, inside the limits, as lax clips them."""
     parts = [walk.reshape(walk.cast(one, np.int64), (1,)) for one in starts]
-    if all(part.known is not None for part in parts):
-        return walk.constant(np.clip(np.concatenate([part.known for part in parts]), 0, limits))
+    known = known_arrays(parts)
+    if known is not None:
+        return walk.constant(np.clip(np.concatenate(known), 0, limits))
     row = walk.emit("Concat", *parts, shape=(len(parts),), dtype=np.int64, axis=0) if len(parts) > 1 else parts[0]
     return walk.elementwise("Min", walk.elementwise("Max", row, walk.constant(0, np.int64)), walk.constant(limits))
 
@@ -170,7 +171,7 @@ def _dynamic_update_slice(walk: Walk, equation: Any, x: Value, update: Value, *s
     if x.ndim == 0:
         return update
     begins = _joined(walk, starts, limits)
-    grid = walk.constant(np.stack(np.indices(update.shape), -1), np.int64)
+    grid = walk.constant(np.moveaxis(np.indices(update.shape), 0, -1), np.int64)
     places = walk.elementwise("Add", grid, begins)
     return walk.emit("ScatterND", x, places, update, shape=x.shape, dtype=x.dtype)
 

@@ -1,4 +1,4 @@
-"""Convolutions and pools of floats as nodes; ONNX has channels first, where flax has them last."""
+"""Padding, convolutions and pools of floats as nodes; ONNX has channels first, where flax has them last."""
 
 from __future__ import annotations
 
@@ -14,9 +14,36 @@ from qjax.export.walk import Value, Walk, kind_of, wide_dtype
 _MOST = 4096  # elements of a window that is written as sums of slices
 
 
-def _convolution(walk: Walk, equation: Any, images: Value, kernel: Value) -> Value:
-    from qjax.export.primitives import pad
+def pad(walk: Walk, x: Value, number: Value, config: Any) -> Value:
+    """The numbers of `lax.pad`: before, after and between the elements of each dimension; negative ones remove."""
+    for axis, (_, _, between) in enumerate(config):
+        if between and x.shape[axis] > 1:
+            size = x.shape[axis]
+            apart = walk.reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
+            widths = [(0, 0)] * apart.ndim
+            widths[axis + 1] = 0, between
+            filled = _padded(walk, apart, number, widths)
+            row = walk.reshape(filled, (*x.shape[:axis], size * (between + 1), *x.shape[axis + 1 :]))
+            ends = list(row.shape)
+            ends[axis] -= between
+            x = walk.slice(row, [0] * x.ndim, ends)
+    starts = [max(0, -low) for low, _, _ in config]
+    ends = [size - max(0, -high) for size, (_, high, _) in zip(x.shape, config, strict=True)]
+    return _padded(walk, walk.slice(x, starts, ends), number, [(max(0, a), max(0, b)) for a, b, _ in config])
 
+
+def _padded(walk: Walk, x: Value, number: Value, widths: list[tuple[int, int]]) -> Value:
+    if not any(map(any, widths)):
+        return x
+    dtype = x.dtype
+    wide = dtype if dtype.name in ("int8", "uint8", "bool") else wide_dtype(dtype)
+    shape = [size + sum(width) for size, width in zip(x.shape, widths, strict=True)]
+    rows = walk.constant([a for a, _ in widths] + [b for _, b in widths], np.int64)
+    made = walk.emit("Pad", walk.cast(x, wide), rows, walk.cast(number, wide), shape=shape, dtype=wide)
+    return walk.cast(made, dtype)
+
+
+def _convolution(walk: Walk, equation: Any, images: Value, kernel: Value) -> Value:
     params, (shape, dtype) = equation.params, kind_of(equation)
     if params["batch_group_count"] != 1:
         raise walk.error(equation, "a convolution with batch groups has no form in ONNX", "export the forward pass")
@@ -42,8 +69,6 @@ def _convolution(walk: Walk, equation: Any, images: Value, kernel: Value) -> Val
 
 def _windows(op: str, start: float) -> Any:
     def translate(walk: Walk, equation: Any, x: Value) -> Value:
-        from qjax.export.primitives import pad
-
         params, (shape, dtype) = equation.params, kind_of(equation)
         window, strides = params["window_dimensions"], params["window_strides"]
         gaps, base = params["window_dilation"], params["base_dilation"]

@@ -118,7 +118,7 @@ def _arguments(fn: Any, args: tuple[Any, ...]) -> tuple[list[tuple[str, Any]], C
     found, structure = jax.tree_util.tree_flatten_with_path(values)
     inputs = []
     for (place, *rest), leaf in found:
-        name = ".".join(filter(None, (names[place.idx], jax.tree_util.keystr(rest, simple=True, separator="."))))
+        name = ".".join(filter(None, (names[place.idx], jax.tree_util.keystr(tuple(rest), simple=True, separator="."))))
         if not isinstance(leaf, (ArrayLike, jax.ShapeDtypeStruct)):
             raise TypeError(
                 f"args: {name} is a {type(leaf).__name__}; allowed are arrays and jax.ShapeDtypeStructs: give fn other "

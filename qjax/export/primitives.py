@@ -6,7 +6,7 @@ int32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,18 +14,16 @@ import numpy as np
 
 from qjax.export.control import CONTROL
 from qjax.export.gathers import GATHERS
-from qjax.export.images import IMAGES
-from qjax.export.walk import Value, Walk, kind_of, kinds_of, wide_dtype
+from qjax.export.images import IMAGES, pad
+from qjax.export.walk import Value, Walk, kind_of, kinds_of, known_arrays, wide_dtype
 
 
-def _broadcast_known(walk: Walk, equation: Any, values: tuple[Value, ...]) -> Value | None:
+def _broadcast_known(walk: Walk, equation: Any, values: Sequence[Value]) -> Value | None:
     """The result of an elementwise equation of constants that were broadcast, computed once for each number."""
-    operands = [x if x.narrow is None else x.narrow for x in values]
-    if any(x.known is None for x in operands):
+    arrays = known_arrays(values)
+    if arrays is None:
         return None
-    arrays = np.broadcast_arrays(*(x.known for x in operands))
-    small = walk.folded(equation, arrays)[0]
-    return walk.expand(small, kind_of(equation)[0])
+    return walk.expand(walk.folded(equation, np.broadcast_arrays(*arrays))[0], kind_of(equation)[0])
 
 
 def elementwise(op: str, compare: bool = False, **attributes: Any) -> Callable[..., Value]:
@@ -327,35 +325,6 @@ def _reverse(walk: Walk, equation: Any, x: Value) -> Value:
 
 def _pad(walk: Walk, equation: Any, x: Value, number: Value) -> Value:
     return pad(walk, x, number, equation.params["padding_config"])
-
-
-def pad(walk: Walk, x: Value, number: Value, config: Any) -> Value:
-    """The numbers of `lax.pad`: before, after and between the elements of each dimension; negative ones remove."""
-    for axis, (_, _, between) in enumerate(config):
-        if between and x.shape[axis] > 1:
-            size = x.shape[axis]
-            apart = walk.reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
-            widths = [(0, 0)] * apart.ndim
-            widths[axis + 1] = 0, between
-            filled = _padded(walk, apart, number, widths)
-            row = walk.reshape(filled, (*x.shape[:axis], size * (between + 1), *x.shape[axis + 1 :]))
-            ends = list(row.shape)
-            ends[axis] -= between
-            x = walk.slice(row, [0] * x.ndim, ends)
-    starts = [max(0, -low) for low, _, _ in config]
-    ends = [size - max(0, -high) for size, (_, high, _) in zip(x.shape, config, strict=True)]
-    return _padded(walk, walk.slice(x, starts, ends), number, [(max(0, a), max(0, b)) for a, b, _ in config])
-
-
-def _padded(walk: Walk, x: Value, number: Value, widths: list[tuple[int, int]]) -> Value:
-    if not any(map(any, widths)):
-        return x
-    dtype = x.dtype
-    wide = dtype if dtype.name in ("int8", "uint8", "bool") else wide_dtype(dtype)
-    shape = [size + sum(width) for size, width in zip(x.shape, widths, strict=True)]
-    rows = walk.constant([a for a, _ in widths] + [b for _, b in widths], np.int64)
-    made = walk.emit("Pad", walk.cast(x, wide), rows, walk.cast(number, wide), shape=shape, dtype=wide)
-    return walk.cast(made, dtype)
 
 
 def _iota(walk: Walk, equation: Any, *sizes: Value) -> Value:

@@ -14,6 +14,7 @@ from jax.extend import core
 from jax.extend.source_info_util import summarize
 
 from qcore.exchange.graph import Graph, number_of
+from qcore.workflow.settings import shown
 from qjax import _jaxprs as jaxprs
 from qjax._rounding.scopes import layer_of, operation_of
 
@@ -139,11 +140,9 @@ class Walk:
 
     def _write(self, node: Node, graph: Graph) -> None:
         inputs = ["" if x is None else str(x.name) for x in node.inputs]
-        attributes = {key: made(self) if callable(made) else made for key, made in node.attributes.items()}
         dtypes = {value.dtype.name for value in node.results}
-        names = graph.node(
-            node.op, *inputs, outputs=len(node.results), dtype=dtypes.pop() if len(dtypes) == 1 else None, **attributes
-        )
+        settings: dict[str, Any] = {"dtype": dtypes.pop() if len(dtypes) == 1 else None, **node.attributes}
+        names = graph.node(node.op, *inputs, outputs=len(node.results), **settings)
         for value, name in zip(node.results, [names] if isinstance(names, str) else names, strict=True):
             value.name = name
             graph.types[name] = value.dtype.name
@@ -272,8 +271,8 @@ class Walk:
         """The results of an equation whose operands are all known; None if they would only make the file larger."""
         if equation.effects or equation.primitive.name in _KEPT or _has_operations(equation):
             return None
-        own = [x.known if x.narrow is None else x.narrow.known for x in values]
-        if any(array is None for array in own):
+        own = known_arrays(values)
+        if own is None:
             return None
         size = sum(prod(x.aval.shape) * np.dtype(x.aval.dtype).itemsize for x in equation.outvars)
         if size > max(_FOLDED, 4 * sum(array.nbytes for array in own)):  # type: ignore[union-attr]
@@ -297,7 +296,7 @@ class Walk:
 
     def error(self, equation: Any, what: str, allowed: str) -> ValueError:
         """The error of an equation that cannot be exported, with its layer and its line of source."""
-        layer = f"layer {self._places[-1]!r}: " if self._places and self._places[-1] else ""
+        layer = f"{shown(self._places[-1])}: " if self._places and self._places[-1] else ""
         return ValueError(f"{layer}{what} ({summarize(equation.source_info)}); {allowed}")
 
 
@@ -310,6 +309,12 @@ def wide_dtype(dtype: Any) -> np.dtype:
     if dtype.name in _WIDE:
         return dtype
     return np.dtype(np.float32 if jnp.issubdtype(dtype, jnp.floating) else np.int32)
+
+
+def known_arrays(values: Sequence[Value]) -> list[np.ndarray] | None:
+    """The numbers of values that are all known, before they are broadcast; else None."""
+    found = [x.known if x.narrow is None else x.narrow.known for x in values]
+    return None if any(array is None for array in found) else found  # type: ignore[return-value]
 
 
 def kinds_of(equation: Any) -> list[tuple[tuple[int, ...], np.dtype]]:

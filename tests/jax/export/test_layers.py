@@ -115,7 +115,9 @@ def test_pools(tmp_path):
     def function(x):
         q = quantized_input(x)
         pools = qnn.max_pool(q, (2, 2), (2, 2)), qnn.avg_pool(q, (3, 3), (1, 1), "SAME"), qnn.max_pool(q, (3, 3))
-        sizes = (functional.interpolate(q, scale_factor=2, mode=mode, channels_last=True) for mode in ("nearest", "bilinear"))
+        sizes = (
+            functional.interpolate(q, scale_factor=2, mode=mode, channels_last=True) for mode in ("nearest", "bilinear")
+        )
         return [*pools, functional.adaptive_avg_pool(q, (3, 3), channels_last=True), *sizes]
 
     check(function, (IMAGES,), tmp_path)
