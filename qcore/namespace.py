@@ -56,6 +56,7 @@ class Names:
       traced programs) or not worth waiting for.
     - `pad(x, widths, value=0)` with (before, after) for each dimension; `repeat(x, count, axis)`, each element count
       times.
+    - `put(x, places, values)`: a copy of x in which x[places] are values, for a tuple of integer arrays.
     - `einsum(equation, a, b)` of float64 arrays of integers, whose sums are exact; `total(x, axes)`: sums in int64
       along axes, which keep length 1.
 
@@ -145,6 +146,12 @@ class Names:
     repeat: Any = staticmethod(np.repeat)
     einsum: Any = staticmethod(np.einsum)
     total: Any = staticmethod(lambda x, axes: np.sum(x, axes, np.int64, keepdims=True))
+
+    @staticmethod
+    def put(x: Any, places: tuple[Any, ...], values: Any) -> Any:
+        found = np.copy(x)
+        found[places] = values
+        return found
 
     @staticmethod
     def pad(x: Any, widths: Sequence[tuple[int, int]], value: float = 0) -> Any:

@@ -125,6 +125,10 @@ class Names(namespace.Names):
     total = staticmethod(lambda x, axes: torch.sum(x, axes, keepdim=True, dtype=torch.int64))
 
     @staticmethod
+    def put(x: torch.Tensor, places: tuple[torch.Tensor, ...], values: torch.Tensor) -> torch.Tensor:
+        return torch.index_put(x, places, values)
+
+    @staticmethod
     def pad(x: torch.Tensor, widths: Sequence[tuple[int, int]], value: float = 0) -> torch.Tensor:
         if not any(map(any, widths)):
             return x

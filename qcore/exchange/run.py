@@ -15,7 +15,7 @@ from qcore.exchange.nodes import Node, checked_axis, known
 from qcore.exchange.operators import OPERATORS
 from qcore.exchange.operators.arithmetic import same_type
 from qcore.exchange.operators.shapes import of_host
-from qcore.exchange.values import Value, lifted, of_tensor, of_user, returned_as, type_of
+from qcore.exchange.values import Value, check_tensor, lifted, of_tensor, of_user, returned_as, type_of
 from qcore.reproducible.operations import Names
 
 _DEEPEST = 64  # functions and graphs within one another
@@ -101,7 +101,7 @@ def _read(file: Any, onnx: Any) -> Any:
     else:
         raise TypeError(f"file is a {type(file).__name__}; allowed is a path, bytes, or an onnx.ModelProto")
     for tensor in model.graph.initializer:  # before the package's own checks, which do not say sizes
-        of_tensor(tensor, onnx)
+        check_tensor(tensor, onnx)
     try:
         onnx.checker.check_model(model)
     except Exception as error:  # a ValidationError, or what the C++ below raises

@@ -119,8 +119,8 @@ def type_of(number: int, name: str) -> str:
     return TYPES[number]
 
 
-def of_tensor(tensor: Any, onnx: Any) -> Value:
-    """A tensor of a file, whose size is checked before memory is taken."""
+def check_tensor(tensor: Any, onnx: Any) -> str:
+    """The type of a tensor of a file; raises if its data do not have the size of its shape."""
     name = f"tensor {quoted(tensor.name)}"
     type = type_of(tensor.data_type, name)
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -136,7 +136,12 @@ def of_tensor(tensor: Any, onnx: Any) -> Value:
         wanted = -(-count * bits // 8) if bits < 8 else count
     if found != wanted:
         raise ValueError(f"{name} of {type} has shape {tuple(tensor.dims)} and {found} {unit}; allowed are {wanted}")
-    array = onnx.numpy_helper.to_array(tensor)
+    return type
+
+
+def of_tensor(tensor: Any, onnx: Any) -> Value:
+    """A tensor of a file, whose size is checked before memory is taken."""
+    type, array = check_tensor(tensor, onnx), onnx.numpy_helper.to_array(tensor)
     array = array.astype(held_as(type)) if type not in CODED else array.view(np.uint8).astype(np.int32)
     return Value(array, type, array)
 

@@ -275,6 +275,12 @@ def cases():
     go("Gather", [f, np.int64([[0, -1], [2, 1]])], axis=1)
     go("Gather", [f, np.int32(1)], axis=0)
     go("GatherElements", [f, ints(np.int64, 3, 2, 5, lo=-4, hi=3)], axis=1)
+    go("GatherND", [f, np.int64([[0, -1], [2, 1]])])
+    go("GatherND", [f, np.int64([[0], [2], [-1]])], batch_dims=1)
+    go("ScatterND", [f, np.int64([[0, 1], [2, -1]]), floats(2, 5)])
+    go("ScatterElements", [f, np.int64([[[0, 1, -1, 2, 3]]]), floats(1, 1, 5)], axis=1)
+    go("TopK", [np.round(f), np.int64([3])], axis=-1, nout=2)
+    go("TopK", [ints(np.int32, 3, 4), np.int64([2])], axis=0, largest=0, nout=2)
     for mode in ("constant", "reflect", "edge"):
         go("Pad", [f, np.int64([1, 0, 2, 1, 1, 0])], mode=mode)
     go("Pad", [f, np.int64([1, 0, 2, 1, 1, 0]), f4(3)])

@@ -158,6 +158,53 @@ def gather_elements(xp: Any, node: Node, x: Value, indices: Value) -> Value:
     return Value(x.array[_grid(xp, indices.shape, axis, places)], x.type)
 
 
+def gather_nd(xp: Any, node: Node, x: Value, indices: Value) -> Value:
+    batch = node.get("batch_dims", 0)
+    if indices.ndim < 1 or not 0 <= batch < indices.ndim or batch + indices.shape[-1] > x.ndim:
+        raise ValueError(
+            f"indices of shape {indices.shape} for shape {x.shape}, batch_dims={batch}; allowed are axes of x"
+        )
+    places = _tuples(xp, indices, x.shape[batch:])
+    own = _grid(xp, indices.shape[:-1], -1, None)[:batch]
+    return Value(x.array[(*own, *places)], x.type)
+
+
+def _tuples(xp: Any, indices: Value, lengths: Sequence[int]) -> tuple[Any, ...]:
+    """Indices of several axes, which lie along the last axis of an array."""
+    parts = [
+        Value(indices.array[..., place], indices.type, None if indices.host is None else indices.host[..., place])
+        for place in range(indices.shape[-1])
+    ]
+    return tuple(_places(xp, part, length) for part, length in zip(parts, lengths, strict=False))
+
+
+def scatter_nd(xp: Any, node: Node, x: Value, indices: Value, updates: Value) -> Value:
+    node.text("reduction", "none", ("none",))
+    if indices.ndim < 1 or indices.shape[-1] > x.ndim:
+        raise ValueError(f"indices of shape {indices.shape} for shape {x.shape}; allowed are axes of x")
+    return Value(xp.put(x.array, _tuples(xp, indices, x.shape), updates.array), same_type(x, updates))
+
+
+def scatter_elements(xp: Any, node: Node, x: Value, indices: Value, updates: Value) -> Value:
+    node.text("reduction", "none", ("none",))
+    axis = node.axis(x.ndim, 0)
+    places = _grid(xp, indices.shape, axis, _places(xp, indices, x.shape[axis]))
+    return Value(xp.put(x.array, places, updates.array), same_type(x, updates))
+
+
+def top_k(xp: Any, node: Node, x: Value, k: Value) -> tuple[Value, Value]:
+    """TopK, sorted; of equal numbers the first comes first."""
+    (count,) = check_count(known("k", k).reshape(-1))
+    axis = node.axis(x.ndim, -1)
+    if count > x.shape[axis]:
+        raise ValueError(f"k={count} of {x.shape[axis]} elements; allowed are no more")
+    array = x.array.swapaxes(axis, -1)
+    keys = (~array if is_integer(x.type) else -array) if node.get("largest", 1) else array
+    order = xp.astype(xp.argsort(keys), "int64")[..., :count]
+    found = array[_grid(xp, tuple(order.shape), x.ndim - 1, order)]
+    return Value(found.swapaxes(axis, -1), x.type), Value(order.swapaxes(axis, -1), "int64")
+
+
 def _grid(xp: Any, shape: Sequence[int], axis: int, places: Any) -> tuple[Any, ...]:
     """Indices of all axes: the own ones, but for one axis these places."""
     own = [
@@ -291,11 +338,14 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Flatten": flatten,
     "Gather": gather,
     "GatherElements": gather_elements,
+    "GatherND": gather_nd,
     "Identity": identity,
     "OneHot": one_hot,
     "Pad": pad,
     "Range": range_operator,
     "Reshape": reshape,
+    "ScatterElements": scatter_elements,
+    "ScatterND": scatter_nd,
     "Shape": shape_operator,
     "Size": lambda xp, node, x: of_host(prod(x.shape), "int64"),
     "Slice": slice_operator,
@@ -303,6 +353,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Split": split,
     "Squeeze": squeeze,
     "Tile": tile,
+    "TopK": top_k,
     "Transpose": transpose,
     "Trilu": trilu,
     "Unsqueeze": unsqueeze,
