@@ -225,8 +225,8 @@ def _rows() -> list[Design]:
         _amd("cdna1", "mfma.bf16", PAIRS, 2),
         _amd("cdna2", "mfma.f32", FUSED, 1),
         _amd("cdna2", "mfma.f16", PAIRS, 4, flushes=True),
-        _amd("cdna2", "mfma.bf16", PAIRS, 2, flushes=True),
         _amd("cdna2", "mfma.bf16_1k", PAIRS, 4, flushes=True),
+        _amd("cdna2", "mfma.bf16", PAIRS, 2, flushes=True),
         _amd("cdna3", "mfma.f32", FUSED, 1),
         _amd("cdna3", "mfma.xf32", FLOOR, 4, **floor),
         *(_amd("cdna3", f"mfma.{name}", FLOOR, 8, **floor) for name in ("f16", "bf16")),
@@ -236,6 +236,37 @@ def _rows() -> list[Design]:
 
 
 DESIGNS = {row.name: row for row in _rows()}
+
+
+# The instruction that kernels use, where a chip has an older one as well.
+_NEWEST = {"hopper": "hopper.wgmma.", "blackwell": "blackwell.tcgen05."}
+
+
+def design_for(on: Any, first: Any, second: Any) -> Design:
+    """The instruction of a machine, with a float32 accumulator, for operands of two formats.
+
+    Args:
+        on: a chip, or a chip and an instruction: "hopper", "hopper.mma".
+        first, second: the formats; None is float32.
+
+    Raises:
+        TypeError: if on is not a str.
+        ValueError: if there is no such machine, or it has no instruction for these formats.
+    """
+    if not isinstance(on, str):
+        raise TypeError(f"on={quoted(on)} is a {type(on).__name__}; allowed is a chip such as hopper")
+    known = [row for row in DESIGNS.values() if row.name.startswith(f"{on}.") and row.number != _FLOAT16]
+    if not known:
+        raise ValueError(f"on={quoted(on)}; {nearest_designs(on)}")
+    given = [parse(_FLOAT32) if number is None else number for number in (first, second)]
+    for row in sorted(known, key=lambda row: not row.name.startswith(_NEWEST.get(on, on))):
+        if any(row.has(given, pair) for pair in (row.numbers, row.numbers[::-1])):
+            return row
+    formats = dict.fromkeys(number.text for row in known for number in row.numbers)
+    raise ValueError(
+        f"on={quoted(on)} has no instruction for {' and '.join(number.text for number in given)}; allowed are "
+        f"{', '.join(formats)}, in the pairs that `python -m qcore designs {on}` lists"
+    )
 
 
 def design_of(name: Any) -> Design:

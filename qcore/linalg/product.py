@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from qcore.arguments import quoted
+from qcore.formats.block import BlockScaled
 from qcore.formats.text import Kind, Reader, parse, register, write
 from qcore.law.rounding import Rounding
 from qcore.linalg.accumulator import FLOAT32_NUMBER, FLOAT64_NUMBER, Accumulator, check_accumulator
 from qcore.linalg.convolution import Form
-from qcore.linalg.designs import least_exponent
+from qcore.linalg.designs import design_for, least_exponent
 from qcore.linalg.exactness import (
     chunks_share_scales,
     float32_suffices,
@@ -108,6 +109,33 @@ class Product:
                     f"{name} has {operand.scale.text}, accumulator has chunk={chunk}; allowed is a divisor of "
                     f"{operand.scale.terms}"
                 )
+
+    def on(self, machine: str) -> Product:
+        """The product as a machine's instruction for the operands' formats computes it.
+
+        An accumulator of float32 chunks adds the instruction's sums of a chunk; any other is replaced. Blocks of MX
+        formats lie along the terms of the sum, whichever of the last two axes they have here.
+
+        Args:
+            machine: a chip, or a chip and an instruction: "hopper", "hopper.mma".
+
+        Returns:
+            A `Product`.
+
+        Raises:
+            TypeError: if machine is not a str.
+            ValueError: if there is no such machine, or it has no instruction for the operands; the message lists the
+                formats that it has.
+
+        Example:
+            >>> Product("bfloat16", "bfloat16").on("hopper").accumulator.text
+            'accumulator(design=hopper.wgmma.bf16)'
+        """
+        operands = [replace(operand, number=_along_terms(operand.number)) for operand in self.operands]
+        design = design_for(machine, *(operand.number for operand in operands))
+        found, chunk = Accumulator(design=design), self.accumulator.chunk
+        promotes = self.accumulator.number == FLOAT32_NUMBER and (chunk or 0) >= design.step and not design.block
+        return Product(*operands, Accumulator(chunk=chunk, inner=found) if promotes else found)
 
     @property
     def operands(self) -> tuple[Operand, Operand]:
@@ -411,6 +439,13 @@ def rounded_tensors(
         if not operand.as_matrix:
             rounded[index], inverses[index] = round_(rounded[index], operand, given[index], _ROLES[index])
     return rounded, inverses
+
+
+def _along_terms(number: Any) -> Any:
+    """A format with blocks of a row or a column, with these along the last axis."""
+    if isinstance(number, BlockScaled) and len(number.block) == 1 and number.block[0][0] == -2:
+        return replace(number, block={-1: number.block[0][1]})
+    return number
 
 
 def _operand(reader: Reader) -> Any:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -97,6 +97,15 @@ class Entry:
         ends = [f"{name}={getattr(self, name)}" for name in _ENDS if getattr(self, name) is not None]
         return [f"{_QUOTE}{self.name}{_QUOTE}", *kind, *products, *ends]
 
+    def on(self, machine: str) -> Entry:
+        """The entry with the products of a machine, see `Recipe.on`."""
+        if self.forward is None:
+            return self
+        try:
+            return replace(self, **{name: getattr(self, name).on(machine) for name in _PRODUCTS})
+        except ValueError as error:
+            raise ValueError(f"{error}; the products are those of {self.text}") from error
+
     @property
     def products(self) -> Products | None:
         """The three products; None for layers that are left wide."""
@@ -172,6 +181,28 @@ class Recipe:
     def __str__(self) -> str:
         return self.text
 
+    def on(self, machine: str | None) -> Recipe:
+        """The recipe with the products of a machine: each gets the instruction for its operands' formats.
+
+        Args:
+            machine: a chip, or a chip and an instruction, as for `Product.on`; None returns the recipe.
+
+        Returns:
+            A `Recipe`. Layers that stay wide still do.
+
+        Raises:
+            TypeError: if machine is not a str.
+            ValueError: if there is no such machine, or it has no instruction for a product; the message lists the
+                formats that it has, and names the entry.
+
+        Example:
+            >>> backward = Product("e5m2", "e4m3fn")
+            >>> recipe = Recipe([Entry("*", None, Product("e4m3fn", "e4m3fn"), backward, backward)])
+            >>> recipe.on("ada").entries[0].grad_input.accumulator.text
+            'accumulator(design=ada.mma.e4m3_e5m2)'
+        """
+        return self if machine is None else Recipe([entry.on(machine) for entry in self.entries])
+
     @property
     def stochastic(self) -> bool:
         """True if a product needs a key."""
@@ -227,6 +258,14 @@ def check_alone(others: dict[str, Any]) -> None:
     if given:
         raise ValueError(
             f"{', '.join(given)} beside a Recipe; allowed is the Recipe alone: its entries have all formats"
+        )
+
+
+def check_machine(on: Any) -> None:
+    """Raises if `lower` has a machine without a recipe."""
+    if on is not None:
+        raise ValueError(
+            f"on={quoted(on)} without a Recipe; allowed is None: layers that round outputs have no products"
         )
 
 

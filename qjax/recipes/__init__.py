@@ -16,7 +16,7 @@ from qcore import Entry, Number, Quantization, Recipe, Rounding, Rule
 from qcore.arguments import missing_key, quoted
 from qcore.notices import warn
 from qcore.recipes.published import recipe_hint
-from qcore.recipes.recipe import check_alone
+from qcore.recipes.recipe import check_alone, check_machine
 from qcore.report import ProductReport, RunReport
 from qjax import linalg
 from qjax._rounding.keys import Key, key_words
@@ -41,6 +41,7 @@ def lower(
     weight_rounding: str | Rounding = "nearest",
     rules: Iterable[Rule] = (),
     overflow: str | None = None,
+    on: str | None = None,
 ) -> Callable[..., Any]:
     """Returns a function with the results of fn, in which the outputs of layers and their gradients are rounded.
 
@@ -105,6 +106,7 @@ def lower(
         weight_number, weight_rounding: the format and the rounding of weights; their gradient passes unchanged.
         overflow: the policy for numbers beyond the range of these formats, as in `qjax.quantize`: "saturate", "inf",
             "nan" or "wrap"; None is each format's own policy. Rules have their own: "e4m3fn:saturate".
+        on: with a recipe, the machine whose instructions its products run on, such as "hopper"; see `Recipe.on`.
         rules: rules that precede the arguments above. The first rule that matches a layer applies; a rule without
             formats leaves its layers unchanged. A rule's name matches the dotted name scope ("M.Dense_0" in flax linen,
             "eqx.nn.Linear" in equinox, in nnx the scope of `jax.named_scope`), its layer_type is a group.
@@ -136,7 +138,7 @@ def lower(
     arguments: tuple[Any, ...] = (forward_number, backward_number, forward_rounding, backward_rounding)
     outputs = Quantization(*arguments, overflow=overflow)
     rule = Rule("*", None, outputs, weight_number, weight_rounding, overflow)  # type: ignore[arg-type]
-    settings = _settings(layer_types, rule, rules)
+    settings = _settings(layer_types, rule, rules, on)
     warned: set[str] = set()
 
     @wraps(fn, assigned=WRAPPER_ASSIGNMENTS if _is_named(fn) else (), updated=())
@@ -219,10 +221,11 @@ def _warn_once(message: str, warned: set[str]) -> None:
         warn(message)
 
 
-def _settings(layer_types: Any, rule: Rule, rules: Iterable[Rule]) -> _Settings:
+def _settings(layer_types: Any, rule: Rule, rules: Iterable[Rule], on: str | None) -> _Settings:
     if isinstance(layer_types, Recipe):
         check_alone({"rules": rules, "formats": rule != Rule()})
-        return _Settings((), (), layer_types)
+        return _Settings((), (), layer_types.on(on))
+    check_machine(on)
     return _Settings(_check_rules(rules), [replace(rule, layer_type=group) for group in _check_groups(layer_types)])
 
 

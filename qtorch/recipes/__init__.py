@@ -14,7 +14,7 @@ from qcore import Number, Quantization, Recipe, Rounding, Rule
 from qcore.arguments import check_type, quoted
 from qcore.notices import warn
 from qcore.recipes.published import recipe_hint
-from qcore.recipes.recipe import check_alone
+from qcore.recipes.recipe import check_alone, check_machine
 from qtorch.quant import Quantizer
 from qtorch.recipes.layers import (
     GROUPS,
@@ -48,6 +48,7 @@ def lower(
     weight_number: Number | str | None = None,
     weight_rounding: str | Rounding = "nearest",
     overflow: str | None = None,
+    on: str | None = None,
 ) -> Model:
     """Makes a model's layers round their outputs, and the gradients of these, in place.
 
@@ -80,6 +81,7 @@ def lower(
         weight_number, weight_rounding: the format and the rounding of weights; None does not round them.
         overflow: the policy for numbers beyond the range of these formats, as in `qtorch.quantize`: "saturate", "inf",
             "nan" or "wrap"; None is each format's own policy. Rules have their own: "e4m3fn:saturate".
+        on: with a recipe, the machine whose instructions its products run on, such as "hopper"; see `Recipe.on`.
 
     Returns:
         The same model.
@@ -102,9 +104,10 @@ def lower(
     if isinstance(layer_types, Recipe):
         formats = Rule("*", None, outputs, weight_number, weight_rounding, overflow)  # type: ignore[arg-type]
         check_alone({"layer_type": layer_type, "rules": rules, "formats": formats != Rule()})
-        lower_products(model, layer_types)
+        lower_products(model, layer_types.on(on))
         keep_encoders_dense(model)
         return model
+    check_machine(on)
     chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, overflow, rules)
     says = Rule("*", None, outputs, weight_number, weight_rounding, overflow) != Rule()  # type: ignore[arg-type]
     found = _matches(model, chosen, rules, says)
