@@ -132,7 +132,7 @@ class Product:
             'accumulator(design=hopper.wgmma.bf16)'
         """
         operands = [replace(operand, number=_along_terms(operand.number)) for operand in self.operands]
-        design = design_for(machine, *(operand.number for operand in operands))
+        design = design_for(machine, operands[0].number, operands[1].number)
         found, chunk = Accumulator(design=design), self.accumulator.chunk
         promotes = self.accumulator.number == FLOAT32_NUMBER and (chunk or 0) >= design.step and not design.block
         return Product(*operands, Accumulator(chunk=chunk, inner=found) if promotes else found)
