@@ -85,9 +85,9 @@ def encode(
     Returns:
         An array of x's shape: uint8 for formats of up to 8 bits, uint16 up to 16, uint32 up to 32. Fixed point codes
         are two's complement in the lowest wl bits. For blocks a pair of this array and the codes of the scales: a
-        uint8 array (uint16 for scales of more than 8 bits) with one element per block, whose shape is x's divided by
-        the block's and rounded up. For `NVFP4`, and other formats with a tensor scale, the second item is itself a
-        pair: these codes, and the array's scale, a float32 (for float64 arrays a float64). For blocks with
+        uint8 array (uint16 for scales of more than 8 bits) with one element per block (or sub-block), whose shape is
+        x's divided by the block's and rounded up. For `NVFP4`, and other formats with a tensor scale, the second item
+        is itself a pair: these codes, and the array's scale, a float32 (for float64 arrays a float64). For blocks with
         scale="float32" the scales are such floats, by which the codes' numbers are multiplied. For `GGUF` the bytes of
         its blocks, scales among them, as a uint8 array: its last axis has the bytes of a row.
 
@@ -173,7 +173,7 @@ def _run(
     if mode.stochastic and key_words is None:
         raise missing_key()
     program, constants = prepare(number, mode, carrier, overflow, coded)
-    sizes = number.block_sizes(x.ndim)
+    sizes = number.nested_sizes(x.ndim)
     bits = to_lanes(x, carrier)
     if coded and isinstance(number, GGUF):
         return number.to_bytes(Names, bits.reshape(x.shape), carrier)
@@ -192,14 +192,15 @@ def _run(
     blocks = tiles(bits.shape, sizes or (1,))
     word = None if word is None else blocks.split(word, _pad)
     result: np.ndarray | tuple[np.ndarray, ...]
-    result = program.run(Names, blocks.split(bits, _pad), constants, blocks.axes, word)
+    lanes = blocks.split(bits, _pad)
+    result = program.run(Names, lanes, constants, blocks.axes, word, around=blocks.around)
     if isinstance(result, np.ndarray):
         return blocks.merge(result)
     codes, scales, *array_scale = result
     stored = f"u{program.scale_storage // 8}"
     scales = scales.view(_float(carrier)) if program.float_scales else scales.astype(stored)
     array_scale = [lanes.view(_float(carrier)).reshape(()) for lanes in array_scale]
-    return blocks.merge(codes), scales.reshape(blocks.counts[: x.ndim]), *array_scale
+    return blocks.merge(codes), blocks.collect(scales).reshape(blocks.counts[: x.ndim]), *array_scale
 
 
 def _lane(carrier: Carrier) -> str:

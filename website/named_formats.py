@@ -34,6 +34,7 @@ TEXTS = (
     "scaled(fixed(8,6),{0:1,...:None})",
     "nvfp4({-2:16,-1:16})",
     "gguf(q4_k)",
+    "nvfp4(four_over_six=mae)",
     "affine(-128,127)",
 )
 

@@ -29,7 +29,7 @@ from qcore import (
     encode,
     p3109,
 )
-from qcore.law.tiles import tiles
+from qcore.law.tiles import block_sizes, tiles
 
 FORMATS: tuple[Number, ...] = (
     *(FloatingPoint(exp, man) for exp, man in ((2, 1), (3, 2), (4, 3), (5, 2), (5, 10), (6, 9), (8, 0), (8, 7))),
@@ -256,7 +256,7 @@ def _scaled_blocks(number: BlockScaled, count: int, dtype: type, rng: np.random.
     """3-D arrays whose sizes the usual tiles do not divide: the element's numbers, midpoints and their neighbours,
     times powers of two that go through dtype's range from block to block, with special elements in some."""
     rows = max(math.isqrt(count // 3 * 2 // 3), 4)
-    if tiles((3, rows, rows * 3 // 2), number.block_sizes(3)).counts == (1, 1, 1):
+    if tiles((3, rows, rows * 3 // 2), block_sizes(number.block, 3)).counts == (1, 1, 1):
         side = max(math.isqrt(count // 24), 4)
         return [_scaled_block(number, (1, side, side), kind, dtype, rng) for kind in range(24)]
     return [_scaled_block(number, (3, rows, rows * 3 // 2), None, dtype, rng)]
@@ -270,7 +270,7 @@ def _scaled_block(
     values = _values(element, rng)
     points = np.concatenate([values, *_around(values, element)])
     points = points[np.abs(points) <= 2 * values.max()]
-    split = tiles(shape, number.block_sizes(3))
+    split = tiles(shape, block_sizes(number.block, 3))
     kinds = (np.arange(math.prod(split.counts)) if kind is None else np.array([kind])).reshape(split.counts)
     for axis, length in enumerate(shape):
         size = split.padded[axis] // split.counts[axis]

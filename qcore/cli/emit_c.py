@@ -364,12 +364,17 @@ class _Unit:
         self.stochastic, self.blocks = mode.stochastic, isinstance(number, BlockNumber)
         self.program, self.constants = prepare(number, mode, FLOAT32, None, False)
         if not self.program.has_kernels:
-            raise ValueError(f"number={quoted(number)} reads whole blocks; allowed are formats other than gguf()")
+            raise ValueError(
+                f"number={quoted(number)} reads whole blocks; allowed are formats other than gguf(), and NVFP4 without "
+                "four_over_six"
+            )
         if self.program.searches:
             raise ValueError(
                 f"number={quoted(number)} is searched in arrays under rounding={quoted(mode.value)}; allowed are "
                 f"tables of at most {FEW} numbers, under stochastic rounding {FEW - 2}"
             )
+        if getattr(number, "sub_block", None) is not None:
+            raise ValueError(f"number={quoted(number)} has micro-exponents; allowed are blocks without sub-blocks")
         self.trace = Reading()
         bits = self.trace.value("bits", "int32", ELEMENT)
         self.result = self.program.run(self.trace, bits, self._fields(), (1,) if self.blocks else (), self._word())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -122,7 +123,8 @@ def properties(number: Number) -> Properties:
         row = len(number.block) == 1 and number.block[0][0] == -1
         block = number.block[0][1] if row else block_text(number.block)
         scale = "2^k" if number.scale == "e8m0" else scale_text(number.scale)
-        return _shared(properties(number.element), f"{scale} per {block or 'row'}")
+        micro = "" if number.sub_block is None else f", a bit per {prod(size or 1 for _, size in number.sub_block)}"
+        return _shared(properties(number.element), f"{scale} per {block or 'row'}{micro}")
     if isinstance(number, GGUF):
         raise ValueError(f"number={quoted(number.text)} is a layout of bytes; allowed are formats other than gguf()")
     raise TypeError(f"number={quoted(number)} is a {type(number).__name__}; allowed are this library's formats")

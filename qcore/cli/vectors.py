@@ -169,8 +169,10 @@ def _blocks(number: Any, dtype: np.dtype[Any], count: int, seed: int) -> np.ndar
     below a power of two. If all blocks share a scale, or there is only one block, all numbers are near 1, and random
     numbers replace random bit patterns; a single block has no NaN and no infinity.
     """
-    rng, whole = np.random.default_rng(seed), number.block_sizes(1)[0] is None
-    size = BLOCK if whole else number.block_sizes(1)[0]
+    size = number.nested_sizes(1)[0]
+    size = size[0] if isinstance(size, tuple) else size
+    rng, whole = np.random.default_rng(seed), size is None
+    size = BLOCK if whole else size
     with np.errstate(invalid="ignore"):  # signalling NaN
         points = vector_inputs(number.element, dtype, 0, seed).astype(np.float64)
     points = rng.permutation(points[np.isfinite(points)])

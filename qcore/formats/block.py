@@ -19,7 +19,16 @@ from qcore.law.grid import Grid
 from qcore.law.program import Decoding, Program, entries_of, kind_of
 from qcore.law.rounding import Rounding
 from qcore.law.shared_scale import E8M0_BIAS, Shared
-from qcore.law.tiles import MOST_AXES, Sizes, block_counts, block_sizes, block_text, check_block, is_flat
+from qcore.law.tiles import (
+    MOST_AXES,
+    Block,
+    Sizes,
+    block_counts,
+    block_sizes,
+    block_text,
+    check_block,
+    is_flat,
+)
 from qcore.packing import storage
 
 E2M1 = BinaryFloat(2, 1, specials="finite")
@@ -35,7 +44,7 @@ class BlockNumber(Number):
     tensor_scale: Any = None
 
     def axes(self, ndim: int) -> tuple[int, ...]:
-        sizes = self.block_sizes(ndim)
+        sizes = self.nested_sizes(ndim)
         return tuple(range(ndim)) if is_flat(sizes) else tuple(axis for axis, size in enumerate(sizes) if size != 1)
 
     def decoding(self, carrier: Carrier) -> tuple[Decoding, tuple[int, ...]]:
@@ -137,10 +146,15 @@ class BlockScaled(BlockNumber):
     rule="absmax" r = float32(largest magnitude / largest element) comes first, and s = float32(1 / r): for elements up
     to 1, r is the largest magnitude itself. `BlockScaled("nf4", {-1: 64}, "absmax", "float32")` has bitsandbytes' NF4.
 
-    Source: OCP Microscaling Formats Specification 1.0
-    (floor); Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025 (rceil); Wu et al., "Training and Inference
-    with Integers in Deep Neural Networks", 2018 (round); "DeepSeek-V3 Technical Report", 2024 (float32); NVIDIA,
-    Transformer Engine, the reference of its NVFP4 (te); torchao 0.18 and its main branch of 2026 (torchao).
+    With sub_block={-1: 2} each two elements of a block in a row have a scale of their own: the one that the rule gives
+    for them alone, but at least half of the block's, and at least 2^-127. One bit, a micro-exponent, says which. MX9,
+    MX6 and MX4 are such blocks. `encode` returns the scales of all sub-blocks.
+
+    Source: OCP Microscaling Formats Specification 1.0 (floor); Mishra et al., "Recipes for Pre-training LLMs with
+    MXFP8", 2025 (rceil); Wu et al., "Training and Inference with Integers in Deep Neural Networks", 2018 (round);
+    Rouhani et al., "With Shared Microexponents, A Little Shifting Goes a Long Way", 2023 (sub_block); "DeepSeek-V3
+    Technical Report", 2024 (float32); NVIDIA, Transformer Engine, the reference of its NVFP4 (te); torchao 0.18 and its
+    main branch of 2026 (torchao).
 
     Args:
         element: a `FixedPoint`, `FloatingPoint`, `BinaryFloat` or `Table`, or its text.
@@ -158,6 +172,10 @@ class BlockScaled(BlockNumber):
             block {...: None} only. Such a scale is state, which a `Quantizer` has.
         margin, reduce_amax: of delayed scales, as for `Scale`.
         tensor_scale: None, or "float32": of scales of a format with at most 7 significant bits and below 2^64.
+        four_over_six: None, or "mae" or "mse": of NVIDIA's NVFP4, see `NVFP4`.
+        scale_max: with four_over_six: the scale that the array's largest magnitude gets, 256 (default) or 448.
+        sub_block: None, or a part of a block that has a micro-exponent, as a mapping of axes of the block to sizes
+            which divide the block's: of scale="e8m0".
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -185,6 +203,9 @@ class BlockScaled(BlockNumber):
     margin: int = 0
     reduce_amax: bool = True
     tensor_scale: Any = None
+    sub_block: Any = None
+    four_over_six: str | None = None
+    scale_max: int | None = None
 
     def __post_init__(self) -> None:
         self._set(element=check_element(self.element), block=check_block(self.block))
@@ -206,6 +227,9 @@ class BlockScaled(BlockNumber):
         if self.tensor_scale is not None:
             check_choice("tensor_scale", self.tensor_scale, ["float32"])
             check_tensor_scaled(self.scale)
+        self._check_four_over_six()
+        if self.sub_block is not None:
+            self._set(sub_block=check_sub_block(self.sub_block, self.block, self.scale))
         self._set(margin=check_int("margin", self.margin, -64, 64))
         check_flag("reduce_amax", self.reduce_amax)
         if self.history is None and (self.margin or not self.reduce_amax):
@@ -221,14 +245,38 @@ class BlockScaled(BlockNumber):
                     "a history with scale='float32' and block={...: None}"
                 )
 
+    def _check_four_over_six(self) -> None:
+        if self.four_over_six is None:
+            if self.scale_max is not None:
+                raise ValueError(f"scale_max={quoted(self.scale_max)} with four_over_six=None; allowed is None")
+            return
+        check_choice("four_over_six", self.four_over_six, ["mae", "mse"])
+        given = self.element, self.scale, self.rule, self.tensor_scale
+        in_row = len(self.block) == 1 and self.block[0][0] is not ... and self.block[0][1] == 16
+        if given != (E2M1.overflowing("saturate"), E4M3.overflowing("saturate"), "te", "float32") or not (
+            in_row or self.block == ((-2, 16), (-1, 16))
+        ):
+            raise ValueError(
+                f"four_over_six={quoted(self.four_over_six)} with element={quoted(self.element)}, "
+                f"block={block_text(self.block)}, rule={quoted(self.rule)}, scale={quoted(scale_text(self.scale))} and "
+                f"tensor_scale={quoted(self.tensor_scale)}; allowed are NVFP4's element and scales, rule='te', and "
+                "blocks of 16 along one axis or {-2: 16, -1: 16}"
+            )
+        self._set(scale_max=256 if self.scale_max is None else check_int("scale_max", self.scale_max, 0, 448))
+        if self.scale_max not in (256, 448):
+            raise ValueError(f"scale_max={self.scale_max}; allowed are 256 and 448")
+
     def __repr__(self) -> str:
         if arguments := nvfp4_arguments(self):
             law = "" if self.rule == "te" else f", law={self.rule}"
+            law += "" if self.four_over_six is None else f", four_over_six={self.four_over_six}"
+            law += "" if self.scale_max in (None, 256) else f", scale_max={self.scale_max}"
             return f"NVFP4 (block={block_text(arguments['block'])}{law})"
         scale = (
             "" if self.scale == "e8m0" else f", scale={self.scale if isinstance(self.scale, str) else repr(self.scale)}"
         )
         scale += "" if self.tensor_scale is None else f", tensor_scale={self.tensor_scale}"
+        scale += "" if self.sub_block is None else f", sub_block={block_text(self.sub_block)}"
         scale += "" if self.history is None else f", history={self.history}"
         scale += f", margin={self.margin}" if self.margin else ""
         scale += "" if self.reduce_amax else ", reduce_amax=False"
@@ -238,7 +286,14 @@ class BlockScaled(BlockNumber):
         return super().axes(ndim) if self.tensor_scale is None else tuple(range(ndim))
 
     def block_sizes(self, ndim: int) -> Sizes:
-        return block_sizes(self.block, ndim)
+        return block_sizes(self.block if self.sub_block is None else self.sub_block, ndim)
+
+    def nested_sizes(self, ndim: int) -> Sizes:
+        sizes = block_sizes(self.block, ndim)
+        if self.sub_block is None:
+            return sizes
+        pairs = zip(sizes, block_sizes(self.sub_block, ndim), strict=True)
+        return tuple(size if size == inner else (size, inner or 1) for size, inner in pairs)
 
     @property
     def bits(self) -> int:
@@ -272,7 +327,7 @@ class BlockScaled(BlockNumber):
         if self.scale != "e8m0":
             grid = Grid(*self.scale.reduce(work)[1])
             top, exponent = largest_number(element)
-            most, scale_exponent = largest_number(self.scale)
+            most, scale_exponent = largest_number(self.scale) if self.scale_max is None else (self.scale_max, 0)
             full = work.lane_at_most(top * most, exponent + scale_exponent) if self.tensor_scale else 0
             inverse = _reciprocal_lane(top, exponent, work)
             levels = Levels(full, largest_lane(element, work), inverse, self.scale.magnitudes.lowest_lane(work))
@@ -316,7 +371,9 @@ class BlockScaled(BlockNumber):
             picked = self.scale != "float32" and self.element == E2M1  # whose law needs no integers for codes
             element, integers = self.element.program(mode, working(carrier), coded and not picked)
             program = replace(element, carrier=carrier, kind=kind, element="e2m1" if picked else element.kind)
-            program = replace(program, rule="" if self.rule == "floor" else self.rule)
+            rule = self.rule if self.four_over_six is None else f"{self.rule}_{self.four_over_six}"
+            rule += "_tiles" if self.four_over_six and len(self.block) > 1 else ""
+            program = replace(program, rule="" if rule == "floor" else rule)
             if self.scale == "float32":
                 return program, (*constants, *integers)
             program = replace(program, whole=self.tensor_scale is not None)
@@ -350,23 +407,38 @@ def with_scale(number: Number) -> Number:
         return number
 
 
-def NVFP4(block: Any = ((-1, 16),), law: str = "te") -> BlockScaled:  # noqa: N802  # the name of a format
+def NVFP4(  # noqa: N802  # the name of a format
+    block: Any = ((-1, 16),), law: str = "te", four_over_six: str | None = None, scale_max: int | None = None
+) -> BlockScaled:
     """NVIDIA's FP4: e2m1 elements, a scale e4m3 of each block, and a scale float32 of the whole array.
 
     "NVFP4" has several laws, the rules of `BlockScaled`: they give other scales and elements at ties and for small
     numbers. `BlockScaled("e2m1fn", {-1: 16}, "rceil")` is Transformer Engine's law with powers of two as scales.
 
+    "Four over six" chooses between two scales for each block: its largest number becomes 6, or 4, where steps are
+    smaller, if that has a smaller error. In float32, with a and A the largest magnitudes of block and array and
+    g = 6 * scale_max / A, the scales are e4m3((a / 6) * g) and e4m3((a / 6) * g * 1.5), and a number's error is
+    q * s * A / (6 * scale_max) - x, with q rounded to nearest; the rest is the law "te". Errors are added in the order
+    of a row's elements, and rows of tiles in pairs 8, 4, 2 and 1 apart. Errors have unlimited exponents; Transformer
+    Engine's may be subnormal or infinite if A is below 2^-80 or above 2^115, and squares if A is below 2^-30 or above
+    2^60. The choice is the same in all roundings, so that stochastic rounding stays unbiased.
+
     Args:
         block: the elements that share a scale, as for `BlockScaled`. Weights usually have {-2: 16, -1: 16}.
         law: "te", Transformer Engine's; "torchao", that of torchao 0.18, or "torchao_main", of its main branch.
+        four_over_six: None, or the error that chooses: "mae", the sum of magnitudes, or "mse", the sum of squares; with
+            law="te" and blocks of 16 along one axis, or {-2: 16, -1: 16}.
+        scale_max: with four_over_six: the scale that the array's largest magnitude gets, 256 (default), which leaves
+            room for 1.5 times as much, or 448.
 
     Returns:
         A `BlockScaled`, whose text is "nvfp4" with these arguments.
 
     Raises:
-        TypeError, ValueError: if block or law is not as above.
+        TypeError, ValueError: if an argument is not as above.
 
-    Source: NVIDIA, Pretraining Large Language Models with NVFP4, 2025; Transformer Engine.
+    Source: NVIDIA, Pretraining Large Language Models with NVFP4, 2025; Transformer Engine; Cook et al., Four Over Six:
+    More Accurate NVFP4 Quantization with Adaptive Block Scaling, 2025.
 
     Example:
         >>> import numpy as np
@@ -375,16 +447,22 @@ def NVFP4(block: Any = ((-1, 16),), law: str = "te") -> BlockScaled:  # noqa: N8
         array([1344.,  336., -224.,    0.], dtype=float32)
         >>> NVFP4({-2: 16, -1: 16}, law="torchao").text
         'nvfp4({-2:16,-1:16},law=torchao)'
+        >>> quantize(np.float32([768, 576, 384]), NVFP4(four_over_six="mae"))
+        array([768., 576., 384.], dtype=float32)
     """
     check_choice("law", law, LEVEL_RULES)
-    return BlockScaled(E2M1, block, law, E4M3, tensor_scale="float32")
+    return BlockScaled(E2M1, block, law, E4M3, tensor_scale="float32", four_over_six=four_over_six, scale_max=scale_max)
 
 
 def nvfp4_arguments(number: Any) -> dict[str, Any] | None:
     """The arguments with which `NVFP4` makes the format; None if it cannot."""
     if not isinstance(number, BlockScaled) or number.tensor_scale is None or number.rule not in LEVEL_RULES:
         return None
-    return {"block": number.block, "law": number.rule} if number == NVFP4(number.block, number.rule) else None
+    found = {"block": number.block, "law": number.rule}
+    found |= {"four_over_six": number.four_over_six, "scale_max": number.scale_max}
+    if number != NVFP4(**found):
+        return None
+    return found | {"scale_max": None if number.scale_max == 256 else number.scale_max}
 
 
 def check_scales(number: Number, shape: tuple[int, ...], scales: Any) -> tuple[Any, Any]:
@@ -465,6 +543,22 @@ def check_scale(scale: Any) -> Any:
             f"scale={quoted(scale)}; allowed are 'e8m0', 'float32', and formats of at most 16 bits with a zero whose "
             "numbers float32 has"
         )
+    return found
+
+
+def check_sub_block(sub_block: Any, block: Block, scale: Any) -> Block:
+    """A block's argument `sub_block`, whose sizes must divide the block's."""
+    if scale != "e8m0":
+        raise ValueError(f"sub_block with scale={quoted(scale_text(scale))}; allowed are sub-blocks of scale='e8m0'")
+    found, sizes = check_block(sub_block), dict(block)
+    others = sizes.pop(..., 1)
+    for axis, size in found:
+        whole = 1 if axis is ... else sizes.get(axis, others)
+        if size is None or (whole is not None and whole % size):
+            raise ValueError(
+                f"sub_block={block_text(found)} with block={block_text(block)}; allowed are axes of the block, and "
+                "sizes that divide the block's"
+            )
     return found
 
 

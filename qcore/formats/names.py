@@ -21,6 +21,7 @@ _ML_DTYPES = "ml_dtypes; IEEE 754's rules"
 _OCP8 = "OCP 8-bit Floating Point Specification 1.0"
 _OCP_MX = "OCP Microscaling Formats Specification 1.0"
 _MSFP = "Rouhani et al., Pushing the Limits of Narrow Precision Inferencing at Cloud Scale with MSFP, 2020"
+_MICRO = "Rouhani et al., With Shared Microexponents, A Little Shifting Goes a Long Way, 2023"
 _GRAPHCORE = "Noune et al., 8-bit Numerical Formats for Deep Neural Networks, 2022"
 _POSIT = "Standard for Posit Arithmetic (2022)"
 _QPYTORCH = "QPyTorch, Functionality Overview, chapter 2"
@@ -96,6 +97,9 @@ NAMED: dict[str, tuple[Number, str]] = {  # name: (format, source)
     "mxint8": (BlockScaled(FixedPoint(8, 6), {-1: 32}), _OCP_MX),
     "msfp12": (BlockScaled(FixedPoint(4, 2, symmetric=True), {-1: 16}), _MSFP),
     "msfp16": (BlockScaled(FixedPoint(8, 6, symmetric=True), {-1: 16}), _MSFP),
+    "mx9": (BlockScaled(FixedPoint(8, 6, symmetric=True), {-1: 16}, sub_block={-1: 2}), _MICRO),
+    "mx6": (BlockScaled(FixedPoint(5, 3, symmetric=True), {-1: 16}, sub_block={-1: 2}), _MICRO),
+    "mx4": (BlockScaled(FixedPoint(3, 1, symmetric=True), {-1: 16}, sub_block={-1: 2}), _MICRO),
     "nvfp4": (NVFP4(), "NVIDIA, Pretraining Large Language Models with NVFP4, 2025"),
 }
 

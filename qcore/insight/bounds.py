@@ -106,16 +106,16 @@ def bounds(xp: Any, bits: Any, found: Range, blocks: Tiles) -> Bounds:
     if found.program is None:
         return Bounds(*found.constants)
     low, *constants = found.constants
-    ends = (_scaled if found.program.float_scaled else _shared)(xp, bits, low, found.program, constants, blocks.axes)
+    ends = (_scaled if found.program.float_scaled else _shared)(xp, bits, low, found.program, constants, blocks)
     return Bounds(*(to_float32(xp, end, carrier) for end in ends))
 
 
 def _scaled(
-    xp: Any, bits: Any, low: Any, program: Program, constants: Sequence[Any], axes: tuple[int, ...]
+    xp: Any, bits: Any, low: Any, program: Program, constants: Sequence[Any], blocks: Tiles
 ) -> tuple[Any, Any, Any]:
     """The ends of elements under scales that are floats."""
     carrier = program.carrier
-    work, full = working(carrier), program.scaling(xp, bits, constants, axes).full
+    work, full = working(carrier), program.scaling(xp, bits, constants, blocks.axes).full
     grid = Grid(*constants[-len(Grid._fields) :])  # the elements', without codes the last part
 
     def scaled(lanes: Any) -> Any:
@@ -128,10 +128,10 @@ def _scaled(
 
 
 def _shared(
-    xp: Any, bits: Any, low: Any, program: Program, constants: Sequence[Any], axes: tuple[int, ...]
+    xp: Any, bits: Any, low: Any, program: Program, constants: Sequence[Any], blocks: Tiles
 ) -> tuple[Any, Any, Any]:
     carrier, shared = program.carrier, Shared(*constants)
-    scale, nan = shared_scale(xp, bits, carrier, shared, axes, program.kind)
+    scale, nan = shared_scale(xp, bits, carrier, shared, blocks.axes, program.kind, blocks.around)
     grid: Grid = block_grid(xp, scale, nan, carrier, shared, program.kind)
     lowest = grid.limit + grid.lower
     return grid.limit, lowest, lane(xp, scale + low, 0, carrier)

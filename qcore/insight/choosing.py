@@ -306,13 +306,14 @@ def bits_per_element(number: Number) -> float:
 
     Example:
         >>> from qcore import parse
-        >>> [bits_per_element(parse(text)) for text in ("e4m3fn", "mxfp4", "nvfp4", "block(8,dim=0)")]
-        [8, 4.25, 4.5, 8]
+        >>> [bits_per_element(parse(text)) for text in ("e4m3fn", "mxfp4", "nvfp4", "mx9", "block(8,dim=0)")]
+        [8, 4.25, 4.5, 9.0, 8]
     """
     width = getattr(number, "element", number).bits
     if not isinstance(number, BlockScaled) or any(size is None for _, size in number.block):
         return width
-    return width + number.scale_bits / prod(size for _, size in number.block)
+    micro_exponents = 0 if number.sub_block is None else 1 / prod(size for _, size in number.sub_block)
+    return width + number.scale_bits / prod(size for _, size in number.block) + micro_exponents
 
 
 def check_candidates(candidates: Iterable[Number | str]) -> dict[str, float]:

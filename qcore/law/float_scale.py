@@ -20,7 +20,8 @@ this order:
 Under both rules y is rounded to the element's format under the mode, saturating. The result y * S is rounded to
 nearest, ties to even, in the array's dtype. Rule "torchao_main" is "torchao" with y = |x| * r, r = (1 / t) / s at most
 the largest float. A product with 1 / top below the smallest normal float is 0. With A = 0, and without a scale of the
-array, g and t are 1. With "te" t, and S in 1 / S, may be subnormal, as in Transformer Engine. This matters: r is the
+array, g and t are 1. Rules "te_mae" and "te_mse" are "te" with one of two scales for each block, see `_four_over_six`.
+With "te" t, and S in 1 / S, may be subnormal, as in Transformer Engine. This matters: r is the
 largest float for all S up to a quarter of the smallest normal number.
 
 **Scales of float32** (`FloatScale`): the operations with which products of `qcore.linalg` scale their operands and
@@ -314,6 +315,47 @@ def _wrapped(number: int, carrier: Carrier) -> int:
     return (number + modulus // 2) % modulus - modulus // 2
 
 
+def _differ(xp: Any, a: Any, b: Any, carrier: Carrier) -> Any:
+    """|a - b|, rounded once; the lane `_zero` for equal numbers."""
+    high, low = xp.clip(a, b, None), xp.clip(a, None, b)
+    upper, lower, rest = _aligned(xp, high, low, carrier)
+    units = (upper - lower - rest) | rest
+    return xp.where(units < 1, _zero(carrier), _of_units(xp, units, high, carrier))
+
+
+def _plus(xp: Any, a: Any, b: Any, carrier: Carrier) -> Any:
+    """a + b, rounded once."""
+    high, low = xp.clip(a, b, None), xp.clip(a, None, b)
+    upper, lower, rest = _aligned(xp, high, low, carrier)
+    return _of_units(xp, upper + (lower | rest), high, carrier)
+
+
+_GUARD = 6  # bits below the last one of the larger number's significand: a lane has room for them, and for a carry
+
+
+def _aligned(xp: Any, high: Any, low: Any, carrier: Carrier) -> tuple[Any, Any, Any]:
+    """The significands of a number and of a smaller one in units of the first, and 1 where bits of the second are lost.
+
+    The last bit stands for all that are lost: next to six guard bits it decides a rounding as they would.
+    """
+    width, hidden = carrier.width, carrier.hidden
+    upper, lower = (((one & (hidden - 1)) | hidden) << _GUARD for one in (high, low))
+    shift = xp.clip((high >> width) - (low >> width), None, width + _GUARD + 1)
+    return upper, lower >> shift, xp.clip(lower & ~(-1 << shift), None, 1)
+
+
+def _of_units(xp: Any, units: Any, high: Any, carrier: Carrier) -> Any:
+    """The lane of a number of units of `_aligned`; the conversion to a float rounds it."""
+    return (high & -carrier.hidden) + (
+        xp.float_bits(units) - ((carrier.lane_bias + carrier.width + _GUARD) << carrier.width)
+    )
+
+
+def _zero(carrier: Carrier) -> int:
+    """A lane so far below all numbers that it counts as 0 in sums and differences."""
+    return -(_NOTHING << carrier.width)
+
+
 def level_scales(
     xp: Any,
     bits: Any,
@@ -337,10 +379,14 @@ def level_scales(
     nan = (carrier.infinity - 1 - largest) >> carrier.last
     one, most = work.bias << work.width, work.infinity - 1
     lanes, array, inverse = to_working(xp, largest, carrier), None, levels.inverse
+    rule, _, comparison = rule.partition("_") if rule in COMPARING else (rule, "", "")
     if whole:
         encode_scale, array = _array_scales(xp, magnitude, carrier, rule, levels)
         inverse = times(xp, encode_scale, levels.inverse + (encode_scale & 0), work) if rule == "te" else None
-    if rule == "te":
+    if comparison:
+        given = levels, scale, kind, axes, largest, encode_scale, array
+        block = _four_over_six(xp, magnitude, carrier, comparison, *given, materialize)
+    elif rule == "te":
         block = times(xp, lanes, inverse + (lanes & 0), work)
         block = block & ~((block - work.hidden) >> work.last)  # a product below the normal numbers counts as 0
     else:
@@ -348,25 +394,128 @@ def level_scales(
         block = block if array is None else quotient(xp, block, array, work)
         block = xp.clip(block, levels.least, None)
     block = round_to_grid(xp, xp.clip(block, None, scale.limit), work, Rounding.NEAREST, scale, None, kind)
-    normal = to_working(xp, block, work)
-    full = normal if array is None else times(xp, normal, array, work)
-    zero = ~(-block >> work.last) & -(_NOTHING << work.width)  # GCC makes no vectors of `usual` after a choice
-    full = (full & (-block >> work.last)) | zero
+    normal, full = _products(xp, block, array, work)
     if rule == "torchao":
         return Scaling(None, materialize(full), block, array, nan)
-    one = one + (full & 0)
     if rule == "te":
-        real = full
-        if array is not None and not usual:
-            real = (times_subnormal(xp, normal, array, work) & (-block >> work.last)) | zero
-            real = xp.clip(real, -work.hidden, None)
-        factor = quotient(xp, one, real, work)
+        factor = _reciprocal(xp, block, normal, full, None if usual else array, work)
     else:
+        one = one + (full & 0)
         inverse = one if array is None else quotient(xp, one, array, work)
         beyond = inverse - (normal & -work.hidden) >= (work.bias + 2) << work.width  # where fields would not fit
         factor = xp.where(beyond, most, quotient(xp, inverse, normal, work))
     factor = factor if usual else xp.clip(factor, None, most)
     return Scaling(materialize(factor), materialize(full), block, array, nan)
+
+
+def _products(xp: Any, block: Any, array: Any, work: Carrier) -> tuple[Any, Any]:
+    """The blocks' scales as working floats, and their products with the array's scale."""
+    normal = to_working(xp, block, work)
+    full = normal if array is None else times(xp, normal, array, work)
+    # GCC makes no vectors of `usual` after a choice
+    return normal, (full & (-block >> work.last)) | (~(-block >> work.last) & _zero(work))
+
+
+def _reciprocal(xp: Any, block: Any, normal: Any, full: Any, array: Any, work: Carrier) -> Any:
+    """r of the rule "te"; with an array's scale S may be subnormal."""
+    real = full
+    if array is not None:
+        real = times_subnormal(xp, normal, array, work) & (-block >> work.last)
+        real = xp.clip(real | (~(-block >> work.last) & _zero(work)), -work.hidden, None)
+    return quotient(xp, (work.bias << work.width) + (full & 0), real, work)
+
+
+COMPARING = ("te_mae", "te_mse", "te_mae_tiles", "te_mse_tiles")
+_LEAST = 60  # a field; errors below 2^-187 of the array's largest number count as 0, and their squares fit in a lane
+
+
+def _four_over_six(
+    xp: Any,
+    magnitude: Any,
+    carrier: Carrier,
+    comparison: str,
+    levels: Levels,
+    scale: Grid,
+    kind: str,
+    axes: tuple[int, ...],
+    largest: Any,
+    encode_scale: Any,
+    array: Any,
+    materialize: Materialize,
+) -> Any:
+    """The scales of blocks whose largest element becomes 6 or 4, which of both has the smaller error.
+
+        b = (a / top) * g;  s6 = scale(b);  s4 = scale(b * 1.5)
+
+    The error of a scale s is that of elements q that are rounded to nearest under s, whatever the mode is:
+
+        e = q * s * A / full - x      "mae": the sum of |e|, "mse": the sum of e * e, over a row's elements in order
+
+    Rows of "tiles" are added in pairs: the first to the ninth, and so on, then the same with 4, 2 and 1. s4 is taken if
+    its error is strictly smaller. Exponents are unlimited, as those of other intermediate results are.
+    """
+    work, nan = working(carrier), (carrier.infinity - 1 - largest) >> carrier.last
+    base = times(
+        xp, quotient(xp, to_working(xp, largest, carrier), levels.top + (largest & 0), work), encode_scale, work
+    )
+    half = (work.bias << work.width) + (work.hidden >> 1) + (base & 0)  # 1.5
+    finite = xp.where(magnitude > carrier.infinity - 1, 0, magnitude)
+    whole = to_working(xp, xp.amax(finite, axis=tuple(range(len(finite.shape))), keepdims=True), carrier)
+    numbers = magnitude & ~nan
+    lanes = xp.where(numbers > 0, to_working(xp, numbers, carrier), _zero(work))
+    shift = (whole & -work.hidden) - (work.bias << work.width)
+    scales, errors = [], []
+    for wanted in (base, times(xp, base, half, work)):
+        wanted = wanted & ~((wanted - work.hidden) >> work.last)
+        block = round_to_grid(xp, xp.clip(wanted, None, scale.limit), work, Rounding.NEAREST, scale, None, kind)
+        normal, full = _products(xp, block, array, work)
+        factor = xp.clip(_reciprocal(xp, block, normal, full, array, work), None, work.infinity - 1)
+        bounds = [materialize(one) for one in _rounded_down_by(xp, materialize(factor), carrier, False)]
+        is_some = -block >> work.last
+        values = [
+            materialize((one & is_some) | (~is_some & _zero(work)))
+            for one in _compared_values(xp, normal, whole, levels.full + (normal & 0), work)
+        ]
+        found = pick(xp, numbers, bounds, values, _zero(work) + (largest & 0))
+        error = xp.clip(_differ(xp, found, lanes, work) - shift, -(_LEAST << work.width), None)
+        error = times(xp, error, error, work) if comparison.startswith("mse") else error
+        scales.append(block)
+        errors.append(_sum_of_block(xp, materialize(error), axes, comparison.endswith("tiles"), work))
+    return xp.where(errors[1] < errors[0], scales[1], scales[0])
+
+
+def _compared_values(xp: Any, scale: Any, whole: Any, full: Any, work: Carrier) -> Iterator[Any]:
+    """For each element q above zero q * s * A / full, as working floats. Fields may wrap around before the division."""
+    half = (work.bias << work.width) + (work.hidden >> 1) + (scale & 0)
+    one, more = (
+        quotient(xp, times(xp, each, whole, work), full, work) for each in (scale, times(xp, scale, half, work))
+    )
+    for count in MAGNITUDES[1:]:
+        power = count.bit_length() - 2  # of an element, whose significand is 1 or 1.5
+        yield (one if count & (count - 1) == 0 else more) + (power << work.width)
+
+
+def _sum_of_block(xp: Any, errors: Any, axes: tuple[int, ...], tiles: bool, work: Carrier) -> Any:
+    """The sums of blocks: in order along an axis, of tiles the last one; and as a tree of 16 leaves along the other."""
+    last = len(errors.shape) - 1
+    for axis in reversed(axes):
+        parts = _parts(errors, axis)
+        if tiles and axis != last:
+            for half in (8, 4, 2, 1):
+                parts = [
+                    _plus(xp, one, parts[place + half], work) if place + half < len(parts) else one
+                    for place, one in enumerate(parts[:half])
+                ]
+        errors = parts[0]
+        for part in parts[1:]:
+            errors = _plus(xp, errors, part, work)
+    return errors
+
+
+def _parts(array: Any, axis: int) -> list[Any]:
+    """The slices of length 1 along an axis."""
+    before = (slice(None),) * axis
+    return [array[(*before, slice(place, place + 1))] for place in range(array.shape[axis])]
 
 
 def _array_scales(xp: Any, magnitude: Any, carrier: Carrier, rule: str, levels: Levels) -> tuple[Any, Any]:

@@ -25,6 +25,7 @@ from qcore.law.codes import (
     wrap,
 )
 from qcore.law.float_scale import (
+    COMPARING,
     FloatScale,
     Levels,
     Scaling,
@@ -147,7 +148,7 @@ class Program:
     @property
     def has_kernels(self) -> bool:
         """False for laws that only run operation by operation: a kernel sees one element, these read a whole block."""
-        return self.kind != "gguf"
+        return self.kind != "gguf" and self.rule not in COMPARING
 
     @property
     def searches(self) -> bool:
@@ -198,6 +199,7 @@ class Program:
         word: Any = None,
         materialize: Materialize = identity,
         usual: bool = False,
+        around: tuple[int, ...] = (),
     ) -> Any:
         """Rounds lanes, and encodes them if the program has codes.
 
@@ -210,6 +212,7 @@ class Program:
             materialize: an identity that makes a compiler compute the result once, not again for each element of a
                 block.
             usual: True if all blocks are `usual`; such blocks take fewer operations.
+            around: see `shared_scale`.
 
         Returns:
             Lanes, or codes. Codes of blocks come as a tuple: codes, codes of scales (or lanes, see `float_scales`),
@@ -227,7 +230,7 @@ class Program:
             operation, table = (encode_by_table, parts[:-1]) if self.codes else (round_to_table, parts)
             return operation(xp, bits, self.carrier, self.mode, table, self.steps, word)
         if self.shared:
-            return self._run_shared(xp, bits, parts, axes, word, materialize, usual)
+            return self._run_shared(xp, bits, parts, axes, word, materialize, usual, around)
         if not self.codes and self.kind not in WRAPPING:
             return round_to_grid(xp, bits, self.carrier, self.mode, parts[0], word, self.kind)
         # A wrapping format without codes rounds on a plain grid first; `wrap` then reduces modulo the range.
@@ -259,12 +262,13 @@ class Program:
         word: Any,
         materialize: Materialize,
         usual: bool,
+        around: tuple[int, ...],
     ) -> Any:
         carrier = self.carrier
         if self.float_scaled:
             scaling = self._scaling(xp, bits, parts, axes, materialize, usual)
             return self._run_scaled(xp, bits, parts, scaling, word, materialize, usual)
-        scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind)
+        scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind, around)
         if self.unscaled:  # the element's own law then rounds and encodes in one step
             lanes = unscale(xp, bits, scale, nan, carrier, parts[0], materialize, usual)
             codes = encode(xp, lanes, carrier, self.mode, parts[1], parts[2], word, self.element)

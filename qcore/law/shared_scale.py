@@ -7,6 +7,9 @@ rest. The largest magnitude of the block decides k:
     + carry               the scale rule says from which mantissa on the next exponent is taken
     >> width, - top       the element's largest number gets the exponent of the block's largest
 
+Sub-blocks of a block have scales of their own, which are that of the block or half of it: one bit, a micro-exponent,
+says which.
+
 Integers only, as in `qcore.law.grid`.
 """
 
@@ -69,9 +72,18 @@ class Shared(NamedTuple):
 
 
 def shared_scale(
-    xp: Any, bits: Any, carrier: Carrier, shared: Shared, axes: tuple[int, ...], kind: str
+    xp: Any,
+    bits: Any,
+    carrier: Carrier,
+    shared: Shared,
+    axes: tuple[int, ...],
+    kind: str,
+    around: tuple[int, ...] = (),
 ) -> tuple[Any, Any]:
-    """The exponent field of each block's scale, and -1 where the scale is NaN, else 0. `axes` get length 1."""
+    """The exponent field of each block's scale, and -1 where the scale is NaN, else 0. `axes` get length 1.
+
+    `around` are the axes along the sub-blocks of a block; then each sub-block has a scale.
+    """
     width, infinity = carrier.width, carrier.infinity
     magnitude = bits & carrier.magnitude_mask
     if kind == "block":  # here NaN does not count
@@ -82,6 +94,9 @@ def shared_scale(
     if kind == "block":
         return exponent - shared.top, None  # QPyTorch's exponents have no limits
     scale = xp.clip(xp.clip(exponent - shared.top, shared.least, None), None, shared.most)
+    if around:
+        largest = xp.amax(largest, axis=around, keepdims=True)
+        scale = xp.clip(scale, xp.amax(scale, axis=around, keepdims=True) - 1, None)
     return scale, (infinity - 1 - largest) >> carrier.last  # one infinity or NaN makes the scale NaN
 
 

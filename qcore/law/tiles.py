@@ -11,7 +11,7 @@ from qcore.arguments import check_int, quoted
 MOST_AXES, MOST_ELEMENTS = 64, 2**40  # of an array, and of a block along an axis
 
 Shape = tuple[int, ...]
-Sizes = tuple[Any, ...]  # of a block along each axis, None is all of it; or FLAT and a size
+Sizes = tuple[Any, ...]  # of a block along each axis, None is all of it; or FLAT and a size. A pair has a sub-block's.
 Block = tuple[tuple[Any, int | None], ...]  # axis, ... or FLAT, and size, in order
 FLAT = "flat"  # the only axis of blocks that are cut from the elements in row-major order
 
@@ -73,6 +73,8 @@ def block_sizes(block: Block, ndim: int) -> Sizes:
 class Tiles(NamedTuple):
     """An array as blocks: each axis that blocks divide becomes two, one along the blocks and one inside them.
 
+    Sub-blocks have scales of their own: `axes` and `counts` are then those of sub-blocks, and an axis may become three.
+
     Attributes:
         shape: the shape of the array.
         cut: the shape whose axes blocks divide: that of the array, or that of all elements in a row.
@@ -80,6 +82,8 @@ class Tiles(NamedTuple):
         tiled: its shape after the axes are split.
         axes: the axes of `tiled` that lie inside blocks.
         counts: the number of blocks along each axis of `cut`.
+        around: the axes of `tiled` along the sub-blocks of a block.
+        padded_counts: the number of blocks along each axis of `padded`.
     """
 
     shape: Shape
@@ -88,6 +92,8 @@ class Tiles(NamedTuple):
     tiled: Shape
     axes: Shape
     counts: Shape
+    around: Shape = ()
+    padded_counts: Shape = ()
 
     def split(self, array: Any, pad: Callable[[Any, Shape], Any]) -> Any:
         """The array with split axes; `pad` appends the given number of zeros along each axis."""
@@ -107,30 +113,42 @@ class Tiles(NamedTuple):
         """An array of shape `counts`, one number per block, in a shape that broadcasts with `tiled`."""
         return scales.reshape(tuple(1 if axis in self.axes else size for axis, size in enumerate(self.tiled)))
 
+    def collect(self, scales: Any) -> Any:
+        """The inverse of `spread`; drops the scales of sub-blocks that are padding only."""
+        scales = scales.reshape(self.padded_counts)
+        return scales if self.counts == self.padded_counts else scales[tuple(map(slice, self.counts))]
+
 
 def tiles(shape: Shape, sizes: Sizes) -> Tiles:
     """The blocks of an array that is not empty."""
-    padded, tiled, axes, counts = [], [], [], []
+    padded, tiled, axes, counts, around, padded_counts = [], [], [], [], [], []
     cut, sizes = ((prod(shape),), sizes[1:]) if is_flat(sizes) else (shape, sizes)
-    for length, size in zip(cut, sizes, strict=True):
+    for length, given in zip(cut, sizes, strict=True):
+        size, inner = given if isinstance(given, tuple) else (given, None)
         size = length if size is None else min(size, length)  # a longer block would only be padded with zeros
+        inner = size if inner is None else min(inner, length)
+        size = -(-size // inner) * inner
         count = -(-length // size)
         padded.append(count * size)
-        counts.append(count)
+        counts.append(-(-length // inner))
+        padded_counts.append(count * size // inner)
         if count > 1 or size == 1:  # no axis of length 1 that only says that there is one block
             tiled.append(count)
-        if size > 1:
+        if size > inner:
+            around.append(len(tiled))
+            tiled.append(size // inner)
+        if inner > 1:
             axes.append(len(tiled))
-            tiled.append(size)
-    return Tiles(shape, cut, tuple(padded), tuple(tiled), tuple(axes), tuple(counts))
+            tiled.append(inner)
+    return Tiles(shape, cut, *map(tuple, (padded, tiled, axes, counts, around, padded_counts)))
 
 
 def block_counts(shape: Shape, sizes: Sizes) -> Shape:
-    """The number of blocks along each axis; also for an empty array."""
-    if is_flat(sizes):
-        return (-(-prod(shape) // sizes[1]),)
+    """The number of blocks, or of sub-blocks, along each axis; also for an empty array."""
+    shape, sizes = ((prod(shape),), sizes[1:]) if is_flat(sizes) else (shape, sizes)
+    inner = (size[1] if isinstance(size, tuple) else size for size in sizes)
     return tuple(
-        min(length, 1) if size is None else -(-length // size) for length, size in zip(shape, sizes, strict=True)
+        min(length, 1) if size is None else -(-length // size) for length, size in zip(shape, inner, strict=True)
     )
 
 
@@ -157,12 +175,17 @@ class Matrix(NamedTuple):
 
 
 def as_matrix(shape: Shape, sizes: Sizes) -> Matrix | None:
-    """An array that is not empty as a matrix; None where blocks extend along more axes than a matrix has."""
+    """An array that is not empty as a matrix.
+
+    None where blocks extend along more axes than a matrix has, or have sub-blocks.
+    """
     if is_flat(sizes):
         shape, sizes = (prod(shape),), sizes[1:]
     axes: list[tuple[int, int]] = [(1, 1)]
     # A loop, as an axis that has become longer may fit its outer neighbour, too.
     for length, size in zip(shape, sizes, strict=True):
+        if isinstance(size, tuple):
+            return None
         axes.append((length, length if size is None else min(size, length)))
         while len(axes) > 1 and (joined := _joined(*axes[-2:])):
             axes[-2:] = [joined]

@@ -98,6 +98,23 @@ def _nvfp4() -> Recipe:
     )
 
 
+def _four_over_six() -> Recipe:
+    """Cook et al., "Four Over Six: More Accurate NVFP4 Quantization with Adaptive Block Scaling", 2025.
+
+    NVFP4 where each block's largest number becomes 6 or 4, by the sum of absolute errors, for all operands of linear
+    layers: along the sum, of 16 x 16 for weights. The law, and to round to nearest without Hadamard transforms, are
+    Transformer Engine's (`nvfp4_4over6="all"` as its tests have it). The first and the last layer in bfloat16 (†).
+    """
+    tile, block = NVFP4(four_over_six="mae"), NVFP4({-2: 16, -1: 16}, four_over_six="mae")
+    by_weight, along_rows = Product(tile, block), NVFP4({-2: 16}, four_over_six="mae")
+    return Recipe(
+        [
+            Entry("*", "linear", _BF16, _BF16, _BF16, first=1, last=1),
+            Entry("*", "linear", by_weight, by_weight, Product(along_rows, along_rows)),
+        ]
+    )
+
+
 def _delayed() -> Recipe:
     """NVIDIA, Transformer Engine's documentation, "Common API": `recipe.DelayedScaling`, whose defaults these are.
 
@@ -151,6 +168,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "deepseek_v3_fp8": _deepseek(),
     "nvfp4_pretraining": _nvfp4(),
+    "nvfp4_four_over_six": _four_over_six(),
     "fp8_delayed": _delayed(),
     "fp8_chunked": _chunked(),
     # Sun et al., "Hybrid 8-bit Floating Point (HFP8) Training and Inference for Deep Neural Networks", 2019, section 3:

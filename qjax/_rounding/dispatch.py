@@ -185,7 +185,7 @@ class _RoundingPlan(NamedTuple):
 def _make_plan(number: Any, rounding: Any, dtype: str, overflow: Any, coded: bool, ndim: int) -> _RoundingPlan:
     number, mode, carrier = check_number(number), check_rounding(rounding), CARRIERS[dtype]
     program, constants = prepare(number, mode, carrier, overflow, coded)
-    sizes = number.block_sizes(ndim)
+    sizes = number.nested_sizes(ndim)
     text = text_in_scope(with_overflow(number, overflow))
     return _RoundingPlan(program, sizes, _lanes_of(carrier, constants), f"{ROUND}{text}")
 
@@ -249,7 +249,7 @@ def quantize_rows(rows: jax.Array, number: Number, mode: Rounding, keys: jax.Arr
             raise missing_key()
         window = jnp.zeros_like(starts), starts, jnp.full_like(starts, leading_bits_mask(24))
         noise = Noise(keys.view(jnp.int32), jnp.stack(window, axis=1))
-    sizes = number.block_sizes(rows.ndim - 1)
+    sizes = number.nested_sizes(rows.ndim - 1)
     return jax.vmap(partial(_round, program, sizes), (0, None, 0))(rows, _lanes_of(carrier, constants), noise)
 
 
@@ -274,7 +274,8 @@ def _law_of_blocks(program: Program, sizes: Sizes, x: jax.Array, constants: tupl
         noise = Noise(*map(jnp.asarray, noise))  # NumPy arrays where jit is disabled: their scalars warn of overflow
         word = rounding_words(arange, lanes.shape, noise, program.mode.rounds_distance)
         word = blocks.split(word.astype(lanes.dtype) << (carrier.lane_bits - 32), pad)
-    result = program.run(Names, blocks.split(lanes, pad), constants, blocks.axes, word, materialize)
+    lanes = blocks.split(lanes, pad)
+    result = program.run(Names, lanes, constants, blocks.axes, word, materialize, around=blocks.around)
     if not program.codes:
         return from_lanes(blocks.merge(result), carrier, x)
     codes, *scales = result if program.shared else (result,)
@@ -284,7 +285,7 @@ def _law_of_blocks(program: Program, sizes: Sizes, x: jax.Array, constants: tupl
     scales, *array_scale = scales
     floats = f"float{carrier.lane_bits}"
     scales = scales.view(floats) if program.float_scales else scales.astype(f"uint{program.scale_storage}")
-    scales = scales.reshape(blocks.counts[: x.ndim])
+    scales = blocks.collect(scales).reshape(blocks.counts[: x.ndim])
     return codes, (scales, array_scale[0].view(floats).reshape(())) if array_scale else scales
 
 
@@ -315,8 +316,9 @@ def _over_blocks(function: Callable[..., Any], x: jax.Array, sizes: Sizes | None
     if not sizes or AxisType.Explicit not in sharding.mesh.axis_types:
         return function
     parts = sharding.shard_shape(x.shape)
+    whole = [size[0] if isinstance(size, tuple) else size for size in sizes]
     cut = is_flat(sizes) or any(
-        size and part < length and part % size for size, part, length in zip(sizes, parts, x.shape, strict=True)
+        size and part < length and part % size for size, part, length in zip(whole, parts, x.shape, strict=True)
     )
     if not cut:
         return function

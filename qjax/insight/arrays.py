@@ -108,7 +108,7 @@ def statistics_between(x: ArrayLike, y: ArrayLike, number: Number | str) -> Stat
     y = as_array(y, "y")
     if x.size >= _MOST:
         raise ValueError(f"x has {x.size} elements; allowed are fewer than {_MOST}: merge the statistics of parts")
-    found, sizes = range_of(number, carrier), number.block_sizes(x.ndim)
+    found, sizes = range_of(number, carrier), number.nested_sizes(x.ndim)
     if x.size == 0:
         return Statistics(number.text, jnp.zeros(LENGTH, jnp.int32))
     constants = tuple(map(np.int32, found.constants))
@@ -134,7 +134,12 @@ def over_mesh(function: Any, x: jax.Array) -> Any:
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _lanes(
-    carrier: Carrier, program: Program | None, sizes: Sizes, constants: tuple[Any, ...], x: jax.Array, y: jax.Array
+    carrier: Carrier,
+    program: Program | None,
+    sizes: Sizes,
+    constants: tuple[Any, ...],
+    x: jax.Array,
+    y: jax.Array,
 ) -> jax.Array:
     """The lanes, in a conditional, across which XLA does not fuse.
 
@@ -147,7 +152,12 @@ def _lanes(
 
 
 def _unfused(
-    carrier: Carrier, program: Program | None, sizes: Sizes, constants: tuple[Any, ...], x: jax.Array, y: jax.Array
+    carrier: Carrier,
+    program: Program | None,
+    sizes: Sizes,
+    constants: tuple[Any, ...],
+    x: jax.Array,
+    y: jax.Array,
 ) -> jax.Array:
     found = Range(carrier, program, constants)
     bits, result = (to_lanes(one, carrier).reshape(x.shape or (1,)) for one in (x, y))

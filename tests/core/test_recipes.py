@@ -222,6 +222,17 @@ def test_nvfp4_rounds_gradients_stochastically_and_transforms_for_weights():
     assert {one.accumulator for one in (entry.forward, entry.grad_input, entry.grad_weight)} == {Accumulator()}
 
 
+def test_four_over_six_is_to_nearest_for_all_operands():
+    ends, entry = RECIPES["nvfp4_four_over_six"].entries
+    assert (ends.first, ends.last, ends.forward, entry.layer_type) == (1, 1, Product("bfloat16", "bfloat16"), "linear")
+    pairs = operands("nvfp4_four_over_six")
+    row, column, square = {-1: 16}, {-2: 16}, {-2: 16, -1: 16}
+    assert [[dict(one.number.block) for one in pair] for pair in pairs] == [[row, square], [row, square], [column] * 2]
+    every = [one for pair in pairs for one in pair]
+    assert {(one.number.four_over_six, one.number.scale_max, one.stochastic) for one in every} == {("mae", 256, False)}
+    assert {one.transform for one in every} == {None}
+
+
 def test_fp8_delayed_is_transformer_engines_hybrid():
     assert RECIPES["fp8_delayed"].delayed
     assert RECIPES["fp8_delayed"].entries[0].layer_type == "linear"

@@ -41,7 +41,11 @@ def by_jax(function, weight, x, gradient):
     return y, of_x, of_weight
 
 
-@pytest.mark.parametrize("name", ["tables", *(name for name, recipe in RECIPES.items() if not recipe.stochastic)])
+EXACT = ["tables", *(name for name, recipe in RECIPES.items() if not recipe.stochastic)]
+SLOW = ("nvfp4_four_over_six",)  # for which JAX compiles most of a minute
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.heavy] * (one in SLOW)) for one in EXACT])
 def test_linear_layers(name):
     """The last entry: others are for the first and the last layers. Keys differ between the frameworks."""
     recipe = TABLES if name == "tables" else Recipe(RECIPES[name].entries[-1:])

@@ -1,4 +1,4 @@
-"""Blocks with scales of a format: numbers, codes and scales have the same bits in all packages."""
+"""Blocks with scales of a format or micro-exponents: numbers, codes and scales have the same bits in all packages."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +18,9 @@ TEXTS = [  # with a mode for JAX, which compiles for seconds
     ("scaled(e2m1fn,{-1:16},scale=e5m2)", "up"),
     ("scaled(e4m3fn,{-1:32},scale=bfloat16)", "nearest"),
     ("scaled(fixed(8,0),{0:4},scale=e4m3fn,tensor_scale=float32)", "stochastic"),
+    ("nvfp4(four_over_six=mae)", "nearest"),
+    ("mx6", "nearest"),
+    ("scaled(e2m1fn,{0:2,-1:12},sub_block={-1:4})", "stochastic"),
 ]
 
 
@@ -32,7 +35,7 @@ def test_numbers(text, mode):
                         assert_same_bits(backend(x, parse(text), one, KEY), expected, f"{name} {one}")
 
 
-@pytest.mark.parametrize("text", [TEXTS[2][0], TEXTS[3][0]])
+@pytest.mark.parametrize("text", [TEXTS[2][0], TEXTS[3][0], "mx9"])
 def test_codes_and_scales(text):
     (x,) = hard_inputs(parse(text), 4_000)
     codes, scales = qcore.encode(x, text, "stochastic", key=3)

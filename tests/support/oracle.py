@@ -96,7 +96,8 @@ def quantize(x, spec, rounding, words=None, random_bits=24):
             ("posit", bits, es), see `oracle_posits`;
             ("table", values, thresholds), see `oracle_tables`;
             ("block", wl, dim);
-            ("scaled", the spec of the elements with all its entries, the sizes of a tile along each axis, rule).
+            ("scaled", the spec of the elements with all its entries, the sizes of a tile along each axis, rule, None or
+            the sizes of the block of which the tile is a part).
         rounding: a key of UP_WHEN or UP_BY_CHANCE.
         words: for UP_BY_CHANCE, a uint32 array of x's shape: the elements' random words.
         random_bits: how many of a word's top bits these use, 1 to 32.

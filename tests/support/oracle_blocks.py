@@ -88,12 +88,17 @@ def element_rule(carrier, element):
     return Rule(quantum, limited(carrier.largest(hi, quantum), carrier.largest(lowest, quantum)))
 
 
-def scaled_rule(carrier, element, rule, magnitudes):
-    """Returns the rule of one block of scaled elements, and its k (None where the scale is NaN)."""
+def exponent_of(carrier, element, rule, magnitudes):
+    """Returns the k of a block with these magnitudes, None where one is not finite."""
     if NAN in magnitudes or INF in magnitudes:
+        return None
+    return scale_exponent(max(magnitudes) * Fraction(2) ** carrier.unit, *element_ends(element), rule)
+
+
+def scaled_rule(carrier, element, k):
+    """Returns the rule of one block of scaled elements, given its k, and k (None where the scale is NaN)."""
+    if k is None:
         return Rule(lambda e: carrier.unit, lambda negative, source, m, rounding: (negative, NAN)), None
-    a = max(magnitudes) * Fraction(2) ** carrier.unit
-    k = scale_exponent(a, *element_ends(element), rule)
     alone = element_rule(Scaled(carrier, k), element)
 
     def quantum(e):
@@ -109,12 +114,26 @@ def tile_numbers(shape, sizes):
     return list(zip(*(tile.tolist() for tile in tiles), strict=True)) if shape else [()]
 
 
-def scaled_rules(carrier, element, sizes, rule, shape, magnitudes):
-    """Returns {tile: (rule, k)}, and the tile of every element in row-major order."""
+def scaled_rules(carrier, element, sizes, rule, around, shape, magnitudes):
+    """Returns {tile: (rule, k)}, and the tile of every element in row-major order.
+
+    `around` is None, or the sizes of the blocks whose parts the tiles are: each has its own k, or the block's k less 1
+    if that is greater.
+    """
+    exponents, numbers = tile_exponents(carrier, element, sizes, rule, shape, magnitudes)
+    if around is not None:
+        wide, of_blocks = tile_exponents(carrier, element, around, rule, shape, magnitudes)
+        for tile, block in set(zip(numbers, of_blocks, strict=True)):
+            exponents[tile] = None if wide[block] is None else max(exponents[tile], wide[block] - 1)
+    return {tile: scaled_rule(carrier, element, k) for tile, k in exponents.items()}, numbers
+
+
+def tile_exponents(carrier, element, sizes, rule, shape, magnitudes):
+    """Returns {tile: k}, and the tile of every element."""
     numbers, blocks = tile_numbers(shape, sizes), {}
     for number, m in zip(numbers, magnitudes, strict=True):
         blocks.setdefault(number, []).append(m)
-    return {number: scaled_rule(carrier, element, rule, block) for number, block in blocks.items()}, numbers
+    return {tile: exponent_of(carrier, element, rule, block) for tile, block in blocks.items()}, numbers
 
 
 def block_numbers(shape, dim):

@@ -72,6 +72,15 @@ def to_torch(x):
     return torch.from_numpy(np.ascontiguousarray(x).view(np.int16)).view(dtype).clone()
 
 
+def _sizes(block, ndim):
+    """The sizes of a block along the axes of an array."""
+    sizes = [dict(block).get(..., 1)] * ndim
+    for axis, size in block:
+        if axis is not ...:
+            sizes[axis] = size
+    return tuple(sizes)
+
+
 def spec(number, ndim=3):
     """The oracle's own description of a format, of blocks for arrays of so many dimensions."""
     if isinstance(number, FixedPoint):
@@ -86,11 +95,8 @@ def spec(number, ndim=3):
     if isinstance(number, Table):
         return "table", number.values, number.thresholds
     if isinstance(number, BlockScaled):
-        sizes = [dict(number.block).get(..., 1)] * ndim
-        for axis, size in number.block:
-            if axis is not ...:
-                sizes[axis] = size
-        return "scaled", spec(number.element), tuple(sizes), number.rule
+        sizes, parts = _sizes(number.block, ndim), _sizes(number.sub_block or number.block, ndim)
+        return "scaled", spec(number.element), parts, number.rule, sizes if number.sub_block else None
     assert isinstance(number, BlockFloatingPoint)
     return "block", number.wl, number.dim
 

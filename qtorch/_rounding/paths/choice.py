@@ -35,7 +35,7 @@ from qtorch._rounding.paths.operations import (
     scale_dtype,
     stored_scales,
 )
-from qtorch._rounding.plan import RoundingPlan, block_sizes, decoder, law_of_decoding, text_of
+from qtorch._rounding.plan import RoundingPlan, block_sizes, decoder, law_of_decoding, nested_sizes, text_of
 from qtorch._rounding.sharded import check_not_transformed, is_sharded, round_shards
 from qtorch._torch_internals import is_memory
 
@@ -143,7 +143,7 @@ def decode_tensor(
 
 def by_operations(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> Any:
     """The law on x's own shape, eagerly or traced into the caller's program; see `operations.run`."""
-    program, sizes = plan.program, block_sizes(plan.number, x.dim())  # raises where x has no such dimensions
+    program, sizes = plan.program, nested_sizes(plan.number, x.dim())  # raises where x has no such dimensions
     if x.numel() == 0:
         result = torch.empty_like(x, dtype=plan.dtype)
         if not (program.shared and program.codes):
@@ -157,5 +157,5 @@ def by_operations(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> A
     result = run(program, lanes, plan.constants, blocks, noise)
     if isinstance(result, tuple):
         codes, scales, *whole = result
-        return codes.reshape(x.shape), scales.reshape(blocks.counts[: x.dim()]), *whole
+        return codes.reshape(x.shape), blocks.collect(scales).reshape(blocks.counts[: x.dim()]), *whole
     return result.reshape(x.shape)

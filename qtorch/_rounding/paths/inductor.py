@@ -255,6 +255,7 @@ def keeps_bits(plan: RoundingPlan, dtype: torch.dtype, shape: tuple[Any, ...]) -
     - Not for blocks that do not fill their dimension: torch 2.13's Inductor splits such loops and leaves out the last
       block where a program goes on with a part of the result.
     - Not for scales of a format, whose law divides, nor for long tables, which are arrays beside the loop's own.
+    - Not for blocks with sub-blocks, whose law has maxima of maxima.
     """
     program = plan.program
     if dtype not in (torch.float32, torch.float64) or program.kind == "levels" or program.searches:
@@ -266,7 +267,7 @@ def keeps_bits(plan: RoundingPlan, dtype: torch.dtype, shape: tuple[Any, ...]) -
     if 0 in shape or not all(isinstance(length, int) or length.is_number for length in shape):
         return False
     blocks = _blocks(plan, shape)
-    return blocks.cut == blocks.padded
+    return blocks.cut == blocks.padded and not blocks.around
 
 
 def is_faster(plan: RoundingPlan, shape: tuple[Any, ...], is_fused: bool) -> bool:
@@ -292,7 +293,7 @@ _LONG = 256  # elements of a block
 
 
 def _blocks(plan: RoundingPlan, shape: tuple[Any, ...]) -> Tiles:
-    return tiles(tuple(map(int, shape)) or (1,), plan.number.block_sizes(len(shape)) or (1,))
+    return tiles(tuple(map(int, shape)) or (1,), plan.number.nested_sizes(len(shape)) or (1,))
 
 
 def _loop(parts: Inductor, plan: RoundingPlan, x: Any, axes: tuple[int, ...], largest: Any) -> Any:

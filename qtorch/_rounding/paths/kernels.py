@@ -169,8 +169,8 @@ def decode_on_cpu(
 
 def round_by_package(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> Any:
     """Rounds, or encodes, a plain tensor that has elements; None where there is no kernel. See `operations.run`."""
-    sizes = plan.number.block_sizes(x.dim())
-    pattern, shape, block = _layout(tuple(x.shape), () if plan.elementwise else sizes)
+    sizes = () if plan.elementwise else plan.number.nested_sizes(x.dim())
+    pattern, shape, block = _layout(tuple(x.shape), sizes)
     kernel = load(plan.program, pattern, block, x.device) if pattern in _EXAMPLES else None
     if kernel is None:
         return None
@@ -227,8 +227,9 @@ def _layout(shape: tuple[int, ...], sizes: Sizes) -> tuple[str, tuple[int, ...],
     if not sizes:
         return "", (prod(shape),), ()
     shape, sizes = ((prod(shape),), sizes[1:]) if is_flat(sizes) else (shape, sizes)
-    matrix = as_matrix(shape, sizes)
-    pattern, lengths = ("?", ()) if matrix is None else _pattern(matrix)
+    if (matrix := as_matrix(shape, sizes)) is None:
+        return "?", (), ()
+    pattern, lengths = _pattern(matrix)
     given = [size for size, length in zip(sizes, shape, strict=True) if size is not None and size <= length]
     # Sizes that follow from the format alone: sizes that follow from a shape would compile a kernel for each shape.
     small = len(given) == len(sizes) and prod(given) <= _SMALL
@@ -266,7 +267,7 @@ class Law(torch.nn.Module):
         self.inside = tuple(axis for axis, kind in enumerate(pattern) if kind == "r")
 
     def forward(self, x: torch.Tensor, constants: torch.Tensor, *noise: torch.Tensor) -> Any:
-        blocks = Tiles(x.shape, x.shape, x.shape, self.inside, ())
+        blocks = Tiles(x.shape, x.shape, x.shape, x.shape, self.inside, ())
         return operations.run(self.program, x, self.program.split(constants), blocks, Noise(*noise) if noise else None)
 
 

@@ -34,7 +34,7 @@ def run(
         word = word.to(lane_dtype(program.carrier)) << (program.carrier.lane_bits - 32)
         word = blocks.split(word, pad)
     lanes = blocks.split(to_lanes(x, program.carrier), pad)
-    result = program.run(Names, lanes, constants, blocks.axes, word, Names.materialize)
+    result = program.run(Names, lanes, constants, blocks.axes, word, Names.materialize, around=blocks.around)
     if not program.codes:
         return from_lanes(join(blocks, result), program.carrier, x.dtype)
     codes, *scales = result if program.shared else (result,)

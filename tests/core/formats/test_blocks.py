@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -26,6 +27,12 @@ ELEMENTS = [
 ]
 SHAPES = [{-1: 32}, {0: 5}, {-2: 16, -1: 16}, {...: None}, {1: 1, ...: None}, {-1: None, 0: 2}, {...: 3}, {1: 7}]
 MX = [name for name, (number, _) in NAMED.items() if isinstance(number, BlockScaled)]
+SUB_BLOCKS = [
+    *(NAMED[name][0] for name in ("mx9", "mx6", "mx4")),
+    BlockScaled("e2m1fn", {-2: 4, -1: None}, "ceil", sub_block={-2: 2, -1: 3}),
+    BlockScaled("e4m3fnuz", {...: None}, "rceil", sub_block={0: 1, 2: 5}),
+    BlockScaled(FixedPoint(5, 5, signed=False), {0: 2, -1: 12}, "even", sub_block={-1: 4}),
+]
 
 
 @pytest.mark.parametrize("element", ELEMENTS, ids=str)
@@ -45,6 +52,53 @@ def test_equals_the_oracle(element):
                     continue
                 actual = qcore.quantize(x, number, mode, key=5, random_bits=random_bits)
                 assert_same_bits(actual, expected, f"{number} {mode} {x.dtype}")
+
+
+@pytest.mark.parametrize("number", SUB_BLOCKS, ids=str)
+def test_micro_exponents_equal_the_oracle(number):
+    """Numbers, scales of sub-blocks, and codes; on each dtype, the modes by turns."""
+    for turn, dtype in enumerate(DTYPES.values()):
+        for x in hard_inputs(number, 1500, dtype)[:: 4 if number.block[0][0] is ... else 1]:
+            for mode in ("nearest", MODES[(SUB_BLOCKS.index(number) * 4 + turn) % len(MODES)]):
+                expected = oracle.quantize(x, spec(number), mode, words(5, x.shape), 24)
+                assert_same_bits(qcore.quantize(x, number, mode, key=5), expected, f"{number} {mode} {x.dtype}")
+            carrier, _, numbers = oracle.read(x)
+            rules, _ = oracle_blocks.scaled_rules(carrier, *spec(number)[1:], x.shape, [m for _, m in numbers])
+            codes, scales = qcore.encode(x, number, mode, key=5)
+            expected = [255 if rules[tile][1] is None else rules[tile][1] + 127 for tile in np.ndindex(*scales.shape)]
+            np.testing.assert_array_equal(scales.ravel(), expected)
+            assert sum(rules[tile][1] is not None for tile in rules) > 3 or number.block[0][0] is ...
+            if dtype is np.float32 and number.element.span[1] > -100:
+                decoded, rounded = (
+                    qcore.decode(codes, number, dtype, scales=scales),
+                    qcore.quantize(x, number, mode, key=5),
+                )
+                np.testing.assert_array_equal(decoded, rounded)
+
+
+def test_mx4_by_hand():
+    """The pair (0.11, 0.13) has half the scale of 1: steps of 1/4, and (0.3, 1) has steps of 1/2."""
+    x = np.float32([[1, 0.3, 0.11, 0.13, 0.9, -2, 0, 0]])
+    assert qcore.quantize(x[:, :4], "mx4").tolist() == [[1, 0.5, 0, 0.25]]
+    _, scales = qcore.encode(x, "mx4")
+    assert qcore.quantize(x, "mx4").tolist() == [[1, 0.5, 0, 0, 1, -2, 0, 0]]
+    assert scales.tolist() == [[127, 127, 128, 127]]
+    assert qcore.encode(np.float32([1, 0, 0, np.nan]), "mx4")[1].tolist() == [255, 255]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sub_block": {-1: 3}}, "sub_block={-1: 3} with block={-1: 16}"),
+        ({"sub_block": {-2: 2}}, "sub_block={-2: 2} with block={-1: 16}"),
+        ({"sub_block": {-1: None}}, "sub_block={-1: None}"),
+        ({"sub_block": {...: 2}}, "sizes that divide the block's"),
+        ({"sub_block": {-1: 2}, "scale": "float32"}, "sub_block with scale='float32'; allowed are sub-blocks"),
+    ],
+)
+def test_wrong_sub_blocks(settings, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        BlockScaled("int4", {-1: 16}, **settings)
 
 
 @pytest.mark.parametrize("rule", RULES)

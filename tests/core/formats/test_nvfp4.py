@@ -1,8 +1,10 @@
 """NVFP4 of Transformer Engine against a NumPy copy of its reference, and its neighbours among the laws of blocks."""
 
+import re
+
 import numpy as np
 import pytest
-from oracle_nvfp4 import E2M1, E4M3, transformer_engine
+from oracle_nvfp4 import E2M1, E4M3, four_over_six, split, transformer_engine
 from support import assert_same_bits
 
 import qcore
@@ -38,6 +40,69 @@ def test_equals_transformer_engine(exponent, tile):
     np.testing.assert_array_equal(codes, expected)
     np.testing.assert_array_equal(scales, expected_scales)
     assert_same_bits(whole, expected_whole)
+
+
+@pytest.mark.parametrize(("measure", "scale_max"), [("mae", None), ("mae", 448), ("mse", None), ("mse", 448)])
+@pytest.mark.parametrize("block", [{-1: 16}, {-2: 16}, {-2: 16, -1: 16}], ids=str)
+def test_four_over_six_equals_transformer_engine(block, measure, scale_max):
+    """Where errors, or their squares, are normal numbers of float32."""
+    number = NVFP4(block, four_over_six=measure, scale_max=scale_max)
+    exponents = (-80, -40, 0, 1, 90, 115) if measure == "mae" else (-30, -7, 0, 1, 30)
+    eighths = np.random.default_rng(7).integers(-8, 9, (48, 96)).astype(np.float32) / 8
+    fours = 0
+    for x in (*(matrix(one, one + 200) for one in exponents), eighths):
+        codes, (scales, whole) = qcore.encode(x, number)
+        if block == {-2: 16}:  # the reference has rows
+            x, codes, scales = x.T, codes.T, scales.T
+        tile = (1 if len(block) == 1 else 16, 16)
+        expected, expected_scales, expected_whole = four_over_six(x, tile, measure, scale_max or 256)
+        np.testing.assert_array_equal(codes, expected)
+        np.testing.assert_array_equal(scales, expected_scales)
+        assert_same_bits(whole, expected_whole)
+        fours += np.count_nonzero(split(codes & 7, tile).max((1, 3)) == 6)  # the code of 4
+    assert fours > (10 if len(block) == 1 else 0)
+
+
+def test_four_over_six_does_not_depend_on_the_rounding():
+    x, number = matrix(0), NVFP4(four_over_six="mae")
+    scales = [qcore.encode(x, number, mode, key=1)[1][0] for mode in ("nearest", "up", "stochastic")]
+    np.testing.assert_array_equal(scales[1], scales[0])
+    np.testing.assert_array_equal(scales[2], scales[0])
+
+
+def test_four_over_six_of_parts_of_tiles_and_of_numbers_that_are_none():
+    """Missing elements count as zeros, and a NaN or an infinity does not reach other blocks."""
+    for block in ({-1: 16}, {-2: 16, -1: 16}):
+        x, number = matrix(0), NVFP4(block, four_over_six="mse")
+        whole = qcore.quantize(x, number)
+        for rows, columns in ((16, 20), (5, 16), (40, 1)):
+            part = np.zeros_like(x)
+            part[:rows, :columns], part[-1, -1] = x[:rows, :columns], np.abs(x).max()
+            cut = np.concatenate([part[:rows, :columns], np.zeros_like(part[:rows, :columns])])
+            cut[-1, 0] = np.abs(x).max()
+            rest = qcore.quantize(part, number)[:rows, :columns]
+            if rows % 16 == 0 or len(block) == 1:
+                assert_same_bits(qcore.quantize(cut, number)[:rows], rest)
+        x[0, 0], x[17, 17] = np.nan, -np.inf
+        spoiled = qcore.quantize(x, number)
+        assert np.isnan(spoiled).sum() == 2 * 16 * block.get(-2, 1)
+        same = ~np.isnan(spoiled)
+        assert_same_bits(spoiled[same], whole[same])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"four_over_six": "max"}, "four_over_six='max'; allowed are"),
+        ({"four_over_six": "mae", "law": "torchao"}, "rule='torchao'"),
+        ({"four_over_six": "mae", "block": {-1: 32}}, "blocks of 16 along one axis or {-2: 16, -1: 16}"),
+        ({"four_over_six": "mae", "scale_max": 300}, "scale_max=300; allowed are 256 and 448"),
+        ({"scale_max": 256}, "scale_max=256 with four_over_six=None"),
+    ],
+)
+def test_wrong_arguments_of_four_over_six(arguments, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        NVFP4(**arguments)
 
 
 def test_values_are_elements_times_both_scales():
