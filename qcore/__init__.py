@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from qcore.arrays import decode, encode, quantize
 from qcore.formats.block import NVFP4, BlockFloatingPoint, BlockScaled
+from qcore.formats.doubled import Doubled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.gguf import GGUF
@@ -41,6 +42,7 @@ __all__ = [
     "BinaryFloat",
     "BlockFloatingPoint",
     "BlockScaled",
+    "Doubled",
     "Entry",
     "FixedPoint",
     "FloatingPoint",

@@ -8,8 +8,10 @@ import numpy as np
 
 from qcore.arguments import check_int, check_seed, check_start, missing_key
 from qcore.formats.block import check_float_scales, check_scales
+from qcore.formats.doubled import Doubled
 from qcore.formats.gguf import GGUF
 from qcore.formats.number import Number, check_number, prepare
+from qcore.law import doubled
 from qcore.law.carrier import CARRIERS, Carrier, check_dtype, check_result_dtype
 from qcore.law.program import Decoding
 from qcore.law.rounding import Rounding, check_rounding
@@ -60,6 +62,10 @@ def quantize(
     """
     x, carrier = as_array(x)
     lanes = _run(x, carrier, number, rounding, key, random_bits, start, overflow, coded=False)
+    if isinstance(lanes, tuple):  # codes, whose scales are quantized, too
+        codes, *scales = cast("tuple[np.ndarray, ...]", lanes)
+        numbers = decode(codes.reshape(x.shape), number, x.dtype, scales=tuple(scales))
+        return np.where(x != x, x, numbers)  # NaN has no code
     return from_lanes(lanes, carrier, x)
 
 
@@ -88,7 +94,8 @@ def encode(
         uint8 array (uint16 for scales of more than 8 bits) with one element per block (or sub-block), whose shape is
         x's divided by the block's and rounded up. For `NVFP4`, and other formats with a tensor scale, the second item
         is itself a pair: these codes, and the array's scale, a float32 (for float64 arrays a float64). For blocks with
-        scale="float32" the scales are such floats, by which the codes' numbers are multiplied. For `GGUF` the bytes of
+        scale="float32" the scales are such floats, by which the codes' numbers are multiplied. For `Doubled` a triple:
+        codes of the scales, largest magnitudes, a mean. For `GGUF` the bytes of
         its blocks, scales among them, as a uint8 array: its last axis has the bytes of a row.
 
     Raises:
@@ -142,6 +149,10 @@ def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32, *, 
     if isinstance(number, GGUF):
         lanes: np.ndarray = number.from_bytes(Names, codes.astype(np.int32), carrier, scales)
         return from_lanes(lanes, carrier, np.empty(lanes.shape, dtype))
+    if isinstance(number, Doubled):
+        seconds, largest, offset = number.check_scales(codes.shape, scales)
+        found = doubled.sums(Names, decode(seconds, number.second, scales=largest), np.asarray(offset, np.float32))
+        return decode(codes, number.first, dtype, scales=found)
     decoding, constants = number.decoding(carrier)
     scales, array_scale = check_scales(number, codes.shape, scales)
     if codes.size == 0:
@@ -175,6 +186,10 @@ def _run(
     program, constants = prepare(number, mode, carrier, overflow, coded)
     sizes = number.nested_sizes(x.ndim)
     bits = to_lanes(x, carrier)
+    if isinstance(number, Doubled):
+        codes, scales = encode(x, number.first, mode, key=key, random_bits=random_bits, start=start)
+        differences, offset = doubled.differences(Names, scales)
+        return codes, *encode(differences, number.second), np.asarray(offset)
     if coded and isinstance(number, GGUF):
         return number.to_bytes(Names, bits.reshape(x.shape), carrier)
     if x.size == 0:

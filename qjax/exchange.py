@@ -96,8 +96,8 @@ def encode_weight(x: jax.Array, dialect: str) -> Encoded:
 
     Args:
         x: array of floats.
-        dialect: "ModelOpt NVFP4", "compressed-tensors nvfp4", "DeepSeek FP8", "GPT-OSS MXFP4" or
-            "bitsandbytes 4 bits".
+        dialect: "ModelOpt NVFP4", "compressed-tensors nvfp4", "DeepSeek FP8", "GPT-OSS MXFP4", "bitsandbytes 4 bits" or
+            "bitsandbytes 4 bits, double".
 
     Returns:
         An `Encoded`, which `save_quantized` writes with the dialect's names.

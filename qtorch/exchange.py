@@ -86,8 +86,8 @@ def encode_weight(x: torch.Tensor, dialect: str) -> Encoded:
 
     Args:
         x: tensor of floats.
-        dialect: "ModelOpt NVFP4", "compressed-tensors nvfp4", "DeepSeek FP8", "GPT-OSS MXFP4" or
-            "bitsandbytes 4 bits".
+        dialect: "ModelOpt NVFP4", "compressed-tensors nvfp4", "DeepSeek FP8", "GPT-OSS MXFP4", "bitsandbytes 4 bits" or
+            "bitsandbytes 4 bits, double".
 
     Returns:
         An `Encoded`, which `save_quantized` writes with the dialect's names.

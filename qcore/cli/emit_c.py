@@ -365,8 +365,8 @@ class _Unit:
         self.program, self.constants = prepare(number, mode, FLOAT32, None, False)
         if not self.program.has_kernels:
             raise ValueError(
-                f"number={quoted(number)} reads whole blocks; allowed are formats other than gguf(), and NVFP4 without "
-                "four_over_six"
+                f"number={quoted(number)} reads whole blocks; allowed are formats other than gguf() and nested=, and "
+                "NVFP4 without four_over_six"
             )
         if self.program.searches:
             raise ValueError(

@@ -12,6 +12,7 @@ import numpy as np
 from qcore.arguments import check_int, quoted
 from qcore.arrays import quantize
 from qcore.formats.block import BlockFloatingPoint, BlockScaled, scale_text
+from qcore.formats.doubled import Doubled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.gguf import GGUF
@@ -127,6 +128,8 @@ def properties(number: Number) -> Properties:
         return _shared(properties(number.element), f"{scale} per {block or 'row'}{micro}")
     if isinstance(number, GGUF):
         raise ValueError(f"number={quoted(number.text)} is a layout of bytes; allowed are formats other than gguf()")
+    if isinstance(number, Doubled):
+        raise ValueError(f"number={quoted(number.text)} has scales of scales; allowed is {quoted(number.first.text)}")
     raise TypeError(f"number={quoted(number)} is a {type(number).__name__}; allowed are this library's formats")
 
 

@@ -27,6 +27,7 @@ from qcore.arrays import decode, encode, quantize
 from qcore.cli.properties import properties, why_no_codes
 from qcore.files import write_text
 from qcore.formats.block import BlockNumber, BlockScaled
+from qcore.formats.doubled import Doubled
 from qcore.formats.gguf import GGUF
 from qcore.formats.number import Number, check_number
 from qcore.formats.posit import Posit
@@ -149,8 +150,9 @@ def vector_inputs(number: Number, dtype: np.dtype[Any], count: int, seed: int) -
         An array of one dimension: the points in the order of their bits, each once, then the random ones.
     """
     rng = np.random.default_rng(seed)
-    if isinstance(number, GGUF):
-        raise ValueError(f"format={quoted(number.text)} is a layout of bytes; allowed are formats other than gguf()")
+    if isinstance(number, GGUF | Doubled):
+        what = "is a layout of bytes" if isinstance(number, GGUF) else "has scales of scales"
+        raise ValueError(f"format={quoted(number.text)} {what}; allowed are formats other than gguf() and nested=")
     if isinstance(number, BlockNumber):
         return _blocks(number, dtype, count, seed)
     values = _values(number, dtype, rng)

@@ -32,6 +32,7 @@ from qcore.arrays import decode
 from qcore.exchange.encoded import Encoded, Stored
 from qcore.exchange.safetensors import CODED, Tensor
 from qcore.formats.block import BlockScaled
+from qcore.formats.doubled import Doubled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.names import NAMED
 from qcore.formats.number import Number
@@ -334,10 +335,6 @@ def _four_bits_of_bitsandbytes(parts: Parts) -> Encoded:
     codes = np.stack([packed >> 4, packed & 15], -1).reshape(-1)[:count].reshape(shape)
     blocks = -(-count // size)
     parts.demand(".absmax", (blocks,), (blocks, 1))
-    if ".nested_absmax" in parts:
-        absmax = _nested_absmax(parts, state, blocks)
-    else:
-        absmax = parts.array(".absmax", "F32").reshape(-1)
     parts.demand(".quant_map", (16,))
     numbers = parts.array(".quant_map", "F32")
     if not np.isfinite(numbers).all() or np.unique(numbers).size < 2:
@@ -345,9 +342,13 @@ def _four_bits_of_bitsandbytes(parts: Parts) -> Encoded:
     known = {"nf4": NAMED["nf4"][0], "fp4": NAMED["fp4_bnb"][0]}.get(state["quant_type"])
     fits = isinstance(known, Table) and (np.float32(known.values) == numbers).all()
     table = known if fits and known is not None else Table(numbers)
-    number = BlockScaled(table, {FLAT: size}, "absmax", "float32")
+    number: Any = BlockScaled(table, {FLAT: size}, "absmax", "float32")
     roles = (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", role)
-    return Encoded(codes, number, absmax, None, "bitsandbytes 4 bits", parts.stored(*roles))
+    if ".nested_absmax" in parts:
+        number, scales = _nested(parts, state, blocks, number)
+    else:
+        scales = parts.array(".absmax", "F32").reshape(-1)
+    return Encoded(codes, number, scales, None, "bitsandbytes 4 bits", parts.stored(*roles))
 
 
 def _state_of(parts: Parts, role: str) -> dict[str, Any]:
@@ -369,17 +370,22 @@ def _state_of(parts: Parts, role: str) -> dict[str, Any]:
     return state
 
 
-def _nested_absmax(parts: Parts, state: Mapping[str, Any], blocks: int) -> np.ndarray:
-    """Largest magnitudes from their codes: map[code] * nested_absmax + offset, each operation in float32."""
+def _nested(parts: Parts, state: Mapping[str, Any], blocks: int, first: BlockScaled) -> tuple[Any, Any]:
+    """The format and the scales of double quantization: map[code] * nested_absmax + offset, each rounded to float32.
+
+    With bitsandbytes' own map they stay codes, as `Doubled` has them; with another one they are decoded here.
+    """
     size, offset = state.get("nested_blocksize"), state.get("nested_offset")
     if type(size) is not int or not isinstance(offset, float | int):
         raise parts.wrong(".nested_absmax", "needs nested_blocksize and nested_offset in the quant_state")
     parts.demand(".nested_quant_map", (256,))
     parts.demand(".nested_absmax", (-(-blocks // size),))
     codes, numbers = parts.array(".absmax", "U8").reshape(-1), parts.array(".nested_quant_map", "F32")
-    scales = parts.array(".nested_absmax", "F32").repeat(size)[:blocks]
+    largest, number = parts.array(".nested_absmax", "F32"), Doubled(first, size)
     with np.errstate(all="ignore"):
-        return numbers[codes] * scales + np.float32(offset)
+        if (numbers == np.float32(number.second.element.values)).all():
+            return number, (codes, largest, np.asarray(np.float32(offset)))
+        return first, numbers[codes] * largest.repeat(size)[:blocks] + np.float32(offset)
 
 
 def _eight_bits_of_bitsandbytes(parts: Parts) -> Encoded:

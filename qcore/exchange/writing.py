@@ -18,6 +18,7 @@ from qcore.formats.text import parse
 from qcore.law.tiles import tiles
 from qcore.packing import pack
 
+NF4: Any = NAMED["nf4"][0]
 _NAME_OF_FORMAT = {NAMED[name][0].text: dtype for dtype, name in CODED.items()}
 
 
@@ -31,6 +32,7 @@ def encode_weight(x: np.ndarray, dialect: str) -> Encoded:
     | "DeepSeek FP8" | tiles of 128 by 128: s = v / 448, 1 for zeros | e4m3fn(x / s) |
     | "GPT-OSS MXFP4" | the format mxfp4, OCP's rule | e2m1 |
     | "bitsandbytes 4 bits" | the format nf4(block=64) | nf4 |
+    | "bitsandbytes 4 bits, double" | the format nf4(block=64,nested=256) | nf4 |
 
     Args:
         x: array of floats, whose rows are multiples of the block's size (not so for DeepSeek and bitsandbytes).
@@ -115,15 +117,27 @@ def _gpt_oss(x: np.ndarray) -> Encoded:
 
 def _bitsandbytes(x: np.ndarray) -> Encoded:
     number = parse("nf4(block=64)")
-    codes, scales = encode(x, number)
-    state = {"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": list(x.shape)}
-    text = np.frombuffer(json.dumps(state).encode("utf-8"), np.uint8)
-    stored = {
-        ".absmax": content_of(scales),
-        ".quant_map": content_of(np.float32(number.element.values)),
-        ".quant_state.bitsandbytes__nf4": content_of(text),
-    }
-    return Encoded(codes, number, scales, None, "bitsandbytes 4 bits", Stored(stored))
+    codes = encode(x, number)[0]
+    scales = _largest(x, number)  # 0 for zeros, which the format has no scale for
+    return Encoded(codes, number, scales, None, "bitsandbytes 4 bits", _bitsandbytes_state(x, {".absmax": scales}, {}))
+
+
+def _bitsandbytes_double(x: np.ndarray) -> Encoded:
+    number = parse("nf4(block=64,nested=256)")
+    codes, (seconds, largest, offset) = encode(x, number)
+    arrays = {".absmax": seconds, ".nested_absmax": largest}
+    arrays[".nested_quant_map"] = np.array(number.second.element.values, np.float32)
+    state = {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": float(offset)}
+    stored = _bitsandbytes_state(x, arrays, state)
+    return Encoded(codes, number, (seconds, largest, offset), None, "bitsandbytes 4 bits", stored)
+
+
+def _bitsandbytes_state(x: np.ndarray, arrays: dict[str, np.ndarray], nested: dict[str, Any]) -> Stored:
+    """The tensors beside a weight, as its QuantState writes them."""
+    state = {"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": list(x.shape)} | nested
+    arrays[".quant_map"] = np.array(NF4.values, np.float32)
+    arrays[".quant_state.bitsandbytes__nf4"] = np.frombuffer(json.dumps(state).encode("utf-8"), np.uint8)
+    return Stored({role: content_of(array) for role, array in arrays.items()})
 
 
 _ENCODERS: dict[str, Callable[[np.ndarray], Encoded]] = {
@@ -132,6 +146,7 @@ _ENCODERS: dict[str, Callable[[np.ndarray], Encoded]] = {
     "DeepSeek FP8": _deepseek,
     "GPT-OSS MXFP4": _gpt_oss,
     "bitsandbytes 4 bits": _bitsandbytes,
+    "bitsandbytes 4 bits, double": _bitsandbytes_double,
 }
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from qcore.arguments import check_flag, check_int
-from qcore.formats.block import NVFP4, BlockScaled
+from qcore.formats.block import NVFP4, BlockNumber, BlockScaled
+from qcore.formats.doubled import Doubled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number
 from qcore.formats.posit import Posit
-from qcore.formats.table import Table
+from qcore.formats.table import by_float32_midpoints
 from qcore.law.tiles import FLAT
 
 _IEEE = "IEEE 754-2019"
@@ -25,13 +26,6 @@ _MICRO = "Rouhani et al., With Shared Microexponents, A Little Shifting Goes a L
 _GRAPHCORE = "Noune et al., 8-bit Numerical Formats for Deep Neural Networks, 2022"
 _POSIT = "Standard for Posit Arithmetic (2022)"
 _QPYTORCH = "QPyTorch, Functionality Overview, chapter 2"
-
-
-def _by_float32_midpoints(values: Sequence[float]) -> Table:
-    """The table with the thresholds of bitsandbytes: midpoints rounded to float32, which themselves go down."""
-    numbers = np.array(values, np.float32)
-    ordered = np.array(sorted(set(numbers.tolist())), np.float32)
-    return Table(numbers, (ordered[:-1] + ordered[1:]) / np.float32(2))
 
 
 # In the order of bitsandbytes' codes.
@@ -81,12 +75,12 @@ NAMED: dict[str, tuple[Number, str]] = {  # name: (format, source)
     "posit16": (Posit(16), _POSIT),
     "posit32": (Posit(32), _POSIT),
     "nf4": (
-        _by_float32_midpoints(_NF4),
+        by_float32_midpoints(_NF4),
         "bitsandbytes; Dettmers et al., QLoRA: Efficient Finetuning of Quantized LLMs, 2023",
     ),
-    "fp4_bnb": (_by_float32_midpoints([*_FP4, *(-one for one in _FP4)]), "bitsandbytes"),
+    "fp4_bnb": (by_float32_midpoints([*_FP4, *(-one for one in _FP4)]), "bitsandbytes"),
     "af4": (
-        _by_float32_midpoints(_AF4),
+        by_float32_midpoints(_AF4),
         "bitsandbytes; Yoshida, NF4 Isn't Information Theoretically Optimal (and that's Good), 2023",
     ),
     "mxfp8_e4m3": (BlockScaled(BinaryFloat(4, 3, specials="fn"), {-1: 32}), _OCP_MX),
@@ -107,22 +101,27 @@ NAMED: dict[str, tuple[Number, str]] = {  # name: (format, source)
 CODEBOOKS = ("nf4", "fp4_bnb", "af4")
 
 
-def codebook(name: str) -> Callable[[int], BlockScaled]:
-    """The function that makes bitsandbytes' blocks of a table: cut from the elements in row-major order."""
+def codebook(name: str) -> Callable[..., BlockNumber]:
+    """The function that makes bitsandbytes' blocks of a table: cut from the elements in row-major order.
 
-    def make(block: int) -> BlockScaled:
-        return BlockScaled(NAMED[name][0], {FLAT: block}, "absmax", "float32")
+    Its argument `nested` is the number of blocks whose scales share a scale in turn; 0 is none.
+    """
+
+    def make(block: int, nested: int = 0) -> BlockNumber:
+        number = BlockScaled(NAMED[name][0], {FLAT: block}, "absmax", "float32")
+        return number if check_int("nested", nested, 0) == 0 else Doubled(number, nested)
 
     return make
 
 
 def codebook_arguments(number: Any) -> tuple[str, dict[str, Any]] | None:
     """The name and the arguments with which `codebook` makes the format; None if it cannot."""
-    if not isinstance(number, BlockScaled) or number.block[:1] == () or number.block[0][0] != FLAT:
+    first = number.first if isinstance(number, Doubled) else number
+    if not isinstance(first, BlockScaled) or not first.block or first.block[0][0] != FLAT:
         return None
-    name = next((one for one in CODEBOOKS if NAMED[one][0] == number.element), "")
-    size = number.block[0][1]
-    return (name, {"block": size}) if name and codebook(name)(size) == number else None
+    name = next((one for one in CODEBOOKS if NAMED[one][0] == first.element), "")
+    arguments = {"block": first.block[0][1], "nested": number.block if isinstance(number, Doubled) else 0}
+    return (name, arguments) if name and codebook(name)(**arguments) == number else None
 
 
 def dtype_name(value: Any) -> str | None:

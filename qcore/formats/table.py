@@ -189,6 +189,13 @@ class Table(Number):
         return Gaps(*(tuple(row) for row in zip(*rows, strict=True)))
 
 
+def by_float32_midpoints(values: Any) -> Table:
+    """The table with the thresholds of bitsandbytes: midpoints rounded to float32, which themselves go down."""
+    numbers = np.array(values, np.float32)
+    ordered = np.array(sorted(set(numbers.tolist())), np.float32)
+    return Table(numbers, (ordered[:-1] + ordered[1:]) / np.float32(2))
+
+
 class _Entry(NamedTuple):
     """A number of a table: its code, the number in units of 2^_UNIT, and its lane on a carrier."""
 

@@ -34,6 +34,7 @@ from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, 
 from qcore.arguments import MOST_QUOTED, quoted
 from qcore.formats.affine import AffineInteger
 from qcore.formats.block import FLOAT_RULES, LEVEL_RULES, NVFP4, RULES, BlockFloatingPoint, BlockScaled, nvfp4_arguments
+from qcore.formats.doubled import Doubled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import SPECIALS, BinaryFloat, FloatingPoint
 from qcore.formats.gguf import GGUF
@@ -339,7 +340,8 @@ _NUMBER_KINDS = _ELEMENT_KINDS | {
         0,
     ),
     "gguf": Kind(GGUF, {"type": Reader.next}, 1, 1, 1),
-    **{name: Kind(codebook(name), {"block": _int}, 1, 0, 1) for name in CODEBOOKS},
+    **{name: Kind(codebook(name), {"block": _int, "nested": _int}, 1, 0, 1) for name in CODEBOOKS},
+    "doubled": Kind(Doubled, {"first": Reader.number, "block": _int}, 1, 2, 1),
 }
 _KINDS = _NUMBER_KINDS | {
     "affine": Kind(AffineInteger, {"qmin": _int, "qmax": _int, "signed": _flag, "middle": _int}, 2, 2, 2),

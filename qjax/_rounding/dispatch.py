@@ -14,8 +14,10 @@ from jax.sharding import AxisType, PartitionSpec
 from qcore import Number, Rounding
 from qcore.arguments import missing_key
 from qcore.formats.block import check_float_scales, check_scales
+from qcore.formats.doubled import Doubled
 from qcore.formats.gguf import GGUF
 from qcore.formats.number import check_number, prepare, with_overflow
+from qcore.law import doubled
 from qcore.law.carrier import CARRIERS, Carrier, check_result_dtype
 from qcore.law.program import Decoding, Program
 from qcore.law.rounding import check_rounding
@@ -118,6 +120,10 @@ def decode(codes: ArrayLike, number: Number | str, dtype: Any = jnp.float32, *, 
         raise TypeError('dtype is float64; allowed only after jax.config.update("jax_enable_x64", True)')
     if isinstance(number, GGUF):
         return _from_bytes(number, dtype.name, codes, scales)
+    if isinstance(number, Doubled):
+        seconds, largest, offset = number.check_scales(codes.shape, scales)
+        found = doubled.sums(Names, decode(seconds, number.second, scales=largest), jnp.asarray(offset, jnp.float32))
+        return decode(codes, number.first, dtype, scales=found)
     decoding, constants = number.decoding(carrier)
     scales, array_scale = check_scales(number, codes.shape, scales)
     if decoding.scales == "floats":
@@ -218,7 +224,7 @@ def _apply(
     noise = _make_noise(program.mode, key, random_bits, start)
     if coded and program.kind == "gguf":
         return _to_bytes(GGUF(program.rule), x)
-    if x.size > 0:
+    if x.size > 0 or program.kind == "doubled":
         if coded:
             return _encode(program, sizes, x, constants, noise)
         with jax.named_scope(scope):
@@ -260,10 +266,31 @@ def same_bits(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _law(program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...], noise: Noise | None) -> Any:
+    if program.kind == "doubled":
+        return _doubled_law(program, x, noise)
     law = _over_blocks(partial(_law_of_blocks, program, sizes), x, sizes, scaled=bool(program.codes))
     operands = jax.tree.leaves((x, constants, noise))
     with operation("encode" if program.codes else "round", *operands, mode=program.mode.value):
         return law(x, constants, noise)
+
+
+def _doubled_law(program: Program, x: jax.Array, noise: Noise | None) -> Any:
+    """The law of `qcore.law.doubled`: numbers, or codes and the triple of scales."""
+    number: Any = check_number(program.rule)
+
+    def encoded(x: jax.Array, number: Number, mode: Rounding, noise: Noise | None) -> Any:
+        plan = _plan_for(number, mode, x.dtype.name, None, True, x.ndim)
+        if x.size > 0:
+            return _law(plan.program, plan.sizes, x, plan.constants, noise)
+        return encode(x, number)
+
+    codes, scales = encoded(x, number.first, program.mode, noise)
+    differences, offset = doubled.differences(Names, scales)
+    seconds, largest = encoded(differences, number.second, Rounding.NEAREST, None)
+    if program.codes:
+        return codes, (seconds, largest, offset)
+    found = doubled.sums(Names, decode(seconds, number.second, scales=largest), offset)
+    return jnp.where(x != x, x, decode(codes, number.first, x.dtype, scales=found))  # NaN has no code
 
 
 def _law_of_blocks(program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...], noise: Any) -> Any:

@@ -8,8 +8,10 @@ import torch
 
 from qcore import Number, Rounding
 from qcore.formats.block import check_float_scales, check_scales
+from qcore.formats.doubled import Doubled
 from qcore.formats.gguf import GGUF
 from qcore.formats.number import check_number
+from qcore.law import doubled
 from qcore.random.threefry import Noise
 from qtorch._namespace import FLOATS, Names
 from qtorch._rounding.gradients import for_transforms, is_differentiated
@@ -129,7 +131,7 @@ def encode(
     if not isinstance(result, tuple):
         return result
     codes, block, *whole = result
-    return codes, (block, whole[0]) if whole else block
+    return codes, (block, *whole) if whole else block
 
 
 def decode(
@@ -166,6 +168,11 @@ def decode(
     if isinstance(number, GGUF):
         carrier = check_dtype(dtype, "the result")
         return from_lanes(number.from_bytes(Names, from_codes(codes, 32), carrier, scales), carrier, dtype)
+    if isinstance(number, Doubled):
+        seconds, largest, offset = number.check_scales(tuple(codes.shape), scales)
+        offset = torch.as_tensor(offset, dtype=torch.float32, device=codes.device)
+        found = doubled.sums(Names, decode(seconds, number.second, scales=largest), offset)
+        return decode(codes, number.first, dtype, scales=found)
     block, whole = check_scales(number, tuple(codes.shape), scales)
     decoding, _ = decoder(number, dtype)
     if codes.numel() == 0:

@@ -15,7 +15,7 @@ from qcore import RECIPES, BlockScaled, Entry, Product, Recipe
 from qjax import linalg as jax_linalg
 from qtorch import linalg as torch_linalg
 
-_NF4 = BlockScaled("nf4", {"flat": 64}, "absmax", "float32")
+_NF4 = "nf4(block=64,nested=4)"
 _FP4 = BlockScaled("fp4_bnb", {-1: 16}, scale="e4m3fn", tensor_scale="float32")
 TABLES = Recipe([Entry("*", None, Product("e4m3fn", _NF4), Product("e5m2", _FP4), Product("e5m2", "af4"))])
 CONV = {name: Recipe(RECIPES[name].entries[-1:]) for name in ("fp8_chunked", "bf16_mixed")}

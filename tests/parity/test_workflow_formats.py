@@ -44,7 +44,7 @@ CASES = {
     "three scales": ("float(5,2)", "nvfp4"),
     "integers and a format": ("MinMaxObserver", "e4m3fn"),
     "a format and integers": ("e4m3fn", "default_weight_observer"),
-    "tables": ("fp4_bnb", "nf4(block=64)"),
+    "tables": ("fp4_bnb", "nf4(block=64,nested=4)"),
 }
 USUAL = ("codes of blocks",)
 

@@ -42,10 +42,11 @@ def test_files_and_bytes(kind, size, double, tmp_path):
     weight, state = functional.quantize_4bit(torch.from_numpy(x), **given)
     found = load_quantized(file_of(tmp_path / "m.safetensors", weight, state))["w"]
     numbers, expected = found.dequantize(), functional.dequantize_4bit(weight, state).numpy()
-    assert found.number.text == {"nf4": "nf4", "fp4": "fp4_bnb"}[kind] + f"(block={size})"
+    name, nested = {"nf4": "nf4", "fp4": "fp4_bnb"}[kind], ",nested=256" * double
+    assert found.number.text == f"{name}(block={size}{nested})"
     assert (numbers == expected).all()
     assert kind == "fp4" or (bits(numbers) == bits(expected)).all()  # FP4's second zero is -0.0
-    codes, largest = qcore.encode(x, found.number)
+    codes, largest = qcore.encode(x, found.number.first if double else found.number)
     packed = qcore.pack(codes.reshape(-1), 4)
     packed, theirs = packed >> 4 | packed << 4, weight.numpy().reshape(-1)
     assert (packed == (theirs if kind == "nf4" else one_zero(theirs))).all()
@@ -53,17 +54,20 @@ def test_files_and_bytes(kind, size, double, tmp_path):
         assert (bits(largest) == bits(state.absmax)).all()
 
 
-def test_bitsandbytes_reads_what_is_written(tmp_path):
+@pytest.mark.parametrize("double", [False, True], ids=["", "double"])
+def test_bitsandbytes_reads_what_is_written(double, tmp_path):
     x = inputs()
-    mine = encode_weight(x, "bitsandbytes 4 bits")
+    x[3] = 0
+    mine = encode_weight(x, "bitsandbytes 4 bits" + ", double" * double)
     save_quantized(tmp_path / "ours", {"w": mine})
-    weight, state = functional.quantize_4bit(torch.from_numpy(x), blocksize=64, quant_type="nf4")
+    given = {"blocksize": 64, "quant_type": "nf4", "compress_statistics": double}
+    weight, state = functional.quantize_4bit(torch.from_numpy(x), **given)
     file_of(tmp_path / "theirs", weight, state)
     from safetensors.torch import load_file
 
     ours, theirs = load_file(tmp_path / "ours"), load_file(tmp_path / "theirs")
     assert set(ours) == set(theirs)
-    for name in ("w", "w.absmax", "w.quant_map"):
+    for name in ("w", "w.quant_map", "w.nested_quant_map" if double else "w.absmax"):
         assert torch.equal(ours[name], theirs[name]), name
     parts = {name.removeprefix("w."): value for name, value in ours.items() if name != "w"}
     again = functional.QuantState.from_dict(parts, torch.device("cpu"))

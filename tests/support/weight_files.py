@@ -8,6 +8,7 @@ import json
 
 import ml_dtypes
 import numpy as np
+import torch
 
 E2M1 = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 NF4 = np.float32(
@@ -186,14 +187,25 @@ def awq(rng):
     return tensors, numbers.T
 
 
-def bitsandbytes_nf4(rng, nested=False):
+def dynamic_map():
+    """bitsandbytes' map of 8 bits: midpoints of 2^i parts of 0.1 to 1, times 10^(i - 6), of both signs; 0 and 1."""
+    numbers = [np.float32([0, 1])]
+    for power in range(7):
+        ends = torch.linspace(0.1, 1, (1 << power) + 1, dtype=torch.float32)
+        middles = ((ends[:-1] + ends[1:]) / 2 * 10.0 ** (power - 6)).numpy()
+        numbers += [middles, -middles]
+    return np.sort(np.concatenate(numbers))
+
+
+def bitsandbytes_nf4(rng, nested=""):
     shape, count = (5, 77), 385
     packed, absmax = some(rng, 193, 1), rng.uniform(1e-3, 1, 7).astype(np.float32)
     codes = np.stack([packed[:, 0] >> 4, packed[:, 0] & 15], -1).reshape(-1)[:count]
     state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": shape}
     tensors = {"x.weight": ("U8", packed), "x.weight.absmax": ("F32", absmax), "x.weight.quant_map": ("F32", NF4)}
     if nested:
-        coded, table = some(rng, 7), np.sort(rng.uniform(-1, 1, 256)).astype(np.float32)
+        own = np.sort(rng.uniform(-1, 1, 256)).astype(np.float32)
+        coded, table = some(rng, 7), dynamic_map() if nested == "usual" else own
         second, offset = rng.uniform(0.1, 1, 2).astype(np.float32), 0.123456789
         absmax = table[coded] * second.repeat(4)[:7] + np.float32(offset)
         tensors["x.weight.absmax"] = ("U8", coded)
@@ -231,6 +243,7 @@ CASES = {
     "GPTQ, by g_idx": lambda rng: gptq(rng, 4, shuffled=True),
     "AWQ": awq,
     "bitsandbytes nf4": bitsandbytes_nf4,
-    "bitsandbytes nf4, double": lambda rng: bitsandbytes_nf4(rng, nested=True),
+    "bitsandbytes nf4, double": lambda rng: bitsandbytes_nf4(rng, "usual"),
+    "bitsandbytes nf4, double with another map": lambda rng: bitsandbytes_nf4(rng, "other"),
     "bitsandbytes int8": bitsandbytes_int8,
 }

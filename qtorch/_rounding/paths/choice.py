@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from qcore import Number
+from qcore import Number, Rounding
+from qcore.law import doubled
 from qcore.law.tiles import block_counts, tiles
 from qcore.random.threefry import Noise
 from qtorch._kernels.launch import serve_cpu, with_strides_of
@@ -35,7 +36,16 @@ from qtorch._rounding.paths.operations import (
     scale_dtype,
     stored_scales,
 )
-from qtorch._rounding.plan import RoundingPlan, block_sizes, decoder, law_of_decoding, nested_sizes, text_of
+from qtorch._rounding.plan import (
+    RoundingPlan,
+    block_sizes,
+    decoder,
+    law_of_decoding,
+    make_plan,
+    nested_sizes,
+    plan_for,
+    text_of,
+)
 from qtorch._rounding.sharded import check_not_transformed, is_sharded, round_shards
 from qtorch._torch_internals import is_memory
 
@@ -91,6 +101,8 @@ def check_device(name: str, x: torch.Tensor, device: torch.device, other: str) -
 def round_tensor(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None, plain: bool) -> Any:
     """The law by the fastest path for x; see `operations.run`."""
     if plain:
+        if plan.program.kind == "doubled":
+            return _round_doubled(x, plan, noise)
         in_c = x.is_cpu and not serve_cpu()
         result = (round_on_cpu if in_c else round_by_package)(x, plan, noise) if x.numel() > 0 else None
         if result is None:
@@ -107,11 +119,32 @@ def round_tensor(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None, plain
     if is_sharded(x):
         return round_shards(x, plan, noise, lambda part, own: round_tensor(part, plan, own, is_plain_tensor(part)))
     if not plan.calls_operator(x):
-        return by_operations(x, plan, noise)
+        return (_round_doubled if plan.program.kind == "doubled" else by_operations)(x, plan, noise)
     if not plan.program.codes:
         return torch.ops.qtorch.round(x, *(noise or (None, None)), *plan.text)
     results = torch.ops.qtorch.encode(x, *(noise or (None, None)), *plan.text)
     return tuple(results) if plan.program.shared else results[0]
+
+
+def _round_doubled(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> Any:
+    """The law of `qcore.law.doubled`: numbers, or codes, codes of scales, largest magnitudes and the mean."""
+    number: Any = plan.number
+
+    def encoded(x: torch.Tensor, number: Number, mode: Rounding, noise: Noise | None) -> Any:
+        plain = is_plain_tensor(x)
+        return round_tensor(x, (plan_for if plain else make_plan)(number, mode, x.dtype, None, True), noise, plain)
+
+    codes, scales = encoded(x, number.first, plan.program.mode, noise)
+    differences, offset = doubled.differences(Names, scales)
+    seconds, largest = encoded(differences, number.second, Rounding.NEAREST, None)
+    if plan.program.codes:
+        return codes, seconds, largest, offset
+    if x.numel() == 0:
+        return torch.empty_like(x)
+    decoded = decode_tensor(seconds, number.second, torch.float32, largest, None, is_plain_tensor(seconds))
+    scales = doubled.sums(Names, decoded, offset)
+    numbers = decode_tensor(codes, number.first, x.dtype, scales, None, is_plain_tensor(codes))
+    return torch.where(x != x, x, numbers)  # NaN has no code
 
 
 def decode_tensor(

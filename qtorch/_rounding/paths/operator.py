@@ -7,10 +7,12 @@ value again at each of its uses.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
 
+from qcore.formats.doubled import Doubled
 from qcore.formats.text import parse
 from qcore.law.tiles import block_counts
 from qcore.random.threefry import Noise
@@ -75,6 +77,9 @@ def _shapes(coded: bool, x: torch.Tensor, key: Maybe, *text: str) -> list[torch.
     examples, shape = tuple(x.shape[:axes]), tuple(x.shape[axes:])
     counts = block_counts(shape, plan.number.block_sizes(len(shape)))
     results = [first, x.new_empty((*examples, *counts), dtype=scale_dtype(plan.program))]
+    if isinstance(plan.number, Doubled):
+        lengths = [-(-prod(counts) // plan.number.block)] if counts else []
+        results += [x.new_empty((*examples, *lengths), dtype=torch.float32), x.new_empty(examples, dtype=torch.float32)]
     if plan.program.whole:
         results.append(x.new_empty(examples, dtype=FLOATS[lane_dtype(plan.program.carrier)]))
     return results

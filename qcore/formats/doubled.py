@@ -1,0 +1,124 @@
+"""Block formats whose scales are quantized, too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from qcore.arguments import check_int, quoted
+from qcore.formats.block import BlockNumber, BlockScaled
+from qcore.formats.number import check_number
+from qcore.formats.table import Table, by_float32_midpoints
+from qcore.law.carrier import Carrier
+from qcore.law.codes import Codes
+from qcore.law.program import Program
+from qcore.law.rounding import Rounding
+from qcore.law.tiles import FLAT, MOST_ELEMENTS, Sizes, block_counts
+from qcore.packing import storage
+
+
+def dynamic_map() -> Table:
+    """bitsandbytes' 256 numbers of 8 bits.
+
+    They are 0 and 1, and for i from 0 to 6 the midpoints of 2^i parts of 0.1 to 1, times 10^(i - 6), of both signs.
+    Ends of parts are computed as torch's linspace does: from both ends to the middle, each rounded once to float32.
+    """
+    first, last, found = np.float64(np.float32(0.1)), 1.0, [np.array([0, 1], np.float32)]
+    for power in range(7):
+        parts = 1 << power
+        step, place = np.float64(np.float32(np.float32(1) - np.float32(0.1)) / np.float32(parts)), np.arange(parts + 1)
+        ends = np.where(place < (parts + 1) // 2, first + step * place, last - step * (parts - place)).astype(
+            np.float32
+        )
+        middles = (ends[:-1] + ends[1:]) / np.float32(2) * np.float32(10.0 ** (power - 6))
+        found += [middles, -middles]
+    return by_float32_midpoints(np.sort(np.concatenate(found)))
+
+
+@dataclass(frozen=True, repr=False)
+class Doubled(BlockNumber):
+    """A block format with scales in float32 that are quantized in turn: bitsandbytes' double quantization.
+
+    Elements are encoded with the scales of the first format. The scales, minus their mean, are then encoded with 8
+    bits, bitsandbytes' dynamic map, in blocks that share a largest magnitude. Results are the elements' numbers times
+    the decoded scales. See `qcore.law.doubled` for the order of operations.
+
+    `encode` gives codes, and as scales a triple: the codes of the scales, their blocks' largest magnitudes, and the
+    mean.
+
+    Args:
+        first: a `BlockScaled` with scale="float32", or its text.
+        block: how many scales share a largest magnitude.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if it is not as above.
+
+    Source: Dettmers et al., QLoRA: Efficient Finetuning of Quantized LLMs, 2023; bitsandbytes, whose sum for the mean
+    has another order on each processor.
+
+    Example:
+        >>> import numpy as np
+        >>> from qcore import parse, quantize
+        >>> number = parse("nf4(block=64,nested=256)")
+        >>> number.first.text, quantize(np.float32([0.5, -1]), number)
+        ('nf4(block=64)', array([ 0.44070983, -1.        ], dtype=float32))
+    """
+
+    first: Any
+    block: int = 256
+
+    second: ClassVar[Any] = None  # the format of the scales minus their mean: not a field, as it follows from them
+
+    def __post_init__(self) -> None:
+        first = check_number(self.first, "first") if isinstance(self.first, str) else self.first
+        if not isinstance(first, BlockScaled):
+            raise TypeError(f"first={quoted(first)}; allowed is a BlockScaled with scale='float32', or its text")
+        if first.scale != "float32" or first.history is not None:
+            raise ValueError(f"first={quoted(first)}; allowed is a BlockScaled with scale='float32' and no history")
+        self._set(first=first, block=check_int("block", self.block, 1, MOST_ELEMENTS))
+        self._set(second=BlockScaled(dynamic_map(), {FLAT: self.block}, "absmax", "float32"))
+
+    def __repr__(self) -> str:
+        return f"Doubled (first={self.first.text}, block={self.block})"
+
+    def block_sizes(self, ndim: int) -> Sizes:
+        return self.first.block_sizes(ndim)
+
+    def axes(self, ndim: int) -> tuple[int, ...]:
+        return tuple(range(ndim))
+
+    @property
+    def bits(self) -> int:
+        return self.first.bits
+
+    def codes(self, carrier: Carrier) -> Codes:
+        return self.first.codes(carrier)
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return self.first.span
+
+    def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
+        return "doubled", ()
+
+    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
+        if carrier.lane_bits == 64:
+            raise ValueError(f"x has dtype float64; allowed for {self.text} are float32, float16 and bfloat16")
+        codes = self.first.program(mode, carrier, coded)[0].codes
+        return Program(carrier, mode, "doubled", codes, storage(self.bits) if coded else 0, rule=self.text), ()
+
+    def check_scales(self, shape: tuple[int, ...], scales: Any) -> tuple[Any, Any, Any]:
+        """The triple of scales of an array of this shape."""
+        counts = block_counts(shape, self.block_sizes(len(shape)))
+        count = int(np.prod(counts))
+        given: tuple[Any, ...] = cast("tuple[Any, ...]", scales) if isinstance(scales, tuple) else ()
+        shapes = [tuple(getattr(one, "shape", (-1,))) for one in given]
+        allowed = [counts, (-(-count // self.block),) if counts else (), ()]
+        if shapes != allowed:
+            raise ValueError(
+                f"scales has the shapes {shapes}; allowed are codes, largest magnitudes and a mean, {allowed}"
+            )
+        return given[0], given[1], given[2]
