@@ -12,6 +12,11 @@ from qcore import namespace
 FLOATS = {torch.int32: torch.float32, torch.int64: torch.float64}  # of lanes
 
 
+def reinterpreted(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The bits of x as numbers of another dtype: a view, or a copy in `torch.jit.trace`, which cannot record views."""
+    return torch.view_copy(x, dtype=dtype) if torch.jit.is_tracing() else x.view(dtype)  # type: ignore[attr-defined]
+
+
 class Names(namespace.Names):
     """`qcore.namespace.Names` for tensors on any device, eager or traced.
 
@@ -29,20 +34,20 @@ class Names(namespace.Names):
 
     @staticmethod
     def float_bits(lanes: torch.Tensor) -> torch.Tensor:
-        return lanes.to(FLOATS[lanes.dtype]).view(lanes.dtype)
+        return reinterpreted(lanes.to(FLOATS[lanes.dtype]), lanes.dtype)
 
     @staticmethod
     def integers(bits: torch.Tensor) -> torch.Tensor:
-        return bits.view(FLOATS[bits.dtype]).to(bits.dtype)
+        return reinterpreted(bits, FLOATS[bits.dtype]).to(bits.dtype)
 
     @staticmethod
     def product_bits(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return (a.to(FLOATS[a.dtype]) * b.to(FLOATS[a.dtype])).view(a.dtype)
+        return reinterpreted(a.to(FLOATS[a.dtype]) * b.to(FLOATS[a.dtype]), a.dtype)
 
     @staticmethod
     def quotient_bits(a: torch.Tensor, b: torch.Tensor | int) -> torch.Tensor:
         floats = FLOATS[a.dtype]
-        return (a.to(floats) / (b.to(floats) if isinstance(b, torch.Tensor) else b)).view(a.dtype)
+        return reinterpreted(a.to(floats) / (b.to(floats) if isinstance(b, torch.Tensor) else b), a.dtype)
 
     @staticmethod
     def take(row: torch.Tensor | tuple[int, ...], places: torch.Tensor) -> torch.Tensor:
@@ -50,8 +55,8 @@ class Names(namespace.Names):
             row = torch.tensor(row, dtype=places.dtype, device=places.device)
         return row[places]
 
-    float32_bits = staticmethod(lambda x: x.view(torch.int32))
-    float32_from = staticmethod(lambda bits: bits.view(torch.float32))
+    float32_bits = staticmethod(lambda x: reinterpreted(x, torch.int32))
+    float32_from = staticmethod(lambda bits: reinterpreted(bits, torch.float32))
 
     trunc = staticmethod(torch.trunc)
     floor = staticmethod(torch.floor)

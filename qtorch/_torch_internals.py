@@ -63,8 +63,7 @@ _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
 def is_memory(*tensors: torch.Tensor) -> bool:
     """True if kernels may read the memory of tensors: it is there, and aligned, without transform, mode or tangent.
 
-    Without the private parts it is never true: all runs operation by operation. While `torch.jit.trace` runs it raises
-    RuntimeError, because the traced program would return the present numbers.
+    Without the private parts it is never true: all runs operation by operation.
     """
     if _dispatch_modes is None or _transforms is None:
         return False
@@ -72,11 +71,8 @@ def is_memory(*tensors: torch.Tensor) -> bool:
         return False
     if _transforms() is not None or _dispatch_modes() != 0:
         return False
-    if _trace is not None and _trace() is not None:
-        raise RuntimeError(
-            "torch.jit.trace does not see what qtorch computes; allowed are torch.export.export(model, inputs) and "
-            "torch.compile"
-        )
+    if _trace is not None and _trace() is not None:  # `torch.jit.trace` sees operations, and no kernel
+        return False
     try:
         for x in tensors:
             address = x.data_ptr()
@@ -87,6 +83,16 @@ def is_memory(*tensors: torch.Tensor) -> bool:
     except RuntimeError:  # the tensor was in a transform that has ended
         return False
     return True
+
+
+class Unscripted:
+    """A module that `torch.jit.script` refuses with the remedy; without the private method torch finds other words."""
+
+    def __prepare_scriptable__(self) -> Any:
+        raise RuntimeError(
+            f"torch.jit.script of a {type(self).__name__}; allowed are torch.export.export(model, inputs), "
+            "torch.compile(model), and torch.jit.trace(model, inputs) of models without products of qtorch.linalg"
+        )
 
 
 def apply_directly(function: Any) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ from qcore.affine.parameters import check_input, check_qparams
 from qtorch._affine import exported
 from qtorch._affine.launch import dequantize_on_cpu, quantize_on_cpu, requantize_on_cpu
 from qtorch._affine.namespace import Names
+from qtorch._affine.traced import of_traced_sizes
 from qtorch._rounding.paths.choice import are_plain_tensors, check_device, is_plain_tensor
 
 
@@ -31,6 +32,8 @@ def quantize_to(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch
         return values
     if exported.is_wanted():
         return exported.quantize(x, qparams, form)
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]
+        x = of_traced_sizes(x, x.dim() < 2)
     return affine.quantize_affine(x, qparams, form, Names)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from qcore.affine import FORMS, SCHEMES, AffineInteger
 from qcore.arguments import quoted
+from qtorch._torch_internals import Unscripted
 
 _FORMS = {getattr(torch, name): form for name, form in FORMS.items()}
 
@@ -48,7 +49,7 @@ def scheme(qscheme: Any, per_channel: bool) -> str:
     return allowed[qscheme]
 
 
-class FixedDtypes(torch.nn.Module):
+class FixedDtypes(Unscripted, torch.nn.Module):
     """A module whose tensors keep their dtypes: `half()` and `to(torch.float64)` of a model do not change its scales.
 
     Example:

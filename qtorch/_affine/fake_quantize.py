@@ -27,7 +27,7 @@ from qtorch._affine.observer import (
 )
 from qtorch._affine.scaled import check_scaled, round_with_scale, scale_of_range
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor
-from qtorch._torch_internals import has_forward_hooks
+from qtorch._torch_internals import Unscripted, has_forward_hooks
 
 # Observers whose update the kernel implements; a subclass may have another update
 _OBSERVERS = {
@@ -39,7 +39,7 @@ _OBSERVERS = {
 }
 
 
-class FakeQuantize(torch.nn.Module):
+class FakeQuantize(Unscripted, torch.nn.Module):
     """Observes a tensor, then quantizes and dequantizes it by the observer's parameters, or rounds it to a format.
 
     Gradients are those of `fake_quantize_per_tensor_affine`, or of its sibling for channels. Observing and rounding can

@@ -23,6 +23,7 @@ from qtorch._affine.dtypes import FixedDtypes, integers, scheme
 from qtorch._affine.namespace import Names, SmallNames
 from qtorch._affine.tensor import QTensor
 from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._torch_internals import Unscripted
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Factory:
         return Factory(self.make, self.settings | settings)
 
 
-class ObserverBase(ABC, torch.nn.Module):
+class ObserverBase(Unscripted, ABC, torch.nn.Module):
     """The base of all observers: `forward` observes a tensor and returns it, `calculate_qparams` returns parameters.
 
     Args:

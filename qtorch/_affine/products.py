@@ -15,6 +15,7 @@ from qtorch._affine import exported
 from qtorch._affine.conversion import dequantize, requantize
 from qtorch._affine.namespace import Names
 from qtorch._kernels import dynamic, products
+from qtorch._namespace import reinterpreted
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import INT8_TERMS, int8_product, is_memory, multiplies_int8
 
@@ -286,7 +287,7 @@ def signed(q: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """int8 values and a zero point with the same differences; unsigned values are shifted by 128."""
     if q.values.dtype is torch.int8:
         return q.values, q.qparams.zero_point
-    return (q.values ^ 0x80).view(torch.int8), q.qparams.zero_point - 128
+    return reinterpreted(q.values ^ 0x80, torch.int8), q.qparams.zero_point - 128
 
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}

@@ -11,6 +11,8 @@ from qcore.formats.block import check_element
 from qcore.formats.number import check_number
 from qcore.linalg.scaling import round_scaled, scale_for
 from qtorch._rounding.dispatch import quantize
+from qtorch._rounding.gradients import for_transforms
+from qtorch._torch_internals import Unscripted
 from qtorch.linalg.namespace import Float64
 
 
@@ -57,7 +59,7 @@ def round_with_scale(x: torch.Tensor, scale: torch.Tensor, number: Number, axis:
     """x rounded to a format times a scale, or one for each index along the axis; gradients pass straight through."""
     if scale.numel() > 1 and (x.dim() <= axis or x.shape[axis] != scale.numel()):
         raise ValueError(f"x has shape {tuple(x.shape)}; allowed are {scale.numel()} channels along dimension {axis}")
-    return _StraightThrough.apply(x, scale.to(torch.float32), number.text, axis)  # type: ignore[return-value]
+    return for_transforms(_StraightThrough, _StraightThrough)(x, scale.to(torch.float32), number.text, axis)
 
 
 def scale_of_range(low: torch.Tensor, high: torch.Tensor, number: Number) -> torch.Tensor:
@@ -65,7 +67,7 @@ def scale_of_range(low: torch.Tensor, high: torch.Tensor, number: Number) -> tor
     return scale_for(Float64, torch.maximum(low.abs(), high.abs()).to(torch.float32), check_element(number))
 
 
-class ScaledRounding(torch.nn.Module):
+class ScaledRounding(Unscripted, torch.nn.Module):
     """Rounds tensors to a format with a scale that calibration, or training, has chosen.
 
     Args:

@@ -19,6 +19,7 @@ from qcore.arguments import check_float, check_type, quoted
 from qtorch._affine.conversion import dequantize, quantize
 from qtorch._affine.namespace import Names
 from qtorch._affine.torch_functions import FUNCTIONS, JOINS, without_integers
+from qtorch._affine.traced import keeps_first, of_traced_sizes
 from qtorch._rounding.paths.choice import check_device
 
 _TOKENS = {affine.UINT8: torch.quint8, affine.INT8: torch.qint8, affine.INT32: torch.qint32}
@@ -232,7 +233,10 @@ class QTensor(QuantizedArray):
     def mean(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> QTensor:
         """The mean of the integers, rounded to nearest even."""
         self._whole("mean")
-        sums = self.values.to(torch.int64).sum(dim, keepdim)
+        values, counted = self.values, {0} if dim is None else {dim} if isinstance(dim, int) else {*dim}
+        if torch.jit.is_tracing() and counted & {0, -self.ndim}:  # type: ignore[attr-defined]
+            values = of_traced_sizes(values, True)
+        sums = values.to(torch.int64).sum(dim, keepdim)
         return self._with(law.mean(Names, sums, self.numel() // max(1, sums.numel())).to(self.values.dtype))
 
     def relu(self, inplace: bool = False) -> QTensor:
@@ -271,10 +275,13 @@ class QTensor(QuantizedArray):
         return self.values, self.qparams.scale, self.qparams.zero_point
 
     def _moved(self, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
-        moved = function(_lanes(self.values), *arguments, **settings)
+        lanes = _lanes(self.values)
+        moved = function(lanes, *arguments, **settings)
+        if torch.jit.is_tracing() and not keeps_first(function, lanes, moved, *arguments, **settings):  # type: ignore[attr-defined]
+            moved = function(of_traced_sizes(lanes, True), *arguments, **settings)
         if isinstance(moved, torch.Tensor):
-            return self._with(moved.view(self.values.dtype))
-        return tuple(self._with(one.view(self.values.dtype)) for one in moved)
+            return self._with(_stored(moved, self.values.dtype))
+        return tuple(self._with(_stored(one, self.values.dtype)) for one in moved)
 
     def _select(self, name: str, *arguments: Any) -> Any:
         """Calls a method of torch that selects elements, and may return indices."""
@@ -289,6 +296,11 @@ class QTensor(QuantizedArray):
 def _lanes(values: torch.Tensor) -> torch.Tensor:
     """Integers of 16 bits as int16, since torch has fewer functions for uint16."""
     return values.view(torch.int16) if values.dtype is torch.uint16 else values
+
+
+def _stored(lanes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The integers of `_lanes`; in their own dtype they stay as they are, as torch.jit.trace records no view of it."""
+    return lanes if lanes.dtype is dtype else lanes.view(dtype)
 
 
 def _rebuilt(values: Any, scale: Any, zero_point: Any, axis: int | None, *form: Any) -> QTensor:

@@ -18,6 +18,7 @@ from qcore.affine.arithmetic.operands import check_operand, integer_of
 from qcore.affine.quantized import moving
 from qcore.arguments import check_choice, check_flag, check_float, check_int, quoted
 from qtorch._affine.affine import make_qparams
+from qtorch._namespace import reinterpreted
 from qtorch._places import running_layer
 from qtorch._rounding.paths.choice import is_plain_tensor
 
@@ -415,7 +416,7 @@ def pad(input: QTensor, pad: Any, mode: str = "constant", value: float | None = 
         if taken > size:
             raise ValueError(f"pad takes {taken} of {size} numbers; allowed are no more than there are")
     ones = (1,) * len(pairs)
-    return input._moved(lambda values: spread(values, fill.view(values.dtype), pairs, ones, first))
+    return input._moved(lambda values: spread(values, reinterpreted(fill, values.dtype), pairs, ones, first))
 
 
 def spread(

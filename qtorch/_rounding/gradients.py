@@ -38,8 +38,10 @@ def for_transforms(function: Any, with_tangent: Any) -> Callable[..., Any]:
     """`apply` for tensors that are not plain.
 
     In traced programs it is the `apply` of a function without `jvp`, because `torch.compile` does not accept `jvp`;
-    else of its subclass with `jvp`.
+    else of its subclass with `jvp`. TorchScript can hold neither: its programs have the forward pass, and no gradient.
     """
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return function.forward
     if not torch.compiler.is_dynamo_compiling():
         return with_tangent.apply
     _leave_tangents_to_eager()

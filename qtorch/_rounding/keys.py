@@ -29,6 +29,8 @@ def draw_opaquely() -> torch.Tensor:
     Under `torch.func.vmap` its argument `randomness` decides, as for torch's own random numbers: "different" draws a
     key for each example, "same" one for all, "error" raises.
     """
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]  # it records no operators with devices; and merges nothing
+        return draw()
     return torch.ops.qtorch.draw_key(_serial(), (), device="cpu")
 
 

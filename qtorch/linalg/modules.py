@@ -11,6 +11,7 @@ from qcore.arguments import check_flag, check_int, check_size
 from qcore.linalg.product import Products, check_products
 from qcore.report import short_product
 from qtorch._states import apply_but_states, keep_states
+from qtorch._torch_internals import Unscripted
 from qtorch.linalg.attention import scaled_dot_product_attention, settings_of
 from qtorch.linalg.call import first_scaling
 from qtorch.linalg.convolutions import conv1d, conv2d, conv3d, padding_sizes
@@ -20,7 +21,7 @@ _STATES = ("scaling",)
 _NAMES = ("operands", "accumulator", "grad_input", "grad_weight")
 
 
-class _Layer:
+class _Layer(Unscripted):
     """The base of the layers: their products are keyword arguments after torch's own.
 
     Attributes:
@@ -166,7 +167,7 @@ class Conv3d(_Convolution, torch.nn.Conv3d):
     """
 
 
-class MultiheadAttention(torch.nn.MultiheadAttention):
+class MultiheadAttention(Unscripted, torch.nn.MultiheadAttention):
     """`torch.nn.MultiheadAttention` by `linear` and `scaled_dot_product_attention`.
 
     Args:

@@ -15,13 +15,13 @@ from qtorch._rounding.keys import Key, fold_in, given_or_drawn
 from qtorch._rounding.paths.choice import is_plain_tensor, round_tensor
 from qtorch._rounding.plan import RoundingPlan, plan_for
 from qtorch._states import apply_but_states, keep_states
-from qtorch._torch_internals import apply_directly
+from qtorch._torch_internals import Unscripted, apply_directly
 from qtorch.quant.delayed import Delayed, check_call, first_state
 
 _LANES = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
 
-class Quantizer(torch.nn.Module):
+class Quantizer(Unscripted, torch.nn.Module):
     """A module that rounds a tensor and its gradient.
 
     It has no parameters. It has a buffer `scaling` only for delayed scales (float32 only; the first row is for the

@@ -52,11 +52,11 @@ class Names(operations.Names, namespace.Names):
 
     @staticmethod
     def bits(x: torch.Tensor) -> torch.Tensor:
-        return x.view(torch.int32)
+        return namespace.reinterpreted(x, torch.int32)
 
     @staticmethod
     def floats(bits: torch.Tensor) -> torch.Tensor:
-        return bits.view(torch.float32)
+        return namespace.reinterpreted(bits, torch.float32)
 
     @classmethod
     def settled(cls, x: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from qcore.law import doubled
 from qcore.law.tiles import block_counts, tiles
 from qcore.random.threefry import Noise
 from qtorch._kernels.launch import serve_cpu, with_strides_of
-from qtorch._namespace import Names
+from qtorch._namespace import Names, reinterpreted
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.paths.kernels import decode_by_package, decode_on_cpu, round_by_package, round_on_cpu
 from qtorch._rounding.paths.operations import (
@@ -169,7 +169,7 @@ def decode_tensor(
     if scales is not None:
         scales = blocks.spread(from_codes(stored_scales(scales, decoding), decoding.carrier.lane_bits))
     if scale is not None:
-        scale = scale.reshape((1,) * lanes.dim()).view(lanes.dtype)
+        scale = reinterpreted(scale.reshape((1,) * lanes.dim()), lanes.dtype)
     lanes = join(blocks, decoding.run(Names, lanes, constants, scales, scale))
     return from_lanes(lanes, decoding.carrier, dtype).reshape(codes.shape)
 

@@ -12,7 +12,7 @@ from qcore.law.carrier import CARRIERS, Carrier
 from qcore.law.program import Decoding, Program
 from qcore.law.tiles import Tiles
 from qcore.random.threefry import Noise, rounding_words
-from qtorch._namespace import FLOATS, Names
+from qtorch._namespace import FLOATS, Names, reinterpreted
 
 DTYPES = {getattr(torch, name): carrier for name, carrier in CARRIERS.items()}
 STORED = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}  # the dtype of codes, by their storage in bits
@@ -42,8 +42,12 @@ def run(
     if not scales:
         return codes
     block, *whole = scales
-    block = block.view(FLOATS[block.dtype]) if program.float_scales else to_codes(block, program.scale_storage)
-    return codes, block, *(lanes.reshape(()).view(FLOATS[lanes.dtype]) for lanes in whole)
+    scale = _floats(block) if program.float_scales else to_codes(block, program.scale_storage)
+    return codes, scale, *(_floats(lanes.reshape(())) for lanes in whole)
+
+
+def _floats(lanes: torch.Tensor) -> torch.Tensor:
+    return reinterpreted(lanes, FLOATS[lanes.dtype])
 
 
 def join(blocks: Tiles, lanes: torch.Tensor) -> torch.Tensor:
@@ -66,14 +70,14 @@ def lane_dtype(carrier: Carrier) -> torch.dtype:
 
 def to_lanes(x: torch.Tensor, carrier: Carrier) -> torch.Tensor:
     if carrier.padding == 0:
-        return x.view(lane_dtype(carrier))
-    return x.view(torch.int16).to(torch.int32) << carrier.padding
+        return reinterpreted(x, lane_dtype(carrier))
+    return reinterpreted(x, torch.int16).to(torch.int32) << carrier.padding
 
 
 def from_lanes(bits: torch.Tensor, carrier: Carrier, dtype: torch.dtype) -> torch.Tensor:
     if carrier.padding == 0:
-        return bits.view(dtype)
-    return (bits >> carrier.padding).to(torch.int16).view(dtype)
+        return reinterpreted(bits, dtype)
+    return reinterpreted((bits >> carrier.padding).to(torch.int16), dtype)
 
 
 def scale_dtype(program: Program) -> torch.dtype:
@@ -89,12 +93,13 @@ def result_dtype(program: Program, dtype: torch.dtype) -> torch.dtype:
 def to_codes(lanes: torch.Tensor, storage: int) -> torch.Tensor:
     """Codes as unsigned integers. torch makes unsigned integers of more than 8 bits only by a view of signed ones."""
     dtype = STORED[storage]
-    return lanes.to(_SIGNED.get(dtype, dtype)).view(dtype)
+    return reinterpreted(lanes.to(_SIGNED.get(dtype, dtype)), dtype)
 
 
 def from_codes(codes: torch.Tensor, lane_bits: int) -> torch.Tensor:
     """Lanes of codes in integers of any type; bits above the codes are ignored later."""
-    return codes.view(_SIGNED.get(codes.dtype, codes.dtype)).to(torch.int32 if lane_bits == 32 else torch.int64)
+    signed = reinterpreted(codes, _SIGNED.get(codes.dtype, codes.dtype))
+    return signed.to(torch.int32 if lane_bits == 32 else torch.int64)
 
 
 def stored_scales(scales: torch.Tensor, decoding: Decoding) -> torch.Tensor:
@@ -103,4 +108,4 @@ def stored_scales(scales: torch.Tensor, decoding: Decoding) -> torch.Tensor:
         stored = scales.dtype is STORED[decoding.scale_storage]
         return scales if stored else to_codes(scales, decoding.scale_storage)
     lanes = lane_dtype(decoding.carrier)
-    return scales.to(FLOATS[lanes]).view(lanes)
+    return reinterpreted(scales.to(FLOATS[lanes]), lanes)

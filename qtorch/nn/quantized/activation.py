@@ -11,13 +11,14 @@ from qcore.affine import arithmetic
 from qcore.arguments import check_flag, check_size
 from qtorch._affine.tensor import QTensor
 from qtorch._affine.torch_functions import relu, relu6
+from qtorch._torch_internals import Unscripted
 from qtorch.nn.quantized.base import FunctionLayer, check_quantized
 from qtorch.nn.quantized.weights import QuantizedWeight, check_weight, empty_weight, output_of, weight_of
 
 __all__ = ["ELU", "Hardswish", "LeakyReLU", "PReLU", "ReLU", "ReLU6", "Sigmoid"]
 
 
-class ReLU(torch.nn.Module):
+class ReLU(Unscripted, torch.nn.Module):
     """max(x, 0); the result has the input's parameters.
 
     Args:

@@ -12,6 +12,7 @@ from qcore.arguments import check_flag, check_int, check_size, check_type
 from qtorch._affine.functional import WIDTHS, linear_to
 from qtorch._affine.products import Geometry
 from qtorch._affine.tensor import QTensor
+from qtorch._torch_internals import Unscripted
 from qtorch.nn.quantized.base import ProductLayer, checked, place_of
 from qtorch.nn.quantized.weights import QuantizedWeight, empty_weight, weight_of
 
@@ -82,7 +83,7 @@ class Linear(ProductLayer):
         return f"{self.in_features}, {self.out_features}, {super().extra_repr()}"
 
 
-class Embedding(torch.nn.Module):
+class Embedding(Unscripted, torch.nn.Module):
     """Rows of a quantized table as numbers, in float32, or in the dtype of the layer that was converted.
 
     Args:

@@ -9,6 +9,7 @@ import torch
 from qtorch._affine.conversion import quantize, quantize_to
 from qtorch._affine.dtypes import integers
 from qtorch._affine.tensor import QTensor
+from qtorch._torch_internals import Unscripted
 from qtorch.nn.quantized.base import Quantized, check_quantized, place_of
 from qtorch.nn.quantized.weights import output_of
 
@@ -47,7 +48,7 @@ class Quantize(Quantized):
         return cls(*output_of(mod))
 
 
-class DeQuantize(torch.nn.Module):
+class DeQuantize(Unscripted, torch.nn.Module):
     """Dequantizes a quantized tensor, to float32 by default.
 
     Attributes:

@@ -21,6 +21,7 @@ from qtorch._affine.products import DynamicKernel, kernel_of
 from qtorch._affine.tensor import QTensor
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.paths.choice import is_plain_tensor
+from qtorch._torch_internals import Unscripted
 from qtorch.nn.quantized.base import checked, place_of
 from qtorch.nn.quantized.dynamic.product import DynamicProduct, check_pair, check_state, dtype_of, multiplied
 from qtorch.nn.quantized.weights import QuantizedWeight
@@ -184,7 +185,7 @@ def recurrent_shapes(x: torch.Tensor, sizes: Any, state: list[torch.Tensor], *_:
     return [result, *(one.new_empty(one.shape, dtype=torch.float32) for one in state)]
 
 
-class _Cell(torch.nn.Module):
+class _Cell(Unscripted, torch.nn.Module):
     """Products with the input and with the hidden state, each quantized by its own range; the rest is float32."""
 
     gates: ClassVar[int]
@@ -301,7 +302,7 @@ class RNNCell(_Cell):
         return {"nonlinearity": mod.nonlinearity}
 
 
-class _Recurrent(torch.nn.Module):
+class _Recurrent(Unscripted, torch.nn.Module):
     """Layers of recurrent cells, in one or two directions.
 
     The input of each layer and direction is quantized once, by the range of all its steps; hidden states are quantized
