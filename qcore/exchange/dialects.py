@@ -29,7 +29,7 @@ import numpy as np
 
 from qcore.arguments import quoted
 from qcore.arrays import decode
-from qcore.exchange.encoded import Encoded, Stored
+from qcore.exchange.encoded import Encoded, Stored, unpacked
 from qcore.exchange.safetensors import CODED, Tensor
 from qcore.formats.block import BlockScaled
 from qcore.formats.doubled import Doubled
@@ -39,7 +39,6 @@ from qcore.formats.number import Number
 from qcore.formats.table import Table
 from qcore.formats.text import parse
 from qcore.law.tiles import FLAT
-from qcore.packing import unpack
 
 _FLOATS = ("F32", "F16", "BF16", "F64")
 _BYTE_FLOATS = tuple(name for name in CODED if name.startswith("F8") and name != "F8_E8M0")
@@ -60,6 +59,12 @@ class Parts:
         if tensor.dtype not in dtypes:
             raise ValueError(f"tensor {quoted(tensor.name)} is {tensor.dtype}; allowed are {', '.join(dtypes)}")
         return tensor.array()
+
+    def rows(self, role: str, *dtypes: str) -> np.ndarray:
+        """`array`, of two axes or more."""
+        if len(self.shape(role)) < 2:
+            raise self.wrong(role, f"has shape {self.shape(role)}; allowed are two axes or more")
+        return self.array(role, *dtypes)
 
     def shape(self, role: str) -> tuple[int, ...]:
         return self.tensors[role].shape
@@ -84,11 +89,6 @@ class Parts:
     def stored(self, *roles: str) -> Stored:
         """The file's own small tensors, which a writer needs again."""
         return Stored({role: self.tensors[role].content() for role in roles if role in self})
-
-
-def low_nibbles_first(packed: np.ndarray) -> np.ndarray:
-    """The 4-bit codes of bytes, along the last axis."""
-    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], 2 * packed.shape[-1])
 
 
 def _blocks_of(parts: Parts, role: str, shape: tuple[int, ...]) -> tuple[dict[Any, int | None], tuple[int, ...]]:
@@ -140,21 +140,23 @@ def _with_zeros(
         block: the blocks that share a scale.
     """
     low, high = ends
-    if zeros is not None and zeros.size:
-        spread = zeros.astype(np.int64)
+    spread = zeros.astype(np.int64) if zeros is not None and zeros.size else None
+    if spread is not None:
         low, high = low - int(spread.max()), high - int(spread.min())
-        for axis, size in enumerate(_scaled(FixedPoint(8, 0), block).block_sizes(values.ndim)):
-            spread = spread if size is None or size == 1 else spread.repeat(size, axis)
-        values = values - spread[tuple(map(slice, values.shape))]
     width = 1 + max(high, -1 - low).bit_length()
     if width > 9:
         raise ValueError(f"zero points of {quoted(parts.name)} give integers from {low} to {high}; allowed are 9 bits")
+    if spread is not None:
+        spread = spread.astype(np.int16)
+        for axis, size in enumerate(_scaled(FixedPoint(8, 0), block).block_sizes(values.ndim)):
+            spread = spread if size is None or size == 1 else spread.repeat(size, axis)
+        values = values - spread[tuple(map(slice, values.shape))]
     codes = (values.astype(np.int16) & ((1 << width) - 1)).astype(np.uint8 if width <= 8 else np.uint16)
     return codes, _scaled(FixedPoint(width, 0), block)
 
 
 def _nvfp4_of_compressed_tensors(parts: Parts) -> Encoded:
-    packed = parts.array("_packed", "U8")
+    packed = parts.rows("_packed", "U8")
     shape = (*packed.shape[:-1], 2 * packed.shape[-1])
     _whole_blocks(parts, "_packed", shape, 16)
     parts.demand("_scale", (*shape[:-1], shape[-1] // 16))
@@ -162,7 +164,7 @@ def _nvfp4_of_compressed_tensors(parts: Parts) -> Encoded:
         scales = parts.floats("_scale") / _scale_of_all(parts, "_global_scale", shape)
     number = _scaled(NAMED["e2m1fn"][0], {-1: 16})
     stored = parts.stored("_scale", "_global_scale")
-    return Encoded(low_nibbles_first(packed), number, scales, None, "compressed-tensors nvfp4", stored)
+    return Encoded(unpacked(packed, 4, 2 * packed.shape[-1]), number, scales, None, "compressed-tensors nvfp4", stored)
 
 
 def _scale_of_all(parts: Parts, role: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -181,8 +183,8 @@ def _whole_blocks(parts: Parts, role: str, shape: tuple[int, ...], size: int) ->
 def _mx_of_compressed_tensors(parts: Parts) -> Encoded:
     """Elements of 4 or 6 bits side by side, or of 8, with a power of two for each 32."""
     role = "" if "" in parts else "_packed"
-    scales, given = parts.array("_scale", "U8", "F8_E8M0"), parts.array(role, "U8", "F8_E4M3", "F8_E5M2")
-    if given.ndim == 0 or scales.shape[:-1] != given.shape[:-1] or not scales.size:
+    scales, given = parts.array("_scale", "U8", "F8_E8M0"), parts.rows(role, "U8", "F8_E4M3", "F8_E5M2")
+    if scales.ndim == 0 or scales.shape[:-1] != given.shape[:-1] or not scales.size:
         raise parts.wrong("_scale", f"has shape {scales.shape}; allowed are rows as in {given.shape}")
     if role == "":
         _whole_blocks(parts, "", given.shape, 32)
@@ -195,7 +197,7 @@ def _mx_of_compressed_tensors(parts: Parts) -> Encoded:
         raise parts.wrong(
             "_scale", f"has {scales.shape[-1]} blocks for {given.shape[-1]} bytes; allowed are 16 or 24 bytes each"
         )
-    codes, stored = unpack(given, bits, 32 * scales.shape[-1]), parts.stored("_scale")
+    codes, stored = unpacked(given, bits, 32 * scales.shape[-1]), parts.stored("_scale")
     return Encoded(codes, parse(names[bits]), scales, None, f"compressed-tensors {names[bits][:5]}", stored)
 
 
@@ -218,14 +220,12 @@ def _in_words(parts: Parts, role: str, array: np.ndarray, bits: int, length: int
     if array.shape[-1] != -(-length * bits // 32):
         raise parts.wrong(role, f"has {array.shape[-1]} words in a row; allowed are {-(-length * bits // 32)}")
     data = np.ascontiguousarray(array).astype("<i4", copy=False).view(np.uint8)
-    return unpack(data[..., : -(-length * bits // 8)], bits, length)
+    return unpacked(data[..., : -(-length * bits // 8)], bits, length)
 
 
 def _packed_integers(parts: Parts) -> Encoded:
     """Integers of compressed-tensors in int32 words: stored with an offset of half their range."""
-    packed = parts.array("_packed", "I32")
-    if packed.ndim < 2:
-        raise parts.wrong("_packed", f"has shape {packed.shape}; allowed are two axes or more")
+    packed = parts.rows("_packed", "I32")
     parts.demand("_shape", (packed.ndim,), (2,))
     wanted = parts.array("_shape", "I64", "I32").tolist()
     shape = tuple(wanted) if len(wanted) == packed.ndim else (*packed.shape[:-2], *wanted)
@@ -238,7 +238,7 @@ def _packed_integers(parts: Parts) -> Encoded:
     block, counts = _blocks_of(parts, "_scale", shape)
     scales = scales.reshape(counts)
     if "_zero_point" in parts:  # packed along the axis before the last
-        rows = parts.array("_zero_point", "I32", "I8")
+        rows = parts.rows("_zero_point", "I32", "I8")
         if rows.dtype == np.int32:
             turned = _in_words(parts, "_zero_point", rows.swapaxes(-1, -2), bits, counts[-2])
             rows = turned.swapaxes(-1, -2).astype(np.int16) - half
@@ -289,14 +289,14 @@ def _bytes_with_scale(parts: Parts) -> Encoded:
 
 
 def _nvfp4_of_modelopt(parts: Parts) -> Encoded:
-    packed = parts.array("", "U8")
+    packed = parts.rows("", "U8")
     shape = (*packed.shape[:-1], 2 * packed.shape[-1])
     _whole_blocks(parts, "", shape, 16)
     parts.demand("_scale", (*shape[:-1], shape[-1] // 16))
     scales, whole, codes = (
         parts.array("_scale", "F8_E4M3"),
         _scale_of_all(parts, "_scale_2", shape),
-        low_nibbles_first(packed),
+        unpacked(packed, 4, 2 * packed.shape[-1]),
     )
     stored = parts.stored("_scale", "_scale_2")
     if whole.size == 1:
@@ -315,11 +315,11 @@ def _fp8_of_deepseek(parts: Parts) -> Encoded:
 
 
 def _mxfp4_of_gpt_oss(parts: Parts) -> Encoded:
-    packed = parts.array("_blocks", "U8")
-    if packed.ndim < 2 or packed.shape[-1] != 16:
+    packed = parts.rows("_blocks", "U8")
+    if packed.shape[-1] != 16:
         raise parts.wrong("_blocks", f"has shape {packed.shape}; allowed is (..., blocks, 16)")
     parts.demand("_scales", packed.shape[:-1])
-    codes = low_nibbles_first(packed).reshape(*packed.shape[:-2], 32 * packed.shape[-2])
+    codes = unpacked(packed, 4, 32).reshape(*packed.shape[:-2], 32 * packed.shape[-2])
     scales = parts.array("_scales", "U8", "F8_E8M0")
     return Encoded(codes, parse("mxfp4"), scales, None, "GPT-OSS MXFP4", parts.stored("_scales"))
 
@@ -364,9 +364,15 @@ def _state_of(parts: Parts, role: str) -> dict[str, Any]:
             size = state.get(field)
             if type(size) is not int or not 0 < size <= 1 << 20:
                 raise parts.wrong(role, f"has {field}={quoted(size)}; allowed is an int from 1 to 2^20")
+    if state.get("quant_type") not in ("nf4", "fp4"):
+        raise parts.wrong(role, f"has quant_type={quoted(state.get('quant_type'))}; allowed are nf4 and fp4")
     shape = state.get("shape")
-    if not isinstance(shape, list) or not all(type(one) is int and 0 <= one < 1 << 40 for one in shape):
-        raise parts.wrong(role, f"has shape={quoted(shape)}; allowed is a list of ints from 0 on")
+    if (
+        not isinstance(shape, list)
+        or len(shape) > 32
+        or not all(type(one) is int and 0 <= one < 1 << 40 for one in shape)
+    ):
+        raise parts.wrong(role, f"has shape={quoted(shape)}; allowed are up to 32 ints from 0 on")
     return state
 
 
@@ -376,7 +382,7 @@ def _nested(parts: Parts, state: Mapping[str, Any], blocks: int, first: BlockSca
     With bitsandbytes' own map they stay codes, as `Doubled` has them; with another one they are decoded here.
     """
     size, offset = state.get("nested_blocksize"), state.get("nested_offset")
-    if type(size) is not int or not isinstance(offset, float | int):
+    if type(size) is not int or type(offset) not in (int, float) or not abs(offset) < 1e39:
         raise parts.wrong(".nested_absmax", "needs nested_blocksize and nested_offset in the quant_state")
     parts.demand(".nested_quant_map", (256,))
     parts.demand(".nested_absmax", (-(-blocks // size),))
@@ -402,13 +408,13 @@ _ONE_127TH = float(np.float32(7.874015718698502e-3))
 
 def _gptq_or_awq(parts: Parts) -> Encoded:
     """Integers along the inputs (GPTQ) or the outputs (AWQ) of int32 words; the weight is transposed to (out, in)."""
+    for role in ("qweight", "qzeros", "scales"):
+        if len(parts.shape(role)) != 2:
+            raise parts.wrong(role, f"has shape {parts.shape(role)}; allowed are two axes")
     words, scales = parts.array("qweight", "I32"), parts.floats("scales")
-    if words.ndim != 2 or scales.ndim != 2:
-        raise parts.wrong("qweight", f"has shape {words.shape}, scales {scales.shape}; allowed are two axes each")
     groups, outputs = scales.shape
     by_inputs = words.shape[1] == outputs  # in GPTQ's the outputs are not packed
-    zeros_words = parts.shape("qzeros")[-1] if len(parts.shape("qzeros")) == 2 else 0
-    bits = _bits_in_words(parts, "qzeros", zeros_words, outputs)
+    bits = _bits_in_words(parts, "qzeros", parts.shape("qzeros")[1], outputs)
     zeros = parts.array("qzeros", "I32")
     if zeros.shape[0] != groups:
         raise parts.wrong("qzeros", f"has {zeros.shape[0]} groups; allowed are {groups}, as scales")
@@ -436,7 +442,7 @@ def _gptq_or_awq(parts: Parts) -> Encoded:
     size = size if type(size) is int and size > 0 and -(-inputs // size) == groups else -(-inputs // groups)
     if -(-inputs // size) != groups:
         raise parts.wrong("scales", f"has {groups} groups for {inputs} inputs; allowed are groups of one size")
-    block: Any = {-2: 1, -1: size}
+    block: Any = {-2: 1, -1: min(size, inputs)}
     scales, zeros = np.ascontiguousarray(scales.T), zeros.T
     scales, zeros, block = _reordered(parts, "g_idx", scales, zeros, block, (outputs, inputs))
     codes, number = _with_zeros(parts, values.astype(np.int16), zeros, (0, (1 << bits) - 1), block)

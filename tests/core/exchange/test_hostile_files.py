@@ -127,6 +127,38 @@ def test_changed_bytes(tmp_path):
                 value.dequantize() if isinstance(value, Encoded) else None
 
 
+def other_shape(rng, count):
+    """A random shape of so many elements."""
+    shape = []
+    for _ in range(rng.integers(0, 4)):
+        sizes = [size for size in (1, 2, 3, 4, 5, 8, 16, 32, count) if size and count % size == 0]
+        shape.append(int(rng.choice(sizes)))
+        count //= shape[-1]
+    return shape + [count] * (count != 1 or rng.random() < 0.5)
+
+
+def test_changed_shapes_and_dtypes(tmp_path):
+    """Any tensor may have another shape, or dtype of the same bytes: the file loads, or the error is a ValueError."""
+    rng, eight = np.random.default_rng(0), ["U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "BOOL"]
+    kinds = [["F32", "I32", "U32"], ["F16", "BF16", "I16"], eight, ["I64"]]
+    for case in CASES:
+        tensors, _ = CASES[case](rng)
+        for _ in range(20):
+            changed = dict(tensors)
+            name = str(rng.choice(list(tensors)))
+            dtype, array = tensors[name]
+            if rng.random() < 0.3:
+                dtype = str(rng.choice(next(kind for kind in kinds if dtype in kind)))
+            changed[name] = dtype, array, other_shape(rng, array.size)
+            write(tmp_path / "w.safetensors", changed)
+            try:
+                found = load_quantized(tmp_path / "w.safetensors")
+            except ValueError:
+                continue
+            for value in found.values():
+                value.dequantize() if isinstance(value, Encoded) else None
+
+
 def replaced(case, **arrays):
     """A case's tensors with others, by the ends of names; None takes one away."""
     tensors, _ = CASES[case](np.random.default_rng(0))
@@ -207,6 +239,16 @@ WRONG = {
     ),
     "tensor 'x.weight.quant_state.bitsandbytes__nf4' has blocksize=0": (
         replaced("bitsandbytes nf4", bitsandbytes__nf4=state(blocksize=0)),
+    ),
+    "tensor 'x.weight.quant_state.bitsandbytes__nf4' has quant_type=['nf4']": (
+        replaced("bitsandbytes nf4", bitsandbytes__nf4=state(quant_type=["nf4"])),
+    ),
+    "tensor 'x.weight.nested_absmax' needs": (
+        replaced("bitsandbytes nf4, double", bitsandbytes__nf4=state(nested_blocksize=4, nested_offset=10**400)),
+        replaced("bitsandbytes nf4, double", bitsandbytes__nf4=state(nested_blocksize=4, nested_offset=True)),
+    ),
+    "tensor 'x.weight' has shape (80,); allowed are two axes or more": (
+        replaced("ModelOpt NVFP4", weight=zeros("U8", 80)),
     ),
     "tensor 'x.weight.quant_state.bitsandbytes__nf4' has shape=[-1]": (
         replaced("bitsandbytes nf4", bitsandbytes__nf4=state(shape=[-1])),
