@@ -23,8 +23,8 @@ class GGUF(BlockNumber):
     mode. See `qcore.law.gguf` for numbers that ggml does not define.
 
     Args:
-        type: "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq1_0", "tq2_0", "mxfp4", "nvfp4", "q1_0" or "q2_0"; to decode
-            only "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl" or "iq4_xs". Capitals have no meaning.
+        type: "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq1_0", "tq2_0", "mxfp4",
+            "nvfp4", "q1_0" or "q2_0"; to decode only "iq4_nl" or "iq4_xs". Capitals have no meaning.
 
     Raises:
         TypeError: if type is not a str.
@@ -75,15 +75,20 @@ class GGUF(BlockNumber):
         if self.layout.encode is None:
             able = ", ".join(kind for kind, layout in LAYOUTS.items() if layout.encode)
             raise ValueError(
-                f"number={quoted(self.text)} can only be decoded: ggml finds its scales by a search; allowed are bytes "
-                f"that ggml's own tools write, and gguf() of {able}"
+                f"number={quoted(self.text)} can only be decoded; allowed are bytes that ggml's own tools write, and "
+                f"gguf() of {able}"
             )
         _check_carrier(carrier, "x")
         return Program(carrier, mode, "gguf", rule=self.type), ()
 
+    def shape_of_bytes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the bytes of an array; a ValueError unless its rows have whole blocks."""
+        _check_rows(self, shape, "x", self.layout.size)
+        return *shape[:-1], shape[-1] // self.layout.size * self.layout.width
+
     def to_bytes(self, xp: Any, lanes: Any, carrier: Carrier) -> Any:
         """The bytes of an array, whose rows have whole blocks, as uint8."""
-        _check_rows(self, lanes.shape, "x", self.layout.size)
+        self.shape_of_bytes(tuple(lanes.shape))
         return xp.astype(bytes_of_numbers(xp, lanes, self.type, carrier), "uint8")
 
     def from_bytes(self, xp: Any, lanes: Any, carrier: Carrier, scales: Any) -> Any:

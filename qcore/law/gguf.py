@@ -16,6 +16,8 @@ left to the processor in ggml:
   NaN; their bytes are 0.
 - A last block that is not full is filled up with zeros.
 
+K types find their scales by the searches of `qcore.law.gguf_search`.
+
 Source: ggml-common.h and ggml-quants.c of ggml, gguf-py.
 """
 
@@ -25,13 +27,17 @@ from collections.abc import Callable
 from math import log
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from qcore.law.carrier import FLOAT32, Carrier
 from qcore.law.float_scale import from_working, to_working
+from qcore.law.gguf_search import descend, fit_line, fit_scale, scaled
 
 _NAN = FLOAT32.quiet_nan
 _HALF_NAN = 0x7E00
 _LEAST = 2.0**-100  # of scales
 _MOST = (2.0 - 2.0**-23) * 2.0**127  # of float32
+_GROUP = float(np.float32(1e-15))  # parts of Q3_K and Q6_K below it are zeros
 _IQ4 = -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
 _DOUBLED = 0, 1, 2, 3, 4, 6, 8, 12  # twice the magnitudes of e2m1
 _MIDDLES = 1, 3, 5, 7, 10, 14, 20  # twice the middles between two of them
@@ -428,6 +434,128 @@ def _encode_q2_0(xp: Any, x: Any) -> Any:
     return _row(xp, *scale, _joined(trits, 1, 2))
 
 
+def _parts(x: Any, size: int) -> Any:
+    return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)
+
+
+def _sums_of_squares(xp: Any, x: Any) -> Any:
+    """The sums of elements' squares, in ascending order, shape (..., 1)."""
+    squares = xp.rounded(x * x)
+    total = squares[..., :1]
+    for place in range(1, x.shape[-1]):
+        total = total + squares[..., place : place + 1]
+    return total
+
+
+def _requantized(xp: Any, shifted: Any, d: Any, found: Any, low: int, high: int) -> Any:
+    """Elements in steps of the scales as they are stored; integers of the search where a scale is zero or infinite."""
+    usable = (abs(d) > 0) & (abs(shifted) <= _MOST) & (abs(d) <= _MOST)
+    steps = xp.rint(xp.divide(xp.where(usable, shifted, 0.0), xp.where(usable, d, 1.0)))
+    return xp.where(usable, xp.astype(xp.clip(steps, float(low), float(high)), "int32"), found)
+
+
+def _levels(xp: Any, values: Any, most: float) -> tuple[Any, Any]:
+    """Scales of parts, shape (..., k, 1), in steps of the block's scale, and that scale, shape (..., 1)."""
+    values = values[..., 0]
+    top = xp.greatest(values, (len(values.shape) - 1,))
+    top = xp.materialize(xp.where(top < _LEAST, 0.0, top))
+    some = top > 0
+    inverse = xp.divide(xp.full_like(top, most, "float32"), xp.where(some, top, 1.0))
+    levels = xp.rint(xp.where(some, inverse, 0.0) * values)
+    return xp.astype(xp.clip(levels, 0.0, most), "int32"), _quotient(xp, top, most)
+
+
+def _encode_with_minima(
+    size: int, most: int, steps: float, first: float, tries: int, squares: bool
+) -> Callable[[Any, Any], tuple[Any, ...]]:
+    """The search of Q2_K, Q4_K and Q5_K: bytes of d and dmin, levels of scales and minima, and the integers."""
+
+    def encode(xp: Any, x: Any) -> tuple[Any, ...]:
+        parts = _parts(x, size)
+        y, power = scaled(xp, parts)
+        weights = abs(y)
+        if squares:
+            mean = _sums_of_squares(xp, y) * (1.0 / size)
+            # In float64, because torch's float32 roots on the CPU may be one step off.
+            weights = xp.astype(xp.sqrt(xp.astype(mean, "float64")), "float32") + weights
+        fit = fit_line(xp, y, weights, most, first, tries, squares)
+        (scales, d), (minima, least) = (_levels(xp, one * power, steps) for one in (fit.scale, fit.minimum))
+        d, least = _half_bytes(xp, d), _half_bytes(xp, least)
+        stored, lowest = _half(xp, _row(xp, *d), 0), _half(xp, _row(xp, *least), 0)
+        stored, lowest = (
+            one[..., None] * _float(xp, level)[..., None] for one, level in ((stored, scales), (lowest, minima))
+        )
+        q = _requantized(xp, parts + lowest, stored, fit.integers, 0, most)
+        return d, least, scales, minima, q.reshape(x.shape)
+
+    return encode
+
+
+_search_q2_k = _encode_with_minima(16, 3, 15.0, -0.5, 16, False)
+_search_q4_k = _encode_with_minima(32, 15, 63.0, -1.0, 21, True)
+_search_q5_k = _encode_with_minima(32, 31, 63.0, -0.5, 16, True)
+
+
+def _encode_q2_k(xp: Any, x: Any) -> Any:
+    d, least, scales, minima, q = _search_q2_k(xp, x)
+    return _row(xp, scales | (minima << 4), _joined(q, 32, 2), *d, *least)
+
+
+def _packed_scales(xp: Any, scales: Any, minima: Any) -> Any:
+    """12 bytes of eight scales and eight minima of 6 bits."""
+    low = [one[..., :4] | ((one[..., 4:] >> 4) << 6) for one in (scales, minima)]
+    return _row(xp, *low, (scales[..., 4:] & 15) | ((minima[..., 4:] & 15) << 4))
+
+
+def _encode_q4_k(xp: Any, x: Any) -> Any:
+    d, least, scales, minima, q = _search_q4_k(xp, x)
+    return _row(xp, *d, *least, _packed_scales(xp, scales, minima), _joined(q, 32, 4))
+
+
+def _encode_q5_k(xp: Any, x: Any) -> Any:
+    d, least, scales, minima, q = _search_q5_k(xp, x)
+    packed = _packed_scales(xp, scales, minima)
+    return _row(xp, *d, *least, packed, _joined(q >> 4, 32, 1), _joined(q & 15, 32, 4))
+
+
+def _search_symmetric(
+    xp: Any, x: Any, search: Callable[[Any, Any, Any], tuple[Any, Any]], half: int, steps: int
+) -> tuple[Any, ...]:
+    """The search of Q3_K and Q6_K: the bytes of d, the levels of scales, and the integers from 0 on."""
+    parts = _parts(x, 16)
+    y, power = scaled(xp, parts)
+    magnitude, negative = _largest(xp, y)
+    largest = xp.where(negative < 0, -magnitude, magnitude)
+    none = _largest(xp, parts)[0] < _GROUP
+    scale, integers = search(xp, y, xp.where(none, 1.0, largest))
+    scale = xp.where(none, 0.0, scale * power)[..., 0]
+    integers = xp.where(none, 0, integers + half)
+    top, below = _largest(xp, scale)
+    top = xp.materialize(xp.where(below < 0, -top, top))
+    some = abs(top) > (0.0 if half == 4 else _GROUP)
+    inverse = xp.divide(xp.full_like(top, -float(steps), "float32"), xp.where(some, top, 1.0))
+    inverse = xp.materialize(inverse)
+    levels = xp.astype(xp.clip(xp.rint(inverse * scale), -float(steps), float(steps - 1)), "int32")
+    d = _half_bytes(xp, xp.where(some, xp.divide(xp.full_like(top, 1.0, "float32"), inverse), 0.0))
+    levels = xp.where(some, levels, -steps)
+    stored = _half(xp, _row(xp, *d), 0)[..., None] * _float(xp, levels)[..., None]
+    found = _requantized(xp, parts, stored, integers - half, -half, half - 1) + half
+    return d, levels, found.reshape(x.shape), some
+
+
+def _encode_q3_k(xp: Any, x: Any) -> Any:
+    d, levels, q, _ = _search_symmetric(xp, x, descend, 4, 32)
+    levels = levels + 32
+    packed = _joined(levels & 15, 8, 4), _joined(levels >> 4, 4, 2)
+    return _row(xp, _joined(q >> 2, 32, 1), _joined(q & 3, 32, 2), *packed, *d)
+
+
+def _encode_q6_k(xp: Any, x: Any) -> Any:
+    d, levels, q, some = _search_symmetric(xp, x, fit_scale, 32, 128)
+    row = _row(xp, _joined(q & 15, 64, 4), _joined(q >> 4, 32, 2), levels & 255, *d)
+    return xp.where(some, row, 0)
+
+
 def _decode_q4_0(xp: Any, blocks: Any) -> Any:
     return _half(xp, blocks, 0) * _float(xp, _fields(xp, blocks[..., 2:], 16, 4) - 8)
 
@@ -476,11 +604,11 @@ LAYOUTS = {
     "q5_0": Layout(6, 32, 22, _decode_q5_0, _encode_symmetric(5), 0, 16),
     "q5_1": Layout(7, 32, 24, _decode_q5_1, _encode_with_minimum(5), 0, 31),
     "q8_0": Layout(8, 32, 34, _decode_q8_0, _encode_q8_0, 0, 127),
-    "q2_k": Layout(10, 256, 84, _decode_q2_k),
-    "q3_k": Layout(11, 256, 110, _decode_q3_k),
-    "q4_k": Layout(12, 256, 144, _decode_q4_k),
-    "q5_k": Layout(13, 256, 176, _decode_q5_k),
-    "q6_k": Layout(14, 256, 210, _decode_q6_k),
+    "q2_k": Layout(10, 256, 84, _decode_q2_k, _encode_q2_k, 80, 3),
+    "q3_k": Layout(11, 256, 110, _decode_q3_k, _encode_q3_k, 108, 4),
+    "q4_k": Layout(12, 256, 144, _decode_q4_k, _encode_q4_k, 0, 15),
+    "q5_k": Layout(13, 256, 176, _decode_q5_k, _encode_q5_k, 0, 31),
+    "q6_k": Layout(14, 256, 210, _decode_q6_k, _encode_q6_k, 208, 32),
     "iq4_nl": Layout(20, 32, 18, _decode_iq4_nl),
     "iq4_xs": Layout(23, 256, 136, _decode_iq4_xs),
     "tq1_0": Layout(34, 256, 54, _decode_tq1_0, _encode_tq1_0, 52, 1),

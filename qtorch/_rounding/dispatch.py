@@ -18,7 +18,7 @@ from qtorch._rounding.gradients import for_transforms, is_differentiated
 from qtorch._rounding.keys import Key, check_noise, is_default_window, make_cached_noise, make_noise
 from qtorch._rounding.packing import check_codes
 from qtorch._rounding.paths.choice import check_device, decode_tensor, is_plain_tensor, round_tensor
-from qtorch._rounding.paths.operations import from_codes, from_lanes, lane_dtype, to_lanes
+from qtorch._rounding.paths.operations import bytes_of, from_codes, from_lanes, lane_dtype
 from qtorch._rounding.plan import RoundingPlan, check_dtype, decoder, known_plan, make_plan, plan_for
 from qtorch._rounding.sharded import check_not_sharded
 from qtorch._torch_internals import apply_directly
@@ -125,8 +125,9 @@ def encode(
     plan = (plan_for if plain else make_plan)(number, rounding, x.dtype, overflow, True)
     noise = _noise(x, plan, key, random_bits, start, plain)
     if isinstance(plan.number, GGUF):
-        carrier = plan.program.carrier
-        return plan.number.to_bytes(Names, to_lanes(x.detach().resolve_neg(), carrier), carrier)
+        if plan.text:  # a search has thousands of operations, so a traced program calls it
+            return torch.ops.qtorch.encode(x.detach(), None, None, *plan.text)[0]
+        return bytes_of(x.detach(), plan.number)
     result = round_tensor(x.detach(), plan, noise, plain)
     if not isinstance(result, tuple):
         return result

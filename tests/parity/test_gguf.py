@@ -63,17 +63,26 @@ def test_bytes_of_numbers():
         assert_same_bits(compiled[kind][1], expected[1], kind)
 
 
+@pytest.mark.parametrize("kind", ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k"])
+def test_searches(kind):
+    """Eager torch; programs of JAX take seconds to compile and are heavy, see `test_each_type`."""
+    x = numbers_of(kind)
+    tensor, expected = torch.from_numpy(x), qcore.encode(x, TEXTS[kind])
+    assert_same_bits(qtorch.encode(tensor, TEXTS[kind]), expected)
+    assert_same_bits(qtorch.quantize(tensor, TEXTS[kind]), qcore.quantize(x, TEXTS[kind]))
+
+
 def test_programs_of_torch():
     torch._dynamo.reset()
 
     def run(x):
         found = []
-        for kind in ("q4_0", "mxfp4"):
+        for kind in ("q4_0", "mxfp4", "q2_k"):
             rows = qtorch.encode(x * 1.5, TEXTS[kind])
             found += [rows, qtorch.decode(rows, TEXTS[kind]), qtorch.quantize(x * 1.5, TEXTS[kind])]
         return found
 
-    x = torch.from_numpy(numbers_of("q4_0"))
+    x = torch.from_numpy(numbers_of("q2_k"))
     for compiled, eager in zip(torch.compile(run, backend="aot_eager", fullgraph=True)(x), run(x), strict=True):
         assert_same_bits(compiled, eager)
 
@@ -135,7 +144,7 @@ def test_each_type(kind):
     x = numbers_of(kind, 400)
     rows, expected = qcore.encode(x, TEXTS[kind]), qcore.quantize(x, TEXTS[kind])
     assert_same_bits(qjax.encode(x, TEXTS[kind]), rows)
-    assert_same_bits(jax.jit(lambda x: qjax.quantize(x * 1, TEXTS[kind]) + 0)(x), expected + np.float32(0))
+    assert_same_bits(jax.jit(lambda x: qjax.quantize(-x, TEXTS[kind]))(-x), expected)
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: (qtorch.encode(x, TEXTS[kind]), qtorch.quantize(x, TEXTS[kind])))
     for found, one in zip(compiled(torch.from_numpy(x)), (rows, expected), strict=True):

@@ -130,7 +130,181 @@ def nvfp4(x):
     return bytes(scales) + b"".join(rows)
 
 
+def fit_line(x, weights, most, first, tries, squares):
+    """A weighted fit of x by scale * q + low: a plain one, then tries with ranges of other lengths."""
+    low, top = min(x.min(), F(0)), x.max()
+    if low == top:
+        return F(0), -low, [0] * len(x)
+
+    def integers(inverse):
+        return [max(0, min(most, int(np.rint(inverse * (one - low))))) for one in x]
+
+    def error(scale, minimum, q):
+        total = F(0)
+        for one, w, k in zip(x, weights, q, strict=True):
+            distance = scale * F(k) + minimum - one
+            total += w * (distance * distance if squares else abs(distance))
+        return total
+
+    def total(terms):
+        found = F(0)
+        for one in terms:
+            found += one
+        return found
+
+    inverse = F(most) / (top - low)
+    scale, q = F(1) / inverse, integers(inverse)
+    best = error(scale, low, q)
+    sum_w, sum_x = total(weights), total(weights * x)
+    for step in range(tries):
+        now = integers((F(first) + F(0.1) * F(step) + F(most)) / (top - low))
+        sum_l = total(w * F(k) for w, k in zip(weights, now, strict=True))
+        sum_ll = total(w * F(k) * F(k) for w, k in zip(weights, now, strict=True))
+        sum_xl = total(w * F(k) * one for w, k, one in zip(weights, now, x, strict=True))
+        determinant = sum_w * sum_ll - sum_l * sum_l
+        if determinant > 0:
+            tried = (sum_w * sum_xl - sum_x * sum_l) / determinant
+            minimum = (sum_ll * sum_x - sum_l * sum_xl) / determinant
+            if minimum > 0:
+                tried, minimum = sum_xl / sum_ll, F(0)
+            if (new := error(tried, minimum, now)) < best:
+                best, scale, low, q = new, tried, minimum, now
+    return scale, -low, q
+
+
+def with_minima(x, size, most, steps, first, tries, squares):
+    """Levels of scales and minima, the bytes of d and dmin, and the integers of Q2_K, Q4_K and Q5_K."""
+    fits = []
+    for part in x.reshape(-1, size):
+        total = F(0)
+        for one in part:
+            total += one * one
+        weights = np.sqrt(total / F(size)) + abs(part) if squares else abs(part)
+        fits.append(fit_line(part, weights, most, first, tries, squares))
+    stored, levels = [], []
+    for which in (0, 1):
+        top = max([F(0), *(fit[which] for fit in fits)])
+        levels.append([int(np.rint(F(steps) / top * fit[which])) if top > 0 else 0 for fit in fits])
+        stored.append(half(top / F(steps)))
+    d, least = (_unhalf(one, 0) for one in stored)
+    q = []
+    for part, fit, level, low in zip(x.reshape(-1, size), fits, *levels, strict=True):
+        scale = d * F(level)
+        q += [max(0, min(most, int(np.rint((one + least * F(low)) / scale)))) for one in part] if scale else fit[2]
+    return stored, *levels, q
+
+
+def two_bits(q):
+    return bytes(sum(q[128 * (i // 32) + i % 32 + 32 * k] << 2 * k for k in range(4)) for i in range(64))
+
+
+def four_bits(q):
+    return bytes(q[64 * (i // 32) + i % 32] | q[64 * (i // 32) + i % 32 + 32] << 4 for i in range(128))
+
+
+def six_bit_scales(scales, minima):
+    rows = [[one[j] | one[j + 4] >> 4 << 6 for j in range(4)] for one in (scales, minima)]
+    return bytes([*rows[0], *rows[1], *(scales[j + 4] & 15 | (minima[j + 4] & 15) << 4 for j in range(4))])
+
+
+def q2_k(x):
+    stored, scales, minima, q = with_minima(x, 16, 3, 15, -0.5, 16, False)
+    return bytes(s | m << 4 for s, m in zip(scales, minima, strict=True)) + two_bits(q) + b"".join(stored)
+
+
+def q4_k(x):
+    stored, scales, minima, q = with_minima(x, 32, 15, 63, -1, 21, True)
+    return b"".join(stored) + six_bit_scales(scales, minima) + four_bits(q)
+
+
+def q5_k(x):
+    stored, scales, minima, q = with_minima(x, 32, 31, 63, -0.5, 16, True)
+    high = bytes(sum((q[32 * k + i] >> 4) << k for k in range(8)) for i in range(32))
+    return b"".join(stored) + six_bit_scales(scales, minima) + high + four_bits([one & 15 for one in q])
+
+
+def clipped(x, half_range):
+    return max(-half_range, min(half_range - 1, int(np.rint(x))))
+
+
+def fit_scale(x, most):
+    """Q6_K's scale: that of 19 with the least error; integers from -32 to 31."""
+    best, scale, q = None, F(0), []
+    for step in (0, *range(-9, 0), *range(1, 10)):
+        inverse = -(F(32) + F(0.1) * F(step)) / most
+        now = [clipped(inverse * one, 32) for one in x]
+        xl = ll = F(0)
+        for one, k in zip(x, now, strict=True):
+            xl, ll = xl + one * one * one * F(k), ll + one * one * F(k) * F(k)
+        if best is None or xl * xl > best * ll:
+            scale, q = xl / ll, now
+            best = scale * xl
+    return scale, q
+
+
+def descend(x, most):
+    """Q3_K's scale: integers from -4 to 3, each changed in turn, in five passes."""
+    q = [clipped(F(-4) / most * one, 4) for one in x]
+    xl = ll = F(0)
+    for one, k in zip(x, q, strict=True):
+        xl, ll = xl + one * one * one * F(k), ll + one * one * F(k) * F(k)
+    for _ in range(5):
+        for i, one in enumerate(x):
+            w = one * one
+            others_xl, others_ll = xl - w * one * F(q[i]), ll - w * F(q[i]) * F(q[i])
+            if others_xl > 0:
+                new = clipped(one * others_ll / others_xl, 4)
+                new_xl, new_ll = others_xl + w * one * F(new), others_ll + w * F(new) * F(new)
+                if new != q[i] and new_ll > 0 and new_xl * new_xl * ll > xl * xl * new_ll:
+                    q[i], xl, ll = new, new_xl, new_ll
+    return (xl / ll if ll > 0 else F(0)), q
+
+
+def by_search(x, search, half_range, steps):
+    """The bytes of d, the levels of scales, and integers from 0 on, of Q3_K and Q6_K."""
+    fits = []
+    for part in x.reshape(-1, 16):
+        most = part[np.argmax(abs(part))]
+        scale, q = search(part, most) if abs(most) >= F(1e-15) else (F(0), [-half_range] * 16)
+        fits.append((scale, [one + half_range for one in q]))
+    top = F(0)
+    for scale, _ in fits:
+        top = scale if abs(scale) > abs(top) else top
+    if not top:
+        return half(F(0)), [-steps] * 16, [one for _, q in fits for one in q]
+    inverse = F(-steps) / top
+    levels = [clipped(inverse * scale, steps) for scale, _ in fits]
+    d, q = half(F(1) / inverse), []
+    for part, (_, found), level in zip(x.reshape(-1, 16), fits, levels, strict=True):
+        scale = _unhalf(d, 0) * F(level)
+        q += [clipped(one / scale, half_range) + half_range for one in part] if scale else found
+    return d, levels, q
+
+
+def q3_k(x):
+    d, levels, q = by_search(x, descend, 4, 32)
+    high = bytes(sum((q[32 * k + i] >> 2) << k for k in range(8)) for i in range(32))
+    levels = [one + 32 for one in levels]
+    low = [levels[j] & 15 | (levels[j + 8] & 15) << 4 for j in range(8)]
+    packed = [sum((levels[4 * k + j] >> 4) << 2 * k for k in range(4)) for j in range(4)]
+    return high + two_bits([one & 3 for one in q]) + bytes([*low, *packed]) + d
+
+
+def q6_k(x):
+    d, levels, q = by_search(x, fit_scale, 32, 128)
+    if not x.any():
+        return bytes(210)
+    low = bytes(q[128 * (i // 64) + i % 64] & 15 | (q[128 * (i // 64) + i % 64 + 64] & 15) << 4 for i in range(128))
+    high = bytes(sum((q[128 * (i // 32) + i % 32 + 32 * k] >> 4) << 2 * k for k in range(4)) for i in range(64))
+    return low + high + bytes(one & 255 for one in levels) + d
+
+
 ENCODERS = {
+    "q2_k": q2_k,
+    "q3_k": q3_k,
+    "q4_k": q4_k,
+    "q5_k": q5_k,
+    "q6_k": q6_k,
     "q4_0": lambda x: symmetric(x, 4),
     "q4_1": lambda x: with_minimum(x, 4),
     "q5_0": lambda x: symmetric(x, 5),

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from qcore.formats.gguf import GGUF
 from qcore.law.carrier import CARRIERS, Carrier
 from qcore.law.program import Decoding, Program
 from qcore.law.tiles import Tiles
@@ -78,6 +79,12 @@ def from_lanes(bits: torch.Tensor, carrier: Carrier, dtype: torch.dtype) -> torc
     if carrier.padding == 0:
         return reinterpreted(bits, dtype)
     return reinterpreted((bits >> carrier.padding).to(torch.int16), dtype)
+
+
+def bytes_of(x: torch.Tensor, number: GGUF) -> torch.Tensor:
+    """The bytes of GGUF's blocks."""
+    carrier = DTYPES[x.dtype]
+    return number.to_bytes(Names, to_lanes(x.resolve_neg(), carrier), carrier)
 
 
 def scale_dtype(program: Program) -> torch.dtype:

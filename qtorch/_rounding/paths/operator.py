@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from qcore.formats.doubled import Doubled
+from qcore.formats.gguf import GGUF
 from qcore.formats.text import parse
 from qcore.law.tiles import block_counts
 from qcore.random.threefry import Noise
@@ -21,7 +22,7 @@ from qtorch._namespace import FLOATS
 from qtorch._rounding.cache import cached
 from qtorch._rounding.paths import inductor
 from qtorch._rounding.paths.choice import are_plain_tensors, decode_tensor, is_plain_tensor, round_tensor
-from qtorch._rounding.paths.operations import lane_dtype, scale_dtype
+from qtorch._rounding.paths.operations import bytes_of, lane_dtype, scale_dtype
 from qtorch._rounding.plan import RoundingPlan, plan_for
 from qtorch._torch_internals import map_tree
 
@@ -50,7 +51,10 @@ def _run(coded: bool, x: torch.Tensor, key: Maybe, window: Maybe, *text: str) ->
         return [each.contiguous() for each in _stacked(examples)]  # stacked strides are not what `_shapes` promised
     else:
         noise = Noise(key, window)
-    results = round_tensor(x, _plan(x.dtype, coded, *text), noise, is_plain_tensor(x))
+    plan = _plan(x.dtype, coded, *text)
+    if coded and isinstance(plan.number, GGUF):
+        return [bytes_of(x, plan.number)]
+    results = round_tensor(x, plan, noise, is_plain_tensor(x))
     first, *others = results if isinstance(results, tuple) else (results,)
     return [with_strides_of(x, first), *others]
 
@@ -71,6 +75,8 @@ def encode_shapes(x: torch.Tensor, key: Maybe, window: Maybe, *text: str) -> lis
 def _shapes(coded: bool, x: torch.Tensor, key: Maybe, *text: str) -> list[torch.Tensor]:
     inductor.register()
     plan, axes = _plan(x.dtype, coded, *text), 0 if key is None else key.dim() - 1
+    if coded and isinstance(plan.number, GGUF):
+        return [x.new_empty(plan.number.shape_of_bytes(tuple(x.shape)), dtype=torch.uint8)]
     first = x.new_empty(x.shape, dtype=plan.dtype) if axes else torch.empty_like(x, dtype=plan.dtype)
     if not (coded and plan.program.shared):
         return [first]

@@ -16,7 +16,8 @@ WRITTEN = [kind for kind, layout in LAYOUTS.items() if layout.encode]
 def blocks_of(kind, rows, seed=0, most=14):
     """Blocks of many magnitudes, some of them on a grid, so that ties occur, and one of zeros."""
     rng, size = np.random.default_rng(seed), LAYOUTS[kind].size
-    x = rng.standard_normal((rows, size)) * np.exp2(rng.integers(-30, most, (rows, 1)))
+    least = -10 if kind.endswith("k") else -30  # whose oracle's products are too small for float32 below that
+    x = rng.standard_normal((rows, size)) * np.exp2(rng.integers(least, most, (rows, 1)))
     x[::4] = rng.integers(-16, 17, (len(x[::4]), size)) * np.exp2(rng.integers(-6, 6, (len(x[::4]), 1)))
     x[1] = 0
     return x.astype(np.float32)
@@ -24,11 +25,11 @@ def blocks_of(kind, rows, seed=0, most=14):
 
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_bytes_of_numbers(kind):
-    x = blocks_of(kind, 60)
+    x = blocks_of(kind, 5 if kind.endswith("k") else 60)
     expected = np.stack([np.frombuffer(oracle_gguf.ENCODERS[kind](row), np.uint8) for row in x])
     found = qcore.encode(x, f"gguf({kind})")
     assert_same_bits(found, expected)
-    assert_same_bits(qcore.encode(x.reshape(10, -1), f"gguf({kind})"), expected.reshape(10, -1))
+    assert_same_bits(qcore.encode(x.reshape(len(x) // 5, -1), f"gguf({kind})"), expected.reshape(len(x) // 5, -1))
     assert_same_bits(qcore.quantize(x, f"gguf({kind})"), qcore.decode(found, f"gguf({kind})"))
 
 
@@ -86,7 +87,7 @@ def test_texts():
 
 X = np.ones((2, 33), np.float32)
 WRONG = {
-    "number='gguf(q4_k)' can only be decoded": lambda: qcore.quantize(X, "gguf(q4_k)"),
+    "number='gguf(iq4_nl)' can only be decoded": lambda: qcore.quantize(X, "gguf(iq4_nl)"),
     "rounding='stochastic'; allowed for gguf(q4_0) is 'nearest'": lambda: qcore.encode(
         X, GGUF("q4_0"), "stochastic", key=1
     ),
