@@ -73,7 +73,7 @@ def _fold(
 ) -> Any:
     """The addend and the sum of all terms; `first` is the number of earlier roundings of each element."""
     if accumulator.design is not None:
-        return _run_steps(xp, a, b, accumulator.design, sums.least, scales, addend)
+        return _run_steps(xp, a, b, accumulator, sums.least, scales, addend)
     found = xp.sequential(a, b, accumulator, first, addend) if accumulator.sequential and scales is None else None
     if found is not None:
         return found
@@ -90,12 +90,17 @@ def _fold(
 
     # Four roundings share a block of words, counted from the first of all; a fold that begins later may split a block.
     from_first = isinstance(first, int) and first == 0
-    start = _zeros(xp, a, b) if addend is None else xp.unsigned_zero(xp.wide(addend))
-    return xp.fold(step, start, a, b, length, accumulator.shares_words and from_first)
+    total = _zeros(xp, a, b) if addend is None else xp.unsigned_zero(xp.wide(addend))
+    if accumulator.fraction_bits is not None:
+        found = xp.aligned(a, b, accumulator, None, None if addend is None else total)
+        if found is not None:
+            return found
+    return xp.fold(step, total, a, b, length, accumulator.shares_words and from_first)
 
 
-def _run_steps(xp: Any, a: Any, b: Any, design: Design, least: Any, scales: Any, addend: Any) -> Any:
+def _run_steps(xp: Any, a: Any, b: Any, accumulator: Accumulator, least: Any, scales: Any, addend: Any) -> Any:
     """The accumulator after all steps of an instruction; the last one is filled with zeros, as in a tile."""
+    design = accumulator.design
     missing = -a.shape[-1] % design.step
     if missing:
         before = [(0, 0)] * (len(a.shape) - 2), [(0, 0)] * (len(b.shape) - 2)
@@ -105,6 +110,12 @@ def _run_steps(xp: Any, a: Any, b: Any, design: Design, least: Any, scales: Any,
     if scales is not None:
         scales = _whole_steps(xp, design, scales, a.shape[-1])
 
+    total = _zeros(xp, a, b) if addend is None else start(xp, design, xp.wide(addend))
+    if scales is None:
+        found = xp.aligned(a, b, accumulator, least, None if addend is None else total)
+        if found is not None:
+            return found
+
     def step(total: Any, index: Any, a: Any, b: Any) -> Any:
         if scales is None:
             return add_step(xp, design, least, total, a, b, None)
@@ -112,7 +123,6 @@ def _run_steps(xp: Any, a: Any, b: Any, design: Design, least: Any, scales: Any,
         parts = xp.part(scales[0], index, -1, count), xp.part(scales[1], index, -2, count)
         return add_step(xp, design, least, total, a, b, parts)
 
-    total = _zeros(xp, a, b) if addend is None else start(xp, design, xp.wide(addend))
     return xp.fold(step, total, a, b, design.step)
 
 

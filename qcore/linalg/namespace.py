@@ -78,6 +78,13 @@ class Float64(namespace.Names):
         return None
 
     @staticmethod
+    def aligned(
+        a: np.ndarray, b: np.ndarray, accumulator: Accumulator, least: tuple[int, int] | None, addend: np.ndarray | None
+    ) -> np.ndarray | None:
+        """The product of float32 matrices by aligned sums, from a float64 addend on; None leaves it to the law."""
+        return None
+
+    @staticmethod
     def fold(step: Callable[..., Any], total: Any, a: Any, b: Any, length: int, shares_words: bool = False) -> Any:
         """Applies step(total, index, a's part, b's part) to all chunks of the contraction index, ascending.
 

@@ -82,6 +82,10 @@ class Float64(Names):
     ) -> jax.Array | None:
         return None
 
+    @staticmethod
+    def aligned(a: jax.Array, b: jax.Array, accumulator: Accumulator, least: Any, addend: Any) -> jax.Array | None:
+        return None
+
     def fold(
         self, step: Callable[..., Any], total: Any, a: jax.Array, b: jax.Array, length: int, shares_words: bool = False
     ) -> Any:

@@ -1,4 +1,4 @@
-"""Kernels of sums: of bytes (`integer.c`), with accumulators (`product.c`, `chunks.c`), trees (`sums.c`, `rows.c`)."""
+"""Kernels of sums: of bytes (`integer.c`), accumulators (`product.c`, `chunks.c`, `aligned.c`), trees (`sums.c`, `rows.c`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from qcore.law.carrier import FLOAT64
 from qcore.linalg.accumulator import Accumulator, rounding_program
+from qcore.linalg.designs import ALIGNED, least_exponent
 from qcore.linalg.exactness import FloatRule
 from qcore.random.threefry import MOST_HALF_BITS, leading_bits, leading_bits_mask, threefry
 from qcore.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Value, declared, needed
@@ -18,8 +19,8 @@ from qtorch._kernels.source import VALUES
 from qtorch._kernels.store import Function, address, load
 
 TEMPLATE = Path(__file__).with_name("product.c")
-CHUNKS, INTEGERS, SUMS, ROWS, STEPS = (
-    Path(__file__).with_name(name) for name in ("chunks.c", "integer.c", "sums.c", "rows.c", "steps.c")
+CHUNKS, INTEGERS, SUMS, ROWS, STEPS, ALIGNED_SUMS = (
+    Path(__file__).with_name(name) for name in ("chunks.c", "integer.c", "sums.c", "rows.c", "steps.c", "aligned.c")
 )
 PACK, PANELS, BYTES, CHANNELS, WORDS = (
     Path(__file__).with_name(name) for name in ("pack.c", "panels.h", "bytes.h", "channels.h", "words.h")
@@ -36,6 +37,24 @@ def sequential(accumulator: Accumulator | None, narrow: bool) -> Function | None
     addresses of a, of b, both float32, of the key (or 0), and of the result, in float64.
     """
     return load(source(accumulator, narrow))
+
+
+@cache
+def aligned(accumulator: Accumulator) -> Function | None:
+    """The kernel of a product with aligned sums, of operands without scales; see `has_aligned_kernel`.
+
+    A call gives the lengths of the batch, of m, n, k and a chunk, 1 if the sums start at the numbers in the result or
+    0, the least exponents of a and of b, and the addresses of a, of b, both float32, and of the result, in float64.
+    """
+    return load(source_of_aligned(accumulator))
+
+
+def has_aligned_kernel(accumulator: Accumulator) -> bool:
+    """True for aligned sums that are not stochastic; of instructions, those that cut off toward zero only."""
+    if accumulator.design is not None:
+        return accumulator.design.law == ALIGNED and not accumulator.design.block
+    plain = accumulator.product is None and not accumulator.stochastic
+    return accumulator.fraction_bits is not None and plain
 
 
 @cache
@@ -158,6 +177,23 @@ def source_of_chunks(accumulator: Accumulator | None) -> str:
     """The C of `chunked`."""
     chunks = {"chunks": 0 if accumulator is None else 1}
     return Template(CHUNKS.read_text(encoding="utf-8")).substitute(_fields(accumulator, False, 2) | chunks)
+
+
+def source_of_aligned(accumulator: Accumulator) -> str:
+    """The C of `aligned`."""
+    constant, rounded = _rounded(accumulator, False)
+    design = accumulator.design is not None
+    fields = {
+        "values": VALUES.read_text(encoding="utf-8"),
+        "design": int(design),
+        "fraction": accumulator.fraction_bits,
+        # Other aligned sums leave zeros out: their level is below those of all products, also beside an infinity.
+        "least": least_exponent(accumulator.number) if design else -1000,
+        "zero": "0x1p-126" if design else "0x1p-500",
+        "constants": "\n        ".join(constant),
+        "rounded": "\n            ".join(rounded),
+    }
+    return Template(ALIGNED_SUMS.read_text(encoding="utf-8")).substitute(fields)
 
 
 def _fields(accumulator: Accumulator | None, narrow: bool, chains: int) -> dict[str, Any]:

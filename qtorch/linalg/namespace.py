@@ -16,8 +16,11 @@ from qtorch._kernels import products
 from qtorch._kernels.launch import addresses, aligned
 from qtorch._namespace import Names
 from qtorch._rounding.keys import window_tensor
-from qtorch._rounding.paths.choice import round_tensor
+from qtorch._rounding.paths.choice import are_plain_tensors, round_tensor
 from qtorch._rounding.plan import RoundingPlan, plan_for
+
+
+_NO_LEAST = -1000  # the least exponent of numbers whose subnormal ones have their own
 
 
 def sequential_product(
@@ -44,6 +47,19 @@ def run_sequential(
     addend: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The product of matrices, or of batches of them, by a kernel of `products.sequential`, in float64."""
+    return _run(function, a, b, key, addend)
+
+
+def _run(
+    function: Callable[..., object],
+    a: torch.Tensor,
+    b: torch.Tensor,
+    key: torch.Tensor | None,
+    addend: torch.Tensor | None,
+    sizes: tuple[int, ...] | None = None,
+    least: tuple[int, ...] = (),
+) -> torch.Tensor:
+    """A product by a kernel; `sizes` and `least` are further integers of kernels of aligned sums, which have no key."""
     if a.dim() > 2 or b.dim() > 2:
         batch = batch_shape(a, b)
         a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
@@ -52,8 +68,8 @@ def run_sequential(
     if addend is not None:
         result.copy_(addend)
     if result.numel() > 0:
-        sizes = prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1], int(addend is not None)
-        function(*sizes, *addresses(a, b, key, result))
+        numbers = prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1], *(sizes or ()), int(addend is not None)
+        function(*numbers, *least, *addresses(*((a, b, key, result) if sizes is None else (a, b, result))))
     return result
 
 
@@ -106,6 +122,22 @@ class Float64(Names):
         if first and accumulator.stochastic:
             return None
         return sequential_product(a, b, accumulator, self.narrow_sums, self.key, addend)
+
+    @staticmethod
+    def aligned(
+        a: torch.Tensor,
+        b: torch.Tensor,
+        accumulator: Accumulator,
+        least: tuple[int, int] | None,
+        addend: torch.Tensor | None,
+    ) -> torch.Tensor | None:
+        if not (a.is_cpu and are_plain_tensors((a, b)) and products.has_aligned_kernel(accumulator)):
+            return None
+        function = products.aligned(accumulator)
+        if function is None:
+            return None
+        extra = (accumulator.length(a.shape[-1]),), least or (_NO_LEAST, _NO_LEAST)
+        return _run(function, a, b, None, addend, *extra)
 
     @staticmethod
     def fold(
