@@ -193,7 +193,11 @@ def batch_shape(a: Any, b: Any) -> tuple[int, ...]:
 def _term(xp: Any, a: Any, b: Any, accumulator: Accumulator, k: int) -> Any:
     """The products with index k, rounded to `product`."""
     term = xp.wide(a[..., :, k : k + 1]) * xp.wide(b[..., k : k + 1, :])
-    return term if accumulator.product is None else xp.rounded(term, accumulator.product, Rounding.NEAREST, 0, 24)
+    return term if accumulator.product is None else _to_product(xp, term, accumulator)
+
+
+def _to_product(xp: Any, term: Any, accumulator: Accumulator) -> Any:
+    return xp.rounded(term, accumulator.product, Rounding.NEAREST, 0, 24)
 
 
 def _rounded(xp: Any, found: Any, accumulator: Accumulator, step: Any) -> Any:
@@ -219,20 +223,22 @@ def _aligned(xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, frac
     """The sum of the total and the products, each cut off `fraction` bits below the largest of their exponents."""
     # Two passes: the largest exponent of all terms must be found before the first one is cut off. A term's exponent is
     # the sum of its operands', as in hardware, which aligns products before it normalizes them.
-    columns = range(a.shape[-1])
-    plain, largest = total, _exponents(xp, total)
-    exponents = _exponents(xp, xp.wide(a)), _exponents(xp, xp.wide(b))
+    columns, largest = range(a.shape[-1]), _exponents(xp, total)
+    exponents = xp.materialize(_exponents(xp, xp.wide(a))), xp.materialize(_exponents(xp, xp.wide(b)))
     for k in columns:
-        left, right = exponents[0][..., :, k : k + 1], exponents[1][..., k : k + 1, :]
-        term = _term(xp, a, b, accumulator, k)
-        largest = xp.where((term != 0) & (left + right > largest), left + right, largest)
-        plain = plain + term  # infinite, or NaN, where a term is
+        exponent = exponents[0][..., :, k : k + 1] + exponents[1][..., k : k + 1, :]
+        if accumulator.product is not None:  # which may round a product to zero
+            exponent = xp.where(_term(xp, a, b, accumulator, k) != 0, exponent, 2 * _LEAST_EXPONENT)
+        largest = xp.maximum(largest, exponent)
     # Powers of two are exact factors. All sums between are integers far below 2^53, so their order does not matter.
+    # Infinities and NaN pass, as their factors are numbers above zero.
     up, down = _power(xp, fraction - largest), _power(xp, largest - fraction)
     found = xp.trunc(total * up)
+    a, b = xp.materialize(xp.wide(a)), xp.materialize(xp.wide(b))
     for k in columns:
-        found = found + xp.trunc(_term(xp, a, b, accumulator, k) * up)
-    return xp.where(_fields(xp, plain) == 0x7FF, plain, found * down)
+        term = a[..., :, k : k + 1] * b[..., k : k + 1, :]
+        found = found + xp.trunc((term if accumulator.product is None else _to_product(xp, term, accumulator)) * up)
+    return found * down
 
 
 def _exponents(xp: Any, x: Any) -> Any:

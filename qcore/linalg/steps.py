@@ -55,7 +55,7 @@ def step(xp: Any, design: Design, least: tuple[int, int], total: Any, a: Any, b:
         a, b: float32 arrays (..., M, step) and (..., step, N).
         scales: the float32 scales of a's and of b's blocks, (..., M, blocks) and (..., blocks, N); or None.
     """
-    a, b = xp.wide(a), xp.wide(b)
+    a, b = xp.materialize(xp.wide(a)), xp.materialize(xp.wide(b))
     if design.flushes:
         a, b = _flushed(xp, a, least[0]), _flushed(xp, b, least[1])
     return _LAWS[design.law](xp, design, least, total, a, b, scales)
@@ -72,7 +72,7 @@ def _columns(a: Any, b: Any) -> list[Pair]:
 
 
 def _aligned(xp: Any, design: Design, least: Any, total: Any, a: Any, b: Any, scales: Any) -> Any:
-    of_a, of_b = _exponents(xp, a, least[0]), _exponents(xp, b, least[1])
+    of_a, of_b = (xp.materialize(_exponents(xp, x, one)) for x, one in zip((a, b), least, strict=True))
     if scales is not None:  # powers of two: exact factors, which add to the exponents
         scale_a, scale_b = map(xp.wide, scales)
         bottom = least_exponent(_scale_number(design))
@@ -109,16 +109,17 @@ def _exact_sum(a: Any, b: Any) -> Any:
 def _cut(xp: Any, design: Design, total: Any, terms: Sequence[Any], exponents: Sequence[Any]) -> Any:
     """The sum of the accumulator and the terms, cut off below the largest exponent, in the accumulator's format."""
     number, fraction = _number(design.number), design.fraction_bits
-    plain, largest = total, _exponents(xp, total, least_exponent(number))
+    largest = _exponents(xp, total, least_exponent(number))
     # Two passes: the largest exponent of all must be found before the first term is cut off.
-    for term, exponent in zip(terms, exponents, strict=True):
-        plain, largest = plain + term(), _larger(xp, largest, exponent())
-    # Powers of two are exact factors, and all sums between are integers far below 2^53.
+    for exponent in exponents:
+        largest = xp.maximum(largest, exponent())
+    # Powers of two are exact factors, and all sums between are integers far below 2^53. Infinities and NaN pass, as
+    # their factors are numbers above zero.
     up, down = _power(xp, fraction - largest), _power(xp, largest - fraction)
     found = xp.trunc(total * up)
     for term in terms:
         found = found + xp.trunc(term() * up)
-    return xp.where(_is_special(xp, plain), plain, _in_format(xp, number, found * down))
+    return xp.where(_is_special(xp, found), found, _in_format(xp, number, found * down))
 
 
 def _in_format(xp: Any, number: Any, found: Any) -> Any:
@@ -186,7 +187,7 @@ def _downward(xp: Any, design: Design, least: Any, total: Any, a: Any, b: Any, s
         of_set = [left + right for left, right in exponents[first::sets]]
         top = of_set[0]
         for exponent in of_set[1:]:
-            top = _larger(xp, top, exponent)
+            top = xp.maximum(top, exponent)
         up, found = _power(xp, fraction - top), 0.0
         for left, right in products[first::sets]:
             found = found + xp.trunc(left * right * up)
@@ -194,10 +195,10 @@ def _downward(xp: Any, design: Design, least: Any, total: Any, a: Any, b: Any, s
         tops.append(top)
     top = tops[0]
     if sets > 1:
-        top = _larger(xp, *tops)
+        top = xp.maximum(*tops)
         sums = [_floored(xp, found, top - fraction) for found in sums]
     of_total = _exponents(xp, total, _ZERO)
-    all_ = _larger(xp, top, of_total)
+    all_ = xp.maximum(top, of_total)
     kept = _floored(xp, total, all_ - fraction)
     if sets > 1:
         kept = xp.where(of_total < all_ - fraction - 1, 0.0, kept)
@@ -234,10 +235,6 @@ def _scale_of(text: str) -> Any:
 def _scale_number(design: Design) -> Any:
     assert design.scale is not None
     return _scale_of(design.scale)
-
-
-def _larger(xp: Any, x: Any, y: Any) -> Any:
-    return xp.where(y > x, y, x)
 
 
 def _exponents(xp: Any, x: Any, least: int) -> Any:

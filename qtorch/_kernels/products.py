@@ -1,4 +1,4 @@
-"""Kernels of sums: of bytes (`integer.c`), accumulators (`product.c`, `chunks.c`, `aligned.c`), trees (`sums.c`, `rows.c`)."""
+"""Kernels of sums: of bytes (`integer.c`), of accumulators (`product.c`, `chunks.c`, `aligned.c`), trees (`sums.c`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The array namespace of products, for tensors: float64 sums, and kernels for sequential accumulators."""
+"""The array namespace of products, for tensors: float64 sums, and kernels for sequential and aligned ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from qtorch._namespace import Names
 from qtorch._rounding.keys import window_tensor
 from qtorch._rounding.paths.choice import are_plain_tensors, round_tensor
 from qtorch._rounding.plan import RoundingPlan, plan_for
-
 
 _NO_LEAST = -1000  # the least exponent of numbers whose subnormal ones have their own
 
