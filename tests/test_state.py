@@ -62,7 +62,7 @@ ALLOWED = {
     "qjax/insight/watching.py: _digests of a context": "whether a watch that is traced keeps digests",
     "qjax/reproducible/modules/guard.py: _tracing of a context": "whether a guard traces a model",
     "qtorch/_rounding/keys.py: _drawn of a thread": "memory for a drawn key, written before each use",
-    "qtorch/_affine/exported.py: WANTED of a context": "whether the model of this call is traced for ONNX",
+    "qtorch/_exported.py: WANTED of a context": "whether the model of this call is traced for ONNX",
     "qtorch/recipes/modes.py: listing of a context": "the table of products that this run fills, if any",
     "qtorch/linalg/operator.py: OBSERVER of a context": "who watches the products of this call",
     "qtorch/linalg/delayed.py: _RUNNING of a context": "the backward pass that runs now, which torch's engine keeps",

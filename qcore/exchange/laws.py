@@ -9,6 +9,7 @@ MatMulInteger and ConvInteger; known integers alone leave as DequantizeLinear.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -69,8 +70,8 @@ def stored(graph: Graph, q: np.ndarray, scale: Any, zero_point: Any, axis: int |
 
 def fake_quantize(x: Symbol, scale: Any, zero_point: Any, axis: int | None, form: AffineInteger) -> Symbol:
     """`qcore.affine.fake_quantize` without the mask of gradients."""
-    q = quantize(x, scale, zero_point, axis, form)
-    return dequantize(q, scale, zero_point, axis, x.dtype)
+    with Names.arithmetic():
+        return law.fake_quantize(Names, x, scale, zero_point, axis, form)[0]
 
 
 def requantize(
@@ -133,11 +134,11 @@ def windows(
         padding: the numbers of zero points before and after the images, for each dimension.
 
     Raises:
-        ValueError: if the sums do not fit into int32.
+        ValueError: if int32 does not hold the sums of 8-bit parts of the integers.
     """
-    if dtype != "int32":
+    if prod(w.shape[1:]) * 255 * 255 >= 2**31:
         raise ValueError(
-            "ConvInteger has sums of 8-bit integers in int32; allowed are integers of 8 bits and such sums"
+            f"weight has shape {tuple(w.shape)}, whose sums ConvInteger cannot hold in int32; allowed are fewer terms"
         )
     settings: dict[str, Any] = {
         "strides": list(stride),
@@ -145,15 +146,42 @@ def windows(
         "dilations": list(dilation),
         "group": groups,
     }
-    a, (filters, zero) = _unsigned(x, x_zero), _unsigned(w, w_zero)
+    if dtype == "int32":
+        return _convolved(_unsigned(x, x_zero), _unsigned(w, w_zero), settings)
+    total: Any = np.float64(0)
+    for first, images in _bytes(x, x_zero):
+        for second, filters in _bytes(w, w_zero):
+            total = total + Names.astype(_convolved(images, filters, settings), "float64") * np.float64(first * second)
+    return total
+
+
+def _convolved(images: tuple[Any, Any], filters: tuple[Any, Any], settings: dict[str, Any]) -> Symbol:
+    """The sums of windows of uint8 with their zero points."""
+    (x, x_zero), (w, zero) = images, filters
     first = zero if np.ndim(zero) == 0 else np.uint8(128)
-    sums = _node(x.graph, "ConvInteger", "int32", x.ndim, a[0], filters, a[1], first, **settings)
+    sums = _node(x.graph, "ConvInteger", "int32", x.ndim, x, w, x_zero, first, **settings)
     if np.ndim(zero) == 0 or (is_known(zero) and (zero == first).all()):
         return sums
     # Runtimes have one zero point for all filters: the rest is a multiple of the windows' own sums.
     ones = np.ones(w.shape, np.uint8)
-    of_windows = _node(x.graph, "ConvInteger", "int32", x.ndim, a[0], ones, a[1], np.uint8(0), **settings)
+    of_windows = _node(x.graph, "ConvInteger", "int32", x.ndim, x, ones, x_zero, np.uint8(0), **settings)
     return sums - of_windows * law.along(np.int32(zero) - np.int32(128), 1, x.ndim)
+
+
+def _bytes(q: Any, zero: Any) -> list[tuple[int, tuple[Any, Any]]]:
+    """Integers of 16 bits as uint8 parts with their zero points, each with its factor; the differences add up."""
+    dtype = Names.dtype(q)
+    if dtype in ("int8", "uint8"):
+        return [(1, _unsigned(q, zero))]
+    shift = np.int32(0 if dtype == "uint16" else 1 << 15)
+    halves = [_halves(Names.astype(part, "int32") + shift) for part in (q, zero)]
+    return [(factor, (part, of_zero)) for factor, part, of_zero in zip((256, 1), *halves, strict=True)]
+
+
+def _halves(q: Any) -> tuple[Any, Any]:
+    """The upper and the lower byte of integers from 0 to 65,535."""
+    high = q // np.int32(256)
+    return Names.astype(high, "uint8"), Names.astype(q - high * np.int32(256), "uint8")
 
 
 def _unsigned(q: Any, zero: Any) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ from qcore.exchange.graph import Graph, number_of
 
 
 class Symbol:
-    """A value of a graph, with the operators that laws use.
+    """A value of a graph, with the operators that laws use; // is that of integers from 0 on.
 
     Args:
         graph: the graph.
@@ -76,7 +76,7 @@ def _operator(op: str, dtype: str | None = None, swapped: bool = False) -> Calla
     return method
 
 
-for _name, _op in {"add": "Add", "sub": "Sub", "mul": "Mul", "and": "And", "or": "Or"}.items():
+for _name, _op in {"add": "Add", "sub": "Sub", "mul": "Mul", "floordiv": "Div", "and": "And", "or": "Or"}.items():
     setattr(Symbol, f"__{_name}__", _operator(_op))
     setattr(Symbol, f"__r{_name}__", _operator(_op, swapped=True))
 for _name, _op in {"lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual", "eq": "Equal"}.items():

@@ -14,6 +14,7 @@ import torch
 from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.parameters import check_input, check_qparams
 from qcore.arguments import check_float, check_int, quoted
+from qtorch import _exported as exported
 from qtorch._affine.launch import Bounds, fake_quantize_by_package, fake_quantize_on_cpu, straight_through_on_cpu
 from qtorch._affine.namespace import Names
 from qtorch._kernels.launch import serve_cpu
@@ -189,6 +190,10 @@ def _forward(
         results = launch(x, scale, zero_point, axis, bounds)
         if results is not None:
             return results
+    if exported.is_wanted() and bounds.high - bounds.low < 1 << 16:
+        form = AffineInteger(int(bounds.low), int(bounds.high))
+        y = exported.fake_quantize(x, QParams(scale, zero_point, axis), form)
+        return y, torch.ones_like(x, dtype=torch.uint8)
     y, mask = law.fake_quantize(Names, x, scale, zero_point, axis, bounds)  # type: ignore[arg-type]
     return y, mask.to(torch.uint8)
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from qcore.packing import check_packing, pack_lanes, storage, unpack_lanes
+from qtorch import _exported as exported
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.paths.operations import from_codes, to_codes
 
@@ -54,6 +55,8 @@ def unpack(packed: torch.Tensor, bits: int, size: int) -> torch.Tensor:
         tensor([1, 2, 3], dtype=torch.uint8)
     """
     bits = check_packing(bits, check_codes(packed, "packed").shape, size)
+    if exported.is_wanted():
+        return exported.unpacked(packed, bits, size, getattr(torch, f"uint{storage(bits)}"))
     lanes = unpack_lanes(from_codes(packed, 32), bits, size, _positions(packed))
     return to_codes(lanes, storage(bits))
 

@@ -6,11 +6,17 @@ from ast import literal_eval
 from collections.abc import Callable
 from typing import Any
 
-from qcore.affine import AffineInteger
+import numpy as np
+
+from qcore.affine import AffineInteger, law
+from qcore.arguments import quoted
+from qcore.arrays import quantize
 from qcore.exchange import laws
-from qcore.exchange.graph import Graph, dtype_of, onnx_package
-from qcore.exchange.symbols import Symbol
-from qtorch._affine.exported import DOMAIN
+from qcore.exchange.graph import Graph, dtype_of, number_of, onnx_package
+from qcore.exchange.rounding import decoded, rounded
+from qcore.exchange.symbols import Names, Symbol, is_known
+from qcore.packing import unpack
+from qtorch._exported import DOMAIN
 
 
 def expanded(model: Any) -> Graph:
@@ -35,8 +41,14 @@ def expanded(model: Any) -> Graph:
         if node.op_type == "Constant" and node.attribute[0].name == "value":
             graph.constant(onnx.numpy_helper.to_array(node.attribute[0].t), node.output[0])
             continue
+        if node.domain != DOMAIN and _is_foldable(node, graph):
+            for name, found in zip(node.output, _evaluated(node, graph), strict=True):
+                graph.constant(found, name)
+            continue
         if node.domain != DOMAIN:
             inputs = [values[name].name if name in values else name for name in node.input]
+            if node.op_type == "GatherND" and graph.types[inputs[1]] == "int32":  # torch's exporter keeps index types
+                inputs[1] = graph.node("Cast", inputs[1], dtype="int64", to=number_of("int64"))
             del node.input[:]
             node.input.extend(inputs)
             graph.append(node)
@@ -45,10 +57,13 @@ def expanded(model: Any) -> Graph:
         attributes = {one.name: _value(onnx.helper.get_attribute_value(one)) for one in node.attribute}
         layer = layer_of(node)
         try:
-            results = _LAWS[node.op_type](*operands, **attributes)
+            results = _LAWS[node.op_type](graph, *operands, **attributes)
         except ValueError as error:
             raise ValueError(f"{layer or 'the model'}: {error}") from error
         for result, name in zip(results if isinstance(results, tuple) else (results,), node.output, strict=True):
+            if is_known(result):
+                graph.constant(result, name)
+                continue
             result.rename(name if name in finals else graph.free_name(f"{layer}/{node.op_type}"))
             values[name] = result
     for one in source.output:
@@ -61,6 +76,40 @@ def layer_of(node: Any) -> str:
     found = {one.key: one.value for one in node.metadata_props}.get("pkg.torch.onnx.name_scopes")
     scopes = literal_eval(found) if found else []
     return scopes[-2] if len(scopes) > 1 else ""
+
+
+_FOLDED = {
+    *("Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Cast", "Concat", "Div", "Equal", "Expand"),
+    *(
+        "Flatten",
+        "Gather",
+        "GatherND",
+        "Greater",
+        "GreaterOrEqual",
+        "Identity",
+        "Less",
+        "LessOrEqual",
+        "Mod",
+        "Mul",
+        "Neg",
+        "Not",
+    ),
+    *("Or", "Range", "Reshape", "Shape", "Slice", "Squeeze", "Stack", "Sub", "Transpose", "Unsqueeze", "Where", "Xor"),
+    "ConstantOfShape",
+}
+
+
+def _is_foldable(node: Any, graph: Graph) -> bool:
+    """True if a node of known constants has the same result everywhere: its operator is exact or rounds once."""
+    return node.op_type in _FOLDED and bool(node.input) and all(name in graph.constants for name in node.input if name)
+
+
+def _evaluated(node: Any, graph: Graph) -> list[np.ndarray]:
+    """The results of a node of known constants."""
+    from onnx.reference import ReferenceEvaluator
+
+    feeds = {name: graph.constants[name] for name in node.input if name}
+    return [np.asarray(found) for found in ReferenceEvaluator(node).run(None, feeds)]  # type: ignore[arg-type]
 
 
 def _operand(graph: Graph, name: str, infos: Any) -> Any:
@@ -82,28 +131,58 @@ def _form(qmin: int, qmax: int, signed: int) -> AffineInteger:
 
 def _quantize(law: Callable[..., Symbol]) -> Callable[..., Symbol]:
     """A law of an array, its parameters, an axis and integers, called with a node's attributes."""
-    return lambda x, scale, zero_point, axis=None, **form: law(x, scale, zero_point, axis, _form(**form))
+    return lambda graph, x, scale, zero_point, axis=None, **form: law(x, scale, zero_point, axis, _form(**form))
 
 
-def _dequantize(q: Any, scale: Any, zero_point: Any, axis: int | None = None) -> Symbol:
+def _dequantize(graph: Graph, q: Any, scale: Any, zero_point: Any, axis: int | None = None, **form: int) -> Symbol:
+    if is_known(q, scale, zero_point):
+        return laws.stored(graph, q, scale, zero_point, axis, _form(**form))
     return laws.dequantize(q, scale, zero_point, axis)
 
 
-def _requantize(sums: Symbol, *parameters: Any, axis: int, **form: int) -> Symbol:
+def _fake_quantize(graph: Graph, x: Any, scale: Any, zero_point: Any, axis: int | None = None, **form: int) -> Symbol:
+    if is_known(x, scale, zero_point):
+        integers = law.quantize(Names, x, scale, zero_point, axis, _form(**form))
+        return Names.astype(laws.stored(graph, integers, scale, zero_point, axis, _form(**form)), x.dtype.name)
+    return laws.fake_quantize(x, scale, zero_point, axis, _form(**form))
+
+
+def _round(graph: Graph, x: Any, number: str, rounding: str, overflow: str) -> Any:
+    if is_known(x):
+        return quantize(x, number, rounding, overflow=overflow or None)
+    return rounded(x, number, rounding, overflow)
+
+
+def _unpack(graph: Graph, packed: Any, bits: int, size: int) -> Any:
+    if not is_known(packed):
+        raise ValueError("packed codes that a model computes cannot be unpacked in ONNX; allowed are those of weights")
+    return unpack(packed, bits, size)
+
+
+def _decode(graph: Graph, codes: Any, scales: Any, scale: Any, number: str, dtype: str) -> Symbol:
+    if not is_known(codes, scales, scale):
+        raise ValueError(f"codes of {quoted(number)} that a model computes cannot be decoded in ONNX")
+    return decoded(graph, codes, scales, scale, number, dtype)
+
+
+def _requantize(graph: Graph, sums: Symbol, *parameters: Any, axis: int, **form: int) -> Symbol:
     input_scale, weight_scale, bias, scale, zero_point = parameters
     return laws.requantize(sums, input_scale, weight_scale, bias, scale, zero_point, axis, _form(**form))
 
 
-def _windows(x: Any, x_zero: Any, w: Any, w_zero: Any, padding: Any, **settings: Any) -> Symbol:
+def _windows(graph: Graph, x: Any, x_zero: Any, w: Any, w_zero: Any, padding: Any, **settings: Any) -> Symbol:
     return laws.windows(x, x_zero, w, w_zero, padding=[(size, size) for size in padding], **settings)
 
 
 _LAWS: dict[str, Callable[..., Any]] = {
     "Quantize": _quantize(laws.quantize),
     "Dequantize": _dequantize,
-    "FakeQuantize": _quantize(laws.fake_quantize),
+    "FakeQuantize": _fake_quantize,
     "Requantize": _requantize,
-    "QuantizeDynamic": lambda x, **form: laws.quantize_dynamic(x, _form(**form)),
-    "Products": laws.products,
+    "QuantizeDynamic": lambda graph, x, **form: laws.quantize_dynamic(x, _form(**form)),
+    "Products": lambda graph, *operands, **settings: laws.products(*operands, **settings),
     "Windows": _windows,
+    "Round": _round,
+    "Decode": _decode,
+    "Unpack": _unpack,
 }

@@ -14,7 +14,7 @@ from qcore.affine.checkpoint import check_path
 from qcore.arguments import check_type
 from qcore.exchange.graph import OPSETS, onnx_package
 from qcore.files import replaced
-from qtorch._affine.exported import WANTED
+from qtorch._exported import WANTED
 from qtorch.export.expansion import expanded
 
 
@@ -83,8 +83,11 @@ def _translated(program: Any, opset: int) -> Any:
 
 
 def _table() -> dict[Any, Any]:
-    """The operators of torch that its exporter lacks."""
+    """Operators of torch that its exporter lacks, or whose numbers it rounds to float32 on the way to float64."""
+    import onnx_ir
     from onnxscript import opset18
+
+    aten = torch.ops.aten
 
     def view(x: Any, dtype: int) -> Any:
         """Bits as another type: integers of one width, which Cast converts modulo their range."""
@@ -92,7 +95,25 @@ def _table() -> dict[Any, Any]:
             raise ValueError(f"{x.dtype} viewed as {dtype}: ONNX has no operator for the bits of a number")
         return opset18.Cast(x, to=dtype)
 
-    return {torch.ops.aten.view.dtype: view}
+    def number(value: float, dtype: int) -> Any:
+        kind = onnx_ir.DataType(dtype)
+        return opset18.Constant(value=onnx_ir.tensor(value, dtype=kind))
+
+    def full_like(x: Any, fill_value: float, dtype: int = -1, **_: Any) -> Any:
+        return opset18.Expand(number(fill_value, x.dtype if dtype == -1 else dtype), opset18.Shape(x))
+
+    def full(size: Any, fill_value: float, dtype: int = 1, **_: Any) -> Any:
+        return opset18.Expand(number(fill_value, dtype), opset18.Cast(size, to=onnx_ir.DataType.INT64))
+
+    def scalar_tensor(s: float, dtype: int = 1, **_: Any) -> Any:
+        return number(s, dtype)
+
+    return {
+        aten.view.dtype: view,
+        aten.full_like.default: full_like,
+        aten.full.default: full,
+        aten.scalar_tensor.default: scalar_tensor,
+    }
 
 
 @contextmanager

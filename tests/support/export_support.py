@@ -5,6 +5,7 @@ import onnx
 import onnxruntime
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from qtorch.export import to_onnx
 from qtorch.nn.quantized.weights import Weight
@@ -30,8 +31,8 @@ class Probe(nn.Module):
             for handle in handles:
                 handle.remove()
         integers = [one.values.clone() for one in seen if isinstance(one, QTensor)]
-        own = own.values.clone() if isinstance(own, QTensor) else own
-        return own, *integers
+        own = [one.values.clone() if isinstance(one, QTensor) else one for one in tree_leaves(own)]
+        return *own, *integers
 
 
 def sessions(path):
@@ -62,13 +63,14 @@ def check(model, args, folder, **settings):
     Returns:
         The exported model, and the number of layers whose integers were compared.
     """
+    counts = []
     with torch.no_grad():
         for number, one in enumerate((model, Probe(model))):
             path = folder / f"model{number}.onnx"
             to_onnx(one.eval(), args, path, **settings)
             expected = one(*args)
-            expected = expected if isinstance(expected, tuple) else (expected,)
+            counts.append(len(expected := tree_leaves(expected)))
             for session in sessions(path):
                 for place, (ours, found) in enumerate(zip(expected, run(session, args), strict=True)):
-                    assert_bits(ours, found, place)
-    return onnx.load(folder / "model0.onnx"), len(expected) - 1
+                    assert_bits(ours.values if isinstance(ours, QTensor) else ours, found, place)
+    return onnx.load(folder / "model0.onnx"), counts[1] - counts[0]

@@ -20,6 +20,7 @@ from qcore import Number, Rounding
 from qcore.law import doubled
 from qcore.law.tiles import block_counts, tiles
 from qcore.random.threefry import Noise
+from qtorch import _exported as exported
 from qtorch._kernels.launch import serve_cpu, with_strides_of
 from qtorch._namespace import Names, reinterpreted
 from qtorch._rounding.dense import check_dense
@@ -118,6 +119,8 @@ def round_tensor(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None, plain
         check_not_transformed(x)
     if is_sharded(x):
         return round_shards(x, plan, noise, lambda part, own: round_tensor(part, plan, own, is_plain_tensor(part)))
+    if exported.is_wanted() and noise is None and not plan.program.codes:
+        return exported.rounded(x, *plan.text[:3])
     if not plan.calls_operator(x):
         return (_round_doubled if plan.program.kind == "doubled" else by_operations)(x, plan, noise)
     if not plan.program.codes:
@@ -163,6 +166,8 @@ def decode_tensor(
             return result
     elif torch.compiler.is_dynamo_compiling() and codes.is_cpu and not torch.compiler.is_exporting():
         return torch.ops.qtorch.decode(codes, scales, scale, text_of(number), dtype, law_of_decoding(number, dtype))
+    elif exported.is_wanted():
+        return exported.decoded(codes, scales, scale, text_of(number), dtype)
     decoding, constants = decoder(number, dtype)
     blocks = tiles(tuple(codes.shape) or (1,), block_sizes(number, codes.dim()) or (1,))
     lanes = blocks.split(from_codes(codes, decoding.carrier.lane_bits).reshape(blocks.shape), pad)

@@ -9,6 +9,7 @@ import torch
 
 from qcore import Number, Rounding
 from qcore.affine import AffineInteger, QParams
+from qtorch import _exported as exported
 from qtorch._affine import conversion
 from qtorch._affine.dtypes import FixedDtypes, integers
 from qtorch._affine.fake_quantize import FakeQuantize
@@ -232,7 +233,9 @@ class QuantizedWeight(Weight):
 
     def rows(self, indices: torch.Tensor) -> torch.Tensor:
         """Some rows of the weight as numbers, in float32."""
-        if self.is_packed:
+        if exported.is_wanted():  # all rows of a constant are unpacked once
+            values = self().values[indices]
+        elif self.is_packed:
             chosen = self._unpacked(self.packed[indices].reshape(-1, self.packed.shape[1]))
             values = chosen.reshape(*indices.shape, self.shape[1])
         else:

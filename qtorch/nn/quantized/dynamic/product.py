@@ -11,6 +11,7 @@ from qcore.affine.arithmetic import recurrent
 from qcore.affine.parameters import check_input
 from qcore.arguments import check_flag, check_size, check_type
 from qcore.formats.block import with_scale
+from qtorch import _exported as exported
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.namespace import Names
 from qtorch._affine.products import DynamicKernel, kernel_of, sums_of_products
@@ -142,7 +143,10 @@ def multiplied(x: torch.Tensor, weight: QTensor, bias: torch.Tensor | None, acti
     if x.numel() == 0:
         return x.new_zeros((*x.shape[:-1], weight.shape[0]), dtype=torch.float32)
     rows = x.detach().to(torch.float32).reshape(-1, x.shape[-1])
-    q, qparams = recurrent.quantize_dynamic(Names, rows, activations)
+    if exported.is_wanted():
+        q, qparams = exported.quantize_dynamic(rows, activations)
+    else:
+        q, qparams = recurrent.quantize_dynamic(Names, rows, activations)
     whole = QParams(torch.ones_like(qparams.scale), qparams.zero_point)  # a scale may be NaN
     values = q.to(getattr(torch, activations.storage))
     sums = sums_of_products(QTensor(values, whole, activations), weight)

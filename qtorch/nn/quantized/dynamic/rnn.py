@@ -16,6 +16,7 @@ from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_choice, check_flag, check_int, check_size
 from qcore.law.carrier import check_dtype
+from qtorch import _exported as exported
 from qtorch._affine.namespace import Names
 from qtorch._affine.products import DynamicKernel, kernel_of
 from qtorch._affine.tensor import QTensor
@@ -64,7 +65,8 @@ def run_steps(
     of_input, of_hidden = products
     every = [*products, *([] if projection is None else [projection])]
     roundings = [one.rounding_text for one in every]
-    if _is_traced(x) and None not in roundings and not _is_differentiated(x, state, roundings):
+    in_one = _is_traced(x) and not exported.is_wanted()
+    if in_one and None not in roundings and not _is_differentiated(x, state, roundings):
         tensors = [*(_tensors(one) for one in every), *([[]] if projection is None else [])]
         forms = [number for one in every for number in _forms(one)]
         arguments = x.detach(), list(sizes), list(state), *tensors, forms, roundings, law, reverse

@@ -28,9 +28,10 @@ def quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch.Te
     return _node("Quantize", (x, *_parameters(qparams)), _storage(form), x.shape, _axis(qparams) | _range(form))
 
 
-def dequantize(values: torch.Tensor, qparams: QParams) -> torch.Tensor:
+def dequantize(values: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch.Tensor:
     """The numbers of integers, in float32."""
-    return _node("Dequantize", (values, *_parameters(qparams)), torch.float32, values.shape, _axis(qparams))
+    settings = _axis(qparams) | _range(form)
+    return _node("Dequantize", (values, *_parameters(qparams)), torch.float32, values.shape, settings)
 
 
 def fake_quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch.Tensor:
@@ -87,6 +88,24 @@ def windows(
         "groups": groups,
     }
     return _node("Windows", _operands(input, weight), dtype, (input.shape[0], weight.shape[0], *places), settings)
+
+
+def rounded(x: torch.Tensor, number: str, rounding: str, overflow: str) -> torch.Tensor:
+    """A tensor rounded to a format, in its dtype; an empty overflow is the format's own."""
+    texts = {"number": number, "rounding": rounding, "overflow": overflow}
+    return _node("Round", (x,), x.dtype, x.shape, texts)
+
+
+def unpacked(packed: torch.Tensor, bits: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    """The codes that bytes hold, size of them along the last axis."""
+    return _node("Unpack", (packed,), dtype, (*packed.shape[:-1], size), {"bits": bits, "size": size})
+
+
+def decoded(
+    codes: torch.Tensor, scales: torch.Tensor | None, scale: torch.Tensor | None, number: str, dtype: torch.dtype
+) -> torch.Tensor:
+    """The numbers of a format's codes, with the scales of its blocks and of the whole."""
+    return _node("Decode", (codes, scales, scale), dtype, codes.shape, {"number": number, "dtype": _named(dtype)})
 
 
 def _node(

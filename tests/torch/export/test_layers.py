@@ -1,0 +1,130 @@
+"""Each quantized layer in ONNX: onnxruntime has its integers. One model has several layers, as exports take time."""
+
+import pytest
+import torch
+from export_support import check
+from torch import nn
+
+from qcore.affine import AffineInteger
+from qtorch.nn.quantized import FloatFunctional
+from qtorch.quantization import (
+    DeQuantStub,
+    MinMaxObserver,
+    PerChannelMinMaxObserver,
+    QConfig,
+    QuantStub,
+    convert,
+    default_dynamic_qconfig,
+    prepare,
+    quantize_dynamic,
+)
+
+PER_CHANNEL = PerChannelMinMaxObserver.with_args(dtype=torch.qint8, qscheme=torch.per_channel_affine, ch_axis=0)
+SETTINGS = {
+    "uint8": QConfig(
+        MinMaxObserver.with_args(dtype=torch.quint8),
+        PerChannelMinMaxObserver.with_args(dtype=torch.qint8, qscheme=torch.per_channel_symmetric),
+    ),
+    "zero points everywhere": QConfig(MinMaxObserver.with_args(dtype=torch.qint8), PER_CHANNEL),
+    "4 bits": QConfig(
+        MinMaxObserver.with_args(dtype=AffineInteger(0, 15)), MinMaxObserver.with_args(dtype=AffineInteger(-8, 7))
+    ),
+    "16 bits": QConfig(
+        MinMaxObserver.with_args(dtype=AffineInteger.of_width(16, False)),
+        MinMaxObserver.with_args(dtype=AffineInteger.of_width(16)),
+    ),
+}
+
+
+class Between(nn.Module):
+    """Layers between stubs; each of them sees the same input."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.quant, self.layers = QuantStub(), nn.ModuleList(layers)
+        self.dequant = nn.ModuleList(DeQuantStub() for _ in layers)
+
+    def forward(self, x):
+        x = self.quant(x)
+        return tuple(leave(layer(x)) for layer, leave in zip(self.layers, self.dequant, strict=True))
+
+
+class Functions(nn.Module):
+    """All methods of `FloatFunctional`, and functions of torch on quantized tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.quant, self.dequant = QuantStub(), DeQuantStub()
+        names = "add", "add_relu", "mul", "mul_relu", "matmul", "cat"
+        self.made = nn.ModuleDict({f"f_{name}": FloatFunctional() for name in names})
+        self.scalars = FloatFunctional()
+
+    def forward(self, x):
+        x = self.quant(x)
+        y = x.flip(-1) if hasattr(x, "form") else x.flip(-1)
+        made = [getattr(self.made[f"f_{name}"], name)(x, y) for name in ("add", "add_relu", "mul", "mul_relu")]
+        made += [self.made.f_matmul.matmul(x, y.transpose(-1, -2)), self.made.f_cat.cat([x, y], 1)]
+        made += [self.scalars.add_scalar(x, 0.7), self.scalars.mul_scalar(x, -1.3)]
+        made += [torch.relu(x), nn.functional.max_pool2d(x, 2), nn.functional.adaptive_avg_pool2d(x, 2), x.mean((2, 3))]
+        made += [nn.functional.interpolate(x, scale_factor=2, mode="bilinear"), nn.functional.avg_pool2d(x, 3, 2, 1)]
+        made += [x.permute(0, 2, 3, 1).reshape(2, -1), nn.functional.hardtanh(x, -0.5, 0.5), torch.sigmoid(x)]
+        return tuple(self.dequant(one) for one in made)
+
+
+def images(*sizes):
+    return torch.randn(2, 4, *sizes, generator=torch.Generator().manual_seed(3))
+
+
+MODELS = {
+    "convolutions": lambda: (
+        Between(
+            nn.Conv2d(4, 6, 3, padding=1, stride=2),
+            nn.Conv2d(4, 8, (3, 2), dilation=(1, 2), groups=2, bias=False),
+            nn.Conv2d(4, 4, 3, padding=1, groups=4),
+            *(nn.Conv2d(4, 5, 3, padding=(2, 1), padding_mode=mode) for mode in ("reflect", "replicate", "circular")),
+            nn.Conv2d(4, 4, 3, padding="same"),
+        ),
+        images(7, 6),
+    ),
+    "other dimensions": lambda: (Between(nn.Conv1d(4, 6, 3, padding=1), nn.Conv1d(4, 4, 2, stride=2, groups=2)), images(9)),
+    "volumes": lambda: (Between(nn.Conv3d(4, 6, 2, padding=1), nn.ConvTranspose3d(4, 3, 2, stride=2)), images(4, 3, 5)),
+    "transposed": lambda: (
+        Between(
+            nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1),
+            nn.ConvTranspose2d(4, 6, 2, groups=2, dilation=2),
+        ),
+        images(5, 4),
+    ),
+    "linear": lambda: (Between(nn.Linear(6, 5), nn.Linear(6, 7, bias=False)), images(5, 6)),
+    "activations": lambda: (
+        Between(nn.ReLU(), nn.ReLU6(), nn.ELU(), nn.Hardswish(), nn.LeakyReLU(), nn.PReLU(4), nn.Sigmoid()),
+        2 * images(5, 6),
+    ),
+    "norms": lambda: (
+        Between(
+            nn.BatchNorm2d(4),
+            nn.LayerNorm(6),
+            nn.GroupNorm(2, 4),
+            nn.InstanceNorm2d(4, affine=True),
+            nn.Sequential(nn.MaxPool2d(2), nn.AvgPool2d(2)),
+        ),
+        images(5, 6),
+    ),
+    "functions": lambda: (Functions(), images(6, 6)),
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("name", MODELS)
+def test_static_layers(name, settings, tmp_path):
+    torch.manual_seed(0)
+    model, x = MODELS[name]()
+    for layer in model.modules():  # not zeros and ones
+        for one in (*layer.parameters(recurse=False), *layer.buffers(recurse=False)):
+            if one.is_floating_point():
+                one.data.uniform_(0.2, 1.4) if "Norm" in type(layer).__name__ else None
+    model.eval().qconfig = SETTINGS[settings]
+    with torch.no_grad():
+        prepared = prepare(model)
+        prepared(x)
+        check(convert(prepared), (x,), tmp_path)
