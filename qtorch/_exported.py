@@ -96,6 +96,11 @@ def rounded(x: torch.Tensor, number: str, rounding: str, overflow: str) -> torch
     return _node("Round", (x,), x.dtype, x.shape, texts)
 
 
+def scaled(x: torch.Tensor, scale: torch.Tensor, number: str, axis: int) -> torch.Tensor:
+    """A tensor rounded to a format times a scale, or one for each index along the axis, in its dtype."""
+    return _node("RoundScaled", (x, scale), x.dtype, x.shape, {"number": number, "axis": axis})
+
+
 def unpacked(packed: torch.Tensor, bits: int, size: int, dtype: torch.dtype) -> torch.Tensor:
     """The codes that bytes hold, size of them along the last axis."""
     return _node("Unpack", (packed,), dtype, (*packed.shape[:-1], size), {"bits": bits, "size": size})

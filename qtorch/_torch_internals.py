@@ -400,6 +400,16 @@ def functions_of_layers(name: str) -> tuple[Any, ...]:
     return () if found is None else (found,)
 
 
+def exported_operators() -> dict[str, Any]:
+    """Operators whose translation to ONNX is the library's own, by name; None where torch has none."""
+    return {
+        "view": _find("ops.aten.view.dtype"),
+        "full": _find("ops.aten.full.default"),
+        "full_like": _find("ops.aten.full_like.default"),
+        "scalar_tensor": _find("ops.aten.scalar_tensor.default"),
+    }
+
+
 def tell_modes(functions: Iterable[Any]) -> None:
     """Has Dynamo call a `TorchFunctionMode` for functions, their in-place forms and layers' functions, as eager torch.
 

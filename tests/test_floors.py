@@ -25,11 +25,7 @@ FLOORS = {
         "__main__",
     ],
     "qtorch": [
-<<<<<<< HEAD
-        "_namespace _torch_internals _classes _places _states",
-=======
-        "_namespace _torch_internals _classes _exported _places",
->>>>>>> 917c58f7 (Formats, weights, dynamic layers and sums of 16 bits in ONNX)
+        "_namespace _torch_internals _classes _exported _places _states",
         "_kernels",
         "_rounding",
         "exchange linalg testing",

@@ -165,6 +165,7 @@ class Graph:
             ValueError: if no opset has all operators with these types, or the checker refuses the model.
         """
         onnx = self._onnx
+        self._prune()
         used = {name for node in self._all_nodes for name in node.input}
         used |= {one.name for graph in (self, *self._bodies) for one in graph.outputs}
         weights = [
@@ -186,6 +187,17 @@ class Graph:
         except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
             raise ValueError(f"the graph {self.name} is not a valid model: {error}") from error
         return made
+
+    def _prune(self) -> None:
+        """Removes the nodes without which all outputs are the same."""
+        needed = {one.name for graph in (self, *self._bodies) for one in graph.outputs}
+        needed.update(name for body in self._bodies for node in body.nodes for name in node.input)
+        kept = []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.output):
+                needed.update(node.input)
+                kept.append(node)
+        self.nodes = kept[::-1]
 
     def opset(self, least: int = OPSETS[0]) -> int:
         """The smallest opset that has all operators with the types and attributes used."""

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from qcore.affine import law
 from qcore.arguments import quoted
 from qcore.arrays import decode, quantize
 from qcore.exchange.graph import Graph, number_of
 from qcore.exchange.symbols import Names, Symbol
-from qcore.formats.block import BlockNumber
+from qcore.formats.block import BlockNumber, check_element
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.number import Number
 from qcore.formats.text import parse
@@ -60,20 +61,33 @@ def rounded(x: Symbol, number: str, rounding: str, overflow: str) -> Symbol:
     return Names.astype(_law(number, rounding, overflow)(x, number, rounding, overflow), given)
 
 
+def scaled(x: Symbol, scale: np.ndarray, number: str, axis: int) -> Symbol:
+    """x rounded to a format times one scale, or one for each index of an axis (`qcore.linalg.scaling.round_scaled`)."""
+    element = check_element(parse(number))
+    scale = scale.reshape(()) if scale.size == 1 else law.along(scale.reshape(-1), axis, x.ndim)
+    y = rounded(Names.astype(x, "float32") * (np.float32(1) / scale), element.text, "nearest", "") * scale
+    return Names.astype(y, x.dtype)
+
+
 def _law(text: str, rounding: str, overflow: str) -> Any:
     number = parse(text)
     wraps = overflow == "wrap" or getattr(number, "wrap", False)
     if not wraps and not isinstance(number, BlockNumber) and not rounding.startswith("stochastic"):
-        if rounding == "nearest" and text in CASTS:
+        if rounding == "nearest" and _name(text) in CASTS:
             return _by_cast
         if _is_plain(number) and rounding in _STEPS:
             return _by_steps
         if _has_table(number):
             return _by_table
     raise ValueError(
-        f"rounding to {quoted(text)} by {quoted(rounding)} cannot be said in ONNX; allowed are formats of up to {_BITS} "
-        "bits without scales of blocks and without wrapping, and modes without random bits; QONNX has any float format"
+        f"rounding to {quoted(text)} by {quoted(rounding)} cannot be said in ONNX; allowed are formats of at most "
+        f"{_BITS} bits, without scales of blocks or wrapping, and modes without random bits; QONNX has any float format"
     )
+
+
+def _name(text: str) -> str:
+    """A format's text without its policy for overflow."""
+    return text.partition(":")[0]
 
 
 def _is_plain(number: Any) -> bool:
@@ -91,7 +105,7 @@ def _has_table(number: Number) -> bool:
 
 def _by_cast(x: Symbol, text: str, rounding: str, overflow: str) -> Symbol:
     """A cast there and back, of x inside the range."""
-    number, dtype = parse(text), CASTS[text]
+    number, dtype = parse(text), CASTS[_name(text)]
     largest = _numbers(number)[-1]
     # What a cast makes of larger numbers depends on the type, the opset and the runtime.
     y = Names.clip(x, -largest, largest)
@@ -164,14 +178,16 @@ def decoded(graph: Graph, codes: np.ndarray, scales: Any, scale: Any, number: st
         step = np.float32(2.0**-element.fl)
         elements = elements / step
     stored = _smallest(elements)
-    factors = _factors(form, codes.shape, scales, scale, step)
-    if stored is not None and factors is not None and dtype == "float32":
+    factors = None if stored is None or dtype != "float32" else _factors(form, codes.shape, scales, scale, step)
+    if stored is not None and factors is not None:
         factor, spread, settings = factors
-        if np.array_equal(_bits(stored.astype(np.float32) * spread), _bits(numbers)):
-            name = graph.node(
-                "DequantizeLinear", graph.constant(stored), graph.constant(factor), dtype=dtype, **settings
-            )
-            return Symbol(graph, name, dtype, numbers.ndim)
+        exact = np.array_equal(_bits(stored.astype(np.float32) * spread), _bits(numbers))
+        wide = stored.dtype.name in ("float16", "bfloat16")  # which DequantizeLinear lacks
+        if exact and scales is None and factor == 1:
+            return Names.astype(Symbol(graph, graph.constant(stored), stored.dtype.name, stored.ndim), dtype)
+        if exact and not wide:
+            names = graph.constant(stored), graph.constant(factor)
+            return Symbol(graph, graph.node("DequantizeLinear", *names, dtype=dtype, **settings), dtype, numbers.ndim)
     return Symbol(graph, graph.constant(numbers), dtype, numbers.ndim)
 
 
@@ -179,16 +195,8 @@ def _smallest(elements: np.ndarray) -> np.ndarray | None:
     """The elements in the narrowest type of ONNX that has them all; None if only float32 has."""
     import ml_dtypes  # a requirement of onnx
 
-    names = (
-        "int4",
-        "uint4",
-        "float4_e2m1fn",
-        "int8",
-        "uint8",
-        *dict.fromkeys(reversed(CASTS.values())),
-        "int16",
-        "uint16",
-    )
+    small = "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"
+    names = "int4", "uint4", "float4_e2m1fn", "int8", "uint8", *small, "int16", "uint16", "float16", "bfloat16"
     for name in names:
         dtype = np.dtype(getattr(ml_dtypes, name, name))
         if "int" in name:
@@ -202,7 +210,7 @@ def _smallest(elements: np.ndarray) -> np.ndarray | None:
 
 
 def _factors(number: Any, shape: tuple[int, ...], scales: Any, scale: Any, step: np.float32) -> Any:
-    """The scales of DequantizeLinear, the same for each element, and its attributes; None where it has no such blocks."""
+    """The scales of DequantizeLinear, those of each element, and its attributes; None where it lacks such blocks."""
     if scales is None:
         return step, step, {}
     form = number.scale_format

@@ -47,10 +47,14 @@ class Symbol:
         return self._made("Transpose", perm=list(order))
 
     def rename(self, name: str) -> None:
-        """Gives a name that no value has to the result of a node, before another node uses it."""
+        """Gives a name that no value has to the result of a node."""
         graph = self.graph
-        node = next(node for node in reversed(graph.nodes) if self.name in node.output)
-        node.output[list(node.output).index(self.name)] = name
+        for node in reversed(graph.nodes):
+            for names in (node.input, node.output):
+                for place in [place for place, old in enumerate(names) if old == self.name]:
+                    names[place] = name
+            if name in node.output:
+                break
         graph.take([name])
         graph.types[name] = graph.types.pop(self.name)
         self.name = name

@@ -215,7 +215,8 @@ def rounded_products(input: Any, weight: Any, rounding: Rounding) -> torch.Tenso
 
 
 def _by_kernel(input: Any, weight: Any, rounding: Rounding | None) -> torch.Tensor | None:
-    if input.shape[0] < _FEW_ROWS:
+    # Traced tensors first: a comparison with their number of rows would fix it in the program.
+    if not are_plain_tensors((input.values,)) or input.shape[0] < _FEW_ROWS:
         return None
     product = product_of(weight, Geometry(), rounding)
     return None if product is None else product(input.values.contiguous(), input.qparams)

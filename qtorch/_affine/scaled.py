@@ -10,6 +10,7 @@ from qcore import BlockScaled, Number
 from qcore.formats.block import check_element
 from qcore.formats.number import check_number
 from qcore.linalg.scaling import round_scaled, scale_for
+from qtorch import _exported as exported
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.gradients import for_transforms
 from qtorch._torch_internals import Unscripted
@@ -59,6 +60,8 @@ def round_with_scale(x: torch.Tensor, scale: torch.Tensor, number: Number, axis:
     """x rounded to a format times a scale, or one for each index along the axis; gradients pass straight through."""
     if scale.numel() > 1 and (x.dim() <= axis or x.shape[axis] != scale.numel()):
         raise ValueError(f"x has shape {tuple(x.shape)}; allowed are {scale.numel()} channels along dimension {axis}")
+    if exported.is_wanted():
+        return exported.scaled(x, scale, number.text, axis)
     return for_transforms(_StraightThrough, _StraightThrough)(x, scale.to(torch.float32), number.text, axis)
 
 

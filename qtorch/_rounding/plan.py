@@ -19,13 +19,7 @@ from qcore.law.carrier import CARRIERS, Carrier
 from qcore.law.program import Decoding, Program, flat
 from qcore.law.rounding import check_rounding
 from qcore.law.tiles import Matrix, Sizes, as_matrix
-<<<<<<< HEAD
 from qtorch import _kernels
-=======
-from qtorch import _exported as exported
-from qtorch._kernels import laws
-from qtorch._kernels.store import Function
->>>>>>> 917c58f7 (Formats, weights, dynamic layers and sums of 16 bits in ONNX)
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.paths.operations import DTYPES, lane_dtype, result_dtype
 from qtorch._torch_internals import constant
@@ -86,6 +80,7 @@ class RoundingPlan:
         program: the law's program for formats of this kind.
         constants: the format's integers, which the program reads.
         dtype: the dtype of the result.
+        overflow: the policy for overflow; None is the format's own.
         text: the format, the mode, the policy for overflow and the law's hash as text, where a program for
             `torch.compile` is traced; else empty. Such programs are kept on disk, and a text means the same in every
             process.
@@ -108,6 +103,7 @@ class RoundingPlan:
         self.program = program
         self.constants = constants
         self.dtype = result_dtype(program, dtype)
+        self.overflow = overflow
         self.text = text
         self.stochastic = program.mode.stochastic
         self.elementwise = not isinstance(number, BlockNumber)
@@ -134,7 +130,7 @@ def make_plan(number: Any, rounding: Any, dtype: torch.dtype, overflow: Any, cod
     fields, constants, law = _prepare(name, mode.value, carrier.name, overflow, coded)
     program = Program(Carrier(*fields[0]), mode, *fields[1:])
     # An exported program may run where qtorch's operators are not, so it contains the law itself.
-    text = () if torch.compiler.is_exporting() and not exported.is_wanted() else (name, mode.value, overflow or "", law)
+    text = () if torch.compiler.is_exporting() else (name, mode.value, overflow or "", law)
     return RoundingPlan(number, program, constants, dtype, overflow, text)
 
 

@@ -13,7 +13,7 @@ from qcore.arguments import quoted
 from qcore.arrays import quantize
 from qcore.exchange import laws
 from qcore.exchange.graph import Graph, dtype_of, number_of, onnx_package
-from qcore.exchange.rounding import decoded, rounded
+from qcore.exchange.rounding import decoded, rounded, scaled
 from qcore.exchange.symbols import Names, Symbol, is_known
 from qcore.packing import unpack
 from qtorch._exported import DOMAIN
@@ -54,6 +54,8 @@ def expanded(model: Any) -> Graph:
             graph.append(node)
             continue
         operands = [values[name] if name in values else _operand(graph, name, infos) for name in node.input]
+        if node.op_type not in _OF_CONSTANTS and is_known(operands[0]):
+            operands[0] = Symbol(graph, node.input[0], operands[0].dtype.name, operands[0].ndim)
         attributes = {one.name: _value(onnx.helper.get_attribute_value(one)) for one in node.attribute}
         layer = layer_of(node)
         try:
@@ -61,8 +63,9 @@ def expanded(model: Any) -> Graph:
         except ValueError as error:
             raise ValueError(f"{layer or 'the model'}: {error}") from error
         for result, name in zip(results if isinstance(results, tuple) else (results,), node.output, strict=True):
-            if is_known(result):
-                graph.constant(result, name)
+            found = graph.constants.get(result.name) if isinstance(result, Symbol) else result
+            if found is not None:
+                graph.constant(found, name)
                 continue
             result.rename(name if name in finals else graph.free_name(f"{layer}/{node.op_type}"))
             values[name] = result
@@ -153,13 +156,21 @@ def _round(graph: Graph, x: Any, number: str, rounding: str, overflow: str) -> A
     return rounded(x, number, rounding, overflow)
 
 
+def _round_scaled(graph: Graph, x: Any, scale: Any, number: str, axis: int) -> Any:
+    if not is_known(scale):
+        raise ValueError(f"rounding to {quoted(number)} with a scale of the call cannot be said in ONNX")
+    if is_known(x):
+        x = Symbol(graph, graph.constant(x), x.dtype.name, x.ndim)
+    return scaled(x, scale, number, axis)
+
+
 def _unpack(graph: Graph, packed: Any, bits: int, size: int) -> Any:
     if not is_known(packed):
         raise ValueError("packed codes that a model computes cannot be unpacked in ONNX; allowed are those of weights")
     return unpack(packed, bits, size)
 
 
-def _decode(graph: Graph, codes: Any, scales: Any, scale: Any, number: str, dtype: str) -> Symbol:
+def _decode(graph: Graph, codes: Any, scales: Any = None, scale: Any = None, *, number: str, dtype: str) -> Symbol:
     if not is_known(codes, scales, scale):
         raise ValueError(f"codes of {quoted(number)} that a model computes cannot be decoded in ONNX")
     return decoded(graph, codes, scales, scale, number, dtype)
@@ -174,6 +185,14 @@ def _windows(graph: Graph, x: Any, x_zero: Any, w: Any, w_zero: Any, padding: An
     return laws.windows(x, x_zero, w, w_zero, padding=[(size, size) for size in padding], **settings)
 
 
+_OF_CONSTANTS = {
+    "Dequantize",
+    "FakeQuantize",
+    "Round",
+    "RoundScaled",
+    "Decode",
+    "Unpack",
+}  # what follows from constants is constant
 _LAWS: dict[str, Callable[..., Any]] = {
     "Quantize": _quantize(laws.quantize),
     "Dequantize": _dequantize,
@@ -183,6 +202,7 @@ _LAWS: dict[str, Callable[..., Any]] = {
     "Products": lambda graph, *operands, **settings: laws.products(*operands, **settings),
     "Windows": _windows,
     "Round": _round,
+    "RoundScaled": _round_scaled,
     "Decode": _decode,
     "Unpack": _unpack,
 }

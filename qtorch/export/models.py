@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from qcore.arguments import check_type
 from qcore.exchange.graph import OPSETS, onnx_package
 from qcore.files import replaced
 from qtorch._exported import WANTED
+from qtorch._torch_internals import exported_operators
 from qtorch.export.expansion import expanded
 
 
@@ -52,6 +54,7 @@ def to_onnx(
         raise ValueError("model is in training; allowed is evaluation: model.eval()")
     onnx = onnx_package()
     program = _traced(model, args, dynamic_shapes)
+    _check_operators(program)
     graph = expanded(_translated(program, OPSETS[0]))
     opset = graph.opset()
     if opset > OPSETS[0]:  # torch's own operators may be others in a newer opset
@@ -75,19 +78,55 @@ def _translated(program: Any, opset: int) -> Any:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ImportError("models in ONNX need the package onnxscript: pip install 'qbits[export]'") from error
-    with _quiet():
-        made: Any = torch.onnx.export(
-            program, dynamo=True, verbose=False, opset_version=opset, custom_translation_table=_table()
-        )
+    try:
+        with _quiet():
+            made: Any = torch.onnx.export(
+                program, dynamo=True, verbose=False, opset_version=opset, custom_translation_table=_table()
+            )
+    except torch.onnx.OnnxExporterError as error:
+        raise _named(program, error) from error
     return made.model_proto
+
+
+def _check_operators(program: Any) -> None:
+    """Raises for operators of the library that have no law in ONNX."""
+    for node in program.graph.nodes:
+        name = str(node.target)
+        if name.startswith("qtorch."):
+            raise ValueError(
+                f"{_place(node)}: {name.split('.')[1]} cannot be said in ONNX (random bits, accumulators, delayed or "
+                "blocked scales, sums with defined bits); allowed are roundings of each element to nearest, or without "
+                "random bits, and products in float32 or integers: leave this layer out, or export it to QONNX"
+            )
+
+
+def _named(program: Any, error: Exception) -> ValueError:
+    """The error of torch's exporter, with the layer and the operator that it stopped at, and the first cause."""
+    place, operator, cause = "the model", "the model", error
+    while True:
+        if found := re.search(r"call_function\[target=(?:torch\.ops\.)?([\w.]+)\]", str(cause)):
+            operator = found[1]
+            places = [_place(node) for node in program.graph.nodes if str(node.target) == operator]
+            place = places[0] if places else place
+        if not isinstance(cause.__cause__, Exception):
+            break
+        cause = cause.__cause__
+    return ValueError(
+        f"{place}: torch.onnx.export cannot translate {operator} ({str(cause).splitlines()[0]}); allowed are its operators: "
+        "replace this one, or leave its layer out"
+    )
+
+
+def _place(node: Any) -> str:
+    """The path of the module in which a node of a traced program was made."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    return (stack[-1][0] if stack else "") or "the model"
 
 
 def _table() -> dict[Any, Any]:
     """Operators of torch that its exporter lacks, or whose numbers it rounds to float32 on the way to float64."""
     import onnx_ir
     from onnxscript import opset18
-
-    aten = torch.ops.aten
 
     def view(x: Any, dtype: int) -> Any:
         """Bits as another type: integers of one width, which Cast converts modulo their range."""
@@ -108,12 +147,9 @@ def _table() -> dict[Any, Any]:
     def scalar_tensor(s: float, dtype: int = 1, **_: Any) -> Any:
         return number(s, dtype)
 
-    return {
-        aten.view.dtype: view,
-        aten.full_like.default: full_like,
-        aten.full.default: full,
-        aten.scalar_tensor.default: scalar_tensor,
-    }
+    own = {"view": view, "full": full, "full_like": full_like, "scalar_tensor": scalar_tensor}
+    found = exported_operators()
+    return {found[name]: function for name, function in own.items() if found[name] is not None}
 
 
 @contextmanager

@@ -120,7 +120,7 @@ def round_tensor(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None, plain
     if is_sharded(x):
         return round_shards(x, plan, noise, lambda part, own: round_tensor(part, plan, own, is_plain_tensor(part)))
     if exported.is_wanted() and noise is None and not plan.program.codes:
-        return exported.rounded(x, *plan.text[:3])
+        return exported.rounded(x, plan.number.text, plan.program.mode.value, plan.overflow or "")
     if not plan.calls_operator(x):
         return (_round_doubled if plan.program.kind == "doubled" else by_operations)(x, plan, noise)
     if not plan.program.codes:

@@ -14,9 +14,7 @@ from qtorch.quantization import (
     QConfig,
     QuantStub,
     convert,
-    default_dynamic_qconfig,
     prepare,
-    quantize_dynamic,
 )
 
 PER_CHANNEL = PerChannelMinMaxObserver.with_args(dtype=torch.qint8, qscheme=torch.per_channel_affine, ch_axis=0)
@@ -61,7 +59,7 @@ class Functions(nn.Module):
 
     def forward(self, x):
         x = self.quant(x)
-        y = x.flip(-1) if hasattr(x, "form") else x.flip(-1)
+        y = x.flip(-1)
         made = [getattr(self.made[f"f_{name}"], name)(x, y) for name in ("add", "add_relu", "mul", "mul_relu")]
         made += [self.made.f_matmul.matmul(x, y.transpose(-1, -2)), self.made.f_cat.cat([x, y], 1)]
         made += [self.scalars.add_scalar(x, 0.7), self.scalars.mul_scalar(x, -1.3)]
@@ -86,7 +84,10 @@ MODELS = {
         ),
         images(7, 6),
     ),
-    "other dimensions": lambda: (Between(nn.Conv1d(4, 6, 3, padding=1), nn.Conv1d(4, 4, 2, stride=2, groups=2)), images(9)),
+    "other dimensions": lambda: (
+        Between(nn.Conv1d(4, 6, 3, padding=1), nn.Conv1d(4, 4, 2, stride=2, groups=2)),
+        images(9),
+    ),
     "volumes": lambda: (Between(nn.Conv3d(4, 6, 2, padding=1), nn.ConvTranspose3d(4, 3, 2, stride=2)), images(4, 3, 5)),
     "transposed": lambda: (
         Between(
@@ -119,10 +120,9 @@ MODELS = {
 def test_static_layers(name, settings, tmp_path):
     torch.manual_seed(0)
     model, x = MODELS[name]()
-    for layer in model.modules():  # not zeros and ones
-        for one in (*layer.parameters(recurse=False), *layer.buffers(recurse=False)):
-            if one.is_floating_point():
-                one.data.uniform_(0.2, 1.4) if "Norm" in type(layer).__name__ else None
+    norms = [layer for layer in model.modules() if "Norm" in type(layer).__name__]
+    for one in (one for layer in norms for one in (*layer.parameters(), *layer.buffers()) if one.is_floating_point()):
+        one.data.uniform_(0.2, 1.4)  # not zeros and ones
     model.eval().qconfig = SETTINGS[settings]
     with torch.no_grad():
         prepared = prepare(model)

@@ -1,22 +1,231 @@
-"""Models of integers as ONNX: onnxruntime has the library's integers at every layer, with and without optimizations."""
+"""Models as ONNX: onnxruntime has the library's integers at every layer, with and without its optimizations."""
 
+import numpy as np
+import onnx
+import pytest
 import torch
-from export_support import check
+from export_support import check, operators, run, sessions
+from front_models import BasicBlock, InvertedResidual, Transformer
+from onnx.reference import ReferenceEvaluator
 from torch import nn
 
-from qtorch.quantization import quantize_model
+import qtorch
+from qtorch.export import to_onnx
+from qtorch.quant import Quantizer
+from qtorch.quantization import (
+    QConfig,
+    QuantWrapper,
+    default_dynamic_qconfig,
+    default_per_channel_weight_observer,
+    get_default_qat_qconfig,
+    prepare_qat,
+    quantize_dynamic,
+    quantize_model,
+)
+from qtorch.recipes import lower
 
 
-def operators(model):
-    return {node.op_type for node in model.graph.node}
+def normal(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def network():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5)
+    return nn.Sequential(*layers).eval()
 
 
 def test_a_static_network(tmp_path):
-    torch.manual_seed(0)
-    layers = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5)
-    model, x = nn.Sequential(*layers).eval(), torch.randn(2, 3, 6, 6)
-    made, compared = check(quantize_model(model, calibrate=[x]), (x,), tmp_path)
+    """A batch of any size; a NaN, infinities and numbers beyond the range become what they are here."""
+    x = normal(3, 3, 6, 6)
+    odd = x.clone()
+    odd[0, 0, 0, :4] = torch.tensor([float("nan"), float("inf"), -float("inf"), 1e30])
+    model = quantize_model(network(), calibrate=[x])
+    sizes = ({0: torch.export.Dim("batch")},)
+    made, compared = check(model, (x,), tmp_path, others=[(odd[:2],)], dynamic_shapes=sizes)
     assert compared >= 4
     assert {"ConvInteger", "MatMulInteger"} <= operators(made)
     assert {node.domain for node in made.graph.node} == {""}
     assert [one.version for one in made.opset_import] == [19]
+    assert "0.module/Requantize" in {name for node in made.graph.node for name in node.output}
+
+
+WHOLE = {
+    "residual": lambda: nn.Sequential(
+        nn.Conv2d(3, 8, 3), BasicBlock(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    ),
+    "mobilenet": lambda: nn.Sequential(InvertedResidual(3, 6, 2, 2), InvertedResidual(6, 6, 1, 3)),
+    "gpt": Transformer,
+    "transformer": lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+}
+
+
+@pytest.mark.parametrize("name", ["residual", *(pytest.param(one, marks=pytest.mark.heavy) for one in list(WHOLE)[1:])])
+def test_whole_static_models(name, tmp_path):
+    torch.manual_seed(0)
+    shape = (2, 5, 8) if name == "transformer" else (2, 3, 8, 8)
+    given, other = (torch.randint(11, (2, 6)) if name == "gpt" else normal(*shape, seed=seed) for seed in range(2))
+    exact = name in ("residual", "mobilenet")
+    _, compared = check(quantize_model(WHOLE[name]().eval(), calibrate=[given]), (other,), tmp_path, exact)
+    assert compared >= 5
+
+
+class First(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *args):
+        return self.layer(*args)[0]
+
+
+DYNAMIC = {
+    "linear": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), (4, 6)),
+    "lstm": (lambda: First(nn.LSTM(6, 5, bidirectional=True)), (3, 2, 6)),
+    "gru": (lambda: First(nn.GRU(6, 5, 2, batch_first=True)), (2, 3, 6)),
+    "lstm cell": (lambda: First(nn.LSTMCell(6, 5)), (2, 6)),
+    "gru cell": (lambda: nn.Sequential(nn.GRUCell(6, 5)), (2, 6)),
+    "rnn cell": (lambda: nn.Sequential(nn.RNNCell(6, 5)), (2, 6)),
+}
+QUICK = ("linear", "gru cell")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=[] if one in QUICK else pytest.mark.heavy) for one in DYNAMIC]
+)
+def test_dynamic_layers(name, tmp_path):
+    """All bits are equal, also those of floats, and for tiny ranges."""
+    torch.manual_seed(0)
+    make, shape = DYNAMIC[name]
+    x = normal(*shape)
+    made, _ = check(quantize_dynamic(make().eval()), (x,), tmp_path, others=[(x * 1e-5,), (0 * x,), (100 * x - 7,)])
+    assert "MatMulInteger" in operators(made)
+
+
+def test_a_number_that_is_not_finite_makes_dynamic_results_nan(tmp_path):
+    model, x = quantize_dynamic(nn.Sequential(nn.Linear(6, 5)).eval()), normal(2, 6)
+    to_onnx(model, (x,), tmp_path / "model.onnx")
+    for number in (np.nan, np.inf, -np.inf):
+        broken = x.clone()
+        broken[1, 2] = number
+        assert model(broken).isnan().all()
+        for session in sessions(tmp_path / "model.onnx"):
+            assert np.isnan(run(session, (broken,))[0]).all()
+
+
+@pytest.mark.heavy
+def test_dynamic_gpt(tmp_path):
+    torch.manual_seed(0)
+    made, _ = check(
+        quantize_model(Transformer().eval(), default_dynamic_qconfig),
+        (torch.randint(11, (2, 6)),),
+        tmp_path,
+        exact=False,
+    )
+    assert "MatMulInteger" in operators(made)
+
+
+def test_a_network_trained_with_fake_quantization(tmp_path):
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)), normal(4, 3, 6, 6)
+    model.qconfig = get_default_qat_qconfig()
+    model = prepare_qat(QuantWrapper(model))
+    model(x)
+    made, _ = check(model.eval(), (x,), tmp_path, exact=False)
+    weights = [one for one in made.graph.initializer if one.data_type == onnx.TensorProto.INT8 and len(one.dims) > 1]
+    assert len(weights) == 2
+    assert "DequantizeLinear" in operators(made)
+
+
+# The formats of weights, the type in which ONNX keeps them, and the opset that has it.
+WEIGHTS = {
+    "int8": (default_per_channel_weight_observer, "INT8", 19),
+    "groups of int4": (qtorch.BlockScaled("int4", {-1: 32}, scale="float32"), "INT4", 21),
+    "int4": (qtorch.parse("int4"), "INT4", 21),
+    "e4m3fn": (qtorch.parse("e4m3fn"), "FLOAT8E4M3FN", 19),
+    "fixed(16,12)": (qtorch.parse("fixed(16,12)"), "INT16", 21),
+    "mxfp8": (qtorch.parse("mxfp8_e5m2"), "FLOAT8E5M2", 21),
+    "mxfp4": (qtorch.parse("mxfp4"), "FLOAT4E2M1", 24),
+    "nvfp4": (qtorch.parse("nvfp4"), "FLOAT4E2M1", 23),
+    "nf4": (qtorch.parse("nf4"), "FLOAT", 19),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weights_alone(name, tmp_path):
+    """The numbers of weights are the library's, in the smallest type that holds their elements."""
+    torch.manual_seed(0)
+    number, kind, opset = WEIGHTS[name]
+    model = quantize_model(nn.Sequential(nn.Linear(64, 3)).eval(), QConfig(None, number))
+    to_onnx(model, (normal(2, 64),), tmp_path / "model.onnx")
+    made = onnx.load(tmp_path / "model.onnx")
+    assert made.opset_import[0].version == opset
+    (stored,) = (one for one in made.graph.initializer if list(one.dims) in ([3, 64], [64, 3]))
+    assert onnx.TensorProto.DataType.Name(stored.data_type) == kind
+    weight = (
+        next(name for node in made.graph.node for name in node.output if name.startswith("0.weight"))
+        if kind != "FLOAT"
+        else stored.name
+    )
+    if kind == "FLOAT":
+        found = onnx.numpy_helper.to_array(stored)
+    else:
+        made.graph.output.append(onnx.helper.make_tensor_value_info(weight, onnx.TensorProto.FLOAT, None))
+        found = ReferenceEvaluator(made).run([weight], {made.graph.input[0].name: normal(2, 64).numpy()})[0]
+    expected = next(module for name, module in model.named_modules() if name == "0.weight")
+    numbers = expected() if isinstance(expected(), torch.Tensor) else expected().dequantize()
+    assert np.array_equal(found.view(np.int32), numbers.numpy().view(np.int32))
+
+
+def test_formats_of_activations(tmp_path):
+    x = normal(2, 3, 6, 6)
+    made, _ = check(quantize_model(network(), QConfig("e4m3fn", "e5m2"), calibrate=[x]), (x,), tmp_path, exact=False)
+    assert {"Cast", "DequantizeLinear", "Conv"} <= operators(made)
+    rounding = [Quantizer(qtorch.parse(text), forward_rounding="nearest") for text in ("fixed(8,4)", "e4m3fn", "nf4")]
+    check(nn.Sequential(*rounding), (300 * normal(500),), tmp_path)
+
+
+class Special(nn.Module):
+    def forward(self, x):
+        return torch.histc(x)
+
+
+ERRORS = {
+    "a format of 19 bits": (
+        lambda: nn.Sequential(nn.ReLU(), Quantizer(qtorch.parse("tf32"), forward_rounding="nearest")),
+        r"^1: rounding to 'tf32' by 'nearest' cannot be said in ONNX; allowed are formats of at most 16 bits.* QONNX",
+    ),
+    "scales of blocks": (
+        lambda: nn.Sequential(Quantizer(qtorch.parse("mxfp4"), forward_rounding="nearest")),
+        "^0: rounding to 'mxfp4'",
+    ),
+    "random bits": (
+        lambda: nn.Sequential(Quantizer(qtorch.parse("e5m2"), forward_rounding="stochastic")),
+        r"^0: draw_key cannot be said in ONNX \(random bits",
+    ),
+    "an accumulator": (
+        lambda: lower(nn.Sequential(nn.Linear(9, 9)), qtorch.RECIPES["mxfp8"]),
+        "^0: product cannot be said",
+    ),
+    "an operator of torch": (
+        lambda: nn.Sequential(nn.ReLU(), Special()),
+        r"^1: torch.onnx.export cannot translate aten.histc.default \(aten_histc with min",
+    ),
+    "training": (lambda: nn.Dropout().train(), r"^model is in training; allowed is evaluation: model.eval\(\)"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_name_the_layer(name, tmp_path):
+    make, message = ERRORS[name]
+    model = make()
+    model = model if name == "training" else model.eval()
+    with pytest.raises(ValueError, match=message):
+        to_onnx(model, (normal(9, 9),), tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_arguments(tmp_path):
+    with pytest.raises(TypeError, match=r"model is a int; allowed is a torch\.nn\.Module"):
+        to_onnx(3, (), tmp_path / "model.onnx")
+    with pytest.raises(TypeError, match=r"args is a Tensor; allowed is a tuple"):
+        to_onnx(nn.ReLU().eval(), normal(1), tmp_path / "model.onnx")
