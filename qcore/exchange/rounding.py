@@ -50,8 +50,8 @@ def rounded(x: Symbol, number: str, rounding: str, overflow: str) -> Symbol:
         >>> from qcore.exchange.graph import Graph
         >>> graph = Graph("rounded")
         >>> x = Symbol(graph, graph.input("x", "float32", (3,)), "float32", 1)
-        >>> rounded(x, "bfloat16", "nearest", "").dtype, [node.op_type for node in graph.nodes]
-        ('float32', ['Cast', 'Cast', 'Equal', 'Where'])
+        >>> rounded(x, "e4m3fn:saturate", "nearest", "").dtype, [node.op_type for node in graph.nodes]
+        ('float32', ['Clip', 'Cast', 'Cast'])
     """
     if x.dtype == "float64":
         raise ValueError(
@@ -187,7 +187,8 @@ def decoded(graph: Graph, codes: np.ndarray, scales: Any, scale: Any, number: st
             return Names.astype(Symbol(graph, graph.constant(stored), stored.dtype.name, stored.ndim), dtype)
         if exact and not wide:
             names = graph.constant(stored), graph.constant(factor)
-            return Symbol(graph, graph.node("DequantizeLinear", *names, dtype=dtype, **settings), dtype, numbers.ndim)
+            made = Symbol(graph, graph.node("DequantizeLinear", *names, dtype=dtype, **settings), dtype, numbers.ndim)
+            return made._made("Clip")  # for onnxruntime, as in `laws.stored`
     return Symbol(graph, graph.constant(numbers), dtype, numbers.ndim)
 
 

@@ -112,8 +112,8 @@ def _named(program: Any, error: Exception) -> ValueError:
             break
         cause = cause.__cause__
     return ValueError(
-        f"{place}: torch.onnx.export cannot translate {operator} ({str(cause).splitlines()[0]}); allowed are its operators: "
-        "replace this one, or leave its layer out"
+        f"{place}: torch.onnx.export cannot translate {operator} ({str(cause).splitlines()[0]}); allowed are its "
+        "operators: replace this one, or leave its layer out"
     )
 
 
