@@ -103,7 +103,7 @@ def _has_table(number: Number) -> bool:
         return False
 
 
-def _by_cast(x: Symbol, text: str, rounding: str, overflow: str) -> Symbol:
+def _by_cast(x: Any, text: str, rounding: str, overflow: str) -> Symbol:
     """A cast there and back, of x inside the range."""
     number, dtype = parse(text), CASTS[_name(text)]
     largest = _numbers(number)[-1]
@@ -111,7 +111,7 @@ def _by_cast(x: Symbol, text: str, rounding: str, overflow: str) -> Symbol:
     y = Names.clip(x, -largest, largest)
     y = y._made("Cast", dtype=dtype, to=number_of(dtype), saturate=1 if dtype.startswith("float8") else None)
     y = Names.astype(y, "float32")
-    points = np.float32([largest, np.finfo(np.float32).max, np.inf])
+    points = np.array([largest, np.finfo(np.float32).max, np.inf], np.float32)
     starts, values = _pieces(number, rounding, overflow, points)
     if not len(starts):
         return y
@@ -120,20 +120,20 @@ def _by_cast(x: Symbol, text: str, rounding: str, overflow: str) -> Symbol:
     return y * _taken(x.graph, factors, _count(abs(x), starts))
 
 
-def _by_steps(x: Symbol, text: str, rounding: str, overflow: str) -> Symbol:
+def _by_steps(x: Any, text: str, rounding: str, overflow: str) -> Symbol:
     """Fixed point: products with powers of two, which are exact, around a rounding to integers."""
     number: Any = parse(text)
-    low, high = (float(end) for end in _law_of(number, rounding, overflow)(np.float32([-np.inf, np.inf])))
+    low, high = (float(end) for end in _law_of(number, rounding, overflow)(np.array([-np.inf, np.inf], np.float32)))
     step = np.float32(2.0**-number.fl)
     steps = (x * np.float32(2.0**number.fl))._made(_STEPS[rounding])
     return Names.clip(steps * step, low, high)
 
 
-def _by_table(x: Symbol, text: str, rounding: str, overflow: str) -> Symbol:
+def _by_table(x: Any, text: str, rounding: str, overflow: str) -> Symbol:
     """A search for the piece of the law in which x lies."""
     number = parse(text)
     finite = np.finfo(np.float32).max
-    points = np.float32([-np.inf, -finite, *_numbers(number), finite, np.inf])
+    points = np.array([-np.inf, -finite, *_numbers(number), finite, np.inf], np.float32)
     starts, values = _pieces(number, rounding, overflow, points)
     levels = len(starts).bit_length()
     # No x is at least NaN, so that the search ends before the places that fill up the table.
@@ -141,7 +141,7 @@ def _by_table(x: Symbol, text: str, rounding: str, overflow: str) -> Symbol:
     place: Any = 0
     for level in reversed(range(levels)):
         last = place + np.int32((1 << level) - 1)
-        probe = _taken(x.graph, filled, last) if isinstance(last, Symbol) else filled[last]
+        probe: Any = _taken(x.graph, filled, last) if isinstance(last, Symbol) else filled[last]
         place = place + Names.astype(x >= probe, "int32") * np.int32(1 << level)
     zero = np.flatnonzero((starts == 0) & ~np.signbit(starts))
     if len(zero):  # the piece of 0.0 is another than that of -0.0, which comparisons take for 0.0
@@ -151,7 +151,7 @@ def _by_table(x: Symbol, text: str, rounding: str, overflow: str) -> Symbol:
     return _taken(x.graph, np.append(values, np.float32(np.nan)), place)
 
 
-def _count(x: Symbol, starts: np.ndarray) -> Symbol:
+def _count(x: Any, starts: np.ndarray) -> Symbol:
     """How many of few thresholds each element has reached, in int32."""
     count: Any = np.int32(0)
     for start in starts:
@@ -235,7 +235,7 @@ def _factors(number: Any, shape: tuple[int, ...], scales: Any, scale: Any, step:
     return factors, spread, settings
 
 
-def _taken(graph: Any, row: np.ndarray, places: Symbol) -> Symbol:
+def _taken(graph: Graph, row: np.ndarray, places: Symbol) -> Symbol:
     """The entries of a row at places."""
     name = graph.node("Gather", graph.constant(row), places.name, dtype=row.dtype.name, axis=0)
     return Symbol(graph, name, row.dtype.name, places.ndim)
@@ -250,7 +250,7 @@ def _numbers(number: Number) -> np.ndarray:
     """The finite numbers of a format in ascending order, in float32."""
     found = decode(np.arange(1 << number.bits, dtype=np.uint32), number, "float64")
     found = found[abs(found) <= np.finfo(np.float32).max].astype(np.float32)  # False for NaN
-    return _from_ordered(np.unique(_ordered(np.concatenate([found, np.float32([-0.0, 0.0])]))))
+    return _from_ordered(np.unique(_ordered(np.concatenate([found, np.array([-0.0, 0.0], np.float32)]))))
 
 
 def _pieces(number: Number, rounding: str, overflow: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

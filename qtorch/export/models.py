@@ -34,6 +34,9 @@ def to_onnx(
         file: path of the file, which is written whole or not at all.
         dynamic_shapes: the sizes that may vary, as `torch.export.export` takes them.
 
+    Returns:
+        Nothing; the file is written, and an existing file is replaced.
+
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if the model is in training, or a layer has a law that ONNX cannot say; the message names the layer.
@@ -128,21 +131,23 @@ def _table() -> dict[Any, Any]:
     import onnx_ir
     from onnxscript import opset18
 
+    op: Any = opset18
+
     def view(x: Any, dtype: int) -> Any:
         """Bits as another type: integers of one width, which Cast converts modulo their range."""
         if x.dtype != dtype and {str(x.dtype).lstrip("U"), str(dtype).lstrip("U")} not in ({"INT8"}, {"INT16"}):
             raise ValueError(f"{x.dtype} viewed as {dtype}: ONNX has no operator for the bits of a number")
-        return opset18.Cast(x, to=dtype)
+        return op.Cast(x, to=dtype)
 
     def number(value: float, dtype: int) -> Any:
         kind = onnx_ir.DataType(dtype)
-        return opset18.Constant(value=onnx_ir.tensor(value, dtype=kind))
+        return op.Constant(value=onnx_ir.tensor(value, dtype=kind))
 
     def full_like(x: Any, fill_value: float, dtype: int = -1, **_: Any) -> Any:
-        return opset18.Expand(number(fill_value, x.dtype if dtype == -1 else dtype), opset18.Shape(x))
+        return op.Expand(number(fill_value, x.dtype if dtype == -1 else dtype), op.Shape(x))
 
     def full(size: Any, fill_value: float, dtype: int = 1, **_: Any) -> Any:
-        return opset18.Expand(number(fill_value, dtype), opset18.Cast(size, to=onnx_ir.DataType.INT64))
+        return op.Expand(number(fill_value, dtype), op.Cast(size, to=onnx_ir.DataType.INT64))
 
     def scalar_tensor(s: float, dtype: int = 1, **_: Any) -> Any:
         return number(s, dtype)
