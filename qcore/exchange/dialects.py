@@ -381,7 +381,8 @@ def _nested(parts: Parts, state: Mapping[str, Any], blocks: int, first: BlockSca
 
     With bitsandbytes' own map they stay codes, as `Doubled` has them; with another one they are decoded here.
     """
-    size, offset = state.get("nested_blocksize"), state.get("nested_offset")
+    size: Any = state.get("nested_blocksize")
+    offset: Any = state.get("nested_offset")
     if type(size) is not int or type(offset) not in (int, float) or not abs(offset) < 1e39:
         raise parts.wrong(".nested_absmax", "needs nested_blocksize and nested_offset in the quant_state")
     parts.demand(".nested_quant_map", (256,))
