@@ -27,7 +27,7 @@ from qjax._namespace import Names
 from qjax._rounding.array_law import arange, from_lanes, materialize, pad, to_lanes
 from qjax._rounding.inputs import ArrayLike, as_array, as_integers
 from qjax._rounding.keys import Key, key_words, window_words
-from qjax._rounding.scopes import ROUND, operation, text_in_scope
+from qjax._rounding.scopes import DECODE, ROUND, operation, text_in_scope
 
 
 def quantize(
@@ -132,7 +132,8 @@ def decode(codes: ArrayLike, number: Number | str, dtype: Any = jnp.float32, *, 
     elif scales is not None:
         scales = as_integers(scales, "scales")
     sizes = number.block_sizes(codes.ndim)
-    return _decode(decoding, sizes, dtype.name, codes, _lanes_of(carrier, constants), scales, array_scale)
+    with jax.named_scope(f"{DECODE}{text_in_scope(number)}"):
+        return _decode(decoding, sizes, dtype.name, codes, _lanes_of(carrier, constants), scales, array_scale)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -142,7 +143,9 @@ def _decode(
     if codes.size == 0:
         return jnp.empty(codes.shape, dtype)
     decoded = _over_blocks(partial(_decode_blocks, decoding, sizes, dtype), codes, sizes)
-    return decoded(codes, constants, scales, scale)
+    arrays = {"scales": scales is not None, "scale": scale is not None}
+    with operation("decode", *jax.tree.leaves((codes, constants, scales, scale)), **arrays):
+        return decoded(codes, constants, scales, scale)
 
 
 def _decode_blocks(

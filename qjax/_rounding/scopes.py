@@ -22,6 +22,7 @@ PRODUCT = "qjax_product"  # the name of a primitive
 LAW = "qjax.law"  # a function of `qjax.reproducible`
 UNWATCHED = "qjax.unwatched"  # roundings that are not sites, or whose sites are marked
 _LONGEST = 512  # characters of a format's text in a scope, which a compiled program has at each operation
+DECODE = "qjax.decode:"
 OPERATION = "qjax.operation:"  # begins the scope inside an operation that `qjax.export` reads whole
 LAYER = "layer "  # begins the scopes of layers
 ROUNDING, MARK = "_straight_through", "_marked"  # the names of jitted functions
@@ -83,8 +84,20 @@ def operation_of(equation: Any) -> dict[str, Any] | None:
     return None
 
 
-def layer_of(equation: Any) -> str:
-    """The name of the layer whose code an equation is from; "" if its scopes name none."""
-    scopes = str(equation.source_info.name_stack).split("/")
-    named = [scope.partition(LAYER)[2] for scope in scopes if scope.startswith(LAYER)]
+def number_of(stack: str, scope: str) -> str:
+    """The text of the format in the innermost scope that begins with `scope`."""
+    text = stack.rpartition(scope)[2].partition("/")[0]
+    return text.rstrip(")") if "(" not in text else _balanced(text)
+
+
+def _balanced(text: str) -> str:
+    """A text without closing brackets that transformations left behind it."""
+    while text.count(")") > text.count("("):
+        text = text[: text.rindex(")")]
+    return text
+
+
+def layer_of(stack: str) -> str:
+    """The name of the innermost layer in a name stack; "" if it has none."""
+    named = [scope.partition(LAYER)[2] for scope in stack.split("/") if scope.startswith(LAYER)]
     return named[-1] if named else ""

@@ -94,17 +94,16 @@ def _in_place(walk: Walk, found: Value, batch: int, offsets: Any, ndim: int) -> 
 
 def _inside(walk: Walk, equation: Any, indices: Value, limits: np.ndarray) -> tuple[Value, Value | None]:
     """Indices within the limits, and where they were inside before (None if the mode needs no mask)."""
-    places, mode = walk.cast(indices, np.int64), _mode(equation)
-    if mode == "promise_in_bounds" or mode == "promise":
-        return places, None
+    # XLA clips indices that a program promises to be inside, and so does the file.
+    places, clips = walk.cast(indices, np.int64), _mode(equation) != "fill_or_drop"
     last = walk.constant(limits - 1)
     if places.known is not None:
-        cut = walk.constant(np.clip(places.known, 0, limits - 1))
-        valid = (places.known == cut.known).all(-1)
-        return cut, None if mode == "clip" or valid.all() else walk.constant(valid)
+        cut = np.clip(places.known, 0, limits - 1)
+        valid = (places.known == cut).all(-1)
+        return walk.constant(cut), None if clips or valid.all() else walk.constant(valid)
     low = walk.elementwise("Max", places, walk.constant(0, np.int64))
     cut = walk.elementwise("Min", low, last)
-    if mode == "clip":
+    if clips:
         return cut, None
     same = walk.cast(walk.elementwise("Equal", places, cut, dtype=bool), np.int32)
     rows = walk.constant([places.ndim - 1], np.int64)
@@ -115,8 +114,7 @@ def _inside(walk: Walk, equation: Any, indices: Value, limits: np.ndarray) -> tu
 def _known_gather(walk: Walk, equation: Any, x: Value, indices: np.ndarray, numbers: Any, sizes: Any) -> Value:
     """Any gather at known places: elements of the flat operand."""
     shape, dtype = kind_of(equation)
-    mode = _mode(equation)
-    if mode == "clip":
+    if _mode(equation) != "fill_or_drop":
         limits = [x.shape[axis] - sizes[axis] for axis in numbers.start_index_map]
         indices = np.clip(indices, 0, limits)
     places = _places(x.shape, indices, numbers, sizes)
@@ -131,7 +129,7 @@ def _known_gather(walk: Walk, equation: Any, x: Value, indices: np.ndarray, numb
 def _window(walk: Walk, equation: Any, x: Value, indices: Value, numbers: Any) -> Value:
     """One slice of any size at a computed place."""
     if indices.ndim != 1 or numbers.operand_batching_dims:
-        raise walk.error(equation, "this gather has no form in ONNX", _ALLOWED)
+        raise walk.error("this gather has no form in ONNX", _ALLOWED)
     axes, sizes = list(numbers.start_index_map), equation.params["slice_sizes"]
     starts, inside = _inside(walk, equation, indices, np.array([x.shape[a] - sizes[a] + 1 for a in axes], np.int64))
     found = walk.reshape(_cut(walk, x, starts, axes, sizes), kind_of(equation)[0])
@@ -194,12 +192,12 @@ def _scatter(reduction: str | None) -> Callable[..., Value]:
                 start_indices_batching_dims=tuple(numbers.scatter_indices_batching_dims),
             )
             known = indices.known
-            if _mode(equation) == "clip":
+            if _mode(equation) != "fill_or_drop":
                 known = np.clip(known, 0, [x.shape[axis] - sizes[axis] for axis in axes])
             return _known_scatter(walk, x, _places(x.shape, known, gather, tuple(sizes)), updates, reduction)
         rest = [axis for axis in range(x.ndim) if axis not in axes]
         if windows != rest or along or any(sizes[axis] != x.shape[axis] for axis in rest):
-            raise walk.error(equation, "this scatter has no form in ONNX", _ALLOWED)
+            raise walk.error("this scatter has no form in ONNX", _ALLOWED)
         return _scatter_rows(walk, equation, x, indices, updates, reduction)
 
     return translate

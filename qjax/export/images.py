@@ -46,10 +46,10 @@ def _padded(walk: Walk, x: Value, number: Value, widths: list[tuple[int, int]]) 
 def _convolution(walk: Walk, equation: Any, images: Value, kernel: Value) -> Value:
     params, (shape, dtype) = equation.params, kind_of(equation)
     if params["batch_group_count"] != 1:
-        raise walk.error(equation, "a convolution with batch groups has no form in ONNX", "export the forward pass")
+        raise walk.error("a convolution with batch groups has no form in ONNX", "export the forward pass")
     wide = wide_dtype(dtype)
     if wide.name != "float32":
-        raise walk.error(equation, f"a convolution of {dtype} has no form in ONNX", "use float32")
+        raise walk.error(f"a convolution of {dtype} has no form in ONNX", "use float32")
     numbers = params["dimension_numbers"]
     x = walk.transpose(walk.cast(images, wide), numbers.lhs_spec)
     w = walk.transpose(walk.cast(kernel, wide), numbers.rhs_spec)
@@ -83,7 +83,7 @@ def _windows(op: str, start: float) -> Any:
             if pooled is not None:
                 return walk.cast(pooled, dtype)
         if prod(window) > _MOST:
-            raise walk.error(equation, f"a window of {window} has no form in ONNX", f"use up to {_MOST} elements")
+            raise walk.error(f"a window of {window} has no form in ONNX", f"use up to {_MOST} elements")
         # In XLA's order, so that sums have the same bits.
         x = pad(walk, x, walk.constant(outside, wide), config)
         parts = []

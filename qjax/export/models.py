@@ -73,11 +73,11 @@ def _graph_of(fn: Any, args: tuple[Any, ...]) -> Graph:
     traced = jax.make_jaxpr(flat)([leaf for _, leaf in constants], kinds)
     graph = Graph(getattr(fn, "__name__", type(fn).__name__))
     walk = Walk(graph, PRIMITIVES, operations)
-    given = [walk.constant(leaf, label=name) for name, leaf in constants]
+    given = [walk.captured(leaf, name) for name, leaf in constants]
     given += [walk.input(graph.free_name(name), leaf.dtype, leaf.shape) for name, leaf in inputs]
     made = walk.run(traced.jaxpr, traced.consts, given)
-    for (name, before), after in zip(constants, made[len(paths) :], strict=True):
-        if after.known is None or not np.array_equal(after.known, before):
+    for (name, _), before, after in zip(constants, given, made[len(paths) :], strict=False):
+        if after is not before and (after.known is None or not np.array_equal(after.known, before.known)):
             raise ValueError(f"fn changes {name} when it runs; allowed are models in evaluation: model.eval()")
     for path, value in zip(paths, made, strict=False):
         rest = jax.tree_util.keystr(path, simple=True, separator=".")
@@ -124,6 +124,8 @@ def _arguments(fn: Any, args: tuple[Any, ...]) -> tuple[list[tuple[str, Any]], C
                 f"args: {name} is a {type(leaf).__name__}; allowed are arrays and jax.ShapeDtypeStructs: give fn other "
                 "arguments by functools.partial"
             )
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
+            raise ValueError(f"args: {name} is a random key; allowed are functions without random numbers")
         inputs.append((name, leaf))
 
     def rebuild(arrays: Sequence[Any]) -> Any:

@@ -9,11 +9,11 @@ import numpy as np
 
 from qcore import parse
 from qcore.affine import law
-from qcore.exchange import laws
+from qcore.exchange import laws, rounding
 from qcore.exchange.symbols import Symbol
 from qcore.namespace import Names
-from qjax._rounding.scopes import operation_of
-from qjax.export.walk import Value, Walk, wide_dtype
+from qjax._rounding.scopes import DECODE, ROUND, number_of, operation_of
+from qjax.export.walk import Value, Walk, known_arrays, wide_dtype
 
 
 def operations(walk: Walk, equation: Any, values: Sequence[Value]) -> list[Value] | None:
@@ -21,7 +21,14 @@ def operations(walk: Walk, equation: Any, values: Sequence[Value]) -> list[Value
     found = operation_of(equation)
     if found is None or found["name"] not in _OPERATIONS:
         return None
-    made = _OPERATIONS[found["name"]](walk, equation, found, *values)
+    arrays = known_arrays(values)
+    if arrays is not None and found["name"] not in _STORED:
+        return walk.folded(equation, arrays)
+    try:
+        made = _OPERATIONS[found["name"]](walk, equation, found, *values)
+    except ValueError as error:  # of a law, which does not know the layer
+        what, _, allowed = str(error).partition("; ")
+        raise walk.error(what, allowed) from error
     return made if made is None else [made]
 
 
@@ -42,9 +49,7 @@ def _taken(walk: Walk, made: Any, equation: Any) -> Value:
     return walk.cast(value, aval.dtype)
 
 
-def _quantize(walk: Walk, equation: Any, settings: Any, x: Value, scale: Value, zero: Value) -> Value | None:
-    if x.known is not None:  # computed equation by equation
-        return None
+def _quantize(walk: Walk, equation: Any, settings: Any, x: Value, scale: Value, zero: Value) -> Value:
     parameters = _given(walk, scale), _given(walk, zero)
     made = laws.quantize(_given(walk, x), *parameters, settings["axis"], parse(settings["form"]))
     return _taken(walk, made, equation)
@@ -100,16 +105,36 @@ def _sums_of_windows(
     return walk.transpose(value, (0, *range(2, x.ndim), 1))
 
 
+def _round(walk: Walk, equation: Any, settings: Any, x: Value, *constants: Value) -> Value:
+    number = number_of(walk.stack, ROUND)
+    return _taken(walk, rounding.rounded(_given(walk, x), number, settings["mode"], ""), equation)
+
+
+def _decode(walk: Walk, equation: Any, settings: Any, codes: Value, *others: Value) -> Value | None:
+    """Known codes leave in a type of ONNX; the scales of blocks, and the array's scale, are the last operands."""
+    count = settings["scales"] + settings["scale"]
+    given = [one.known for one in others[len(others) - count :]] + [None] * (2 - count)
+    if codes.known is None:
+        raise ValueError("the numbers of computed codes have no form in ONNX; allowed are codes of weights")
+    made = rounding.decoded(
+        walk.graph, codes.known, *given, number_of(walk.stack, DECODE), equation.outvars[0].aval.dtype.name
+    )
+    return _taken(walk, made, equation)
+
+
+def _encode(walk: Walk, equation: Any, settings: Any, *operands: Value) -> Value:
+    raise ValueError("the codes of computed numbers have no form in ONNX; allowed is qjax.quantize")
+
+
 def _keeps_scale(walk: Walk, equation: Any, settings: Any, x: Value) -> Value | None:
     """max(x, 0) that keeps -0.0; other functions are computed equation by equation."""
-    if settings["function"] != "_relu" or x.known is not None:
+    if settings["function"] != "_relu":
         return None
     wide = walk.cast(x, wide_dtype(x.dtype))
-    zero = walk.constant(0, wide.dtype)
-    below = walk.elementwise("Less", wide, zero, dtype=bool)
-    return walk.cast(walk.elementwise("Where", below, zero, wide), x.dtype)
+    return walk.cast(walk.elementwise("Relu", wide), x.dtype)
 
 
+_STORED = "dequantize", "fake_quantize", "decode"  # known operands of these leave in a narrow type
 _OPERATIONS = {
     "quantize": _quantize,
     "dequantize": _dequantize,
@@ -117,4 +142,7 @@ _OPERATIONS = {
     "sums_of_products": _sums_of_products,
     "sums_of_windows": _sums_of_windows,
     "keeps_scale": _keeps_scale,
+    "round": _round,
+    "encode": _encode,
+    "decode": _decode,
 }

@@ -50,7 +50,7 @@ def by_kind(floats: Any, integers: Any, bools: Any = None) -> Callable[..., Valu
         dtype = values[-1].dtype
         chosen = bools if dtype == np.bool_ else floats if jnp.issubdtype(dtype, jnp.floating) else integers
         if chosen is None:
-            raise walk.error(equation, f"{equation.primitive.name} of {dtype} has no form in ONNX", "cast its operands")
+            raise walk.error(f"{equation.primitive.name} of {dtype} has no form in ONNX", "cast its operands")
         return chosen(walk, equation, *values)
 
     return translate
@@ -108,7 +108,7 @@ def _reduce_precision(walk: Walk, equation: Any, x: Value) -> Value:
     sizes = equation.params["exponent_bits"], equation.params["mantissa_bits"]
     names = {(8, 7): jnp.bfloat16, (5, 10): jnp.float16, (8, 23): jnp.float32, (11, 52): jnp.float64}
     if sizes not in names:
-        raise walk.error(equation, f"reduce_precision to {sizes} has no form in ONNX", "use qjax.quantize")
+        raise walk.error(f"reduce_precision to {sizes} has no form in ONNX", "use qjax.quantize")
     return walk.cast(walk.cast(x, names[sizes]), x.dtype)
 
 
@@ -228,7 +228,7 @@ def _bitcast(walk: Walk, equation: Any, x: Value) -> Value:
     if dtype == np.float32 and (half := _upper_half(x)) is not None:
         return walk.cast(half, np.float32)
     if dtype.itemsize != x.dtype.itemsize or not _bits_are_moved(equation):
-        raise walk.error(equation, f"the bits of {x.dtype} as {dtype} have no form in ONNX", "use qjax.quantize")
+        raise walk.error(f"the bits of {x.dtype} as {dtype} have no form in ONNX", "use qjax.quantize")
     return walk.emit("Bits", x, shape=x.shape, dtype=dtype)  # `_upper_half` takes it away
 
 
@@ -256,7 +256,7 @@ def _shift(direction: str) -> Callable[..., Value]:
             if direction == "LEFT":
                 factor = walk.elementwise("Pow", scalar(walk, x, 2), count)
                 return walk.cast(walk.elementwise("Mul", x, factor), x.dtype)
-            raise walk.error(equation, f"{equation.primitive.name} of {x.dtype} has no form in ONNX", "use uint32")
+            raise walk.error(f"{equation.primitive.name} of {x.dtype} has no form in ONNX", "use uint32")
         return walk.elementwise("BitShift", x, count, direction=direction)
 
     return translate
@@ -405,7 +405,7 @@ def _best(walk: Walk, x: Value, axis: int, k: int, largest: int) -> list[Value]:
 def _sort(walk: Walk, equation: Any, *values: Value) -> list[Value]:
     params, axis = equation.params, equation.params["dimension"]
     if params["num_keys"] != 1:
-        raise walk.error(equation, "sort by several keys has no form in ONNX", "sort by one")
+        raise walk.error("sort by several keys has no form in ONNX", "sort by one")
     found, places = _best(walk, values[0], axis, values[0].shape[axis], largest=0)
     rest = [walk.emit("GatherElements", x, places, shape=x.shape, dtype=x.dtype, axis=axis) for x in values[1:]]
     return [walk.cast(found, values[0].dtype), *rest]
@@ -444,13 +444,14 @@ def _passed(walk: Walk, equation: Any, *values: Value) -> list[Value]:
 
 def _refused(why: str, allowed: str) -> Callable[..., Value]:
     def translate(walk: Walk, equation: Any, *values: Value) -> Value:
-        raise walk.error(equation, why, allowed)
+        raise walk.error(why, allowed)
 
     return translate
 
 
 _RANDOM = _refused("random numbers are not reproduced in ONNX", "use deterministic roundings, and model.eval()")
 _PRODUCT = _refused("a product with an accumulator has no form in ONNX", "export it without `qjax.linalg`")
+_OF_KEYS = "random_seed", "random_wrap", "random_unwrap", "random_fold_in", "random_split", "random_bits", "threefry2x32"
 _unary = {
     "abs": "Abs", "ceil": "Ceil", "cos": "Cos", "exp": "Exp", "floor": "Floor", "log": "Log", "neg": "Neg",
     "sign": "Sign", "sin": "Sin", "sqrt": "Sqrt", "tan": "Tan", "tanh": "Tanh", "acos": "Acos", "asin": "Asin",
@@ -522,7 +523,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
         ("copy", "copy_p", "stop_gradient", "optimization_barrier", "name", "sharding_constraint", "device_put"),
         _passed,
     ),
-    **dict.fromkeys(("random_bits", "random_seed", "random_wrap", "random_unwrap", "threefry2x32"), _RANDOM),
+    **dict.fromkeys(_OF_KEYS, _RANDOM),
     "qjax_product": _PRODUCT,
     **GATHERS,
     **IMAGES,

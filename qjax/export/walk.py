@@ -81,11 +81,15 @@ class Walk:
             a list of them.
         operations: a function(walk, equation, values) for calls of this library's operations: the results, or None
             where an equation is not such a call.
+
+    Attributes:
+        stack: the name scopes of the equation that is translated, from the outermost one.
     """
 
     def __init__(self, graph: Graph, primitives: dict[str, Translation], operations: Translation) -> None:
         self.graph, self.primitives, self.operations = graph, primitives, operations
-        self._places: list[str] = []
+        self.stack = ""
+        self._open: list[Any] = []  # the equations that are translated, outermost first
 
     # Values
 
@@ -235,8 +239,14 @@ class Walk:
 
     def run(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Value]) -> list[Value]:
         """The results of a program for the values of its arguments."""
-        known = [x if isinstance(x, Value) else self.constant(np.asarray(x)) for x in consts]
+        known = [x if isinstance(x, Value) else self.captured(x) for x in consts]
         return jaxprs.walk(jaxpr, known, inputs, self._step, self.literal)
+
+    def captured(self, array: Any, label: str = "") -> Value:
+        """The value of an array of JAX; a random key has no numbers, as no equation can use it."""
+        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
+            return Value(array.shape, np.uint32)
+        return self.constant(np.asarray(array), label=label)
 
     def literal(self, literal: Any) -> Value:
         """The value of a constant in the program's text."""
@@ -244,8 +254,8 @@ class Walk:
 
     def _step(self, _: int, equation: Any, values: list[Value]) -> Sequence[Value]:
         name = equation.primitive.name
-        scope = layer_of(equation)
-        self._places.append(scope if scope else self._places[-1] if self._places else "")
+        self._open.append(equation)
+        outer, self.stack = self.stack, "/".join(filter(None, (self.stack, str(equation.source_info.name_stack))))
         try:
             folded = self._folded(equation, values)
             if folded is not None:
@@ -255,11 +265,12 @@ class Walk:
                 made = self._inlined(equation, values)
             if made is None:
                 if name not in self.primitives:
-                    raise self.error(equation, f"{name} has no form in ONNX", "compute it outside of the export")
+                    raise self.error(f"{name} has no form in ONNX", "compute it outside of the export")
                 made = self.primitives[name](self, equation, *values)
             return [made] if isinstance(made, Value) else made
         finally:
-            self._places.pop()
+            self.stack = outer
+            self._open.pop()
 
     def _inlined(self, equation: Any, values: list[Value]) -> list[Value] | None:
         if equation.primitive.name in jaxprs.INLINED | jaxprs.CUSTOM:
@@ -294,10 +305,12 @@ class Walk:
         finally:
             self.graph = outer
 
-    def error(self, equation: Any, what: str, allowed: str) -> ValueError:
-        """The error of an equation that cannot be exported, with its layer and its line of source."""
-        layer = f"{shown(self._places[-1])}: " if self._places and self._places[-1] else ""
-        return ValueError(f"{layer}{what} ({summarize(equation.source_info)}); {allowed}")
+    def error(self, what: str, allowed: str) -> ValueError:
+        """The error of the equation that cannot be exported, with its layer and its line of source."""
+        layer = layer_of(self.stack)
+        place = f"{shown(layer)}: " if layer else ""
+        lines = [line for equation in reversed(self._open) if (line := summarize(equation.source_info))]
+        return ValueError(f"{place}{what}{f' ({lines[0]})' if lines else ''}; {allowed}")
 
 
 _WIDE = frozenset(("bool", "float32", "float64", "int32", "int64", "uint32", "uint64"))
@@ -335,7 +348,7 @@ def _has_operations(equation: Any) -> bool:
     return any(_has_operations(one) for program in inner for one in program.eqns)
 
 
-_KEPT = frozenset(("broadcast_in_dim", "iota"))
+_KEPT = frozenset(("broadcast_in_dim", "iota", "random_seed", "random_wrap"))
 
 
 def _converted(array: np.ndarray, dtype: Any) -> np.ndarray:

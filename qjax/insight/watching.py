@@ -22,7 +22,7 @@ from qcore.insight.law import DIGIT, LENGTH, SUMS, merge_lanes
 from qcore.insight.record import KINDS
 from qjax import _jaxprs as jaxprs
 from qjax._rounding.inputs import varying
-from qjax._rounding.scopes import MARK, PREFIX, PRODUCT, ROUND, ROUNDING, UNWATCHED
+from qjax._rounding.scopes import MARK, PREFIX, PRODUCT, ROUND, ROUNDING, UNWATCHED, number_of
 from qjax.insight.arrays import digest_of, over_mesh, statistics_between
 from qjax.linalg.operator import compute
 
@@ -246,9 +246,7 @@ def site_of(stack: str, equation: Any) -> Rounded | None:
         return None
     if ROUND not in stack or (UNWATCHED in stack and name == ROUNDING):
         return None
-    number = stack.rpartition(ROUND)[2]
-    number = number.partition("/")[0]
-    return Rounded(_site(stack), number.rstrip(")") if "(" not in number else _balanced(number), "vmap(" in stack)
+    return Rounded(_site(stack), number_of(stack, ROUND), "vmap(" in stack)
 
 
 def is_product(equation: Any) -> bool:
@@ -274,13 +272,6 @@ def _site(stack: str) -> Site:
         return Site(path_of(stack), "output")
     kind, role, path = found[-1]
     return Site(path or path_of(stack), kind, role)
-
-
-def _balanced(text: str) -> str:
-    """A text without closing brackets that transformations left behind it."""
-    while text.count(")") > text.count("("):
-        text = text[: text.rindex(")")]
-    return text
 
 
 def has_sites(jaxpr: Any, outer: str) -> bool:

@@ -55,10 +55,10 @@ def assert_bits(expected, found, about=""):
     assert np.array_equal(*lanes), (about, np.flatnonzero(lanes[0] != lanes[1]), expected, found)
 
 
-def check(fn, args, folder, near=None, run=True):
+def check(fn, args, folder, near=None, run=True, nan=False):
     """Exports a function or model; results have the bits of JAX, or with `near` floats are as near as the number says.
 
-    Without `run` the file is only read.
+    Without `run` the file is only read; with `nan` every NaN is as good.
 
     Returns:
         The exported model.
@@ -71,6 +71,8 @@ def check(fn, args, folder, near=None, run=True):
     expected = jax.tree.leaves(run(fn, *args))
     for found in results(path, args):
         for place, (ours, theirs) in enumerate(zip(expected, found, strict=True)):
+            if nan:
+                ours, theirs = (np.where(one == one, one, np.float32(np.nan)) for one in (ours, theirs))
             if near is None or not np.issubdtype(theirs.dtype, np.floating):
                 assert_bits(ours, theirs, place)
             else:

@@ -99,10 +99,10 @@ def _undefined(jaxpr: Any, layer: str, names: tuple[str, ...], fixed: Sequence[b
 
     def step(_: int, equation: Any, fixed: list[bool]) -> list[bool]:
         results = [False] * len(equation.outvars)
-        scopes = str(equation.source_info.name_stack).split("/")
-        if equation.primitive.name == PRODUCT or any(LAW in scope for scope in scopes):
+        stack = str(equation.source_info.name_stack)
+        if equation.primitive.name == PRODUCT or LAW in stack:
             return results
-        inside, name = layer_of(equation) or layer, equation.primitive.name
+        inside, name = layer_of(stack) or layer, equation.primitive.name
         programs = inner_programs(equation, fixed, carried=False)
         if programs is None:
             inner = core.jaxprs_in_params(equation.params)
