@@ -8,6 +8,7 @@ from flax import nnx
 from jax_export_support import check
 
 import qjax
+from qcore import Accumulator
 from qjax.export import to_onnx
 
 NOISE = np.random.default_rng(0)
@@ -102,7 +103,7 @@ REFUSED = {
     "codes": (lambda x: qjax.encode(x, "e5m2"), "the codes of computed numbers have no form in ONNX"),
     "blocks": (lambda x: qjax.quantize(x, "mxfp4"), "rounding to 'mxfp4' by 'nearest'"),
     "a primitive": (lambda x: jnp.linalg.inv(x), "lu has no form in ONNX"),
-    "an accumulator": (lambda x: qjax.linalg.matmul(x, x, accumulator="float16()"), "a product with an accumulator"),
+    "an accumulator": (lambda x: qjax.linalg.matmul(x, x, accumulator=Accumulator("float(5,10)")), "a product with an accumulator"),
 }
 
 
