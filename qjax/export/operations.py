@@ -13,7 +13,7 @@ from qcore.exchange import laws, rounding
 from qcore.exchange.symbols import Symbol
 from qcore.namespace import Names
 from qjax._rounding.scopes import DECODE, ROUND, number_of, operation_of
-from qjax.export.walk import Value, Walk, known_arrays, wide_dtype
+from qjax.export.walk import Value, Walk, kind_of, known_arrays, wide_dtype
 
 
 def operations(walk: Walk, equation: Any, values: Sequence[Value]) -> list[Value] | None:
@@ -82,19 +82,17 @@ def _sums_of_products(
 ) -> Value | None:
     if settings["groups"] != 1:
         return None
-    shape, dtype = equation.outvars[0].aval.shape, equation.outvars[0].aval.dtype.name
+    shape, dtype = kind_of(equation)
     rows = walk.reshape(x, (*shape[:-1], x.shape[-1]))
     matrix = walk.reshape(w, (w.shape[0], x.shape[-1]))
     operands = _given(walk, rows), _given(walk, x_zero), _given(walk, matrix), _given(walk, w_zero)
-    return _taken(walk, laws.products(*operands, dtype), equation)
+    return _taken(walk, laws.products(*operands, dtype.name), equation)
 
 
 def _sums_of_windows(
     walk: Walk, equation: Any, settings: Any, x: Value, _: Value, x_zero: Value, w: Value, __: Value, w_zero: Value
-) -> Value | None:
-    shape, dtype = equation.outvars[0].aval.shape, equation.outvars[0].aval.dtype
-    if dtype != np.int32:  # computed equation by equation
-        return None
+) -> Value:
+    shape, dtype = kind_of(equation)
     last, spatial = x.ndim - 1, range(1, x.ndim - 1)
     images = walk.transpose(x, (0, last, *spatial))
     operands = _given(walk, images), _given(walk, x_zero), _given(walk, w), _given(walk, w_zero)
@@ -108,6 +106,13 @@ def _sums_of_windows(
 def _round(walk: Walk, equation: Any, settings: Any, x: Value, *constants: Value) -> Value:
     number = number_of(walk.stack, ROUND)
     return _taken(walk, rounding.rounded(_given(walk, x), number, settings["mode"], ""), equation)
+
+
+def _round_scaled(walk: Walk, equation: Any, settings: Any, x: Value, scale: Value) -> Value:
+    if scale.known is None:
+        raise ValueError("rounding with a computed scale has no form in ONNX; allowed are scales of a calibration")
+    made = rounding.scaled(_given(walk, x), scale.known, settings["number"], settings["axis"])
+    return _taken(walk, made, equation)
 
 
 def _decode(walk: Walk, equation: Any, settings: Any, codes: Value, *others: Value) -> Value | None:
@@ -143,6 +148,7 @@ _OPERATIONS = {
     "sums_of_windows": _sums_of_windows,
     "keeps_scale": _keeps_scale,
     "round": _round,
+    "round_scaled": _round_scaled,
     "encode": _encode,
     "decode": _decode,
 }

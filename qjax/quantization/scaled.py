@@ -13,6 +13,7 @@ from qcore.formats.block import check_element
 from qcore.formats.number import check_number
 from qcore.linalg.scaling import round_scaled, scale_for
 from qjax._rounding.dispatch import quantize
+from qjax._rounding.scopes import operation, text_in_scope
 from qjax.linalg.namespace import Float64
 
 
@@ -42,10 +43,10 @@ def _round(x: jax.Array, scale: jax.Array, number: Number, axis: int) -> jax.Arr
         with jax.enable_x64(False):
             return quantize(y, element, "nearest")
 
-    scale = scale.reshape(-1, *[1] * (x.ndim - 1 - axis)) if scale.size > 1 else scale.reshape(())
-    with jax.enable_x64(True):
-        y = round_scaled(Float64, x.astype(jnp.float32), scale, check_element(number), round_element)
-    return y.astype(x.dtype)
+    with jax.enable_x64(True), operation("round_scaled", x, scale, number=text_in_scope(number), axis=axis):
+        whole = scale.reshape(-1, *[1] * (x.ndim - 1 - axis)) if scale.size > 1 else scale.reshape(())
+        y = round_scaled(Float64, x.astype(jnp.float32), whole, check_element(number), round_element)
+        return y.astype(x.dtype)
 
 
 def _forward(x: jax.Array, scale: jax.Array, number: Number, axis: int) -> tuple[jax.Array, jax.Array]:

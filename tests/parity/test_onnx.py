@@ -10,6 +10,7 @@ from support import assert_same_bits
 from torch import nn
 
 import qjax.nnx as qnn
+import qjax.quantization as jq
 import qtorch.export
 import qtorch.quantization as tq
 
@@ -46,7 +47,7 @@ def test_two_files_of_one_model(tmp_path):
     floats = Torch().eval()
     own = qnn.from_torch(Flax(), tensors_of(floats))
     small = tq.quantize_model(floats, tq.default_qconfig, [torch.from_numpy(IMAGES)])
-    calibrated = qnn.quantize_model(own, qnn_settings(), [channels_last(IMAGES)])
+    calibrated = qnn.quantize_model(own, jq.default_qconfig, [channels_last(IMAGES)])
     served = qnn.from_torch(calibrated, tensors_of(small))
     qtorch.export.to_onnx(Probe(small).eval(), (torch.from_numpy(IMAGES),), tmp_path / "torch.onnx")
     images = np.ascontiguousarray(channels_last(IMAGES))
@@ -58,9 +59,3 @@ def test_two_files_of_one_model(tmp_path):
     by_size = [sorted(rows, key=lambda one: (one.ndim, one.size)) for rows in (ours, theirs)]
     for one, other in zip(*by_size, strict=True):
         assert_same_bits(np.moveaxis(one, -1, 1), other)
-
-
-def qnn_settings():
-    from qjax.quantization import default_qconfig
-
-    return default_qconfig

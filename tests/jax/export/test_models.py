@@ -10,6 +10,7 @@ from jax_export_support import check, check_layers
 
 import qjax.nnx as qnn
 import qjax.quantization as jq
+from qcore import BlockScaled
 from qcore.affine import AffineInteger
 from qjax.export import to_onnx
 
@@ -91,6 +92,8 @@ GPT_WAYS = {
     "int4": jq.QConfigDynamic(jq.MinMaxObserver(dtype=AffineInteger(-8, 7), qscheme="per_tensor_symmetric")),
     "weights": jq.default_weight_only_qconfig,
     "e4m3fn": jq.QConfig(None, "e4m3fn"),
+    "int4 in blocks": jq.QConfig(None, BlockScaled("int4", {-1: 4}, scale="float32")),
+    "formats": jq.QConfig("e5m2", "e4m3fn"),
 }
 
 
@@ -101,7 +104,8 @@ def test_a_small_gpt(way, tmp_path):
     """With tables in integers; norms and the last product are floats, whose sums have another order in each runtime."""
     tokens = np.int32([[1, 0, 10, 3, 3], [4, 5, 6, 7, 2]])
     settings = {nnx.Embed: jq.default_dynamic_qconfig, nnx.Linear: GPT_WAYS[way]}
-    check(qnn.quantize_model(Gpt(nnx.Rngs(0)), settings), (tokens,), tmp_path, near=1e-5)
+    model = qnn.quantize_model(Gpt(nnx.Rngs(0)), settings, [tokens] if way == "formats" else None)
+    check(model, (tokens,), tmp_path, near=1e-5)
 
 
 class Words(nnx.Module):
