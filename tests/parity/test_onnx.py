@@ -13,6 +13,7 @@ import qjax.nnx as qnn
 import qjax.quantization as jq
 import qtorch.export
 import qtorch.quantization as tq
+from qcore.exchange.run import run_onnx
 
 IMAGES = np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype(np.float32)
 
@@ -52,9 +53,11 @@ def test_two_files_of_one_model(tmp_path):
     qtorch.export.to_onnx(Probe(small).eval(), (torch.from_numpy(IMAGES),), tmp_path / "torch.onnx")
     images = np.ascontiguousarray(channels_last(IMAGES))
     jax_export_support.to_onnx(jax_export_support.probed(served), (images,), tmp_path / "jax.onnx")
+    own = run_onnx(tmp_path / "jax.onnx", {"args.0": images})
     theirs, expected = integers(tmp_path / "torch.onnx", IMAGES)
     ours, found = integers(tmp_path / "jax.onnx", images)
     assert_same_bits(found, expected)
+    assert_same_bits(own["output_0"], expected)  # by NumPy
     assert len(ours) == len(theirs) >= 4
     by_size = [sorted(rows, key=lambda one: (one.ndim, one.size)) for rows in (ours, theirs)]
     for one, other in zip(*by_size, strict=True):
