@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 
 from qcore.affine.checkpoint import check_path
 from qcore.arguments import check_type
@@ -77,7 +77,7 @@ def _graph_of(fn: Any, args: tuple[Any, ...]) -> Graph:
     given += [walk.input(graph.free_name(name), leaf.dtype, leaf.shape) for name, leaf in inputs]
     made = walk.run(traced.jaxpr, traced.consts, given)
     for (name, _), before, after in zip(constants, given, made[len(paths) :], strict=False):
-        if after is not before and (after.known is None or not np.array_equal(after.known, before.known)):
+        if after is not before and not after.equals(before):
             raise ValueError(f"fn changes {name} when it runs; allowed are models in evaluation: model.eval()")
     for path, value in zip(paths, made, strict=False):
         rest = jax.tree_util.keystr(path, simple=True, separator=".")
@@ -124,7 +124,7 @@ def _arguments(fn: Any, args: tuple[Any, ...]) -> tuple[list[tuple[str, Any]], C
                 f"args: {name} is a {type(leaf).__name__}; allowed are arrays and jax.ShapeDtypeStructs: give fn other "
                 "arguments by functools.partial"
             )
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
             raise ValueError(f"args: {name} is a random key; allowed are functions without random numbers")
         inputs.append((name, leaf))
 

@@ -41,12 +41,12 @@ def _given(walk: Walk, x: Value) -> Any:
 
 def _taken(walk: Walk, made: Any, equation: Any) -> Value:
     """What a law returned, as the result of an equation."""
-    aval = equation.outvars[0].aval
+    shape, dtype = kind_of(equation)
     if not isinstance(made, Symbol):
-        return walk.constant(made, aval.dtype)
-    value = Value(aval.shape, made.dtype)
+        return walk.constant(made, dtype)
+    value = Value(shape, made.dtype)
     value.name, value.graph = made.name, walk.graph
-    return walk.cast(value, aval.dtype)
+    return walk.cast(value, dtype)
 
 
 def _quantize(walk: Walk, equation: Any, settings: Any, x: Value, scale: Value, zero: Value) -> Value:
@@ -115,16 +115,15 @@ def _round_scaled(walk: Walk, equation: Any, settings: Any, x: Value, scale: Val
     return _taken(walk, made, equation)
 
 
-def _decode(walk: Walk, equation: Any, settings: Any, codes: Value, *others: Value) -> Value | None:
+def _decode(walk: Walk, equation: Any, settings: Any, codes: Value, *others: Value) -> Value:
     """Known codes leave in a type of ONNX; the scales of blocks, and the array's scale, are the last operands."""
-    count = settings["scales"] + settings["scale"]
-    given = [one.known for one in others[len(others) - count :]] + [None] * (2 - count)
     if codes.known is None:
         raise ValueError("the numbers of computed codes have no form in ONNX; allowed are codes of weights")
-    made = rounding.decoded(
-        walk.graph, codes.known, *given, number_of(walk.stack, DECODE), equation.outvars[0].aval.dtype.name
-    )
-    return _taken(walk, made, equation)
+    last = [one.known for one in others]
+    scale = last.pop() if settings["scale"] else None
+    scales = last.pop() if settings["scales"] else None
+    number, dtype = number_of(walk.stack, DECODE), kind_of(equation)[1].name
+    return _taken(walk, rounding.decoded(walk.graph, codes.known, scales, scale, number, dtype), equation)
 
 
 def _encode(walk: Walk, equation: Any, settings: Any, *operands: Value) -> Value:

@@ -48,6 +48,10 @@ class Value:
         """The number of dimensions."""
         return len(self.shape)
 
+    def equals(self, other: Value) -> bool:
+        """True if both are known and have the same numbers."""
+        return self.known is not None and other.known is not None and np.array_equal(self.known, other.known)
+
     @property
     def size(self) -> int:
         """The number of elements."""
@@ -244,7 +248,7 @@ class Walk:
 
     def captured(self, array: Any, label: str = "") -> Value:
         """The value of an array of JAX; a random key has no numbers, as no equation can use it."""
-        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
+        if jnp.issubdtype(array.dtype, jax.dtypes.extended):
             return Value(array.shape, np.uint32)
         return self.constant(np.asarray(array), label=label)
 

@@ -96,14 +96,14 @@ def refused(fn, args, folder):
     return str(error.value)
 
 
-KEY = jax.random.key(0)
+KEY, HALF = jax.random.key(0), Accumulator("float(5,10)")
 REFUSED = {
     "a word": (lambda x: qjax.quantize(x, "e5m2", "stochastic", key=7), "rounding to 'e5m2' by 'stochastic'"),
     "a key": (lambda x: qjax.quantize(x, "e5m2", "stochastic", key=KEY), "random numbers are not reproduced in ONNX"),
     "codes": (lambda x: qjax.encode(x, "e5m2"), "the codes of computed numbers have no form in ONNX"),
     "blocks": (lambda x: qjax.quantize(x, "mxfp4"), "rounding to 'mxfp4' by 'nearest'"),
     "a primitive": (lambda x: jnp.linalg.inv(x), "lu has no form in ONNX"),
-    "an accumulator": (lambda x: qjax.linalg.matmul(x, x, accumulator=Accumulator("float(5,10)")), "a product with an accumulator"),
+    "an accumulator": (lambda x: qjax.linalg.matmul(x, x, accumulator=HALF), "a product with an accumulator"),
 }
 
 
