@@ -28,7 +28,7 @@ from benchmarks.support.results import write_results
 from benchmarks.support.timing import keep_pages, machine, versions
 from benchmarks.training_models.environment import open_record
 from benchmarks.training_models.programs import PROGRAMS
-from benchmarks.training_models.recipes import ARITHMETIC
+from benchmarks.training_models.recipes import ARITHMETIC, MACHINES
 from benchmarks.training_models.record import Record, RecordError, Row, disagreements
 from benchmarks.training_models.sizes import BATCH
 
@@ -41,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.same_training", description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("--models", metavar="NAME", choices=list(BATCH), nargs="+", default=list(BATCH))
-    add("--arithmetic", metavar="NAME", choices=ARITHMETIC, nargs="+", help="(default: all; to --time, two)")
+    text = "(default: all but the machines' hopper and blackwell; to --time, two)"
+    add("--arithmetic", metavar="NAME", choices=[*ARITHMETIC, *MACHINES], nargs="+", help=text)
     add("--programs", metavar="NAME", choices=list(PROGRAMS), nargs="+", default=list(PROGRAMS))
     add("--steps", metavar="N", type=count_of("step", 1), default=1000, help="(default: 1000)")
     add("--every", metavar="N", type=count_of("step", 1), default=100, help="a hash after so many (default: 100)")

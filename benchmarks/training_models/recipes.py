@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qcore import Accumulator, BlockScaled, Entry, Operand, Product, Recipe, parse
+from qcore import RECIPES, Accumulator, BlockScaled, Entry, Operand, Product, Recipe, Scale, parse
 
 _E4M3, _E2M1 = parse("e4m3fn"), parse("e2m1fn")
 _BLOCKS = Accumulator("binary(11,52)", chunk=32)  # exact within a block, float64 between
@@ -51,11 +51,21 @@ def _mxfp4() -> list[Entry]:
     return [Entry("*", "linear", *linear), Entry("*", "conv", *conv)]
 
 
+def _scaled_fp8() -> list[Entry]:
+    """E4M3 for inputs and weights, E5M2 for gradients, with a scale of each tensor."""
+    kept, gradient = (Operand(number, scale=Scale()) for number in ("e4m3fn:saturate", "e5m2:saturate"))
+    backward = Product(gradient, kept)
+    return [Entry("*", "linear", Product(kept, kept), backward, backward)]
+
+
 def recipe_for(model: str, arithmetic: str) -> Any:
     """A recipe for a model; None for float32."""
     if arithmetic == "float32":
         return None
+    if arithmetic in MACHINES:
+        return (Recipe(_scaled_fp8()) if arithmetic == "hopper" else RECIPES["mxfp8"]).on(arithmetic)
     return Recipe(_fp8(3 if model == "gpt" else 2) if arithmetic == "fp8" else _mxfp4())
 
 
 ARITHMETIC = ("float32", "fp8", "mxfp4")
+MACHINES = ("hopper", "blackwell")  # whose instructions multiply: FP8 with scales of tensors, and MXFP8
