@@ -36,6 +36,9 @@ def to_onnx(fn: Callable[..., Any], args: tuple[Any, ...], file: str | PathLike[
             pytrees of them.
         file: path of the file, which is written whole or not at all.
 
+    Returns:
+        Nothing; the file is written, and an existing file is replaced.
+
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if the function computes what ONNX cannot say, or the model changes its state; the message names
