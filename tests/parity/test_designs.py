@@ -17,8 +17,16 @@ from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
 
 KEY = 5
 # One of each law first; the others are all that differ in a field.
-USUAL = ("hopper.wgmma.e4m3_e5m2", "volta.mma.f16.f16", "cdna2.mfma.f16", "blackwell.tcgen05.nvf4")
-MORE = ("ampere.mma.tf32", "hopper.wgmma.bf16", "cdna1.mfma.f32", "cdna3.mfma.xf32", "cdna3.mfma.fp8_bf8")
+USUAL = ("hopper.wgmma.e4m3_e5m2", "cdna2.mfma.f16")
+MORE = (
+    "volta.mma.f16.f16",
+    "blackwell.tcgen05.nvf4",
+    "ampere.mma.tf32",
+    "hopper.wgmma.bf16",
+    "cdna1.mfma.f32",
+    "cdna3.mfma.xf32",
+    "cdna3.mfma.fp8_bf8",
+)
 MORE += ("blackwell.tcgen05.mxe4m3_mxe2m1", "blackwell.tcgen05.mxf4", "rtx_blackwell.mma.nvf4_32")
 
 

@@ -23,13 +23,10 @@ def by_law(name, a, b, c, scales):
     return found
 
 
-USUAL = [name for name in DESIGNS if name.startswith(("volta", "ada", "hopper.wgmma", "cdna"))]
-USUAL += [
-    "blackwell.tcgen05.e5m2_e2m1",
-    "blackwell.tcgen05.mxe4m3_mxe2m1",
-    "blackwell.tcgen05.mxf4",
-    "blackwell.tcgen05.nvf4",
-]
+USUAL = [name for name in DESIGNS if name.startswith("cdna")]
+USUAL += ["volta.mma.f16", "volta.mma.f16.f16", "ampere.mma.tf32", "ada.mma.e4m3", "hopper.wgmma.e4m3_e5m2"]
+USUAL += ["blackwell.tcgen05.e5m2_e2m1", "blackwell.tcgen05.mxe4m3_mxe2m1", "blackwell.tcgen05.mxf4"]
+USUAL += ["blackwell.tcgen05.nvf4", "hopper.mma.bf16"]
 
 
 def usually(names, usual):
