@@ -272,9 +272,10 @@ def _scaled_block(
     points = points[np.abs(points) <= 2 * values.max()]
     split = tiles(shape, block_sizes(number.block, 3))
     kinds = (np.arange(math.prod(split.counts)) if kind is None else np.array([kind])).reshape(split.counts)
-    for axis, length in enumerate(shape):
+    for axis, length in enumerate(split.cut):
         size = split.padded[axis] // split.counts[axis]
         kinds = np.repeat(kinds, size, axis=axis).take(range(length), axis=axis)
+    kinds = kinds.reshape(shape)
     lowest, highest = int(np.log2(float(info.smallest_subnormal))), info.maxexp
     emax = int(np.frexp(values.max())[1])
     exponents = np.linspace(lowest, highest, 37).round().astype(int)[kinds * 5 % 37] - emax
