@@ -456,7 +456,8 @@ def _requantized(xp: Any, shifted: Any, d: Any, found: Any, low: int, high: int)
 
 def _levels(xp: Any, values: Any, most: float) -> tuple[Any, Any]:
     """Scales of parts, shape (..., k, 1), in steps of the block's scale, and that scale, shape (..., 1)."""
-    values = values[..., 0]
+    # Beside the largest float32 numbers a fit may be infinite.
+    values = xp.minimum(values[..., 0], xp.full_like(values[..., 0], _MOST, "float32"))
     top = xp.greatest(values, (len(values.shape) - 1,))
     top = xp.materialize(xp.where(top < _LEAST, 0.0, top))
     some = top > 0

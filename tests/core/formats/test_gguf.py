@@ -65,6 +65,14 @@ def test_numbers_that_are_not_finite(kind):
     assert has_nan or not qcore.encode(x, number)[:2].any()
 
 
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_the_largest_numbers(kind):
+    """Scales are infinite, and so are searches' fits; codes stay codes."""
+    x = np.random.default_rng(0).choice(np.float32([3.4028235e38, -3.4028235e38, 0, 1]), (20, LAYOUTS[kind].size))
+    x[0] = 3.4028235e38
+    assert_same_bits(qcore.quantize(x, GGUF(kind)), qcore.decode(qcore.encode(x, GGUF(kind)), GGUF(kind)))
+
+
 def test_other_dtypes_and_rows_that_are_not_full():
     x = blocks_of("q5_1", 20)
     for dtype in (np.float16, ml_dtypes.bfloat16):
