@@ -28,9 +28,9 @@ OPTIMIZED = (
     "tests/benchmarks/",
     "tests/peers/",
     *(f"tests/jax/{file}.py" for file in ("linalg/test_parts", "rounding/test_quantize")),
-    *(f"tests/parity/test_{law}.py" for law in ("affine", "arithmetic", "bits", "blocks", "codes", "gguf", "numerics")),
-    *(f"tests/parity/test_{name}.py" for name in ("reproducible", "stochastic", "workflow_layers", "workflow_models")),
-    "tests/parity/test_products.py::test_all_shapes",
+    *(f"tests/parity/test_{law}.py" for law in ("affine", "arithmetic", "bits", "gguf", "numerics")),
+    *(f"tests/parity/test_{name}.py" for name in ("reproducible", "workflow_layers", "workflow_models")),
+    *(f"tests/parity/test_{name}" for name in ("blocks.py::test_all_backends", "products.py::test_all_shapes")),
 )
 
 collect_ignore = ["tests/support/own_formats.py"]  # registers formats, which a module may do once; tests import it
