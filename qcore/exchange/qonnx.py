@@ -36,6 +36,10 @@ _OF_FLOATS = ("nearest", "nearest_zero")
 _COUNTED = 24  # bits of integers that float32 counts
 _MANTISSA = 22
 _LOWEST = -125  # of the exponents of steps: FloatQuant adds 2^-126 to numbers before it takes their logarithm
+INTEGERS = (
+    "QONNX has no integers, and not the law that makes them from sums; allowed are layers of formats, as a QConfig of "
+    "fixed point gives them, and fake quantization; to_onnx writes layers of integers"
+)
 _REMEDY = "qcore.exchange.qonnx lists the laws that QONNX has"
 
 

@@ -63,6 +63,7 @@ def _convolution(walk: Walk, equation: Any, images: Value, kernel: Value) -> Val
         "Conv", x, w, shape=ordered, dtype=wide,
         strides=list(params["window_strides"]), dilations=list(params["rhs_dilation"]),
         pads=[low for low, _ in margins] + [high for _, high in margins], group=params["feature_group_count"],
+        kernel_shape=list(w.shape[2:]),
     )  # fmt: skip
     return walk.cast(walk.transpose(made, np.argsort(numbers.out_spec).tolist()), dtype)
 

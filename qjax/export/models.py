@@ -17,9 +17,9 @@ from qcore.exchange.graph import Graph, onnx_package
 from qcore.files import replaced
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.scopes import LAYER
-from qjax.export.operations import operations
+from qjax.export.operations import OPERATIONS, STORED, reader
 from qjax.export.primitives import PRIMITIVES
-from qjax.export.walk import Walk
+from qjax.export.walk import Translation, Walk
 
 
 def to_onnx(fn: Callable[..., Any], args: tuple[Any, ...], file: str | PathLike[str]) -> None:
@@ -51,17 +51,26 @@ def to_onnx(fn: Callable[..., Any], args: tuple[Any, ...], file: str | PathLike[
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     to_onnx(lambda x: jax.nn.relu(x @ x.T), (jnp.ones((2, 3)),), f"{folder}/model.onnx")
     """
+    check_path(file)
+    save(made_of(fn, args, reader(OPERATIONS, STORED)), file)
+
+
+def save(made: Any, file: str | PathLike[str]) -> None:
+    """Writes an `onnx.ModelProto`, whole or not at all."""
+    with replaced(file) as fresh:
+        onnx_package().save(made, fresh)
+
+
+def made_of(fn: Any, args: tuple[Any, ...], operations: Translation) -> Any:
+    """The `onnx.ModelProto` of a function whose calls of operations are translated by this function."""
     if not callable(fn):
         raise TypeError(f"fn is a {type(fn).__name__}; allowed are functions and modules of flax nnx")
     check_type("args", args, tuple, "a tuple of the function's arguments")
-    check_path(file)
-    onnx = onnx_package()
-    made = _graph_of(fn, args).model()
-    with replaced(file) as fresh:
-        onnx.save(made, fresh)
+    onnx_package()
+    return _graph_of(fn, args, operations).model()
 
 
-def _graph_of(fn: Any, args: tuple[Any, ...]) -> Graph:
+def _graph_of(fn: Any, args: tuple[Any, ...], operations: Translation) -> Graph:
     inputs, rebuild = _arguments(fn, args)
     constants, run = _split(fn) if _is_module(fn) else ([], lambda _, *args: (fn(*args), []))
     paths: list[Any] = []

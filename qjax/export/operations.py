@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,33 +13,45 @@ from qcore.exchange import laws, rounding
 from qcore.exchange.symbols import Symbol
 from qcore.namespace import Names
 from qjax._rounding.scopes import DECODE, ROUND, number_of, operation_of
-from qjax.export.walk import Value, Walk, kind_of, known_arrays, wide_dtype
+from qjax.export.walk import Translation, Value, Walk, kind_of, known_arrays, wide_dtype
 
 
-def operations(walk: Walk, equation: Any, values: Sequence[Value]) -> list[Value] | None:
-    """The results of an operation's call; None for equations that are none."""
-    found = operation_of(equation)
-    if found is None or found["name"] not in _OPERATIONS:
-        return None
-    arrays = known_arrays(values)
-    if arrays is not None and found["name"] not in _STORED:
-        return walk.folded(equation, arrays)
-    try:
-        made = _OPERATIONS[found["name"]](walk, equation, found, *values)
-    except ValueError as error:  # of a law, which does not know the layer
-        what, _, allowed = str(error).partition("; ")
-        raise walk.error(what, allowed) from error
-    return made if made is None else [made]
+def reader(laws: Mapping[str, Translation], stored: Sequence[str]) -> Translation:
+    """The translation of the calls of operations.
+
+    Args:
+        laws: by the operation's name a function(walk, equation, settings, *values) that returns the result's `Value`.
+        stored: the operations whose law is written also where all operands are known.
+
+    Returns:
+        A function(walk, equation, values) that returns the results, or None for equations that are not such calls.
+    """
+
+    def read(walk: Walk, equation: Any, values: Sequence[Value]) -> list[Value] | None:
+        found = operation_of(equation)
+        if found is None or found["name"] not in laws:
+            return None
+        arrays = known_arrays(values)
+        if arrays is not None and found["name"] not in stored:
+            return walk.folded(equation, arrays)
+        try:
+            made = laws[found["name"]](walk, equation, found, *values)
+        except ValueError as error:  # of a law, which does not know the layer
+            what, _, allowed = str(error).partition("; ")
+            raise walk.error(what, allowed) from error
+        return made if made is None else [made]
+
+    return read
 
 
-def _given(walk: Walk, x: Value) -> Any:
+def given(walk: Walk, x: Value) -> Any:
     """A value as laws take it: an array of NumPy if it is known, else a symbol."""
     if x.known is not None:
         return x.known
     return Symbol(walk.graph, walk.name(x), x.dtype.name, x.ndim)
 
 
-def _taken(walk: Walk, made: Any, equation: Any) -> Value:
+def taken(walk: Walk, made: Any, equation: Any) -> Value:
     """What a law returned, as the result of an equation."""
     shape, dtype = kind_of(equation)
     if not isinstance(made, Symbol):
@@ -50,29 +62,29 @@ def _taken(walk: Walk, made: Any, equation: Any) -> Value:
 
 
 def _quantize(walk: Walk, equation: Any, settings: Any, x: Value, scale: Value, zero: Value) -> Value:
-    parameters = _given(walk, scale), _given(walk, zero)
-    made = laws.quantize(_given(walk, x), *parameters, settings["axis"], parse(settings["form"]))
-    return _taken(walk, made, equation)
+    parameters = given(walk, scale), given(walk, zero)
+    made = laws.quantize(given(walk, x), *parameters, settings["axis"], parse(settings["form"]))
+    return taken(walk, made, equation)
 
 
 def _dequantize(walk: Walk, equation: Any, settings: Any, q: Value, scale: Value, zero: Value) -> Value:
-    parameters = _given(walk, scale), _given(walk, zero)
+    parameters = given(walk, scale), given(walk, zero)
     if q.known is None or scale.known is None or zero.known is None:
-        return _taken(walk, laws.dequantize(_given(walk, q), *parameters, settings["axis"]), equation)
+        return taken(walk, laws.dequantize(given(walk, q), *parameters, settings["axis"]), equation)
     return _stored(walk, equation, q.known, *parameters, settings)
 
 
 def _stored(walk: Walk, equation: Any, q: np.ndarray, scale: Any, zero: Any, settings: Any) -> Value:
     """Known integers that leave as they are, before DequantizeLinear."""
     made = laws.stored(walk.graph, q, scale, zero, settings["axis"], parse(settings["form"]))
-    return _taken(walk, made, equation)
+    return taken(walk, made, equation)
 
 
 def _fake_quantize(walk: Walk, equation: Any, settings: Any, x: Value, scale: Value, zero: Value) -> Value:
     form, axis = parse(settings["form"]), settings["axis"]
-    parameters = _given(walk, scale), _given(walk, zero)
+    parameters = given(walk, scale), given(walk, zero)
     if x.known is None or scale.known is None or zero.known is None:
-        return _taken(walk, laws.fake_quantize(_given(walk, x), *parameters, axis, form), equation)
+        return taken(walk, laws.fake_quantize(given(walk, x), *parameters, axis, form), equation)
     q = law.quantize(Names, x.known, *parameters, axis, form).astype(form.storage)
     return walk.cast(_stored(walk, equation, q, *parameters, settings), x.dtype)
 
@@ -85,8 +97,8 @@ def _sums_of_products(
     shape, dtype = kind_of(equation)
     rows = walk.reshape(x, (*shape[:-1], x.shape[-1]))
     matrix = walk.reshape(w, (w.shape[0], x.shape[-1]))
-    operands = _given(walk, rows), _given(walk, x_zero), _given(walk, matrix), _given(walk, w_zero)
-    return _taken(walk, laws.products(*operands, dtype.name), equation)
+    operands = given(walk, rows), given(walk, x_zero), given(walk, matrix), given(walk, w_zero)
+    return taken(walk, laws.products(*operands, dtype.name), equation)
 
 
 def _sums_of_windows(
@@ -95,7 +107,7 @@ def _sums_of_windows(
     shape, dtype = kind_of(equation)
     last, spatial = x.ndim - 1, range(1, x.ndim - 1)
     images = walk.transpose(x, (0, last, *spatial))
-    operands = _given(walk, images), _given(walk, x_zero), _given(walk, w), _given(walk, w_zero)
+    operands = given(walk, images), given(walk, x_zero), given(walk, w), given(walk, w_zero)
     where = [settings[name] for name in ("stride", "padding", "dilation", "groups")]
     made = laws.windows(*operands, dtype.name, *where)
     value = Value((shape[0], shape[-1], *shape[1:-1]), dtype)
@@ -105,14 +117,14 @@ def _sums_of_windows(
 
 def _round(walk: Walk, equation: Any, settings: Any, x: Value, *constants: Value) -> Value:
     number = number_of(walk.stack, ROUND)
-    return _taken(walk, rounding.rounded(_given(walk, x), number, settings["mode"], ""), equation)
+    return taken(walk, rounding.rounded(given(walk, x), number, settings["mode"], ""), equation)
 
 
 def _round_scaled(walk: Walk, equation: Any, settings: Any, x: Value, scale: Value) -> Value:
     if scale.known is None:
         raise ValueError("rounding with a computed scale has no form in ONNX; allowed are scales of a calibration")
-    made = rounding.scaled(_given(walk, x), scale.known, settings["number"], settings["axis"])
-    return _taken(walk, made, equation)
+    made = rounding.scaled(given(walk, x), scale.known, settings["number"], settings["axis"])
+    return taken(walk, made, equation)
 
 
 def _decode(walk: Walk, equation: Any, settings: Any, codes: Value, *others: Value) -> Value:
@@ -123,7 +135,7 @@ def _decode(walk: Walk, equation: Any, settings: Any, codes: Value, *others: Val
     scale = last.pop() if settings["scale"] else None
     scales = last.pop() if settings["scales"] else None
     number, dtype = number_of(walk.stack, DECODE), kind_of(equation)[1].name
-    return _taken(walk, rounding.decoded(walk.graph, codes.known, scales, scale, number, dtype), equation)
+    return taken(walk, rounding.decoded(walk.graph, codes.known, scales, scale, number, dtype), equation)
 
 
 def _encode(walk: Walk, equation: Any, settings: Any, *operands: Value) -> Value:
@@ -138,8 +150,8 @@ def _keeps_scale(walk: Walk, equation: Any, settings: Any, x: Value) -> Value | 
     return walk.cast(walk.elementwise("Relu", wide), x.dtype)
 
 
-_STORED = "dequantize", "fake_quantize", "decode"  # known operands of these leave in a narrow type
-_OPERATIONS = {
+STORED = "dequantize", "fake_quantize", "decode"  # known operands of these leave in a narrow type
+OPERATIONS: dict[str, Translation] = {
     "quantize": _quantize,
     "dequantize": _dequantize,
     "fake_quantize": _fake_quantize,

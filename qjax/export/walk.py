@@ -225,6 +225,8 @@ class Walk:
         shape = np.broadcast_shapes(*(x.shape for x in operands))
         if len(shape) != len(whole) and shape:  # a narrow value that has fewer dimensions broadcasts from the last
             operands, shape = list(inputs), whole
+        if any(x.known is None and x.ndim == len(shape) for x in operands):  # known numbers need no leading axes
+            operands = [x if x.known is None else self.reshape(x, _without_leading_ones(x.shape)) for x in operands]
         made = self.emit(op, *operands, shape=shape, dtype=inputs[-1].dtype if dtype is None else dtype, **attributes)
         return self.expand(made, whole)
 
@@ -353,6 +355,11 @@ def _has_operations(equation: Any) -> bool:
 
 
 _KEPT = frozenset(("broadcast_in_dim", "iota", "random_seed", "random_wrap"))
+
+
+def _without_leading_ones(shape: Sequence[int]) -> Sequence[int]:
+    first = next((axis for axis, size in enumerate(shape) if size != 1), len(shape))
+    return shape[first:]
 
 
 def _converted(array: np.ndarray, dtype: Any) -> np.ndarray:

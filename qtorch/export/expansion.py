@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ast import literal_eval
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,10 @@ from qcore.exchange.symbols import Names, Symbol, is_known
 from qcore.packing import unpack
 from qtorch._exported import DOMAIN
 
+Laws = Mapping[str, Callable[..., Any]]  # by the operator of a node: functions of the graph, operands and attributes
 
-def expanded(model: Any) -> Graph:
+
+def expanded(model: Any, written: Laws) -> Graph:
     """The graph of an `onnx.ModelProto`, in which laws stand for the nodes of the domain "qbits".
 
     Results of the laws have the name of their layer and operation: "0.module/Requantize".
@@ -59,7 +61,7 @@ def expanded(model: Any) -> Graph:
         attributes = {one.name: _value(onnx.helper.get_attribute_value(one)) for one in node.attribute}
         layer = layer_of(node)
         try:
-            results = _LAWS[node.op_type](graph, *operands, **attributes)
+            results = written[node.op_type](graph, *operands, **attributes)
         except ValueError as error:
             raise ValueError(f"{layer or 'the model'}: {error}") from error
         for result, name in zip(results if isinstance(results, tuple) else (results,), node.output, strict=True):
@@ -128,26 +130,26 @@ def _value(attribute: Any) -> Any:
     return attribute.decode() if isinstance(attribute, bytes) else attribute
 
 
-def _form(qmin: int, qmax: int, signed: int) -> AffineInteger:
+def form_of(qmin: int, qmax: int, signed: int) -> AffineInteger:
     return AffineInteger(qmin, qmax, bool(signed))
 
 
 def _quantize(law: Callable[..., Symbol]) -> Callable[..., Symbol]:
     """A law of an array, its parameters, an axis and integers, called with a node's attributes."""
-    return lambda graph, x, scale, zero_point, axis=None, **form: law(x, scale, zero_point, axis, _form(**form))
+    return lambda graph, x, scale, zero_point, axis=None, **form: law(x, scale, zero_point, axis, form_of(**form))
 
 
 def _dequantize(graph: Graph, q: Any, scale: Any, zero_point: Any, axis: int | None = None, **form: int) -> Symbol:
     if is_known(q, scale, zero_point):
-        return laws.stored(graph, q, scale, zero_point, axis, _form(**form))
+        return laws.stored(graph, q, scale, zero_point, axis, form_of(**form))
     return laws.dequantize(q, scale, zero_point, axis)
 
 
 def _fake_quantize(graph: Graph, x: Any, scale: Any, zero_point: Any, axis: int | None = None, **form: int) -> Symbol:
     if is_known(x, scale, zero_point):
-        integers = law.quantize(Names, x, scale, zero_point, axis, _form(**form))
-        return Names.astype(laws.stored(graph, integers, scale, zero_point, axis, _form(**form)), x.dtype.name)
-    return laws.fake_quantize(x, scale, zero_point, axis, _form(**form))
+        integers = law.quantize(Names, x, scale, zero_point, axis, form_of(**form))
+        return Names.astype(laws.stored(graph, integers, scale, zero_point, axis, form_of(**form)), x.dtype.name)
+    return laws.fake_quantize(x, scale, zero_point, axis, form_of(**form))
 
 
 def _round(graph: Graph, x: Any, number: str, rounding: str, overflow: str) -> Any:
@@ -178,7 +180,7 @@ def _decode(graph: Graph, codes: Any, scales: Any = None, scale: Any = None, *, 
 
 def _requantize(graph: Graph, sums: Symbol, *parameters: Any, axis: int, **form: int) -> Symbol:
     input_scale, weight_scale, bias, scale, zero_point = parameters
-    return laws.requantize(sums, input_scale, weight_scale, bias, scale, zero_point, axis, _form(**form))
+    return laws.requantize(sums, input_scale, weight_scale, bias, scale, zero_point, axis, form_of(**form))
 
 
 def _windows(graph: Graph, x: Any, x_zero: Any, w: Any, w_zero: Any, padding: Any, **settings: Any) -> Symbol:
@@ -193,12 +195,12 @@ _OF_CONSTANTS = {
     "Decode",
     "Unpack",
 }  # what follows from constants is constant
-_LAWS: dict[str, Callable[..., Any]] = {
+LAWS: Laws = {
     "Quantize": _quantize(laws.quantize),
     "Dequantize": _dequantize,
     "FakeQuantize": _fake_quantize,
     "Requantize": _requantize,
-    "QuantizeDynamic": lambda graph, x, **form: laws.quantize_dynamic(x, _form(**form)),
+    "QuantizeDynamic": lambda graph, x, **form: laws.quantize_dynamic(x, form_of(**form)),
     "Products": lambda graph, *operands, **settings: laws.products(*operands, **settings),
     "Windows": _windows,
     "Round": _round,

@@ -17,7 +17,7 @@ from qcore.exchange.graph import OPSETS, onnx_package
 from qcore.files import replaced
 from qtorch._exported import WANTED
 from qtorch._torch_internals import exported_operators
-from qtorch.export.expansion import expanded
+from qtorch.export.expansion import LAWS, Laws, expanded
 
 
 def to_onnx(
@@ -50,21 +50,30 @@ def to_onnx(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     to_onnx(model, (x,), f"{folder}/model.onnx")
     """
+    check_path(file)
+    save(made_of(model, args, dynamic_shapes, LAWS), file)
+
+
+def made_of(model: torch.nn.Module, args: tuple[Any, ...], dynamic_shapes: Any, written: Laws) -> Any:
+    """The `onnx.ModelProto` of a model whose laws are written by these functions."""
     check_type("model", model, torch.nn.Module, "a torch.nn.Module")
     check_type("args", args, tuple, "a tuple of the model's inputs")
-    check_path(file)
     if any(module.training for module in model.modules()):
         raise ValueError("model is in training; allowed is evaluation: model.eval()")
-    onnx = onnx_package()
+    onnx_package()
     program = _traced(model, args, dynamic_shapes)
     _check_operators(program)
-    graph = expanded(_translated(program, OPSETS[0]))
+    graph = expanded(_translated(program, OPSETS[0]), written)
     opset = graph.opset()
     if opset > OPSETS[0]:  # torch's own operators may be others in a newer opset
-        graph = expanded(_translated(program, opset))
-    made = graph.model(opset)
+        graph = expanded(_translated(program, opset), written)
+    return graph.model(opset)
+
+
+def save(made: Any, file: str | os.PathLike[str]) -> None:
+    """Writes an `onnx.ModelProto`, whole or not at all."""
     with replaced(file) as fresh:
-        onnx.save(made, fresh)
+        onnx_package().save(made, fresh)
 
 
 def _traced(model: torch.nn.Module, args: tuple[Any, ...], dynamic_shapes: Any) -> Any:

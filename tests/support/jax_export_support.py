@@ -6,6 +6,7 @@ import onnx
 import onnxruntime
 from flax import nnx
 
+from qcore.exchange import run_onnx
 from qjax._models import modules_of
 from qjax.export import to_onnx
 from qjax.nnx.quantized import QuantizedWeight
@@ -39,13 +40,15 @@ def probed(model):
 
 
 def results(path, args):
-    """What onnxruntime computes, as most users run it and without optimizations."""
+    """What onnxruntime computes, as most users run it and without optimizations, and what `run_onnx` computes."""
     for level in LEVELS:
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level, options.intra_op_num_threads = level, 1
         session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
         names = [one.name for one in session.get_inputs()]
-        yield session.run(None, {name: np.asarray(x) for name, x in zip(names, jax.tree.leaves(args), strict=True)})
+        inputs = {name: np.asarray(x) for name, x in zip(names, jax.tree.leaves(args), strict=True)}
+        yield session.run(None, inputs)
+    yield [*map(np.asarray, run_onnx(path, inputs).values())]
 
 
 def assert_bits(expected, found, about=""):

@@ -6,7 +6,7 @@ import pytest
 import qcore
 from qcore.affine import AffineInteger, QParams, fake_quantize
 from qcore.exchange import qonnx, run_onnx
-from qcore.exchange.accumulators import annotate_accumulators
+from qcore.exchange.accumulators import finished
 from qcore.exchange.graph import Graph
 from qcore.exchange.symbols import Symbol
 
@@ -137,7 +137,7 @@ def test_accumulators_are_annotated_with_every_value_that_they_can_take():
     y = Symbol(graph, graph.node("MatMul", y.name, matrix.name), "float32", 2)
     y.rename("y")
     graph.output("y", "float32", (2, 2))
-    model = annotate_accumulators(graph.model())
+    model = finished(graph.model())
     found = {one.tensor_name: one.quant_parameter_tensor_names[0].value for one in model.graph.quantization_annotation}
     assert set(found) == {convolved, "y"}
     weights = run_onnx(model, {"x": np.zeros((2, 2, 4, 4), np.float32)}, [filters.name, shifts.name, matrix.name])

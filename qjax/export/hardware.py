@@ -1,0 +1,82 @@
+"""A function or a model of JAX as a file in QONNX, for tools that build hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+from typing import Any
+
+from qcore import decode, parse
+from qcore.affine.checkpoint import check_path
+from qcore.exchange import qonnx
+from qcore.exchange.accumulators import finished
+from qjax._rounding.scopes import DECODE, ROUND, number_of
+from qjax.export.models import made_of, save
+from qjax.export.operations import OPERATIONS, STORED, given, reader, taken
+from qjax.export.walk import Value, Walk
+
+
+def to_qonnx(fn: Callable[..., Any], args: tuple[Any, ...], file: str | PathLike[str]) -> None:
+    """Writes a function or a model of rounded floats as QONNX: its executor has the same numbers, and hls4ml reads it.
+
+    Roundings to fixed point and to floats become Quant and FloatQuant, also those of weights, and fake quantization
+    becomes Quant. Sums have the narrowest fixed point type with all their values as annotation. A node has the law's
+    results for all numbers but infinities and NaN, and zeros may change their sign. Sums of more than 24 bits are
+    rounded by whoever adds in float32.
+
+    Args:
+        fn: a function of arrays, or a module of flax nnx in evaluation, with layers of formats (`quantize_model` with a
+            `QConfig` of formats), calls of `qjax.quantize`, or fake quantization whose scales are powers of two.
+        args: the arguments of one call, as for `to_onnx`; tools for hardware want batches of one.
+        file: path of the file, which is written whole or not at all.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if the function computes what QONNX cannot say, or the model changes its state; the message names
+            the layer.
+        ImportError: if onnx is missing.
+
+    Example:
+        >>> import tempfile
+        >>> import jax.numpy as jnp
+        >>> from qjax import quantize
+        >>> weight = jnp.ones((3, 2))
+        >>> def layer(x):
+        ...     return quantize(quantize(x, "fixed(8,4)") @ quantize(weight, "fixed(6,4)"), "fixed(8,4)")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     to_qonnx(layer, (jnp.ones((1, 3)),), f"{folder}/model.onnx")
+    """
+    check_path(file)
+    save(finished(made_of(fn, args, reader(_LAWS, (*STORED, "round")))), file)
+
+
+def _round(walk: Walk, equation: Any, settings: Any, x: Value, *constants: Value) -> Value:
+    made = qonnx.rounded(walk.graph, given(walk, x), number_of(walk.stack, ROUND), settings["mode"])
+    return taken(walk, made, equation)
+
+
+def _decode(walk: Walk, equation: Any, settings: Any, codes: Value, *others: Value) -> Value | None:
+    """The weights that codes stand for, with the node that rounds to their format: tools read their type there."""
+    if codes.known is None or settings["scales"] or settings["scale"]:
+        return OPERATIONS["decode"](walk, equation, settings, codes, *others)
+    number = number_of(walk.stack, DECODE)
+    return taken(walk, qonnx.rounded(walk.graph, decode(codes.known, number), number), equation)
+
+
+def _fake_quantize(walk: Walk, equation: Any, settings: Any, x: Value, scale: Value, zero: Value) -> Value:
+    operands = (given(walk, one) for one in (x, scale, zero))
+    made = qonnx.fake_quantize(walk.graph, *operands, settings["axis"], parse(settings["form"]))  # type: ignore[arg-type]
+    return taken(walk, made, equation)
+
+
+def _refused(walk: Walk, equation: Any, settings: Any, *operands: Value) -> Value:
+    raise ValueError(qonnx.INTEGERS)
+
+
+_LAWS = {
+    **OPERATIONS,
+    **dict.fromkeys(("quantize", "dequantize", "sums_of_products", "sums_of_windows", "encode"), _refused),
+    "round": _round,
+    "decode": _decode,
+    "fake_quantize": _fake_quantize,
+}
