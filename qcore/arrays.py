@@ -213,9 +213,10 @@ def _run(
         return blocks.merge(result)
     codes, scales, *array_scale = result
     stored = f"u{program.scale_storage // 8}"
+    scales = blocks.collect(scales)
     scales = scales.view(_float(carrier)) if program.float_scales else scales.astype(stored)
     array_scale = [lanes.view(_float(carrier)).reshape(()) for lanes in array_scale]
-    return blocks.merge(codes), blocks.collect(scales).reshape(blocks.counts[: x.ndim]), *array_scale
+    return blocks.merge(codes), scales.reshape(blocks.counts[: x.ndim]), *array_scale
 
 
 def _lane(carrier: Carrier) -> str:

@@ -46,6 +46,8 @@ def test_codes_and_scales(text):
         (qtorch, compiled(to_torch(x))),
         (qjax, qjax.encode(jnp.asarray(x), text, "stochastic", key=3)),
     ]
+    for one in (scales, found[0][1][1]):
+        assert text != "mx9" or (one.flags.c_contiguous if isinstance(one, np.ndarray) else one.is_contiguous())
     for package, (found_codes, found_scales) in found:
         assert_same_bits(found_codes, codes)
         pairs = zip(found_scales, scales, strict=True) if isinstance(scales, tuple) else [(found_scales, scales)]

@@ -45,6 +45,7 @@ CASES = {
     "integers and a format": ("MinMaxObserver", "e4m3fn"),
     "a format and integers": ("e4m3fn", "default_weight_observer"),
     "tables": ("fp4_bnb", "nf4(block=64,nested=4)"),
+    "micro-exponents": ("e5m2", "mx6"),
 }
 USUAL = ("codes of blocks",)
 

@@ -195,5 +195,6 @@ def by_operations(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> A
     result = run(program, lanes, plan.constants, blocks, noise)
     if isinstance(result, tuple):
         codes, scales, *whole = result
-        return codes.reshape(x.shape), blocks.collect(scales).reshape(blocks.counts[: x.dim()]), *whole
+        scales = blocks.collect(scales).contiguous()  # as kernels return them, and files take them
+        return codes.reshape(x.shape), scales.reshape(blocks.counts[: x.dim()]), *whole
     return result.reshape(x.shape)
