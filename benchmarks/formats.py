@@ -32,7 +32,7 @@ from qtorch import quantize
 
 FEW, MANY = "nf4", "a table of 256 numbers"
 TEXTS = {MANY: f"table({[one / 64 for one in range(-128, 128)]})"}
-LAWS = "te / torchao"
+LAWS, FOUR_OVER_SIX = "te / torchao", "nvfp4(four_over_six=mae)"
 SAME = 1.05  # what counts as no slower: medians of equal calls differ by so much
 
 # Formats by what they may take at 2^20 and at 2^24 elements, in baselines; None has no limit.
@@ -41,12 +41,16 @@ TORCH = {
     ("nearest", MANY): {MIDDLE: None, LARGE: 6.0},
     (LAWS, "nvfp4"): {MIDDLE: SAME, LARGE: SAME},
     (LAWS, "nvfp4({-2:16,-1:16})"): {MIDDLE: SAME, LARGE: SAME},
+    ("nearest", FOUR_OVER_SIX): {MIDDLE: None},  # operation by operation, as the next one: seconds at 2^24
+    ("nearest", "mx9"): {MIDDLE: None},
 }
 JAX = {
     ("nearest", "nvfp4"): {MIDDLE: None, LARGE: 3.0},
     ("nearest", "mxfp8_e4m3"): {MIDDLE: 4.0, LARGE: None},
     ("nearest", "mxfp4"): {MIDDLE: 4.0, LARGE: None},
     ("nearest", FEW): {MIDDLE: None, LARGE: None},
+    ("nearest", FOUR_OVER_SIX): {MIDDLE: None, LARGE: None},
+    ("nearest", "mx9"): {MIDDLE: None, LARGE: None},
 }
 
 
