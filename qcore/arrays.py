@@ -184,7 +184,7 @@ def _run(
     if mode.stochastic and key_words is None:
         raise missing_key()
     program, constants = prepare(number, mode, carrier, overflow, coded)
-    sizes = number.nested_sizes(x.ndim)
+    sizes = number.tile_sizes(x.ndim)
     bits = to_lanes(x, carrier)
     if isinstance(number, Doubled):
         codes, scales = encode(x, number.first, mode, key=key, random_bits=random_bits, start=start)

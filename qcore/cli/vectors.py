@@ -171,7 +171,7 @@ def _blocks(number: Any, dtype: np.dtype[Any], count: int, seed: int) -> np.ndar
     below a power of two. If all blocks share a scale, or there is only one block, all numbers are near 1, and random
     numbers replace random bit patterns; a single block has no NaN and no infinity.
     """
-    size = number.nested_sizes(1)[0]
+    size = number.tile_sizes(1)[0]
     size = size[0] if isinstance(size, tuple) else size
     rng, whole = np.random.default_rng(seed), size is None
     size = BLOCK if whole else size

@@ -44,7 +44,7 @@ class BlockNumber(Number):
     tensor_scale: Any = None
 
     def axes(self, ndim: int) -> tuple[int, ...]:
-        sizes = self.nested_sizes(ndim)
+        sizes = self.tile_sizes(ndim)
         return tuple(range(ndim)) if is_flat(sizes) else tuple(axis for axis, size in enumerate(sizes) if size != 1)
 
     def decoding(self, carrier: Carrier) -> tuple[Decoding, tuple[int, ...]]:
@@ -288,7 +288,7 @@ class BlockScaled(BlockNumber):
     def block_sizes(self, ndim: int) -> Sizes:
         return block_sizes(self.block if self.sub_block is None else self.sub_block, ndim)
 
-    def nested_sizes(self, ndim: int) -> Sizes:
+    def tile_sizes(self, ndim: int) -> Sizes:
         sizes = block_sizes(self.block, ndim)
         if self.sub_block is None:
             return sizes

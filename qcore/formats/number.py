@@ -117,7 +117,7 @@ class Number(ABC):
         """The number of elements along each axis that share a scale; None is all of them."""
         return (1,) * ndim
 
-    def nested_sizes(self, ndim: int) -> Sizes:
+    def tile_sizes(self, ndim: int) -> Sizes:
         """The sizes of blocks along each axis on which an element's result depends, with those of their sub-blocks."""
         return self.block_sizes(ndim)
 

@@ -87,7 +87,7 @@ def statistics_between(x: np.ndarray, y: np.ndarray, number: Number | str) -> St
     if y.dtype != x.dtype or y.shape != x.shape:
         raise ValueError(f"y is {y.dtype}{list(y.shape)}; allowed is x's {x.dtype}{list(x.shape)}")
     found = range_of(number, carrier)
-    sizes = number.nested_sizes(x.ndim)
+    sizes = number.tile_sizes(x.ndim)
     if x.size == 0:
         return Statistics(number.text, np.zeros(LENGTH, np.int32))
     bits = to_lanes(x, carrier)

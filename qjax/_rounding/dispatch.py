@@ -194,7 +194,7 @@ class _RoundingPlan(NamedTuple):
 def _make_plan(number: Any, rounding: Any, dtype: str, overflow: Any, coded: bool, ndim: int) -> _RoundingPlan:
     number, mode, carrier = check_number(number), check_rounding(rounding), CARRIERS[dtype]
     program, constants = prepare(number, mode, carrier, overflow, coded)
-    sizes = number.nested_sizes(ndim)
+    sizes = number.tile_sizes(ndim)
     text = text_in_scope(with_overflow(number, overflow))
     return _RoundingPlan(program, sizes, _lanes_of(carrier, constants), f"{ROUND}{text}")
 
@@ -258,7 +258,7 @@ def quantize_rows(rows: jax.Array, number: Number, mode: Rounding, keys: jax.Arr
             raise missing_key()
         window = jnp.zeros_like(starts), starts, jnp.full_like(starts, leading_bits_mask(24))
         noise = Noise(keys.view(jnp.int32), jnp.stack(window, axis=1))
-    sizes = number.nested_sizes(rows.ndim - 1)
+    sizes = number.tile_sizes(rows.ndim - 1)
     return jax.vmap(partial(_round, program, sizes), (0, None, 0))(rows, _lanes_of(carrier, constants), noise)
 
 

@@ -108,7 +108,7 @@ def statistics_between(x: ArrayLike, y: ArrayLike, number: Number | str) -> Stat
     y = as_array(y, "y")
     if x.size >= _MOST:
         raise ValueError(f"x has {x.size} elements; allowed are fewer than {_MOST}: merge the statistics of parts")
-    found, sizes = range_of(number, carrier), number.nested_sizes(x.ndim)
+    found, sizes = range_of(number, carrier), number.tile_sizes(x.ndim)
     if x.size == 0:
         return Statistics(number.text, jnp.zeros(LENGTH, jnp.int32))
     constants = tuple(map(np.int32, found.constants))

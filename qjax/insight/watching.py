@@ -190,7 +190,7 @@ def _statistics(rounded: Rounded, x: Any, y: Any) -> Statistics:
     number = check_number(rounded.number)
     if rounded.batched and isinstance(number, BlockNumber):
         ndim = jnp.ndim(x)
-        if number.nested_sizes(ndim)[1:] != number.nested_sizes(ndim - 1) or number.nested_sizes(ndim)[0] != 1:
+        if number.tile_sizes(ndim)[1:] != number.tile_sizes(ndim - 1) or number.tile_sizes(ndim)[0] != 1:
             raise ValueError(f"fn rounds to {rounded.number} under vmap; allowed are blocks along the last axes")
     x, y = map(jax.lax.stop_gradient, (x, y))
     with jax.enable_x64(False):

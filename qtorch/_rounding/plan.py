@@ -65,7 +65,7 @@ class _Matrices(dict[torch.Size, "tuple[Matrix | None, str]"]):
         self.number = number
 
     def __missing__(self, shape: torch.Size) -> tuple[Matrix | None, str]:
-        matrix = as_matrix(tuple(shape), self.number.nested_sizes(len(shape)))
+        matrix = as_matrix(tuple(shape), self.number.tile_sizes(len(shape)))
         if len(self) >= _MOST_SHAPES:  # a program with endless new shapes must not fill the memory
             self.clear()
         self[shape] = (None, "") if matrix is None else (matrix, _kernels.laws.layout_of(matrix))
@@ -155,10 +155,10 @@ def block_sizes(number: Number, ndim: int) -> Sizes:
     return _sizes(text_of(number), ndim) if torch.compiler.is_dynamo_compiling() else number.block_sizes(ndim)
 
 
-def nested_sizes(number: Number, ndim: int) -> Sizes:
-    """`number.nested_sizes(ndim)`, as literals where a program is traced."""
+def tile_sizes(number: Number, ndim: int) -> Sizes:
+    """`number.tile_sizes(ndim)`, as literals where a program is traced."""
     traced = torch.compiler.is_dynamo_compiling()
-    return _nested_sizes(text_of(number), ndim) if traced else number.nested_sizes(ndim)
+    return _tile_sizes(text_of(number), ndim) if traced else number.tile_sizes(ndim)
 
 
 def decoder(number: Number, dtype: Any) -> tuple[Decoding, tuple[int, ...]]:
@@ -235,9 +235,9 @@ def _sizes(text: str, ndim: int) -> Sizes:
 
 
 @constant
-def _nested_sizes(text: str, ndim: int) -> Sizes:
+def _tile_sizes(text: str, ndim: int) -> Sizes:
     """The sizes of blocks and their sub-blocks of a format."""
-    return check_number(text).nested_sizes(ndim)
+    return check_number(text).tile_sizes(ndim)
 
 
 def _fields(part: Program | Decoding | Carrier) -> tuple[Any, ...]:

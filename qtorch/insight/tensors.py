@@ -157,7 +157,7 @@ def _check(x: Any, name: str) -> None:
 def _lanes(x: torch.Tensor, y: torch.Tensor, number: Number, kernel: bool) -> torch.Tensor:
     """The lanes, computed by the kernel if the tensors are in CPU memory."""
     found = range_of(number, check_dtype(x.dtype, "x"))
-    sizes = number.nested_sizes(x.dim())
+    sizes = number.tile_sizes(x.dim())
     if x.numel() == 0:
         return torch.zeros(LENGTH, dtype=torch.int32, device=x.device)
     x, y = x.contiguous(), y.contiguous()

@@ -43,7 +43,7 @@ from qtorch._rounding.plan import (
     decoder,
     law_of_decoding,
     make_plan,
-    nested_sizes,
+    tile_sizes,
     plan_for,
     text_of,
 )
@@ -181,7 +181,7 @@ def decode_tensor(
 
 def by_operations(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> Any:
     """The law on x's own shape, eagerly or traced into the caller's program; see `operations.run`."""
-    program, sizes = plan.program, nested_sizes(plan.number, x.dim())  # raises where x has no such dimensions
+    program, sizes = plan.program, tile_sizes(plan.number, x.dim())  # raises where x has no such dimensions
     if x.numel() == 0:
         result = torch.empty_like(x, dtype=plan.dtype)
         if not (program.shared and program.codes):

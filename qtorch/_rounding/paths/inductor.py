@@ -293,7 +293,7 @@ _LONG = 256  # elements of a block
 
 
 def _blocks(plan: RoundingPlan, shape: tuple[Any, ...]) -> Tiles:
-    return tiles(tuple(map(int, shape)) or (1,), plan.number.nested_sizes(len(shape)) or (1,))
+    return tiles(tuple(map(int, shape)) or (1,), plan.number.tile_sizes(len(shape)) or (1,))
 
 
 def _loop(parts: Inductor, plan: RoundingPlan, x: Any, axes: tuple[int, ...], largest: Any) -> Any:

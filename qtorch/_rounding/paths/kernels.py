@@ -169,7 +169,7 @@ def decode_on_cpu(
 
 def round_by_package(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> Any:
     """Rounds, or encodes, a plain tensor that has elements; None where there is no kernel. See `operations.run`."""
-    sizes = () if plan.elementwise else plan.number.nested_sizes(x.dim())
+    sizes = () if plan.elementwise else plan.number.tile_sizes(x.dim())
     pattern, shape, block = _layout(tuple(x.shape), sizes)
     kernel = load(plan.program, pattern, block, x.device) if pattern in _EXAMPLES else None
     if kernel is None:
