@@ -43,9 +43,9 @@ from qtorch._rounding.plan import (
     decoder,
     law_of_decoding,
     make_plan,
-    tile_sizes,
     plan_for,
     text_of,
+    tile_sizes,
 )
 from qtorch._rounding.sharded import check_not_transformed, is_sharded, round_shards
 from qtorch._torch_internals import is_memory
