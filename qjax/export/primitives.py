@@ -15,7 +15,7 @@ import numpy as np
 from qjax.export.control import CONTROL
 from qjax.export.gathers import GATHERS
 from qjax.export.images import IMAGES, pad
-from qjax.export.walk import Value, Walk, kind_of, kinds_of, known_arrays, wide_dtype
+from qjax.export.walk import BITS, Value, Walk, kind_of, kinds_of, known_arrays, wide_dtype
 
 
 def _broadcast_known(walk: Walk, equation: Any, values: Sequence[Value]) -> Value | None:
@@ -227,13 +227,9 @@ def _bitcast(walk: Walk, equation: Any, x: Value) -> Value:
         return walk.cast(walk.elementwise("Where", over, moved, signed), dtype)
     if dtype == np.float32 and (half := _upper_half(x)) is not None:
         return walk.cast(half, np.float32)
-    if dtype.itemsize != x.dtype.itemsize or not _bits_are_moved(equation):
+    if x.dtype != jnp.bfloat16 or dtype.itemsize != 2:
         raise walk.error(f"the bits of {x.dtype} as {dtype} have no form in ONNX", "use qjax.quantize")
-    return walk.emit("Bits", x, shape=x.shape, dtype=dtype)  # `_upper_half` takes it away
-
-
-def _bits_are_moved(equation: Any) -> bool:
-    return equation.invars[0].aval.dtype == jnp.bfloat16
+    return walk.emit(BITS, x, shape=x.shape, dtype=dtype)  # `_upper_half` takes it away
 
 
 def _upper_half(x: Value) -> Value | None:
@@ -242,9 +238,9 @@ def _upper_half(x: Value) -> Value | None:
     while x.node is not None and x.node.inputs[0] is not None:
         steps.append(x.node.op)
         x = x.node.inputs[0]
-        if steps[-1] == "Bits":
+        if steps[-1] == BITS:
             break
-    return x if steps == ["BitShift", "Cast", "Bits"] else None
+    return x if steps == ["BitShift", "Cast", BITS] else None
 
 
 def _shift(direction: str) -> Callable[..., Value]:

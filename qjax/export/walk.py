@@ -147,6 +147,8 @@ class Walk:
         return value.name
 
     def _write(self, node: Node, graph: Graph) -> None:
+        if node.op == BITS:
+            raise self.error("the bits of a number have no form in ONNX", "use qjax.quantize")
         inputs = ["" if x is None else str(x.name) for x in node.inputs]
         dtypes = {value.dtype.name for value in node.results}
         settings: dict[str, Any] = {"dtype": dtypes.pop() if len(dtypes) == 1 else None, **node.attributes}
@@ -354,6 +356,7 @@ def _has_operations(equation: Any) -> bool:
     return any(_has_operations(one) for program in inner for one in program.eqns)
 
 
+BITS = "Bits"  # the integers that are a number's bits: a node that the translation of the next equations takes away
 _KEPT = frozenset(("broadcast_in_dim", "iota", "random_seed", "random_wrap"))
 
 

@@ -101,6 +101,7 @@ REFUSED = {
     "a word": (lambda x: qjax.quantize(x, "e5m2", "stochastic", key=7), "rounding to 'e5m2' by 'stochastic'"),
     "a key": (lambda x: qjax.quantize(x, "e5m2", "stochastic", key=KEY), "random numbers are not reproduced in ONNX"),
     "codes": (lambda x: qjax.encode(x, "e5m2"), "the codes of computed numbers have no form in ONNX"),
+    "bits": (lambda x: x.astype(jnp.bfloat16).view(jnp.uint16), "the bits of a number have no form in ONNX"),
     "blocks": (lambda x: qjax.quantize(x, "mxfp4"), "rounding to 'mxfp4' by 'nearest'"),
     "a primitive": (lambda x: jnp.linalg.inv(x), "lu has no form in ONNX"),
     "an accumulator": (lambda x: qjax.linalg.matmul(x, x, accumulator=HALF), "a product with an accumulator"),
