@@ -144,3 +144,15 @@ def test_without_torch_and_jax():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("/* Rounds float32 numbers to e5m2, nearest.")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mx9", "micro-exponents; allowed are blocks without"),
+        ("nvfp4(four_over_six=mae)", "NVFP4 without four_over_six"),
+    ],
+)
+def test_blocks_that_no_loop_over_elements_rounds_are_named(text, message):
+    with pytest.raises(ValueError, match=message):
+        emit(text, "nearest", None)
