@@ -55,7 +55,7 @@ def rounded(x: Symbol, number: str, rounding: str, overflow: str) -> Symbol:
     """
     if x.dtype == "float64":
         raise ValueError(
-            f"rounding float64 to {quoted(number)} has no operator in ONNX; allowed are float32 and narrower"
+            f"rounding float64 to {quoted(number)} cannot be said in ONNX; allowed are float32 and narrower"
         )
     given, x = x.dtype, Names.astype(x, "float32")
     return Names.astype(_law(number, rounding, overflow)(x, number, rounding, overflow), given)

@@ -115,8 +115,21 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("name", MODELS)
+# An export takes seconds: ordinary runs have each list of layers, and each kind of integers, once or twice.
+QUICK = {
+    ("linear", "4 bits"),
+    ("transposed", "16 bits"),
+    ("activations", "uint8"),
+    ("convolutions", "zero points everywhere"),
+}
+CASES = [
+    pytest.param(name, settings, marks=[] if (name, settings) in QUICK else pytest.mark.heavy)
+    for name in MODELS
+    for settings in SETTINGS
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES)
 def test_static_layers(name, settings, tmp_path):
     torch.manual_seed(0)
     model, x = MODELS[name]()
