@@ -53,13 +53,23 @@ def requantize(
     return _node("Requantize", inputs, _storage(form), sums.shape, {"axis": axis} | _range(form))
 
 
-def quantize_dynamic(x: torch.Tensor, form: AffineInteger) -> tuple[torch.Tensor, QParams]:
-    """The integers of a tensor of floats, and the parameters of its own range."""
-    types, shapes = (_storage(form), torch.float32, torch.int32), (x.shape, (), ())
-    q, scale, zero_point = torch.onnx.ops.symbolic_multi_out(
-        f"{DOMAIN}::QuantizeDynamic", (x,), _range(form), dtypes=types, shapes=shapes, version=1
+def dynamic(
+    x: torch.Tensor, weight: Any, bias: torch.Tensor | None, form: AffineInteger, dtype: torch.dtype
+) -> torch.Tensor:
+    """The product of rows of floats, quantized by their own range, with a weight; dtype is that of the sums."""
+    inputs = x, weight.values, weight.qparams.scale, weight.qparams.zero_point, bias
+    settings = _range(form) | {"dtype": _named(dtype)}
+    return _node("Dynamic", inputs, torch.float32, (*x.shape[:-1], weight.shape[0]), settings)
+
+
+def cell(law: str, of_input: torch.Tensor, of_hidden: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The states after a step of a recurrent layer, from its two products."""
+    count = 2 if law == "lstm" else 1
+    types, shapes, texts = [torch.float32] * count, [state.shape] * count, {"law": law}
+    inputs = of_input, of_hidden, state
+    return tuple(
+        torch.onnx.ops.symbolic_multi_out(f"{DOMAIN}::Cell", inputs, texts, dtypes=types, shapes=shapes, version=1)
     )
-    return q, QParams(scale, zero_point)
 
 
 def products(input: Any, weight: Any, dtype: torch.dtype) -> torch.Tensor:

@@ -96,6 +96,32 @@ def quantize_dynamic(x: Symbol, form: AffineInteger) -> tuple[Symbol, Symbol, Sy
     return Names.astype(q, form.storage), qparams.scale, qparams.zero_point
 
 
+def dynamic(x: Symbol, w: Any, w_scale: Any, w_zero: Any, bias: Any, form: AffineInteger, dtype: str) -> Symbol:
+    """A dynamic layer's product: rows of floats, quantized to a form by their own range, with a quantized weight.
+
+    `dtype` is that of the sums, as for `products`.
+    """
+    q, scale, zero_point = quantize_dynamic(Names.astype(x, "float32"), form)
+    sums = products(q, zero_point, w, w_zero, dtype)
+    return recurrent.dynamic_output(Names, sums, scale, w_scale, bias)
+
+
+def cell(law: str, of_input: Any, of_hidden: Any, state: Any) -> tuple[Symbol, ...]:
+    """The states after a step of an "lstm", the hidden and the cell state, or of a "gru", from the two products.
+
+    `state` is the cell state of an LSTM, and the hidden state of a GRU.
+    """
+    if law == "lstm":
+        return recurrent.lstm_step(Names, *_split(of_input + of_hidden, 4), state)
+    return (recurrent.gru_step(Names, _split(of_input, 3), _split(of_hidden, 3), state),)
+
+
+def _split(x: Symbol, parts: int) -> list[Symbol]:
+    """Equal parts along the last axis."""
+    names = x.graph.node("Split", x.name, outputs=parts, dtype=x.dtype, axis=-1, num_outputs=parts)
+    return [Symbol(x.graph, name, x.dtype, x.ndim) for name in names]
+
+
 def products(x: Symbol, x_zero: Any, w: Any, w_zero: Any, dtype: str) -> Symbol:
     """The exact sums of (x - its zero point) * (w - its zero point), of shape (..., outputs).
 

@@ -122,6 +122,8 @@ class Names(namespace.Names):
 
     rint = _mixed(lambda x: x._made("Round"), np.rint)
     divide = _mixed(lambda a, b: combined("Div", a, b), np.divide)
+    exp = _mixed(lambda x: x._made("Exp"), np.exp)
+    tanh = _mixed(lambda x: x._made("Tanh"), np.tanh)
     maximum = _mixed(lambda a, b: combined("Max", a, b), np.maximum)
     rounded = staticmethod(lambda product: product)  # runtimes do not fuse a product with a sum
     arithmetic = staticmethod(lambda: np.errstate(all="ignore"))

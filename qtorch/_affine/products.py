@@ -197,12 +197,12 @@ def sums_of_products(input: Any, weight: Any) -> torch.Tensor:
     if sums is not None:
         return sums
     if exported.is_wanted():
-        return exported.products(input, weight, sums_dtype(input, weight, terms))
+        return exported.products(input, weight, sums_dtype(input.form, weight, terms))
     if fits_int32(input, weight, terms):
         (rows, zero), (filters, zeros) = signed(input), signed(weight)
         rows = rows.contiguous()  # oneDNN's results for expanded and overlapping rows are wrong
         return corrected(int8_product(rows, filters.t()), rows, zero, filters, zeros)
-    check_sums(input, weight, terms)
+    largest_sum(input, weight, terms)
     return float_differences(input, torch.float64) @ float_differences(weight, torch.float64).t()
 
 
@@ -251,27 +251,34 @@ def row_sums(rows: torch.Tensor) -> torch.Tensor:
 
 def fits_int32(input: Any, weight: Any, terms: int) -> bool:
     """True if the integers have 8 bits and all sums of `terms` products fit into int32."""
-    narrow = max(q.values.element_size() for q in (input, weight)) == 1
-    return narrow and largest_sum(input, weight, terms) < _INT32
+    return _fit_int32(input.form, weight.form, terms)
+
+
+def _fit_int32(first: AffineInteger, second: AffineInteger, terms: int) -> bool:
+    narrow = all(form.storage in ("int8", "uint8") for form in (first, second))
+    return narrow and _bound(first, second, terms) < _INT32
 
 
 def largest_sum(input: Any, weight: Any, terms: int) -> int:
-    """A bound of all sums of `terms` products."""
-    return terms * (input.form.qmax - input.form.qmin) * (weight.form.qmax - weight.form.qmin)
+    """A bound of all sums of `terms` products; raises ValueError if float64 may not hold them."""
+    return _checked_bound(input.form, weight, terms)
 
 
-def check_sums(input: Any, weight: Any, terms: int) -> int:
-    """The bound of all sums; raises ValueError if float64 may not hold them."""
-    most = largest_sum(input, weight, terms)
+def _checked_bound(form: AffineInteger, weight: Any, terms: int) -> int:
+    most = _bound(form, weight.form, terms)
     if most > _INT53:
         raise ValueError(f"weight has shape {tuple(weight.shape)}, whose sums may pass 2^53; allowed are fewer terms")
     return most
 
 
-def sums_dtype(input: Any, weight: Any, terms: int) -> torch.dtype:
-    """The dtype of an exported program's sums: int32, or float64 where int32 may not hold them."""
-    check_sums(input, weight, terms)
-    return torch.int32 if fits_int32(input, weight, terms) else torch.float64
+def _bound(first: AffineInteger, second: AffineInteger, terms: int) -> int:
+    return terms * (first.qmax - first.qmin) * (second.qmax - second.qmin)
+
+
+def sums_dtype(form: AffineInteger, weight: Any, terms: int) -> torch.dtype:
+    """The dtype of an exported program's sums of a form's integers: int32, or float64 where that may not hold them."""
+    _checked_bound(form, weight, terms)
+    return torch.int32 if _fit_int32(form, weight.form, terms) else torch.float64
 
 
 def float_differences(q: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -313,7 +320,7 @@ def sums_of_windows(
     if sums is not None:
         return sums.movedim(1, -1)
     if exported.is_wanted():
-        dtype = sums_dtype(input, weight, terms)
+        dtype = sums_dtype(input.form, weight, terms)
         return exported.windows(input, weight, dtype, stride, padding, dilation, groups).movedim(1, -1)
     if groups == 1 and fits_int32(input, weight, terms):
         # A matrix of windows is larger than the image by a factor: the number of places of a window.
@@ -321,7 +328,7 @@ def sums_of_windows(
             return _by_int8(input, weight, stride, padding, dilation)
         if prod(weight.shape[2:]) <= INT8_TERMS // 2:
             return _by_parts(input, weight, stride, padding, dilation)
-    most = check_sums(input, weight, terms)
+    most = largest_sum(input, weight, terms)
     exact = torch.float32 if most <= _INT24 and input.values.is_cpu else torch.float64  # GPUs may use Winograd
     if len(stride) > 1 and exact is torch.float32:  # torch takes ten times as long for groups with channels first
         input = input._with(input.values.movedim(1, -1).contiguous().movedim(-1, 1))
@@ -338,7 +345,7 @@ def rounded_windows(input: Any, weight: Any, geometry: Geometry, rounding: Round
     if values is not None:
         return values
     if exported.is_wanted():
-        dtype = sums_dtype(input, weight, prod(weight.shape[1:]))
+        dtype = sums_dtype(input.form, weight, prod(weight.shape[1:]))
         sums = exported.windows(input, weight, dtype, *geometry)
         return exported.requantize(sums, input.qparams.scale, weight.qparams.scale, *rounding, 1)
     sums = sums_of_windows(input, weight, *geometry)

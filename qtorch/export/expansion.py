@@ -183,6 +183,10 @@ def _requantize(graph: Graph, sums: Symbol, *parameters: Any, axis: int, **form:
     return laws.requantize(sums, input_scale, weight_scale, bias, scale, zero_point, axis, form_of(**form))
 
 
+def _dynamic(graph: Graph, x: Any, w: Any, scale: Any, zero: Any, bias: Any = None, *, dtype: str, **form: int) -> Any:
+    return laws.dynamic(x, w, scale, zero, bias, form_of(**form), dtype)
+
+
 def _windows(graph: Graph, x: Any, x_zero: Any, w: Any, w_zero: Any, padding: Any, **settings: Any) -> Symbol:
     return laws.windows(x, x_zero, w, w_zero, padding=[(size, size) for size in padding], **settings)
 
@@ -200,7 +204,8 @@ LAWS: Laws = {
     "Dequantize": _dequantize,
     "FakeQuantize": _fake_quantize,
     "Requantize": _requantize,
-    "QuantizeDynamic": lambda graph, x, **form: laws.quantize_dynamic(x, form_of(**form)),
+    "Dynamic": _dynamic,
+    "Cell": lambda graph, *products, law: laws.cell(law, *products),
     "Products": lambda graph, *operands, **settings: laws.products(*operands, **settings),
     "Windows": _windows,
     "Round": _round,

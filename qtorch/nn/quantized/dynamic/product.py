@@ -14,7 +14,7 @@ from qcore.formats.block import with_scale
 from qtorch import _exported as exported
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.namespace import Names
-from qtorch._affine.products import DynamicKernel, kernel_of, sums_of_products
+from qtorch._affine.products import DynamicKernel, kernel_of, sums_dtype, sums_of_products
 from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.base import KeepsMade, checked, place_of
 from qtorch.nn.quantized.weights import (
@@ -144,9 +144,9 @@ def multiplied(x: torch.Tensor, weight: QTensor, bias: torch.Tensor | None, acti
         return x.new_zeros((*x.shape[:-1], weight.shape[0]), dtype=torch.float32)
     rows = x.detach().to(torch.float32).reshape(-1, x.shape[-1])
     if exported.is_wanted():
-        q, qparams = exported.quantize_dynamic(rows, activations)
-    else:
-        q, qparams = recurrent.quantize_dynamic(Names, rows, activations)
+        dtype = sums_dtype(activations, weight, weight.shape[1])
+        return exported.dynamic(rows, weight, bias, activations, dtype).reshape(*x.shape[:-1], weight.shape[0])
+    q, qparams = recurrent.quantize_dynamic(Names, rows, activations)
     whole = QParams(torch.ones_like(qparams.scale), qparams.zero_point)  # a scale may be NaN
     values = q.to(getattr(torch, activations.storage))
     sums = sums_of_products(QTensor(values, whole, activations), weight)

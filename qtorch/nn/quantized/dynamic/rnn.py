@@ -32,10 +32,14 @@ Product = Callable[[torch.Tensor], torch.Tensor]
 
 
 def _lstm(of_input: torch.Tensor, of_hidden: torch.Tensor, state: State) -> State:
+    if exported.is_wanted():
+        return exported.cell("lstm", of_input, of_hidden, state[1])
     return recurrent.lstm_cell(Names, of_input + of_hidden, state[1])
 
 
 def _gru(of_input: torch.Tensor, of_hidden: torch.Tensor, state: State) -> State:
+    if exported.is_wanted():
+        return exported.cell("gru", of_input, of_hidden, state[0])
     return (recurrent.gru_cell(Names, of_input, of_hidden, state[0]),)
 
 
