@@ -65,7 +65,8 @@ def dynamic(
 def cell(law: str, of_input: torch.Tensor, of_hidden: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The states after a step of a recurrent layer, from its two products."""
     count = 2 if law == "lstm" else 1
-    types, shapes, texts = [torch.float32] * count, [state.shape] * count, {"law": law}
+    types, shapes = [torch.float32] * count, [state.shape] * count
+    texts: dict[str, Any] = {"law": law}
     inputs = of_input, of_hidden, state
     return tuple(
         torch.onnx.ops.symbolic_multi_out(f"{DOMAIN}::Cell", inputs, texts, dtypes=types, shapes=shapes, version=1)

@@ -112,7 +112,8 @@ def cell(law: str, of_input: Any, of_hidden: Any, state: Any) -> tuple[Symbol, .
     `state` is the cell state of an LSTM, and the hidden state of a GRU.
     """
     if law == "lstm":
-        return recurrent.lstm_step(Names, *_split(of_input + of_hidden, 4), state)
+        i, f, g, o = _split(of_input + of_hidden, 4)
+        return recurrent.lstm_step(Names, i, f, g, o, state)
     return (recurrent.gru_step(Names, _split(of_input, 3), _split(of_hidden, 3), state),)
 
 
