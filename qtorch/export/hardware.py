@@ -69,7 +69,7 @@ def _refused(graph: Graph, *operands: Any, **attributes: Any) -> Any:
     raise ValueError(qonnx.INTEGERS)
 
 
-_INTEGERS = ("Quantize", "Dequantize", "Requantize", "QuantizeDynamic", "Products", "Windows")
+_INTEGERS = ("Quantize", "Dequantize", "Requantize", "Dynamic", "Cell", "Products", "Windows")
 _LAWS: Laws = {
     **LAWS,
     **dict.fromkeys(_INTEGERS, _refused),
