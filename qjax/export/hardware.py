@@ -30,6 +30,9 @@ def to_qonnx(fn: Callable[..., Any], args: tuple[Any, ...], file: str | PathLike
         args: the arguments of one call, as for `to_onnx`; tools for hardware want batches of one.
         file: path of the file, which is written whole or not at all.
 
+    Returns:
+        Nothing; the file is written, and an existing file is replaced.
+
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if the function computes what QONNX cannot say, or the model changes its state; the message names

@@ -30,6 +30,9 @@ def to_qonnx(model: torch.nn.Module, args: tuple[Any, ...], file: str | os.PathL
         args: the inputs of one call, whose shapes the file has; tools for hardware want batches of one.
         file: path of the file, which is written whole or not at all.
 
+    Returns:
+        Nothing; the file is written, and an existing file is replaced.
+
     Raises:
         TypeError: if an argument has the wrong type.
         ValueError: if the model is in training, or a layer has a law that QONNX cannot say; the message names the
