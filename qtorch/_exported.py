@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from qcore.affine import AffineInteger, QParams
+if TYPE_CHECKING:
+    from qcore.affine import AffineInteger, QParams
 
 DOMAIN = "qbits"
 WANTED: ContextVar[bool] = ContextVar("nodes of the laws instead of their operations", default=False)

@@ -65,6 +65,7 @@ def seen(package):
                 "qtorch.optim",
                 "qtorch.recipes",
                 "qtorch._kernels.laws",
+                "qcore.affine",
                 "qcore.linalg",
                 "qcore.recipes.published",
             },
