@@ -60,6 +60,7 @@ WHOLE = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:these layers stay in floats")
 @pytest.mark.parametrize("name", ["residual", *(pytest.param(one, marks=pytest.mark.heavy) for one in list(WHOLE)[1:])])
 def test_whole_static_models(name, tmp_path):
     torch.manual_seed(0)
