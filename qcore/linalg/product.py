@@ -131,11 +131,11 @@ class Product:
             >>> Product("bfloat16", "bfloat16").on("hopper").accumulator.text
             'accumulator(design=hopper.wgmma.bf16)'
         """
-        operands = [replace(operand, number=_along_terms(operand.number)) for operand in self.operands]
-        design = design_for(machine, operands[0].number, operands[1].number)
+        first, second = (replace(operand, number=_along_terms(operand.number)) for operand in self.operands)
+        design = design_for(machine, first.number, second.number)
         found, chunk = Accumulator(design=design), self.accumulator.chunk
         promotes = self.accumulator.number == FLOAT32_NUMBER and (chunk or 0) >= design.step and not design.block
-        return Product(*operands, Accumulator(chunk=chunk, inner=found) if promotes else found)
+        return Product(first, second, Accumulator(chunk=chunk, inner=found) if promotes else found)
 
     @property
     def operands(self) -> tuple[Operand, Operand]:
