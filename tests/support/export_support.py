@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from qcore.exchange import run_onnx
 from qtorch.export import to_onnx
 from qtorch.nn.quantized.weights import Weight
 from qtorch.quantization import QTensor
@@ -83,5 +84,10 @@ def check(model, args, folder, exact=True, others=(), dynamic_shapes=None):
                     expected = tree_leaves(one(*given))
                     for place, (ours, found) in enumerate(zip(expected, run(session, given), strict=True)):
                         assert_same(ours, found, place, exact)
+            names = [info.name for info in onnx.load(path).graph.input]
+            ours = tree_leaves(one(*args))
+            ran = run_onnx(path, {name: x.numpy() for name, x in zip(names, args, strict=True)}).values()
+            for place, (expected_one, found) in enumerate(zip(ours, ran, strict=True)):
+                assert_same(expected_one, np.array(found, order="C"), place, exact)
             compared.append(len(expected))
     return onnx.load(folder / "model0.onnx"), compared[1] - compared[0]
