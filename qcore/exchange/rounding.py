@@ -81,7 +81,8 @@ def _law(text: str, rounding: str, overflow: str) -> Any:
             return _by_table
     raise ValueError(
         f"rounding to {quoted(text)} by {quoted(rounding)} cannot be said in ONNX; allowed are formats of at most "
-        f"{_BITS} bits, without scales of blocks or wrapping, and modes without random bits; QONNX has any float format"
+        f"{_BITS} bits, without scales of blocks or wrapping, and modes without random bits; QONNX has any float "
+        "format without blocks"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from inspect import signature
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,8 @@ def run_onnx(
 def execute(xp: Any, file: Any, inputs: Mapping[str, Any], outputs: Sequence[str] | None) -> dict[str, Any]:
     """`run_onnx` for arrays of a namespace, which are checked."""
     onnx = onnx_package()
+    if isinstance(outputs, str) or not isinstance(outputs, (Sequence, NoneType)):
+        raise TypeError(f"outputs is a {type(outputs).__name__}; allowed are None, and a list of names of tensors")
     model = _read(file, onnx)
     program = _Program(model, onnx, xp)
     with xp.arithmetic(), np.errstate(all="ignore"):

@@ -88,7 +88,9 @@ for _name, _op in {"lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "Gr
 
 
 def combined(op: str, *operands: Any, dtype: str | None = None) -> Symbol:
-    """The result of a node of operands of one dtype, of which numbers and arrays become constants."""
+    """The result of a node of operands of one dtype or of float64, of which numbers and arrays become constants."""
+    if any(isinstance(one, Symbol) and one.dtype == "float64" for one in operands):
+        operands = tuple(Names.astype(one, "float64") for one in operands)  # as NumPy does with parameters of float32
     like = next(one for one in operands if isinstance(one, Symbol))
     names = [name_of(like.graph, one, like.dtype) for one in operands]
     ndim = max(np.ndim(one) if not isinstance(one, Symbol) else one.ndim for one in operands)

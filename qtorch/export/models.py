@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import NoneType
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from qcore.files import replaced
 from qtorch._exported import WANTED
 from qtorch._torch_internals import exported_operators
 from qtorch.export.expansion import LAWS, Laws, expanded
+from qtorch.quantization.tree import check_model
 
 
 def to_onnx(
@@ -56,8 +58,9 @@ def to_onnx(
 
 def made_of(model: torch.nn.Module, args: tuple[Any, ...], dynamic_shapes: Any, written: Laws) -> Any:
     """The `onnx.ModelProto` of a model whose laws are written by these functions."""
-    check_type("model", model, torch.nn.Module, "a torch.nn.Module")
+    check_model("model", model)
     check_type("args", args, tuple, "a tuple of the model's inputs")
+    check_type("dynamic_shapes", dynamic_shapes, (dict, tuple, list, NoneType), "None, a dict, a tuple or a list")
     if any(module.training for module in model.modules()):
         raise ValueError("model is in training; allowed is evaluation: model.eval()")
     onnx_package()

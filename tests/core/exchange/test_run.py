@@ -267,6 +267,9 @@ def test_wrong_arguments_are_named(tmp_path):
         run_onnx(small(), {"x": X, "z": X})
     with pytest.raises(ValueError, match="outputs names 'z'"):
         run_onnx(small(), {"x": X}, ["z"])
+    for outputs in ("y", 3, {"y"}):
+        with pytest.raises(TypeError, match=r"outputs is a (str|int|set); allowed are None, and a list of names"):
+            run_onnx(small(), {"x": X}, outputs)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="file is a int"):
         run_onnx(3, {"x": X})
     with pytest.raises(TypeError, match="input 'x' is a list"):

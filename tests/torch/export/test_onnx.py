@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from export_support import check, operators, run, sessions
@@ -13,6 +14,7 @@ import qtorch
 from qtorch.export import to_onnx
 from qtorch.quant import Quantizer
 from qtorch.quantization import (
+    FakeQuantize,
     QConfig,
     QuantWrapper,
     default_dynamic_qconfig,
@@ -21,6 +23,7 @@ from qtorch.quantization import (
     prepare_qat,
     quantize_dynamic,
     quantize_model,
+    report,
 )
 from qtorch.recipes import lower
 
@@ -230,3 +233,33 @@ def test_wrong_arguments(tmp_path):
         to_onnx(3, (), tmp_path / "model.onnx")
     with pytest.raises(TypeError, match=r"args is a Tensor; allowed is a tuple"):
         to_onnx(nn.ReLU().eval(), normal(1), tmp_path / "model.onnx")
+    with pytest.raises(TypeError, match=r"dynamic_shapes is a str; allowed is None, a dict, a tuple or a list"):
+        to_onnx(nn.ReLU().eval(), (normal(1),), tmp_path / "model.onnx", dynamic_shapes="batch")
+
+
+def test_models_of_float64(tmp_path):
+    """Inputs beside ties, where a file that rounds them to float32 first has other integers."""
+    x, model = normal(64, 4).double(), nn.Sequential(nn.Linear(4, 3), nn.ReLU()).double().eval()
+    small, fake = quantize_model(model, calibrate=[x]), FakeQuantize()
+    scale = next(float(part.scale) for part in small.modules() if hasattr(part, "scale"))
+    x = (torch.arange(256).reshape(64, 4) - 128.5) * scale * (1 + 1e-12 * x)
+    fake(x)
+    for index, exported in enumerate((small, nn.Sequential(fake).eval())):
+        to_onnx(exported, (x,), tmp_path / f"{index}.onnx")
+        session = onnxruntime.InferenceSession(tmp_path / f"{index}.onnx")
+        (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        assert found.dtype == np.float64
+        assert np.array_equal(found, exported(x).detach().numpy())
+
+
+@pytest.mark.parametrize("make", [torch.jit.script, lambda model: torch.jit.trace(model, (normal(2, 3),))])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_programs_of_torch_jit_are_refused(make, tmp_path):
+    program = make(nn.Sequential(nn.Linear(3, 3)).eval())
+    for call in (
+        lambda: to_onnx(program, (normal(2, 3),), tmp_path / "model.onnx"),
+        lambda: quantize_model(program, calibrate=[normal(2, 3)]),
+        lambda: report(program),
+    ):
+        with pytest.raises(TypeError, match=r"^model is a \w+Module, a program of torch\.jit; allowed is the torch"):
+            call()
