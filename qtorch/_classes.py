@@ -10,7 +10,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import torch
 from torch import nn
+
+from qcore.arguments import check_type
 
 Members = Callable[[type], dict[str, Any]]  # what the made class defines, from the class that it is made of
 
@@ -85,3 +88,14 @@ def _remade(function: Any, arguments: tuple[Any, ...], role: str, members: Membe
     module = function(*arguments)
     change_class(module, role, members)
     return module
+
+
+def check_model(name: str, model: object) -> None:
+    """Raises TypeError unless an argument is a module whose parts are all of Python, and can be replaced."""
+    check_type(name, model, nn.Module, "a torch.nn.Module")
+    for path, part in model.named_modules():  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(part, torch.jit.ScriptModule):
+            raise TypeError(
+                f"{f'{name}.{path}' if path else name} is a {type(part).__name__}, a program of torch.jit; allowed is "
+                "the torch.nn.Module that it was made of: torch.jit.trace(model, inputs) takes quantized models"
+            )

@@ -16,10 +16,10 @@ from qcore.affine.checkpoint import check_path
 from qcore.arguments import check_type
 from qcore.exchange.graph import OPSETS, onnx_package
 from qcore.files import replaced
+from qtorch._classes import check_model
 from qtorch._exported import WANTED
 from qtorch._torch_internals import exported_operators
 from qtorch.export.expansion import LAWS, Laws, expanded
-from qtorch.quantization.tree import check_model
 
 
 def to_onnx(

@@ -14,6 +14,7 @@ from qcore import Number
 from qcore.arguments import check_type
 from qcore.insight import choosing
 from qcore.insight.choosing import Batch, Choice, Evaluate, Formats, Sensitivity, check_batches, mean_over, recipe_of
+from qtorch._classes import check_model
 from qtorch._rounding.dense import check_dense
 from qtorch.recipes import lower
 from qtorch.recipes.products import product_sites
@@ -127,7 +128,7 @@ def choose_formats(
 
 
 def _sites(model: Any, loss: Any) -> dict[str, int]:
-    check_type("model", model, nn.Module, "a torch.nn.Module")
+    check_model("model", model)
     check_type("loss", loss, Callable, "a function of outputs and targets")
     return product_sites(model)
 

@@ -17,7 +17,7 @@ from torch import nn
 from qcore import Number
 from qcore.arguments import check_flag, check_int, check_type
 from qcore.insight import Record, Site, Statistics
-from qtorch._classes import change_class, restore_class
+from qtorch._classes import change_class, check_model, restore_class
 from qtorch._torch_internals import forward_hooks
 from qtorch.insight.tensors import digest_of, lanes_between, packed_between
 from qtorch.linalg.operator import observed_by
@@ -235,7 +235,7 @@ def watch(
 
 def _checked(model: Any, optimizer: Any) -> nn.Module:
     """The model, or the model inside the result of torch.compile."""
-    check_type("model", model, nn.Module, "a torch.nn.Module")
+    check_model("model", model)
     check_type("optimizer", optimizer, (OptimLP, NoneType), "an OptimLP")
     is_compiled = "OptimizedModule" in {kind.__name__ for kind in type(model).__mro__}
     return model.get_submodule("_orig_mod") if is_compiled else model

@@ -17,7 +17,7 @@ from qtorch._affine.observer import RangeObserver
 from qtorch._affine.qconfig import QConfig
 from qtorch._affine.scaled import ScaledRounding
 from qtorch._affine.tensor import QTensor
-from qtorch._classes import plain_class
+from qtorch._classes import check_model, plain_class
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.nn.quantized.base import uncalibrated
 from qtorch.nn.quantized.quantize import DeQuantize, Quantize
@@ -33,7 +33,7 @@ from qtorch.quantization.reasons import name_of_observer, why_float
 from qtorch.quantization.rounding import has_output, has_weight, rounded_layer, stays_in_floats
 from qtorch.quantization.stubs import DeQuantStub
 from qtorch.quantization.swap import in_place_of, swap_module
-from qtorch.quantization.tree import check_classes, check_model, copied, entry_of, is_leaf, rebuilt, walk
+from qtorch.quantization.tree import check_classes, copied, entry_of, is_leaf, rebuilt, walk
 
 
 def convert(

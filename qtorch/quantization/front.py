@@ -23,7 +23,7 @@ from qcore.workflow.settings import (
     warn_of_floats,
 )
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
-from qtorch._classes import plain_class
+from qtorch._classes import check_model, plain_class
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization.conversion import convert
 from qtorch.quantization.flow import leaves, record
@@ -43,7 +43,7 @@ from qtorch.quantization.rounding import rounds_only
 from qtorch.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qtorch.quantization.subclasses import base_of, taken_apart
 from qtorch.quantization.swap import take_hooks
-from qtorch.quantization.tree import check_model, rebuilt
+from qtorch.quantization.tree import rebuilt
 
 
 def quantize_model(

@@ -8,10 +8,11 @@ from typing import Any
 from torch import nn
 
 from qcore.arguments import check_type, quoted
+from qtorch._classes import check_model
 from qtorch._torch_internals import drop_forward_hooks
 from qtorch.nn.intrinsic.fused import FUSED, Fused, folded_layer
 from qtorch.quantization.swap import take_hooks
-from qtorch.quantization.tree import check_mapping, check_model, copied, entry_of
+from qtorch.quantization.tree import check_mapping, copied, entry_of
 
 Fuser = Callable[..., list[nn.Module]]
 _CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d

@@ -12,11 +12,11 @@ from qcore.workflow.settings import shown, warn_of_repeats
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.qconfig import QConfigDynamic
-from qtorch._classes import change_class, plain_class, restore_class
+from qtorch._classes import change_class, check_model, plain_class, restore_class
 from qtorch._torch_internals import drop_forward_hooks, forward_hooks
 from qtorch.nn.qat import QATLayer
 from qtorch.quantization.propagation import check_settings, check_types
-from qtorch.quantization.tree import check_model, is_leaf, walk
+from qtorch.quantization.tree import is_leaf, walk
 
 NAME = "activation_post_process"
 

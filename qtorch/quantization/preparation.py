@@ -10,7 +10,7 @@ from torch import nn
 
 from qcore.workflow.settings import joined, shown, warn_of_unfused
 from qtorch._affine.fake_quantize import FakeQuantize
-from qtorch._classes import plain_class
+from qtorch._classes import check_model, plain_class
 from qtorch.nn.intrinsic import Fused
 from qtorch.nn.qat import QATLayer
 from qtorch.nn.quantized import FloatFunctional
@@ -23,7 +23,7 @@ from qtorch.quantization.quantization_mappings import (
 )
 from qtorch.quantization.rounding import check_rounded, has_output, has_weight, rounds_only
 from qtorch.quantization.swap import maker, swap_module
-from qtorch.quantization.tree import check_mapping, check_model, copied, entry_of, is_leaf, rebuilt, walk
+from qtorch.quantization.tree import check_mapping, copied, entry_of, is_leaf, rebuilt, walk
 
 Types = Collection[type[nn.Module]]
 _CONVOLUTIONS = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}

@@ -10,8 +10,8 @@ import torch
 from qcore.arguments import quoted
 from qcore.workflow.settings import check_entries, joined, shown
 from qtorch._affine.qconfig import QConfig, QConfigDynamic
-from qtorch._classes import plain_class
-from qtorch.quantization.tree import check_mapping, check_model
+from qtorch._classes import check_model, plain_class
+from qtorch.quantization.tree import check_mapping
 
 Types = Collection[type[torch.nn.Module]]
 

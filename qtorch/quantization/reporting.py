@@ -14,7 +14,7 @@ from qcore.workflow.settings import UNSEEN, joined
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.scaled import ScaledRounding
-from qtorch._classes import has_role, plain_class
+from qtorch._classes import check_model, has_role, plain_class
 from qtorch.nn.quantized.base import Quantized
 from qtorch.nn.quantized.weights import CodedWeight, QuantizedWeight, Weight
 from qtorch.nn.rounded import RoundedLayer
@@ -22,7 +22,6 @@ from qtorch.quant import Quantizer
 from qtorch.quantization.observing import NAME, has_seen, is_prepared
 from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings, is_whole
 from qtorch.quantization.reasons import PASSING, name_of_observer, why_float
-from qtorch.quantization.tree import check_model
 
 
 def report(model: nn.Module) -> Report:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from qcore.arguments import check_flag
-from qtorch.quantization.tree import check_model, children, is_leaf
+from qtorch._classes import check_model
+from qtorch.quantization.tree import children, is_leaf
 
 
 class QuantStub(torch.nn.Module):

@@ -10,13 +10,13 @@ from torch import nn
 
 from qcore.arguments import quoted
 from qcore.workflow.settings import shown
-from qtorch._classes import plain_class
+from qtorch._classes import check_model, plain_class
 from qtorch._torch_internals import forward_hooks
 from qtorch.nn.intrinsic import Fused
 from qtorch.nn.qat import QATLayer
 from qtorch.nn.quantized.weights import Weight
 from qtorch.quantization.observing import CountCalls, ObserveOutput
-from qtorch.quantization.tree import check_mapping, check_model
+from qtorch.quantization.tree import check_mapping
 
 
 def swap_module(

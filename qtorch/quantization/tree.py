@@ -10,19 +10,10 @@ import torch
 
 from qcore.arguments import check_flag, check_type, quoted
 from qcore.workflow.settings import joined
+from qtorch._classes import check_model
 
 Change = Callable[[str, torch.nn.Module], torch.nn.Module]
 Whole = Callable[[str, torch.nn.Module], bool]
-
-
-def check_model(name: str, model: object) -> None:
-    """Raises TypeError unless an argument is a module of Python, whose layers can be replaced."""
-    check_type(name, model, torch.nn.Module, "a torch.nn.Module")
-    if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(
-            f"{name} is a {type(model).__name__}, a program of torch.jit; allowed is the torch.nn.Module that it was "
-            "made of: torch.jit.trace(model, inputs) takes quantized models"
-        )
 
 
 def check_mapping(name: str, entries: object) -> None:

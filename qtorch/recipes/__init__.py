@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from qcore import Number, Quantization, Recipe, Rounding, Rule
-from qcore.arguments import check_type, quoted
+from qcore.arguments import quoted
 from qcore.notices import warn
 from qcore.recipes.published import recipe_hint
 from qcore.recipes.recipe import check_alone, check_machine
+from qtorch._classes import check_model
 from qtorch.quant import Quantizer
 from qtorch.recipes.layers import (
     GROUPS,
@@ -99,7 +100,7 @@ def lower(
         >>> rules = [Rule("0"), Rule(layer_type="linear", weight_number="e4m3fn")]
         >>> _ = lower(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), rules=rules)
     """
-    check_type("model", model, nn.Module, "a torch.nn.Module")
+    check_model("model", model)
     outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding, overflow=overflow)  # type: ignore
     if isinstance(layer_types, Recipe):
         formats = Rule("*", None, outputs, weight_number, weight_rounding, overflow)  # type: ignore[arg-type]
@@ -159,7 +160,7 @@ def sequential_lower(
           (1): ReLU()
         )
     """
-    check_type("model", model, nn.Module, "a torch.nn.Module")
+    check_model("model", model)
     outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding, overflow=overflow)  # type: ignore
     chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, overflow, rules)
     model = copy.deepcopy(model)

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from qcore.arguments import check_type
 from qcore.recipes.recipe import CONV, LINEAR, OUTPUT, SCORES
 from qcore.report import RunReport
+from qtorch._classes import check_model
 from qtorch.linalg.modules import products_of
 from qtorch.recipes.functions import LAWS, LEFT, OPENED
 from qtorch.recipes.layers import multiplies, named_layers
@@ -38,7 +38,7 @@ def report(model: nn.Module, *inputs: Any, **options: Any) -> RunReport:
         >>> [(row.place, row.multiply_adds, row.reason) for row in report(model, torch.ones(5, 2))]
         [('0', 30, 'the model is not lowered'), ('2', 15, 'the model is not lowered')]
     """
-    check_type("model", model, nn.Module, "a torch.nn.Module")
+    check_model("model", model)
     found = Listing()
     names = {module: name for name, module in named_layers(model)}
     is_lowered = any(multiplies(module) or "qtorch_lowering" in vars(module) for module in names)

@@ -11,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from torch import nn
 
 import qtorch
+from qcore import RECIPES
 from qtorch.export import to_onnx
 from qtorch.quant import Quantizer
 from qtorch.quantization import (
@@ -260,6 +261,9 @@ def test_programs_of_torch_jit_are_refused(make, tmp_path):
         lambda: to_onnx(program, (normal(2, 3),), tmp_path / "model.onnx"),
         lambda: quantize_model(program, calibrate=[normal(2, 3)]),
         lambda: report(program),
+        lambda: lower(program, RECIPES["mxfp8"]),
     ):
         with pytest.raises(TypeError, match=r"^model is a \w+Module, a program of torch\.jit; allowed is the torch"):
             call()
+    with pytest.raises(TypeError, match=r"^model\.1 is a \w+Module, a program of torch\.jit"):
+        quantize_model(nn.Sequential(nn.Linear(3, 3), program), QConfig(None, "e4m3fn"))
