@@ -40,7 +40,10 @@ INTEGERS = (
     "QONNX has no integers, and not the law that makes them from sums; allowed are layers of formats, as a QConfig of "
     "fixed point gives them, and fake quantization; to_onnx writes layers of integers"
 )
-_REMEDY = "qcore.exchange.qonnx lists the laws that QONNX has"
+WRITTEN = (
+    f"to_qonnx writes fixed point that saturates, of at most {_COUNTED} bits and a sign, and to nearest floats with "
+    f"subnormal numbers, mantissas of 1 to {_MANTISSA} bits, and no step below 2^{_LOWEST}"
+)
 
 
 def rounded(
@@ -188,4 +191,4 @@ def _node(graph: Graph, op: str, x: Any, *constants: str, **attributes: Any) -> 
 
 
 def _refused(what: str, why: str) -> ValueError:
-    return ValueError(f"{what}: QONNX has no node with {why}; {_REMEDY}")
+    return ValueError(f"{what}: QONNX has no node with {why}; {WRITTEN}")

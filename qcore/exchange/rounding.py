@@ -16,6 +16,7 @@ from qcore.affine import law
 from qcore.arguments import quoted
 from qcore.arrays import decode, quantize
 from qcore.exchange.graph import Graph, number_of
+from qcore.exchange.qonnx import WRITTEN
 from qcore.exchange.symbols import Names, Symbol
 from qcore.formats.block import BlockNumber, check_element
 from qcore.formats.fixed import FixedPoint
@@ -81,8 +82,8 @@ def _law(text: str, rounding: str, overflow: str) -> Any:
             return _by_table
     raise ValueError(
         f"rounding to {quoted(text)} by {quoted(rounding)} cannot be said in ONNX; allowed are formats of at most "
-        f"{_BITS} bits, without scales of blocks or wrapping, and modes without random bits; QONNX has any float "
-        "format without blocks"
+        f"{_BITS} bits, without scales of blocks or wrapping, and modes without random bits; "
+        f"{WRITTEN}"
     )
 
 

@@ -72,14 +72,18 @@ class GGUF(BlockNumber):
             raise ValueError(
                 f"rounding={quoted(mode.value)}; allowed for {self.text} is 'nearest': the law is ggml's own"
             )
+        self.check_target("number")
+        _check_carrier(carrier, "x")
+        return Program(carrier, mode, "gguf", rule=self.type), ()
+
+    def check_target(self, argument: str) -> None:
+        """Raises a ValueError for the types that have no law of rounding here."""
         if self.layout.encode is None:
             able = ", ".join(kind for kind, layout in LAYOUTS.items() if layout.encode)
             raise ValueError(
-                f"number={quoted(self.text)} can only be decoded; allowed are bytes that ggml's own tools write, and "
-                f"gguf() of {able}"
+                f"{argument}={quoted(self.text)} can only be decoded; allowed are bytes that ggml's own tools "
+                f"write, and gguf() of {able}"
             )
-        _check_carrier(carrier, "x")
-        return Program(carrier, mode, "gguf", rule=self.type), ()
 
     def shape_of_bytes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the bytes of an array; a ValueError unless its rows have whole blocks."""

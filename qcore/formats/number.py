@@ -149,6 +149,9 @@ class Number(ABC):
                 f"dtype that has them all ({carrier.name} has {allowed[0]} bits, 2^{allowed[1]} to 2^{allowed[2]})"
             )
 
+    def check_target(self, argument: str) -> None:  # noqa: B027  # most formats have nothing to refuse
+        """Raises a ValueError, which names the argument, if no number can be rounded to this format."""
+
     def overflowing(self, overflow: str) -> Number:
         """This format with another overflow policy, see `quantize`; a ValueError if the format does not allow it."""
         raise ValueError(f"overflow={quoted(overflow)}; {quoted(self)} has no other policy than its own")
@@ -166,6 +169,13 @@ def check_number(number: Any, argument: str = "number") -> Number:
         )
     FormatTexts.learn(text, argument)
     return getattr(FormatTexts.known, text)
+
+
+def check_target(number: Any, argument: str = "number") -> Number:
+    """`check_number` of a setting, to which arrays will be rounded: formats that can only be decoded raise."""
+    number = check_number(number, argument)
+    number.check_target(argument)
+    return number
 
 
 def prepare(

@@ -11,7 +11,7 @@ from typing import Any
 from qcore.arguments import check_choice, check_flag, check_int, check_seed, check_type, quoted
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
-from qcore.formats.number import check_number
+from qcore.formats.number import check_target
 from qcore.formats.text import Kind, Reader, choice, parse, register, write
 from qcore.law.rounding import MODES, Rounding, check_rounding
 from qcore.law.tiles import MOST_ELEMENTS, Sizes
@@ -196,7 +196,7 @@ class Operand:
     text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "number", None if self.number is None else check_number(self.number))
+        object.__setattr__(self, "number", None if self.number is None else check_target(self.number))
         object.__setattr__(self, "rounding", check_rounding(self.rounding))
         for name, kind in (("scale", Scale), ("transform", Hadamard)):
             object.__setattr__(self, name, _part(name, getattr(self, name), kind))
@@ -258,7 +258,7 @@ def check_operand(operand: Any, argument: str) -> Operand:
     operand = parse(operand) if isinstance(operand, str) and operand.startswith("operand") else operand
     if isinstance(operand, Operand):
         return operand
-    return Operand(None if operand is None else check_number(operand, argument))
+    return Operand(None if operand is None else check_target(operand, argument))
 
 
 _PARAMETERS = {

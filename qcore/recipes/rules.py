@@ -13,12 +13,12 @@ from typing import Any
 from qcore.arguments import check_choice, check_flag, quoted
 from qcore.formats.block import BlockScaled
 from qcore.formats.fixed import FixedPoint
-from qcore.formats.number import OVERFLOWS, Number, check_number, with_overflow
+from qcore.formats.number import OVERFLOWS, Number, check_target, with_overflow
 from qcore.law.rounding import Rounding, check_rounding
 
 
 def _optional_number(name: str, number: Any, overflow: Any = None) -> Number | None:
-    return None if number is None else with_overflow(check_number(number, name), overflow)
+    return None if number is None else with_overflow(check_target(number, name), overflow)
 
 
 def _hooks(hooks: Iterable[Any]) -> tuple[Callable[[Any], Any], ...]:

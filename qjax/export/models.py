@@ -65,6 +65,11 @@ def made_of(fn: Any, args: tuple[Any, ...], operations: Translation) -> Any:
     """The `onnx.ModelProto` of a function whose calls of operations are translated by this function."""
     if not callable(fn):
         raise TypeError(f"fn is a {type(fn).__name__}; allowed are functions and modules of flax nnx")
+    if any(kind.__module__.startswith("torch.nn") for kind in type(fn).__mro__):  # without an import of torch
+        raise TypeError(
+            f"fn is a {type(fn).__name__}, a module of torch; allowed are functions of JAX and modules of flax nnx: "
+            "qtorch.export writes modules of torch"
+        )
     check_type("args", args, tuple, "a tuple of the function's arguments")
     onnx_package()
     return _graph_of(fn, args, operations).model()

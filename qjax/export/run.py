@@ -20,7 +20,9 @@ def run_onnx(
     inputs: Mapping[str, jax.Array],
     outputs: Sequence[str] | None = None,
 ) -> dict[str, jax.Array]:
-    """The outputs of a model in ONNX or QONNX, with the bits of `qcore.exchange.run_onnx`; also within `jax.jit`.
+    """The outputs of a model in ONNX or QONNX, with the bits of `qcore.exchange.run_onnx`; best under `jax.jit`.
+
+    Without it JAX compiles each operation by itself, which takes minutes for a network of many layers.
 
     Args:
         file: the path of a model, its bytes, or an `onnx.ModelProto`.

@@ -17,7 +17,7 @@ from jax.tree_util import keystr
 from qcore import Number, Rounding
 from qcore.arguments import quoted
 from qcore.formats.block import BlockScaled
-from qcore.formats.number import check_number
+from qcore.formats.number import check_target
 from qcore.linalg.scaling import check_row, is_delayed, next_rows, round_each_delayed
 from qjax._rounding.dispatch import quantize, quantize_rows, same_bits
 from qjax._rounding.keys import Key, fold_in, key_words
@@ -320,7 +320,7 @@ def _check_quantizer(name: str, quantize: Any, key: Any) -> _Rounding:
     if quantize is None:
         return _Rounding(name)
     if isinstance(quantize, (Number, str)):
-        return _Rounding(name, check_number(quantize, name))
+        return _Rounding(name, check_target(quantize, name))
     if isinstance(quantize, QuantizeFunction):
         if quantize.forward_number is None:
             return _Rounding(name, function=lambda x: x)  # not None: accumulators in full precision

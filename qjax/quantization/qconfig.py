@@ -10,7 +10,7 @@ from qcore.affine import AffineInteger
 from qcore.affine.parameters import engine
 from qcore.arguments import quoted
 from qcore.formats.block import with_scale
-from qcore.formats.number import check_number
+from qcore.formats.number import check_target
 from qjax.quant.quantizer import QuantizeFunction, quantizer
 from qjax.quantization import observer as observers
 from qjax.quantization.affine import form_of
@@ -28,7 +28,7 @@ class _Checked:
 
 def _description(name: str, value: Any) -> Any:
     if value is None or isinstance(value, (str, Number)):
-        number = None if value is None else check_number(value, name)
+        number = None if value is None else check_target(value, name)
         if getattr(number, "history", None) is not None:
             raise ValueError(f"{name}={number} has a delayed scale; allowed are formats without history")
         scaled = None if number is None else with_scale(number)
@@ -66,7 +66,7 @@ class QConfig(_Checked):
 
     Raises:
         TypeError: if an argument is none of these.
-        ValueError: if a text does not name a format, or a quantizer is stochastic.
+        ValueError: if a text does not name a format, a format can only be decoded, or a quantizer is stochastic.
 
     Example:
         >>> from qjax.quantization import MinMaxObserver

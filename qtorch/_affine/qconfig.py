@@ -11,7 +11,7 @@ from qcore import Number
 from qcore.affine.parameters import engine
 from qcore.arguments import check_type, quoted
 from qcore.formats.block import with_scale
-from qcore.formats.number import check_number
+from qcore.formats.number import check_target
 from qtorch._affine import observer as observers
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import Factory
@@ -33,7 +33,8 @@ class QConfig(NamedTuple("_QConfig", [("activation", Maker), ("weight", Maker)])
             `BlockScaled(format, {...: None}, scale="float32")`.
 
     Raises:
-        ValueError: if an argument is a module, which layers would share, or a text that is not a format.
+        ValueError: if an argument is a module, which layers would share, a text that is not a format, or a format that
+            can only be decoded.
 
     Example:
         >>> from qtorch.quantization import MinMaxObserver
@@ -76,7 +77,7 @@ def _maker(name: str, maker: Any) -> Maker:
     if maker is None:
         return torch.nn.Identity
     if isinstance(maker, (str, Number)):
-        number = check_number(maker, name)
+        number = check_target(maker, name)
         if getattr(number, "history", None) is not None:
             raise ValueError(f"{name}={number} has a delayed scale; allowed are formats without history")
         scaled = with_scale(number)

@@ -18,7 +18,7 @@ from qcore.exchange.graph import OPSETS, onnx_package
 from qcore.files import replaced
 from qtorch._classes import check_model
 from qtorch._exported import WANTED
-from qtorch._torch_internals import exported_operators
+from qtorch._torch_internals import exported_operators, map_tree
 from qtorch.export.expansion import LAWS, Laws, expanded
 
 
@@ -32,7 +32,7 @@ def to_onnx(
 
     Args:
         model: a module in evaluation: converted, dynamic, weight-only, trained with fake quantization, or of floats.
-        args: the inputs of one call, whose shapes and types the file has.
+        args: the inputs of one call, tensors whose shapes and types the file has.
         file: path of the file, which is written whole or not at all.
         dynamic_shapes: the sizes that may vary, as `torch.export.export` takes them.
 
@@ -60,6 +60,7 @@ def made_of(model: torch.nn.Module, args: tuple[Any, ...], dynamic_shapes: Any, 
     """The `onnx.ModelProto` of a model whose laws are written by these functions."""
     check_model("model", model)
     check_type("args", args, tuple, "a tuple of the model's inputs")
+    map_tree(_check_argument, args)
     check_type("dynamic_shapes", dynamic_shapes, (dict, tuple, list, NoneType), "None, a dict, a tuple or a list")
     if any(module.training for module in model.modules()):
         raise ValueError("model is in training; allowed is evaluation: model.eval()")
@@ -71,6 +72,12 @@ def made_of(model: torch.nn.Module, args: tuple[Any, ...], dynamic_shapes: Any, 
     if opset > OPSETS[0]:  # torch's own operators may be others in a newer opset
         graph = expanded(_translated(program, opset), written)
     return graph.model(opset)
+
+
+def _check_argument(x: Any) -> None:
+    """Raises TypeError for an array of another package."""
+    if hasattr(x, "__array__") and not isinstance(x, torch.Tensor):
+        raise TypeError(f"args has a {type(x).__name__}; allowed are tensors, and numbers: torch.from_numpy makes them")
 
 
 def save(made: Any, file: str | os.PathLike[str]) -> None:
@@ -111,7 +118,7 @@ def _check_operators(program: Any) -> None:
             raise ValueError(
                 f"{_place(node)}: {name.split('.')[1]} cannot be said in ONNX (random bits, accumulators, delayed or "
                 "blocked scales, sums with defined bits); allowed are roundings of each element to nearest, or without "
-                "random bits, and products in float32 or integers: leave this layer out, or export it to QONNX"
+                "random bits, and products in float32 or integers: leave this layer out"
             )
 
 

@@ -15,7 +15,7 @@ import torch
 from qcore import Number, Quantization, Rounding
 from qcore.arguments import quoted
 from qcore.formats.block import BlockScaled
-from qcore.formats.number import check_number
+from qcore.formats.number import check_target
 from qcore.linalg.scaling import check_row, is_delayed, newest_magnitude, next_row, operand_of, round_delayed
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.many import Tensors
@@ -40,7 +40,7 @@ def check_quantizer(name: str, quantizer: Any) -> Quantization | Function | None
     if isinstance(quantizer, Quantizer):
         return None if quantizer.quantization.forward_number is None else quantizer.quantization
     if isinstance(quantizer, (Number, str)):
-        return _nearest(check_number(quantizer, name))
+        return _nearest(check_target(quantizer, name))
     if callable(quantizer):
         return quantizer  # type: ignore[return-value]
     raise TypeError(

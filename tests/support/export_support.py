@@ -7,8 +7,11 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from qcore.affine.arithmetic import recurrent
 from qcore.exchange import run_onnx
+from qcore.namespace import Names
 from qtorch.export import to_onnx
+from qtorch.nn.quantized import dynamic
 from qtorch.nn.quantized.weights import Weight
 from qtorch.quantization import QTensor
 
@@ -91,3 +94,35 @@ def check(model, args, folder, exact=True, others=(), dynamic_shapes=None):
                 assert_same(expected_one, np.array(found, order="C"), place, exact)
             compared.append(len(expected))
     return onnx.load(folder / "model0.onnx"), compared[1] - compared[0]
+
+
+def check_dynamic(model, args, folder):
+    """Compares the integers of every dynamic linear layer: those of its input, and their sums of products.
+
+    Returns:
+        The number of layers that were compared.
+    """
+    to_onnx(model, args, folder / "inner.onnx")
+    seen, made = [], onnx.load(folder / "inner.onnx")
+    layers = [module for module in model.modules() if isinstance(module, dynamic.Linear)]
+    handles = [layer.register_forward_pre_hook(lambda layer, given: seen.append((layer, *given))) for layer in layers]
+    with torch.no_grad():
+        model(*args)
+    for handle in handles:
+        handle.remove()
+    products = [node for node in made.graph.node if node.op_type == "MatMulInteger"]
+    assert len(products) == len(seen) > 0
+    names = [name for node in products for name in (node.input[0], node.input[2], node.output[0])]
+    made.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    onnx.save(made, folder / "inner.onnx")
+    for session in sessions(folder / "inner.onnx"):
+        feeds = {one.name: x.numpy() for one, x in zip(session.get_inputs(), args, strict=True)}
+        found = [one.astype(np.int64) for one in session.run(names, feeds)]
+        for place, (layer, x) in enumerate(seen):
+            q, zero, sums = found[3 * place : 3 * place + 3]
+            ours, qparams = recurrent.quantize_dynamic(Names, x.numpy(), layer.activations)
+            ours = (ours.astype(np.int64) - qparams.zero_point).reshape(-1, x.shape[-1])
+            weight = layer.weight().values.numpy() - layer.weight.zero_point.numpy().astype(np.int64).reshape(-1, 1)
+            assert np.array_equal((q - zero).reshape(ours.shape), ours), place
+            assert np.array_equal(sums.reshape(len(ours), -1), ours @ weight.T), place
+    return len(seen)

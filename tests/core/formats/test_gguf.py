@@ -96,6 +96,8 @@ def test_texts():
 X = np.ones((2, 33), np.float32)
 WRONG = {
     "number='gguf(iq4_nl)' can only be decoded": lambda: qcore.quantize(X, "gguf(iq4_nl)"),
+    "forward_number='gguf(iq4_xs)' can only be decoded": lambda: qcore.Quantization("gguf(iq4_xs)"),
+    "number='gguf(iq4_xs)' can only be decoded": lambda: qcore.Operand("gguf(iq4_xs)"),
     "rounding='stochastic'; allowed for gguf(q4_0) is 'nearest'": lambda: qcore.encode(
         X, GGUF("q4_0"), "stochastic", key=1
     ),

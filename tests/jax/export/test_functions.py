@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnxruntime
 import pytest
+import torch
 from flax import nnx
 from jax_export_support import check
 
@@ -138,6 +139,8 @@ def test_wrong_arguments(tmp_path):
     path = tmp_path / "model.onnx"
     with pytest.raises(TypeError, match="fn is a int; allowed are functions"):
         to_onnx(1, (X,), path)
+    with pytest.raises(TypeError, match="fn is a Linear, a module of torch; allowed are functions of JAX"):
+        to_onnx(torch.nn.Linear(2, 2), (X,), path)
     with pytest.raises(TypeError, match="args is a ndarray; allowed is a tuple"):
         to_onnx(jnp.tanh, X, path)
     with pytest.raises(TypeError, match="args do not fit fn: "):
