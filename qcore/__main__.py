@@ -55,17 +55,40 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _vectors(options: argparse.Namespace) -> int:
+    if options.format.startswith("accumulator"):
+        return _sums(options)
     from qcore.cli.vectors import Header, write
     from qcore.version import __version__
 
+    for name in ("terms", "operands"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name} with {options.format}; allowed is --{name} with an accumulator")
+    if options.mode is None:
+        raise ValueError("the following arguments are required: --mode, with a format")
     key = options.key
     stochastic = MODES[options.mode].stochastic
     if key is not None and not stochastic:
         raise ValueError(f"--key {key}; allowed is no key with --mode {options.mode}, only with stochastic modes")
     key = 0 if stochastic and key is None else key
-    header = Header(options.format, options.mode, options.dtype, options.overflow, key, __version__)
+    header = Header(options.format, options.mode, options.dtype or "float32", options.overflow, key, __version__)
     lines = write(options.output, header, options.count, options.seed)
     print(f"{options.output}: {lines} lines ({header.format}, {header.mode}, {header.dtype})")
+    return 0
+
+
+def _sums(options: argparse.Namespace) -> int:
+    from qcore.cli.sum_files import write
+    from qcore.cli.sums import Unit
+    from qcore.linalg.accumulator import check_accumulator
+
+    for name in ("mode", "overflow", "dtype"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name} with {options.format}; allowed is --{name} with a format")
+    stochastic = check_accumulator(options.format).stochastic
+    key = 0 if stochastic and options.key is None else options.key
+    first, second = options.operands or (None, None)
+    unit = Unit(options.format, first, second, 64 if options.terms is None else options.terms, key)
+    print(write(options.output, unit, options.count, options.seed))
     return 0
 
 
@@ -86,11 +109,13 @@ def _check(options: argparse.Namespace) -> int:
         text, wrong = report_functions(options.functions)
         print(text)
         return int(wrong > 0)
-    from qcore.cli.vectors import compare, read, report
+    from qcore.cli import sum_files
+    from qcore.cli import vectors as format_files
 
-    vectors = read(options.file)
-    differing = compare(vectors, options.any_nan)
-    print(report(options.file, vectors, differing))
+    kind = sum_files if sum_files.is_of_sums(options.file) else format_files
+    vectors: Any = kind.read(options.file)
+    differing = kind.compare(vectors, options.any_nan)
+    print(kind.report(options.file, vectors, differing))
     return int(len(differing) > 0)
 
 
@@ -126,14 +151,20 @@ def _parser() -> argparse.ArgumentParser:
     designs.add_argument("chip", metavar="NAME", nargs="?", default="", help="those that begin with it, such as hopper")
 
     vectors = _command(commands, "vectors", _vectors, "write conformance vectors: hard inputs and the law's results")
-    vectors.add_argument("format", metavar="FORMAT", type=_format, help=formats)
-    vectors.add_argument("--mode", required=True, choices=MODES, help="the rounding mode")
+    text = formats + "; or a matrix instruction such as hopper.wgmma.e4m3, or the text of an accumulator"
+    vectors.add_argument("format", metavar="FORMAT", type=_format_or_accumulator, help=text)
+    vectors.add_argument("--mode", choices=MODES, help="the rounding mode, which a format needs")
     vectors.add_argument("--overflow", choices=OVERFLOWS, help="what overflow becomes (default: the format's policy)")
-    vectors.add_argument("--dtype", default="float32", choices=CARRIERS, help="of inputs and outputs (default float32)")
-    vectors.add_argument("--count", metavar="N", type=_natural, default=1000, help="random inputs (default 1000)")
+    vectors.add_argument("--dtype", choices=CARRIERS, help="of a format's inputs and outputs (default float32)")
+    vectors.add_argument("--terms", metavar="N", type=_natural, help="an accumulator's products in a sum (default 64)")
+    text = "formats of an accumulator's operands (default: the instruction's, or float32)"
+    vectors.add_argument("--operands", metavar=("A", "B"), nargs=2, type=_format, help=text)
+    text = "a format's random inputs, or an accumulator's sums (default 1000)"
+    vectors.add_argument("--count", metavar="N", type=_natural, default=1000, help=text)
     vectors.add_argument("--key", metavar="K", type=_key, help="for stochastic rounding (default 0)")
     vectors.add_argument("--seed", metavar="S", type=_natural, default=0, help="of the random inputs (default 0)")
-    vectors.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
+    text = "FILE.csv, FILE.json, or FILE.mem for $readmemh"
+    vectors.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help=text)
 
     emit = _command(commands, "emit-c", _emit_c, "write rounding as C99 without dependencies, that checks itself")
     emit.add_argument("format", metavar="FORMAT", type=_format, help=formats)
@@ -142,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     emit.add_argument("--output", metavar="DIR", type=Path, help=text)
 
     check = _command(commands, "check", _check, "compare results in a file of vectors with the law")
-    check.add_argument("file", metavar="FILE", nargs="?", type=Path, help="vectors with output_bits or codes replaced")
+    check.add_argument("file", metavar="FILE", nargs="?", type=Path, help="vectors with results replaced")
     packages = ("qcore", "qtorch", "qjax")
     text = "instead of a file: a package's exp, log, ... here, eager and compiled, where libraries could differ"
     check.add_argument("--functions", choices=packages, help=text)
@@ -165,6 +196,18 @@ def _format(text: str) -> str:
     try:
         return check_number(text, "format").text
     except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _format_or_accumulator(text: str) -> str:
+    """The text of the format, or of the accumulator, that a text stands for."""
+    if not text.startswith("accumulator") and ("(" in text or "." not in text):
+        return _format(text)
+    from qcore.linalg.accumulator import check_accumulator
+
+    try:
+        return check_accumulator(text).text
+    except (ValueError, TypeError) as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 

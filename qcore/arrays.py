@@ -200,9 +200,7 @@ def _run(
         return bits, np.empty(block_counts(x.shape, sizes), dtype), *array_scale
     word = None
     if mode.stochastic and key_words is not None:
-        words = (*key_words, *start_words, leading_bits_mask(random_bits))
-        lanes = [np.full(1, as_lane(word), np.int32) for word in words]  # arrays wrap silently, scalars warn
-        word = rounding_words(_arange, bits.shape, Noise(lanes[:2], lanes[2:]), mode.rounds_distance)
+        word = random_words(bits.shape, key_words, start_words, random_bits, mode.rounds_distance)
         word = word.astype(bits.dtype) << (carrier.lane_bits - 32)
     blocks = tiles(bits.shape, sizes or (1,))
     word = None if word is None else blocks.split(word, _pad)
@@ -217,6 +215,15 @@ def _run(
     scales = scales.view(_float(carrier)) if program.float_scales else scales.astype(stored)
     array_scale = [lanes.view(_float(carrier)).reshape(()) for lanes in array_scale]
     return blocks.merge(codes), scales.reshape(blocks.counts[: x.ndim]), *array_scale
+
+
+def random_words(
+    shape: tuple[int, ...], key: tuple[int, int], start: tuple[int, int], random_bits: int, half: bool
+) -> np.ndarray:
+    """The random words of an array's roundings, int32; see `qcore.random.threefry.rounding_words`."""
+    words = (*key, *start, leading_bits_mask(random_bits))
+    lanes = [np.full(1, as_lane(word), np.int32) for word in words]  # arrays wrap silently, scalars warn
+    return rounding_words(_arange, shape, Noise(lanes[:2], lanes[2:]), half)
 
 
 def _lane(carrier: Carrier) -> str:

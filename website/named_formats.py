@@ -67,7 +67,8 @@ _MORE = """\
 
 `python -m qcore vectors FORMAT --mode MODE -o FILE` writes conformance vectors: hard and random inputs, what the law
 makes of them, and the codes. Put an implementation's own results in place of the outputs or codes, and
-`python -m qcore check FILE` says how many differ, and where they first do.
+`python -m qcore check FILE` says how many differ, and shows the first ten. In place of FORMAT it takes
+[an accumulator](codes.md#vectors-for-a-dot-product-unit).
 """
 
 _PICTURE = """\

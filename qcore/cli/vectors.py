@@ -1,11 +1,12 @@
 """Conformance vectors: text files of inputs and the law's results, for comparison with other implementations.
 
 The first line is a JSON object, the fields of `Header`. Each further line is `input_bits,output_bits,code`, in
-hexadecimal; the code is empty if the format has no codes of up to 32 bits, or if float64 lacks some of its numbers. The
-random word of stochastic rounding is that of the line's index among these lines, from 0 on.
+hexadecimal; the code is empty if the format has no codes of up to 32 bits, or if float64 lacks some of its numbers.
+With stochastic rounding the last field is the random integer of 24 bits that the rounding read: the one of the line's
+index among these lines, from 0 on. `qcore.cli.layouts` has two more layouts.
 
-For formats with shared scales and codes, lines have a fourth field, the code of the scale. The lines are an array of
-one dimension, cut into blocks from the first line on, as the format says; or all lines are one block.
+For formats with shared scales and codes, lines have a field after the code, the code of the scale. The lines are an
+array of one dimension, cut into blocks from the first line on, as the format says; or all lines are one block.
 
 The inputs are chosen so that a wrong implementation of a format is likely to differ. To test an implementation, replace
 the outputs or codes in a file by its results, and compare the file with the law.
@@ -17,15 +18,16 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qcore.arguments import quoted
-from qcore.arrays import decode, encode, quantize
+from qcore.arguments import check_seed, quoted
+from qcore.arrays import decode, encode, quantize, random_words
+from qcore.cli.layouts import read_rows, write_rows
 from qcore.cli.properties import properties, why_no_codes
-from qcore.files import write_text
 from qcore.formats.block import BlockNumber, BlockScaled
 from qcore.formats.doubled import Doubled
 from qcore.formats.gguf import GGUF
@@ -61,26 +63,33 @@ class Header:
         """The format that the text stands for."""
         return check_number(self.format, "format")
 
-    def law(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The outputs for inputs, their codes if the format has any, and for blocks the codes of their scales."""
-        number = self.number
-        outputs = quantize(x, number, self.mode, key=self.key, overflow=self.overflow)
-        if why_no_codes(number):
-            return (outputs,)
-        codes = encode(x, number, self.mode, key=self.key, overflow=self.overflow)
-        if not isinstance(number, BlockNumber):
-            return outputs, codes
-        codes, scales = codes
-        scales = bits_of(scales[0] if isinstance(scales, tuple) else scales)
-        return outputs, codes, scales.repeat(number.block_sizes(1)[0] or x.size)[: x.size]
+    def law(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        """The bits of the outputs, codes, scales and words of `digits`, for inputs; codes are 0 if there are none."""
+        number, found = self.number, dict[str, np.ndarray]()
+        found["output"] = bits_of(quantize(x, number, self.mode, key=self.key, overflow=self.overflow))
+        found["code"] = np.zeros(x.size, np.uint32)
+        if not why_no_codes(number):
+            codes: Any = encode(x, number, self.mode, key=self.key, overflow=self.overflow)
+            if isinstance(number, BlockNumber):
+                codes, scales = codes
+                scales = bits_of(scales[0] if isinstance(scales, tuple) else scales)
+                found["scale"] = scales.repeat(number.block_sizes(1)[0] or x.size)[: x.size]
+            found["code"] = codes
+        if self.key is not None:
+            words = random_words(x.shape, check_seed(self.key), (0, 0), _RANDOM_BITS, False)
+            found["word"] = words >> (31 - _RANDOM_BITS)
+        return {name: found[name] for name in self.digits()}
 
-    def digits(self) -> tuple[int, ...]:
-        """Hexadecimal digits of bit patterns, of codes, which are 0 where there are none, and for blocks of scales."""
+    def digits(self) -> dict[str, int]:
+        """Hexadecimal digits of the results' columns; of codes 0 if the format has none."""
         number = self.number
-        digits = dtype_of(self.dtype).itemsize * 2, 0 if why_no_codes(number) else -(-number.bits // 4)
-        if not isinstance(number, BlockNumber) or not digits[1]:
-            return digits
-        return *digits, self.scale_dtype.itemsize * 2
+        found = {
+            "output": dtype_of(self.dtype).itemsize * 2,
+            "code": 0 if why_no_codes(number) else -(-number.bits // 4),
+        }
+        if isinstance(number, BlockNumber) and found["code"]:
+            found["scale"] = self.scale_dtype.itemsize * 2
+        return found if self.key is None else found | {"word": _RANDOM_BITS // 4}
 
     @property
     def scale_dtype(self) -> np.dtype[Any]:
@@ -90,16 +99,21 @@ class Header:
             return np.dtype(f"u{storage(number.scale_bits) // 8}")
         return np.dtype(np.float64 if self.dtype == "float64" else np.float32)
 
-    def decode(self, column: int, codes: np.ndarray) -> np.ndarray:
-        """The numbers with these codes, in float64: of column 1 elements', of column 2 scales'."""
+    def decode(self, column: str, bits: np.ndarray) -> np.ndarray:
+        """The numbers that the bits of a column stand for, in float64; of words the integers."""
         number: Any = self.number
-        if column == 2 and self.scale_dtype.kind == "f":
-            return codes.astype(f"u{self.scale_dtype.itemsize}").view(self.scale_dtype).astype(np.float64)
-        if column == 2:
+        if column == "word":
+            return bits.astype(np.float64)
+        if column in ("input", "output"):
+            with np.errstate(invalid="ignore"):  # signalling NaN
+                return bits.view(dtype_of(self.dtype)).astype(np.float64)
+        if column == "scale" and self.scale_dtype.kind == "f":
+            return bits.astype(f"u{self.scale_dtype.itemsize}").view(self.scale_dtype).astype(np.float64)
+        if column == "scale":
             number = number.scale_format
         elif isinstance(number, BlockScaled):
             number = number.element
-        return decode(codes, number, np.float64)
+        return decode(bits, number, np.float64)
 
 
 def write(path: Path, header: Header, count: int, seed: int) -> int:
@@ -107,19 +121,17 @@ def write(path: Path, header: Header, count: int, seed: int) -> int:
     dtype = dtype_of(header.dtype)
     header.law(np.empty(0, dtype))  # raises for wrong arguments before the work begins
     x = vector_inputs(header.number, dtype, count, seed)
-    columns = [[f"{bits:0{header.digits()[0]}x}" for bits in bits_of(x).tolist()]]
-    results = header.law(x)
-    for column, digits in zip((bits_of(results[0]), *results[1:]), header.digits(), strict=False):
-        columns.append([f"{bits:0{digits}x}" for bits in column.tolist()])
-    if len(results) == 1:
-        columns.append([""] * len(x))
-    lines = [json.dumps(asdict(header)), *map(",".join, zip(*columns, strict=True))]
-    write_text(path, "\n".join(lines) + "\n")
+    digits = header.digits()
+    columns = [[f"{bits:0{digits['output']}x}" for bits in bits_of(x).tolist()]]
+    for name, column in header.law(x).items():
+        columns.append([f"{bits:0{digits[name]}x}" if digits[name] else "" for bits in column.tolist()])
+    write_rows(path, asdict(header), {"input": digits["output"], **digits}, list(zip(*columns, strict=True)))
     return len(x)
 
 
 ALL_BITS = 12  # for formats of up to 12 bits the inputs include all values
 SAMPLES = 1024  # the number of values of larger formats; their neighbours are added
+_RANDOM_BITS = 24  # that roundings read here
 BLOCK, BLOCKS = 32, 64  # the elements of a block if the format allows any number; the fewest blocks
 
 
@@ -143,7 +155,7 @@ def vector_inputs(number: Number, dtype: np.dtype[Any], count: int, seed: int) -
     Args:
         number: the format; for blocks see `_blocks`.
         dtype: of the result.
-        count: how many random bit patterns follow.
+        count: how many random ones follow: bit patterns, then as many numbers inside the format's range.
         seed: of these, and of the sample where a format has too many numbers to take them all.
 
     Returns:
@@ -161,11 +173,36 @@ def vector_inputs(number: Number, dtype: np.dtype[Any], count: int, seed: int) -
         points = np.concatenate([values, _midpoints(number, values), _edges(number), special]).astype(dtype)
     bits = bits_of(points)
     near = np.unique(np.concatenate([bits, bits + 1, bits - 1]))
-    return np.concatenate([near, _random_bits(dtype, count, rng)]).view(dtype)
+    random = _random_bits(dtype, count - count // 2, rng).view(dtype)
+    return np.concatenate([near.view(dtype), random, _inside(number, dtype, count // 2, rng)])
+
+
+def _inside(number: Number, dtype: np.dtype[Any], count: int, rng: np.random.Generator) -> np.ndarray:
+    """Random numbers from a format's smallest number to its largest, as many of each exponent."""
+    known = properties(number)
+    signed, largest = bool(known.lowest.count), known.largest if known.largest.count else known.lowest
+    lowest, highest = _exponents(dtype)
+    top = min(largest.log2, highest)
+    bottom = min(max(known.smallest.log2 if known.smallest else top, lowest), top)
+    x = np.ldexp(rng.uniform(1, 2, count), rng.integers(bottom, top, count, endpoint=True))
+    x = np.minimum(
+        x, float(abs(Fraction(largest.count)) * Fraction(2) ** largest.exponent) if largest.log2 <= highest else np.inf
+    )
+    sign = 1 - 2 * rng.integers(0, 2, count) if signed and known.largest.count else 1 - 2 * int(signed)
+    return (x * sign).astype(dtype)
+
+
+def _exponents(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The exponents of a dtype's smallest and largest number."""
+    unsigned = np.dtype(f"u{dtype.itemsize}")
+    largest = (bits_of(np.array(np.inf, dtype)) - 1).astype(unsigned).view(dtype)
+    ends = np.ones(1, unsigned).view(dtype)[0], largest
+    lowest, highest = (int(np.frexp(float(end))[1]) - 1 for end in ends)
+    return lowest, highest
 
 
 def _blocks(number: Any, dtype: np.dtype[Any], count: int, seed: int) -> np.ndarray:
-    """Blocks of the elements' hard inputs under scales from the whole range, and of random bit patterns.
+    """Blocks of the elements' hard inputs under scales from the whole range; then random bits and normal numbers.
 
     The first blocks have: only zeros, a NaN, an infinity, the dtype's smallest number, its largest, and the number just
     below a power of two. If all blocks share a scale, or there is only one block, all numbers are near 1, and random
@@ -195,8 +232,9 @@ def _blocks(number: Any, dtype: np.dtype[Any], count: int, seed: int) -> np.ndar
     special = (1, -1) if whole else (np.nan, -np.inf)
     first[1:, 0] = *special, smallest, ends[1], np.nextafter(dtype.type(2), dtype.type(0))
     more = -(-count // size) * size
-    random = rng.standard_normal(more).astype(dtype) if together else _random_bits(dtype, more, rng).view(dtype)
-    return np.concatenate([first.ravel(), blocks.ravel(), random])
+    inside = more if together else more // 2 // size * size
+    random = _random_bits(dtype, more - inside, rng).view(dtype), rng.standard_normal(inside).astype(dtype)
+    return np.concatenate([first.ravel(), blocks.ravel(), *random])
 
 
 def _random_bits(dtype: np.dtype[Any], count: int, rng: np.random.Generator) -> np.ndarray:
@@ -239,7 +277,7 @@ def _edges(number: Number) -> np.ndarray:
 
 
 _NUMBER = re.compile(r"(?:0x)?([0-9a-f]*)", re.IGNORECASE)
-_COLUMNS = ("output", "code", "scale")
+SHOWN = 10  # differences that a report has
 _TYPES = {"overflow": (str, type(None)), "key": (int, type(None))}
 
 
@@ -250,28 +288,25 @@ class Vectors:
     Attributes:
         header: its first line.
         inputs: the bit patterns of the inputs.
-        results: for output bits, codes and, of blocks, scales: what the file has, and where it has any.
+        results: for each column of the header's `digits`: what the file has, and where it has any.
     """
 
     header: Header
     inputs: np.ndarray
-    results: tuple[tuple[np.ndarray, np.ndarray], ...]
+    results: dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def read(path: Path) -> Vectors:
     """Reads a file of vectors."""
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        lines = [line.strip() for line in file]
-    while lines and not lines[-1]:
-        del lines[-1]
-    header = _header(path, lines[0] if lines else "")
-    if len(lines) < 2:
+    text, lines = read_rows(path)
+    header = _header(path, text)
+    if not lines:
         raise ValueError(f"{path}, line 2: the file ends; allowed are lines of input_bits,output_bits,code")
     digits = header.digits()
-    dtype = f"u{digits[0] // 2}"
-    inputs, *results = zip(*_rows(path, lines[1:], digits), strict=True)
-    types = (dtype, *("u4",) * (len(results) - 1))
-    return Vectors(header, np.array(inputs, dtype), tuple(map(_column, results, types)))
+    dtype = f"u{digits['output'] // 2}"
+    inputs, *results = zip(*_rows(path, lines, digits), strict=True)
+    columns = zip(digits, results, (dtype, *("u4",) * (len(results) - 1)), strict=True)
+    return Vectors(header, np.array(inputs, dtype), {name: _column(values, kind) for name, values, kind in columns})
 
 
 def _header(path: Path, line: str) -> Header:
@@ -297,17 +332,17 @@ def _header(path: Path, line: str) -> Header:
     return header
 
 
-def _rows(path: Path, lines: list[str], digits: tuple[int, ...]) -> Iterator[tuple[int | None, ...]]:
-    names = ("input_bits", "output_bits", "code", "scale")[: len(digits) + 1]
-    wanted = (digits[0], *digits)
+def _rows(path: Path, lines: list[str], digits: dict[str, int]) -> Iterator[tuple[int | None, ...]]:
+    names = ",".join({"output": "output_bits"}.get(name, name) for name in digits)
+    wanted = (digits["output"], *digits.values())
     for index, line in enumerate(lines):
         found = [_NUMBER.fullmatch(field) for field in line.split(",")]
         texts = [match[1] if match else None for match in found]
         long = len(texts) != len(wanted) or None in texts or any(map(_too_long, texts, wanted))
         if long or not texts[0] or not any(texts[1:]):
             raise ValueError(
-                f"{path}, line {index + 2}: {quoted(line[:60])}; allowed is {','.join(names)} in hexadecimal, "
-                f"{wanted[0]} digits, {', '.join(map(str, digits[:-1]))} and {digits[-1]}, all but input_bits "
+                f"{path}, line {index + 2}: {quoted(line[:60])}; allowed is input_bits,{names} in hexadecimal, "
+                f"{wanted[0]} digits, {', '.join(map(str, wanted[1:-1]))} and {wanted[-1]}, all but input_bits "
                 "possibly empty"
             )
         yield tuple(int(text, 16) if text else None for text in texts)
@@ -331,50 +366,65 @@ def compare(vectors: Vectors, any_nan: bool) -> np.ndarray:
     """
     header, expected = vectors.header, _expected(vectors)
     differs = np.zeros(len(vectors.inputs), bool)
-    for column, ((actual, present), right) in enumerate(zip(vectors.results, expected, strict=True)):
+    for name, (actual, present) in vectors.results.items():
+        right = expected[name]
         wrong = present & (actual != right)
         if any_nan and wrong.any():
-            wrong &= ~(np.isnan(_numbers_of(header, column, actual)) & np.isnan(_numbers_of(header, column, right)))
+            wrong &= ~(np.isnan(header.decode(name, actual)) & np.isnan(header.decode(name, right)))
         differs |= wrong
     return np.flatnonzero(differs)
 
 
-def _expected(vectors: Vectors) -> list[np.ndarray]:
-    header = vectors.header
-    outputs, *codes = header.law(vectors.inputs.view(dtype_of(header.dtype)))
-    return [bits_of(outputs), *(codes or [np.zeros(len(outputs), np.uint32)])]
-
-
-def _numbers_of(header: Header, column: int, bits: np.ndarray) -> np.ndarray:
-    """The numbers that output bits (column 0), codes (1) or scales (2) stand for."""
-    with np.errstate(invalid="ignore"):  # signalling NaN
-        return bits.view(dtype_of(header.dtype)).astype(np.float64) if column == 0 else header.decode(column, bits)
+def _expected(vectors: Vectors) -> dict[str, np.ndarray]:
+    return vectors.header.law(vectors.inputs.view(dtype_of(vectors.header.dtype)))
 
 
 def report(path: Path, vectors: Vectors, differing: np.ndarray) -> str:
-    """How many lines differ, and the first of them."""
+    """How many lines differ, by kind of input, and the first of them."""
     header, total = vectors.header, len(vectors.inputs)
-    counts = [f"{present.sum()} {name}s" for name, (_, present) in zip(_COLUMNS, vectors.results, strict=False)]
+    counts = [f"{present.sum()} {name}s" for name, (_, present) in vectors.results.items()]
     compared = " and ".join([", ".join(counts[:-1]), counts[-1]])
     law = f"{header.format}, {header.mode}, {header.dtype}"
     summary = f"{path}: {len(differing)} of {total} lines differ ({law}; {compared} compared)"
     if not len(differing):
         return summary
-    return "\n".join([summary, *_first(vectors, int(differing[0]))])
+    return "\n".join([summary, *_by_kind(vectors, differing), *_first(vectors, differing[:SHOWN].tolist())])
 
 
-def _first(vectors: Vectors, index: int) -> Iterator[str]:
+def _by_kind(vectors: Vectors, differing: np.ndarray) -> Iterator[str]:
+    """How many lines differ of each kind of input."""
     header = vectors.header
+    x, known = header.decode("input", vectors.inputs), properties(header.number)
+    y = header.decode("output", _expected(vectors)["output"])
+    largest, smallest = known.largest, known.smallest
+    kinds = {"NaN": np.isnan(x), "infinity": np.isinf(x), "zero": x == 0, "numbers of the format": y == x}
+    if not isinstance(header.number, BlockNumber):  # blocks have no range of their own
+        top, bottom = (end.log2 if end and end.count else None for end in (largest, smallest))
+        exponents = np.frexp(x)[1] - 1
+        kinds |= {"beyond the largest exponent": exponents > top} if top is not None else {}
+        kinds |= {"below the smallest number": exponents < bottom} if bottom is not None else {}
+    rest = np.ones(x.shape, bool)
+    for name, where in (kinds | {"numbers between": rest.copy()}).items():
+        where &= rest
+        rest &= ~where
+        if where.any():
+            yield f"  {name}: {where[differing].sum()} of {where.sum()}"
+
+
+def _first(vectors: Vectors, lines: list[int]) -> Iterator[str]:
+    header, expected = vectors.header, _expected(vectors)
     digits = header.digits()
-    yield f"the first is line {index + 2}: input {_shown(header, 0, vectors.inputs[index : index + 1], digits[0])}"
-    for column, ((actual, present), right) in enumerate(zip(vectors.results, _expected(vectors), strict=True)):
-        if not present[index]:
-            continue
-        shown = [_shown(header, column, bits[index : index + 1], digits[column]) for bits in (right, actual)]
-        yield f"  {_COLUMNS[column]}: expected {shown[0]}, found {shown[1]}"
+    for number, index in enumerate(lines):
+        start = "then" if number else "the first is"
+        one = slice(index, index + 1)
+        yield f"{start} line {index + 2}: input {_shown(header, 'input', vectors.inputs[one], digits['output'])}"
+        for name, (actual, present) in vectors.results.items():
+            if present[index]:
+                right, found = (_shown(header, name, bits[one], digits[name]) for bits in (expected[name], actual))
+                yield f"  {name}: expected {right}, found {found}"
     if header.version != __version__:
         yield f"the file was written by version {header.version}, checked by {__version__}"
 
 
-def _shown(header: Header, column: int, bits: np.ndarray, digits: int) -> str:
-    return f"{int(bits[0]):0{digits}x} = {quoted(float(_numbers_of(header, column, bits)[0]))}"
+def _shown(header: Header, column: str, bits: np.ndarray, digits: int) -> str:
+    return f"{int(bits[0]):0{digits}x} = {quoted(float(header.decode(column, bits)[0]))}"

@@ -8,11 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cli_support import refused
+from support import words
 
 import qcore
 from qcore import parse
 from qcore.__main__ import main
-from qcore.cli.vectors import Header
+from qcore.cli.vectors import Header, read
 
 
 def write(tmp_path, name, mode, *options):
@@ -256,3 +257,34 @@ def test_vectors_refused(capsys, tmp_path, arguments, message):
 def test_headers_are_refused_before_work_begins():
     with pytest.raises(ValueError, match="overflow='nan'"):
         Header("int8", "nearest", "float32", "nan", None, "").law(np.empty(0, np.float32))
+
+
+@pytest.mark.parametrize("end", ["json", "mem", "csv"])
+def test_layouts_and_random_words(capsys, tmp_path, end):
+    path = tmp_path / f"vectors.{end}"
+    assert main(["vectors", "e5m2", "--mode", "stochastic", "--key", "9", "--count", "40", "-o", str(path)]) == 0
+    vectors = read(path)
+    word = vectors.results["word"][0]
+    assert (word == words(9, word.shape) >> 8).all()
+    assert main(["check", str(path)]) == 0
+    assert f"0 of {len(word)} lines differ (e5m2, stochastic, float32;" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["e2m3fn", "int4", "posit(6,1)", "uint8", "fixed(1,0)"])
+def test_half_of_the_random_inputs_are_inside_the_range(tmp_path, name):
+    vectors = read(write(tmp_path, name, "nearest", "--count", "1000"))
+    x = np.abs(vectors.inputs[-500:].view(np.float32))
+    finite = np.abs(qcore.decode(np.arange(1 << parse(name).bits), name))
+    finite = finite[np.isfinite(finite) & (finite > 0)]
+    assert ((x >= finite.min()) & (x <= finite.max())).all()
+
+
+def test_ten_differences_and_counts_by_kind(capsys, tmp_path):
+    path = write(tmp_path, "e4m3fn", "nearest", "--count", "0")
+    path.write_text(re.sub(r",7f$", ",7e", path.read_text(), flags=re.M))
+    assert main(["check", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert len(re.findall("^(?:the first is|then) line", out, re.M)) == 10
+    assert "\n  infinity: 1 of 2\n" in out
+    assert "\n  beyond the largest exponent: 4 of 8\n" in out  # the positive ones
+    assert "\n  numbers of the format: 0 of 252\n" in out
