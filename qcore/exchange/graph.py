@@ -5,7 +5,7 @@ Values are names. The opset is the smallest, from 19 on, whose operators take th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -166,7 +166,7 @@ class Graph:
         """
         onnx = self._onnx
         self._prune()
-        used = {name for node in self._all_nodes for name in node.input}
+        used = {name for node in self._all_nodes for name in names_read(node)}
         used |= {one.name for graph in (self, *self._bodies) for one in graph.outputs}
         weights = [
             onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
@@ -195,7 +195,7 @@ class Graph:
         kept = []
         for node in reversed(self.nodes):
             if needed.intersection(node.output):
-                needed.update(node.input)
+                needed.update(names_read(node))
                 kept.append(node)
         self.nodes = kept[::-1]
 
@@ -264,3 +264,11 @@ def _tensor(dtype: int) -> str:
     """The name of a type in ONNX's schemas: tensor(float) for TensorProto.FLOAT."""
     text = onnx_package().helper.tensor_dtype_to_string(dtype)
     return f"tensor({text.removeprefix('TensorProto.').lower()})"
+
+
+def names_read(node: Any) -> Iterator[str]:
+    """The names that a node reads, also those within its loops and branches."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            yield from names_read(inner)

@@ -28,7 +28,9 @@ def expanded(model: Any, written: Laws) -> Graph:
     """
     onnx, source = onnx_package(), model.graph
     graph = Graph(source.name)
-    infos = {info.name: info.type.tensor_type for info in (*source.input, *source.value_info, *source.output)}
+    all_infos = (*source.input, *source.value_info, *source.output)
+    # Lists of tensors, as in the loop of an EmbeddingBag, are no operands of laws.
+    infos = {info.name: info.type.tensor_type for info in all_infos if info.type.HasField("tensor_type")}
     for name, info in infos.items():
         graph.types[name] = dtype_of(info.elem_type)
     graph.take(infos)

@@ -146,6 +146,18 @@ def test_weights_alone(name, tmp_path):
     assert np.array_equal(found.view(np.int32), numbers.numpy().view(np.int32))
 
 
+@pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore:these layers stay in floats")
+def test_a_loop_of_the_exporter(tmp_path):
+    """An EmbeddingBag stays in floats and is a loop over a list of tensors, which reads names from outside."""
+    torch.manual_seed(0)
+    words = torch.tensor([[1, 2, 3], [4, 4, 0]])
+    model = quantize_model(nn.Sequential(nn.EmbeddingBag(10, 4), nn.Linear(4, 3)).eval(), calibrate=[words])
+    to_onnx(model, (words,), tmp_path / "model.onnx")
+    for session in sessions(tmp_path / "model.onnx"):
+        assert np.array_equal(run(session, (words,))[0], model(words).numpy())
+
+
 def test_formats_of_activations(tmp_path):
     x = normal(2, 3, 6, 6)
     made, _ = check(quantize_model(network(), QConfig("e4m3fn", "e5m2"), calibrate=[x]), (x,), tmp_path, exact=False)
