@@ -260,3 +260,21 @@ def _names(functions: Iterable[Any]) -> str:
     """Names without those of operators and of changes in place."""
     found = {getattr(one, "__name__", "") for one in functions if getattr(one, "__module__", "") != "_operator"}
     return ", ".join(f"`{name}`" for name in sorted(found) if name and name[0] != "_" and name[-1] != "_")
+
+
+def reproduced() -> str:
+    """Published figures beside ours, from `benchmarks.published`."""
+    record = results("published")
+    rows = (
+        (
+            row["source"],
+            row["what"],
+            row["published"] + ("" if row["read"] else " *(from memory)*"),
+            row["ours"],
+            f"`--only {row['part']}`",
+        )
+        for row in record["rows"]
+    )
+    shown = table(("source", "figure", "published", "here", "command"), rows)
+    seconds = ", ".join(f"{name} {one:.0f}" for name, one in record["seconds"].items())
+    return f"{shown}\n\nSeconds, on {where(record)}: {seconds} ({link('published', 'all rows and lines')})."

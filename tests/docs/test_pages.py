@@ -6,6 +6,7 @@ import re
 import pytest
 from documents import DOCS, NAMES, ROOT, text_of
 
+from benchmarks import published
 from examples import choosing_report, pictures, recipes_report
 from website import notebooks
 from website.figures import FIGURES, with_figures
@@ -74,13 +75,15 @@ def test_links_lead_somewhere(name):
 
 
 def test_pictures_are_those_of_the_results(tmp_path):
-    """If they are not: `python -m examples.pictures`, and `recipes_report` and `choosing_report` there.
+    """If they are not: `python -m examples.pictures`, `recipes_report` and `choosing_report` there, and
+    `python -m benchmarks.published --draw docs`.
 
     Those of formats, which no result makes, have a test in tests/core/cli/test_plots.py.
     """
     pictures.main(["--pictures", str(tmp_path)])
     recipes_report.main(["--pictures", str(tmp_path)])
     choosing_report.main(["--picture", str(tmp_path / "choices.svg")])
+    published.main(["--draw", str(tmp_path)])
     names = {path.name for path in tmp_path.iterdir()}
     assert names | {*PICTURES} == {path.name for path in DOCS.glob("*.svg")}
     assert [name for name in names if (tmp_path / name).read_text() != (DOCS / name).read_text()] == []

@@ -1,0 +1,488 @@
+"""Figures that others published, computed again: sums, formats and small trainings, in seconds to a minute each.
+
+Usage:
+    python -m benchmarks.published                            all of them
+    python -m benchmarks.published --only harmonic fasi
+    python -m benchmarks.published --tables P3109/Public      compares IEEE P3109's value tables, a checkout, as well
+    python -m benchmarks.published --json benchmarks/results/published.json
+    python -m benchmarks.published --draw docs                draws the pictures of the committed results
+
+A row has what was published, as its source prints it, and the same figure by this library. `read` is false where the
+published figure is cited from memory. docs/reproduced.md shows the rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.support.arguments import output_file
+from benchmarks.support.results import write_results
+from benchmarks.support.timing import ROOT, machine, versions
+from qcore import Accumulator, decode, p3109, parse, quantize
+from qcore.linalg import matmul
+
+FILE = ROOT / "benchmarks" / "results" / "published.json"
+
+
+class Row(NamedTuple):
+    """A published figure and ours.
+
+    Attributes:
+        source: who published it, and when.
+        what: the figure.
+        published: as the source prints it.
+        ours: the same, by this library.
+        read: False if the published figure is cited from memory.
+    """
+
+    source: str
+    what: str
+    published: str
+    ours: str
+    read: bool = True
+
+
+class Line(NamedTuple):
+    """A line of a picture: its panel, its name, its points (x, y)."""
+
+    panel: str
+    name: str
+    points: list[tuple[float, float]]
+
+
+Found = Iterator[Row | Line]
+
+HIGHAM = "Higham 2018, as cited in Klöwer 2019; Higham and Pranesh 2019"
+HARMONIC = {
+    "bfloat16": "5.0625 at 65 terms",
+    "float16": "7.0859 at 513 terms",
+    "float32": "15.404 at 2097152 terms",
+    "e4m3fn": "not published",
+    "e5m2": "not published",
+}
+
+
+def harmonic(formats: tuple[str, ...] = tuple(HARMONIC), block: int = 4096) -> Found:
+    """The sum of 1/n, term by term, until a term does not change it."""
+    for text in formats:
+        total, terms = _harmonic_sum(text, block)
+        ours = f"{total:.8g} at {terms} terms"
+        yield Row(HIGHAM, f"sum of 1/n stops, {text}", HARMONIC[text], ours, read=text != "float32")
+
+
+def _harmonic_sum(text: str, block: int) -> tuple[float, int]:
+    """The last sum, and the number of the first term that does not change it."""
+    import torch
+
+    from qtorch import linalg
+
+    def added(total: Any, first: int, last: int) -> Any:
+        terms = quantize(1 / np.arange(first, last, dtype=np.float64), text).astype(np.float32)
+        return linalg.matmul(torch.ones(1, len(terms)), torch.from_numpy(terms)[:, None], total, accumulator=sums)
+
+    sums = Accumulator(text, chunk=1)
+    total, first = torch.zeros(1, 1), 1
+    before = total
+    # Whole blocks go fast. The sum of the last block is repeated term by term, to find where it stops.
+    while (after := added(total, first, first + block)) != total:
+        before, total, first = total, after, first + block
+    total, first = before, max(first - block, 1)
+    while (after := added(total, first, first + 1)) != total:
+        total, first = after, first + 1
+    return float(total), first
+
+
+WANG = "Wang et al. 2018, figure 3"
+SUMS = {  # of 1-6-9 numbers
+    "chunks of 1": Accumulator("float(6,9)", chunk=1),
+    "chunks of 32": Accumulator("float(6,9)", chunk=32, inner=Accumulator("float(6,9)", chunk=1)),
+    "stochastic": Accumulator("float(6,9)", chunk=1, rounding="stochastic"),
+}
+SWAMPED = {
+    "chunks of 1": "stops at 4096 terms",
+    "chunks of 32": "follows the true sum",
+    "stochastic": "follows the true sum",
+}
+
+
+def swamping(terms: int = 16384, part: int = 512) -> Found:
+    """Sums of numbers of mean 1 and deviation 1 in 1-6-9, over the true sum, by the number of terms."""
+    x = np.random.default_rng(0).uniform(1 - 3**0.5, 1 + 3**0.5, terms).astype(np.float32)
+    x = quantize(x, "float(6,9)")
+    for name, sums in SUMS.items():
+        points = _partial_sums(x[None], sums, part)
+        shown = ", ".join(f"{ratio[0]:.3f}" for n, ratio in points if n & (n - 1) == 0 and 8 * n >= terms)
+        sizes = f"{terms // 8}, {terms // 4}, {terms // 2}, {terms} terms"
+        yield Row(WANG, f"sum / true sum, 1-6-9, {name}; {sizes}", SWAMPED[name], shown, read=False)
+        yield Line("swamping", name, [(n, round(float(ratio[0]), 4)) for n, ratio in points])
+
+
+def _partial_sums(x: np.ndarray, sums: Accumulator, part: int) -> list[tuple[int, np.ndarray]]:
+    """Each row's sum over its true sum, after every part; a part goes on from the sum before as its addend."""
+    total, found = np.zeros((len(x), 1), np.float32), []
+    for key, begin in enumerate(range(0, x.shape[1], part)):
+        terms = x[:, begin : begin + part]
+        # Each call counts its random words from 0, so each has a key of its own.
+        key_of = {"key": key} if sums.rounding.name == "STOCHASTIC" else {}
+        total = matmul(terms, np.ones((terms.shape[1], 1), np.float32), total, accumulator=sums, **key_of)
+        end = begin + terms.shape[1]
+        found.append((end, total[:, 0] / x[:, :end].sum(axis=1, dtype=np.float64)))
+    return found
+
+
+CONNOLLY = "Connolly, Higham and Mary 2021"
+UNIT = 2.0**-8  # the unit roundoff of bfloat16
+
+
+def stochastic_sums(terms: int = 4096, rows: int = 16, part: int = 64) -> Found:
+    """The relative error of sums of uniform numbers in bfloat16, mean of several, by the number of terms."""
+    x = quantize(np.random.default_rng(1).random((rows, terms), np.float32), "bfloat16")
+    bounds = {"nearest": "stagnates", "stochastic": "at most a multiple of sqrt(n) u"}
+    sizes = [terms // 16, terms // 4, terms]
+    for mode, bound in bounds.items():
+        found = _partial_sums(x, Accumulator("bfloat16", chunk=1, rounding=mode), part)
+        errors = {n: float(np.abs(ratio - 1).mean()) for n, ratio in found if n & (n - 1) == 0}
+        what = f"error of bfloat16 sums, {mode}; {', '.join(map(str, sizes))} terms"
+        yield Row(CONNOLLY, what, bound, ", ".join(f"{errors[n]:.4f}" for n in sizes))
+        yield Line("stochastic_sums", mode, [(n, round(error, 6)) for n, error in errors.items()])
+    yield Row(CONNOLLY, "sqrt(n) u of these", "the bound", ", ".join(f"{n**0.5 * UNIT:.4f}" for n in sizes))
+    yield Line("stochastic_sums", "sqrt(n) u", [(n, n**0.5 * UNIT) for n in errors])
+
+
+H = 2.0**-24  # the smallest float16 number
+# Operands of one step of Volta (b is ones if it is not given), the addend, and the result: Fasi et al., section 3.
+FASI: dict[str, tuple[list[float], list[float] | None, float, float]] = {
+    "subnormal operands": ([H] * 4, None, 0, 2.0**-22),
+    "a subnormal addend": ([0] * 4, None, 2.0**-149, 2.0**-149),
+    "a subnormal result": ([2.0**-14] * 1, [2.0**-1], 0, 2.0**-15),
+    "an exact product": ([1 - 2.0**-11], [1 - 2.0**-11], 0, 1 - 2.0**-10 + 2.0**-22),
+    "exact products": ([1 - 2.0**-11] * 4, [1 - 2.0**-11] * 4, 0, 4 * (1 - 2.0**-10 + 2.0**-22)),
+    "five terms at once": ([2.0**-12] * 4, [2.0**-12] * 4, 1, 1),
+    "toward zero": ([2.0**-12, 2.0**-12, 2], [2.0**-11, 2.0**-12, 1], 0, 2),
+    "toward zero, negative": ([-(2.0**-12), -(2.0**-12), -2], [2.0**-11, 2.0**-12, 1], 0, -2),
+    "no guard bit": ([1], None, -(1 - H), 2.0**-23),
+    "one normalization": ([H] * 4, None, 1 - H, 1 + 2.0**-23),
+    "normalization after the sum": ([1, -H], None, -1 + H, 2.0**-23),
+    "extra bits of the carry": ([1, 1, 1, 2.0**-23], None, 1 + 2.0**-22 + 2.0**-23, 4 + 2.0**-21),
+    "carries out": ([1, 1.5, 1.75, 1.875], None, 1.875, 8),
+    "carries cut off": ([1] * 4, None, 1 + 2.0**-22 + 2.0**-23, 5),
+    "carries cut off, negative": ([-1] * 4, None, -(1 + 2.0**-22 + 2.0**-23), -5),
+}
+
+
+def dot(design: str, a: list[float], b: list[float] | None, c: float) -> float:
+    """One step of a design; b is ones if it is not given."""
+    left = np.float32(a)
+    right = np.ones_like(left) if b is None else np.float32(b)
+    return float(matmul(left[None], right[:, None], np.float32([[c]]), accumulator=design)[0, 0])
+
+
+def fasi_checks() -> dict[str, bool]:
+    """The 17 checks: those of the table with the operands in any order, and the two that need another form."""
+    found = {}
+    for name, (a, b, c, expected) in FASI.items():
+        orders = ([x if x is None else [*x[i:], *x[:i]] for x in (a, b)] for i in range(len(a)))
+        found[name] = all(dot("volta.mma.f16", *order, c) == expected for order in orders)
+    halves = [2.0**-12, 2.0**-13], [2.0**-13, 2.0**-13]
+    found["float16 results to nearest"] = dot("volta.mma.f16.f16", *halves, 0) == H
+    small = [2.0**-12] * 4, [2.0**-12] * 4
+    found["not monotonic"] = dot("volta.mma.f16", *small, 1 - H) > dot("volta.mma.f16", *small, 1)
+    return found
+
+
+def fasi() -> Found:
+    """Fasi et al.'s checks of a V100 against the design `volta.mma.f16`."""
+    found = fasi_checks()
+    what = "checks of a V100, here of `volta.mma.f16`"
+    yield Row("Fasi et al. 2021", what, "17 pass", f"{sum(found.values())} of {len(found)} pass")
+
+
+P3109 = "IEEE P3109, interim report"
+WIDEST = 12  # bits of the formats that the formula is tried on
+
+
+def tables(folder: Path | None = None, widest: int = WIDEST) -> Found:
+    """The numbers of all codes of P3109's formats: by the report's formula, and by its value tables if they are there."""
+    formats = codes = differ = 0
+    for bits in range(3, widest + 1):
+        for precision, signed, extended in np.ndindex(bits + 1, 2, 2):
+            if 1 <= precision <= bits - signed:
+                shape = bits, precision, bool(signed), bool(extended)
+                found = _differing(p3109(*shape), np.array([_value(code, *shape) for code in range(1 << bits)]))
+                if found is not None:
+                    formats, codes, differ = formats + 1, codes + (1 << bits), differ + found
+    what = f"numbers of all codes by the formula of the report, 3 to {widest} bits"
+    yield Row(P3109, what, f"{codes} numbers, {formats} formats", f"{differ} differ")
+    if folder is not None:
+        yield _value_tables(sorted(folder.rglob("Binary*.csv")))
+
+
+def _value(code: int, bits: int, precision: int, signed: bool, extended: bool) -> float:
+    """The number of a code, by the report; beyond float64 an infinity or zero."""
+    nan = 1 << (bits - 1) if signed else (1 << bits) - 1
+    if code == nan:
+        return float("nan")
+    sign, magnitude = (-1, code - nan) if signed and code > nan else (1, code)
+    if extended and magnitude == nan - 1:
+        return sign * float("inf")
+    bias = 1 << (bits - precision - 1) if signed else 1 << (bits - precision)
+    exponent, trailing = divmod(magnitude, 1 << (precision - 1))
+    significand = trailing + (1 << (precision - 1)) * (exponent > 0)
+    with np.errstate(over="ignore"):
+        return sign * float(np.ldexp(float(significand), max(exponent, 1) - bias - precision + 1))
+
+
+def _differing(number: Any, values: np.ndarray) -> int | None:
+    """How many codes have another number; None if float32 does not hold the format."""
+    with np.errstate(over="ignore", under="ignore"):
+        expected = values.astype(np.float32)
+    if (expected != values)[~np.isnan(values)].any():
+        return None
+    found = decode(np.arange(len(values), dtype=np.uint16 if len(values) > 256 else np.uint8), number)
+    # A signed format has one zero, so the numbers have to be equal, and not only the bits of NaN.
+    return int((~((found == expected) | (np.isnan(found) & np.isnan(expected)))).sum())
+
+
+def _value_tables(files: list[Path]) -> Row:
+    """A row for the value tables of a checkout of P3109/Public."""
+    fit = codes = differ = 0
+    for file in files:
+        lines = file.read_text(encoding="utf-8").splitlines()[1:]
+        texts = [line.split(",")[1] for line in lines]
+        values = [float(text) if text.strip("-") in ("Inf", "NaN") else _from_hex(text) for text in texts]
+        found = _differing(parse(file.stem), np.array(values))
+        if found is not None:
+            fit, codes, differ = fit + 1, codes + len(values), differ + found
+    ours = f"{differ} of {codes} numbers differ, in the {fit} tables that float32 holds"
+    return Row("P3109/Public, value tables", "numbers of all codes", f"{len(files)} tables", ours)
+
+
+def _from_hex(text: str) -> float:
+    """A hexadecimal number; one beyond float64 is an infinity, which no finite code of a format that fits has."""
+    try:
+        return float.fromhex(text)
+    except OverflowError:
+        return float("inf")
+
+
+QUARTET = "Quartet II 2026, notebook `unbiasedness`"
+INFINITENSOR = "InfiniTensor/Learning-CUDA#80"
+HEADROOM = 17 / 16  # so that rounding a scale to e4m3 never makes it too small
+BLOCK, LARGEST, LARGEST_SCALE = 16, 6.0, 448.0
+
+
+def nvfp4(size: int = 1024, averaged: int = 256, most: int = 64) -> Found:
+    """Errors of NVFP4 and MXFP8 of normal numbers, and of means of stochastic products."""
+    x = np.random.default_rng(2).standard_normal((size, size)).astype(np.float32)
+    shapes = (
+        ("blocks of 1 x 16", "nvfp4({1:16})", "9.0"),
+        ("blocks of 16 x 16", "nvfp4({0:16,1:16})", "12.4"),
+    )
+    for name, text, published in shapes:
+        error = _relative_error(quantize(x, text), x)
+        yield Row(QUARTET, f"NVFP4, {name}: 1000 x relative squared error", published, f"{1000 * error:.2f}")
+    error = _relative_error(_with_headroom(x, 0), x)
+    what = "NVFP4, stochastic, scales with a headroom of 17/16: the same"
+    yield Row(QUARTET, what, "23.5", f"{1000 * error:.2f}")
+    a, b = x[:averaged, :averaged], x[-averaged:, -averaged:]
+    bits = _bits_of_means(a, b, most)
+    what = f"effective bits of means of {', '.join(map(str, bits))} stochastic products"
+    shown = ", ".join(f"{value:.3f}" for value in bits.values())
+    yield Row("Quartet II 2026, notebook", what, "2.197, 3.196, 4.196, 5.197", shown, read=False)
+    others = (("MXFP8", "scaled(e4m3fn,{1:32},rule=rceil)", "0.000706241"), ("NVFP4", "nvfp4({1:16})", "0.00904878"))
+    for name, text, published in others:
+        error = float(((quantize(x, text) - x).astype(np.float64) ** 2).mean())
+        yield Row(INFINITENSOR, f"{name}: mean squared error, {size} x {size}", published, f"{error:.6g}")
+
+
+def _relative_error(found: np.ndarray, x: np.ndarray) -> float:
+    return float(((found - x).astype(np.float64) ** 2).sum() / (x.astype(np.float64) ** 2).sum())
+
+
+def _with_headroom(x: np.ndarray, key: int) -> np.ndarray:
+    """NVFP4 whose elements are rounded stochastically, with room for them above the largest of a block."""
+    blocks = x.reshape(-1, BLOCK)
+    largest = LARGEST / HEADROOM
+    whole = np.float32(np.abs(x).max() / LARGEST_SCALE / largest)
+    scales = quantize(np.abs(blocks).max(axis=1, keepdims=True) / np.float32(largest) / whole, "e4m3fn") * whole
+    return (quantize(blocks / scales, "e2m1fn", "stochastic", key=key) * scales).reshape(x.shape)
+
+
+def _bits_of_means(a: np.ndarray, b: np.ndarray, most: int) -> dict[int, float]:
+    """-log2 of the relative error of the mean of 1, 4, 16, ... products; without a bias one more for each factor 4."""
+    right = a.astype(np.float64) @ b.T
+    total, found = np.zeros_like(right), {}
+    for count in range(1, most + 1):
+        total += _with_headroom(a, 2 * count).astype(np.float64) @ _with_headroom(b, 2 * count + 1).T
+        if count in (4**power for power in range(most)):
+            found[count] = float(-np.log2(((total / count - right) ** 2).mean() / (right**2).mean()) / 2)
+    return found
+
+
+WEIGHTS = "fixed(8,6)"
+SWALP = "Yang et al. 2019 (SWALP), linear regression"
+
+
+def swalp(steps: int = 30000, features: int = 32, rate: float = 0.002, warm: int = 1000) -> Found:
+    """The squared distance to the optimum of a linear regression: SGD, SGD in fixed point, and its mean."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((1024, features)).astype(np.float32)
+    y = x @ rng.uniform(-1, 1, features).astype(np.float32) + rng.standard_normal(1024).astype(np.float32) * 0.1
+    best = np.linalg.lstsq(x.astype(np.float64), y.astype(np.float64))[0]
+    lines: dict[str, list[tuple[float, float]]] = {"float32": [], "fixed point": [], "mean of fixed point": []}
+    plain, low, mean = np.zeros(features, np.float32), np.zeros(features, np.float32), np.zeros(features)
+    picks = rng.integers(0, len(x), (steps, 4))
+    for step, pick in enumerate(picks, 1):
+        plain, low = (w - np.float32(rate) * (x[pick].T @ (x[pick] @ w - y[pick])) for w in (plain, low))
+        low = quantize(low, WEIGHTS, "stochastic", key=step)
+        averaged = max(step - warm, 1)
+        mean = low.astype(np.float64) if averaged == 1 else mean + (low - mean) / averaged
+        if step % max(steps // 60, 1) == 0:
+            for name, w in zip(lines, (plain, low, mean), strict=True):
+                lines[name].append((step, float(f"{((w - best) ** 2).sum():.4g}")))
+    floor = float(((quantize(best, WEIGHTS) - best) ** 2).sum())
+    claims = {
+        "fixed point": "stays at a noise floor",
+        "mean of fixed point": "arbitrarily close to the optimum",
+    }
+    for name, claim in claims.items():
+        what = f"squared distance after {steps} steps, 8 bits, {name}"
+        yield Row(SWALP, what, claim, f"{lines[name][-1][1]:.2g}")
+    yield Row(SWALP, "squared distance of the nearest 8-bit weights", "passed by the mean", f"{floor:.2g}")
+    for name, points in lines.items():
+        yield Line("swalp", name, points)
+    yield Line("swalp", "nearest 8-bit weights", [(point[0], float(f"{floor:.4g}")) for point in lines["float32"]])
+
+
+GUPTA = "Gupta et al. 2015"
+FRACTIONS = (12, 10, 8, 6)  # bits of fraction, of 16
+
+
+def gupta(epochs: int = 30, hidden: int = 64, fractions: tuple[int, ...] = FRACTIONS) -> Found:
+    """The test error of a network for handwritten digits, all of whose numbers are 16-bit fixed point."""
+    curves = {"float32": _digits_errors(lambda x: x, epochs, hidden)}
+    for fraction in fractions:
+        for mode in ("nearest", "stochastic"):
+            curves[f"{fraction} bits of fraction, {mode}"] = _digits_errors(
+                _rounding(f"fixed(16,{fraction})", mode), epochs, hidden
+            )
+    claims = {"float32": "the baseline", "nearest": "fails at 10 and 8 bits", "stochastic": "little to no degradation"}
+    for name, errors in curves.items():
+        what = f"% of test digits wrong, {name}"
+        claim = claims[name.rpartition(", ")[2]]
+        yield Row(GUPTA, what, claim, f"{errors[-1]:.1f}", read="nearest" not in name)
+        yield Line("gupta", name, list(enumerate((round(error, 3) for error in errors), 1)))
+
+
+def _rounding(text: str, mode: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Rounds each array that it gets, with a fresh key."""
+    keys = iter(range(1 << 40))
+    return lambda x: quantize(x, text, mode, **({"key": next(keys)} if mode == "stochastic" else {}))
+
+
+def _digits_errors(q: Callable[[np.ndarray], np.ndarray], epochs: int, hidden: int) -> list[float]:
+    """The test errors in percent after each epoch; exact sums of products are rounded once, as Gupta's are."""
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+
+    rng = np.random.default_rng(4)
+    pixels, labels = load_digits(return_X_y=True)
+    order = rng.permutation(len(labels))
+    x, labels = q(pixels[order] / 16), labels[order]
+    targets = np.eye(10)[labels]
+    train, batch, rate = 1400, 100, 0.1
+    w, v = (q(rng.standard_normal(shape) * shape[0] ** -0.5) for shape in ((64, hidden), (hidden, 10)))
+    errors = []
+    for _ in range(epochs):
+        for begin in range(0, train, batch):
+            part = slice(begin, begin + batch)
+            h = q(np.maximum(x[part] @ w, 0))
+            powers = np.exp(q(h @ v))
+            error = q(powers / powers.sum(axis=1, keepdims=True) - targets[part])
+            back = q((error @ v.T) * (h > 0))
+            v, w = (q(p - q(rate * q(a.T @ e / batch))) for p, a, e in ((v, h, error), (w, x[part], back)))
+        outputs = q(np.maximum(x[train:] @ w, 0)) @ v
+        errors.append(float((outputs.argmax(axis=1) != labels[train:]).mean() * 100))
+    return errors
+
+
+PARTS: dict[str, Callable[..., Found]] = {
+    "harmonic": harmonic,
+    "swamping": swamping,
+    "stochastic_sums": stochastic_sums,
+    "fasi": fasi,
+    "p3109": tables,
+    "nvfp4": nvfp4,
+    "swalp": swalp,
+    "gupta": gupta,
+}
+
+
+def records(name: str, found: Found) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows and the lines of a part, as the result file has them."""
+    rows, lines = [], []
+    for one in found:
+        (rows if isinstance(one, Row) else lines).append({"part": name} | one._asdict())
+    return rows, lines
+
+
+PICTURES = {"published-sums.svg": ("swamping", "stochastic_sums"), "published-training.svg": ("swalp", "gupta")}
+AXES = {
+    "swamping": ("Wang 2018: sums in 1-6-9", "terms", "sum / true sum", "linear"),
+    "stochastic_sums": ("Connolly 2021: sums in bfloat16", "terms", "relative error", "log"),
+    "swalp": ("SWALP 2019: linear regression", "step", "squared distance to optimum", "log"),
+    "gupta": ("Gupta 2015: 16-bit fixed point", "epoch", "% of test digits wrong", "log"),
+}
+
+
+def draw(lines: list[dict[str, Any]], folder: Path) -> None:
+    """Draws two panels a picture, from the lines of a result file."""
+    import matplotlib.pyplot as plt
+
+    from examples.pictures import save_figure
+
+    for file, panels in PICTURES.items():
+        figure, row = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+        for axes, panel in zip(row, panels, strict=True):
+            title, xlabel, ylabel, scale = AXES[panel]
+            for line in (one for one in lines if one["panel"] == panel):
+                axes.plot(*zip(*line["points"], strict=True), marker=".", markersize=3, label=line["name"])
+            axes.set(title=title, xlabel=xlabel, ylabel=ylabel, yscale=scale)
+            axes.grid(alpha=0.3)
+            axes.legend(fontsize="small")
+        save_figure(figure, folder / file)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m benchmarks.published", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--only", metavar="NAME", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--tables", metavar="FOLDER", type=Path, help="a checkout of P3109/Public")
+    parser.add_argument("--json", metavar="FILE", type=output_file, help="write versions, machine and rows there")
+    parser.add_argument("--draw", metavar="FOLDER", type=Path, help="only draw the committed results there")
+    options = parser.parse_args(argv)
+    if options.draw:
+        draw(json.loads(FILE.read_text(encoding="utf-8"))["lines"], options.draw)
+        return 0
+    rows, lines, seconds = [], [], {}
+    for name in options.only:
+        begin = perf_counter()
+        found = records(name, PARTS[name](options.tables) if name == "p3109" else PARTS[name]())
+        seconds[name] = round(perf_counter() - begin, 1)
+        rows, lines = rows + found[0], lines + found[1]
+        for row in found[0]:
+            print(f"{name}: {row['what']}: published {row['published']}; ours {row['ours']}", flush=True)
+    if options.json:
+        facts = {"versions": versions(), "machine": machine("cpu"), "seconds": seconds}
+        write_results(options.json, facts | {"rows": rows, "lines": lines})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
