@@ -33,14 +33,14 @@ def test_exact_figures():
     ours = {row.what: row.ours for row in published.harmonic(**TINY["harmonic"]) if isinstance(row, Row)}
     assert ours["sum of 1/n stops, bfloat16"] == "5.0625 at 65 terms"
     (row,) = published.tables(widest=5)
-    assert row.ours == "0 differ"
+    assert row.ours.startswith("0 of ")
 
 
 def test_value_tables(tmp_path):
     """A table with a wrong number, and one that float32 does not hold."""
     lines = ["codepoint,value,subnormal", *(f"0x{code:02x},{text}, " for code, text in enumerate(["0x0p+0", "0x1p-1"]))]
     (tmp_path / "Binary3p1se.csv").write_text("\n".join([*lines, "0x02,0x1.8p+0, ", "0x03,Inf, ", "0x04,NaN, "]))
-    (tmp_path / "Binary15p1se.csv").write_text("\n".join([*lines[:2], "0x01,0x1p-8192, ", "0x02,0x1p+8000, "]))
+    (tmp_path / "Binary15p1se.csv").write_text("\n".join([*lines[:2], "0x01,0x1p-200, ", "0x02,0x1p+8000, "]))
     row = list(published.tables(tmp_path, widest=3))[-1]
     assert (row.published, row.ours) == ("2 tables", "1 of 5 numbers differ, in the 1 tables that float32 holds")
 
