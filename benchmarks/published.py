@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.support.arguments import output_file
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import ROOT, machine, versions
-from qcore import Accumulator, decode, p3109, parse, quantize
+from qcore import NVFP4, Accumulator, Rounding, decode, p3109, parse, quantize
 from qcore.linalg import matmul
 
 FILE = ROOT / "benchmarks" / "results" / "published.json"
@@ -131,8 +131,8 @@ def _partial_sums(x: np.ndarray, sums: Accumulator, part: int) -> list[tuple[int
     for key, begin in enumerate(range(0, x.shape[1], part)):
         terms = x[:, begin : begin + part]
         # Each call counts its random words from 0, so each has a key of its own.
-        key_of = {"key": key} if sums.rounding.name == "STOCHASTIC" else {}
-        total = matmul(terms, np.ones((terms.shape[1], 1), np.float32), total, accumulator=sums, **key_of)
+        words = key if sums.rounding is Rounding.STOCHASTIC else None
+        total = matmul(terms, np.ones((terms.shape[1], 1), np.float32), total, accumulator=sums, key=words)
         end = begin + terms.shape[1]
         found.append((end, total[:, 0] / x[:, :end].sum(axis=1, dtype=np.float64)))
     return found
@@ -178,18 +178,18 @@ FASI: dict[str, tuple[list[float], list[float] | None, float, float]] = {
 }
 
 
-def dot(design: str, a: list[float], b: list[float] | None, c: float) -> float:
-    """One step of a design; b is ones if it is not given."""
-    left = np.float32(a)
-    right = np.ones_like(left) if b is None else np.float32(b)
-    return float(matmul(left[None], right[:, None], np.float32([[c]]), accumulator=design)[0, 0])
+def dot(design: str, a: list[float], b: list[float], c: float) -> float:
+    """One step of a design."""
+    left, right = (np.array(side, np.float32) for side in (a, b))
+    return float(matmul(left[None], right[:, None], np.array([[c]], np.float32), accumulator=design)[0, 0])
 
 
 def fasi_checks() -> dict[str, bool]:
     """The 17 checks: those of the table with the operands in any order, and the two that need another form."""
     found = {}
     for name, (a, b, c, expected) in FASI.items():
-        orders = ([x if x is None else [*x[i:], *x[:i]] for x in (a, b)] for i in range(len(a)))
+        b = b or [1.0] * len(a)
+        orders = ((a[i:] + a[:i], b[i:] + b[:i]) for i in range(len(a)))
         found[name] = all(dot("volta.mma.f16", *order, c) == expected for order in orders)
     halves = [2.0**-12, 2.0**-13], [2.0**-13, 2.0**-13]
     found["float16 results to nearest"] = dot("volta.mma.f16.f16", *halves, 0) == H
@@ -284,14 +284,16 @@ def nvfp4(size: int = 1024, averaged: int = 256, most: int = 64) -> Found:
     """Errors of NVFP4 and MXFP8 of normal numbers, and of means of stochastic products."""
     x = np.random.default_rng(2).standard_normal((size, size)).astype(np.float32)
     shapes = (
-        ("blocks of 1 x 16", "nvfp4({1:16})", "9.0"),
-        ("blocks of 16 x 16", "nvfp4({0:16,1:16})", "12.4"),
+        ("blocks of 1 x 16", NVFP4({-1: 16}), "9.0"),
+        ("blocks of 16 x 16", NVFP4({-2: 16, -1: 16}), "12.4"),
+        ("blocks of 1 x 16, four over six", NVFP4({-1: 16}, four_over_six="mse"), "7.6"),
+        ("blocks of 16 x 16, four over six", NVFP4({-2: 16, -1: 16}, four_over_six="mse"), "12.4"),
     )
-    for name, text, published in shapes:
-        error = _relative_error(quantize(x, text), x)
+    for name, number, published in shapes:
+        error = _relative_error(quantize(x, number), x)
         yield Row(QUARTET, f"NVFP4, {name}: 1000 x relative squared error", published, f"{1000 * error:.2f}")
     error = _relative_error(_with_headroom(x, 0), x)
-    what = "NVFP4, stochastic, scales with a headroom of 17/16: the same"
+    what = "NVFP4, stochastic, scales with a headroom of 17/16: 1000 x relative squared error"
     yield Row(QUARTET, what, "23.5", f"{1000 * error:.2f}")
     a, b = x[:averaged, :averaged], x[-averaged:, -averaged:]
     bits = _bits_of_means(a, b, most)
@@ -386,7 +388,7 @@ def gupta(epochs: int = 30, hidden: int = 64, fractions: tuple[int, ...] = FRACT
 def _rounding(text: str, mode: str) -> Callable[[np.ndarray], np.ndarray]:
     """Rounds each array that it gets, with a fresh key."""
     keys = iter(range(1 << 40))
-    return lambda x: quantize(x, text, mode, **({"key": next(keys)} if mode == "stochastic" else {}))
+    return lambda x: quantize(x, text, mode, key=next(keys) if mode == "stochastic" else None)
 
 
 def _digits_errors(q: Callable[[np.ndarray], np.ndarray], epochs: int, hidden: int) -> list[float]:
