@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from functools import cache
 
 from qcore.formats.names import NAMED
 from qcore.law.gguf import LAYOUTS
@@ -188,24 +187,26 @@ SPELLINGS: dict[str, dict[str, str]] = {  # format: {owner: spellings with space
 }
 
 
-@cache
-def meanings() -> dict[str, dict[str, list[str]]]:
+def _meanings() -> dict[str, dict[str, list[str]]]:
     """The table by spelling, in small letters: {spelling: {format: owners}}."""
-    found: dict[str, dict[str, list[str]]] = {}
+    meanings: dict[str, dict[str, list[str]]] = {}
     for text, owners in SPELLINGS.items():
         for owner, spellings in owners.items():
             for spelling in spellings.lower().split():
-                found.setdefault(spelling, {}).setdefault(text, []).append(owner)
-    return found
+                meanings.setdefault(spelling, {}).setdefault(text, []).append(owner)
+    return meanings
+
+
+MEANINGS = _meanings()
 
 
 def likely_meanings(name: str) -> list[str]:
     """For messages: what an ambiguous spelling means to its owners, or the formats with the most similar names."""
     name = name.lower()
-    if name in meanings():
-        return [text + _by(owners) for text, owners in meanings()[name].items()]
-    near = get_close_matches(name, [*NAMED, *meanings()], 8, 0.6)
-    return list(dict.fromkeys(text for one in near for text in ([one] if one in NAMED else meanings()[one])))[:4]
+    if name in MEANINGS:
+        return [text + _by(owners) for text, owners in MEANINGS[name].items()]
+    near = get_close_matches(name, [*NAMED, *MEANINGS], 8, 0.6)
+    return list(dict.fromkeys(text for one in near for text in ([one] if one in NAMED else MEANINGS[one])))[:4]
 
 
 def _by(owners: list[str]) -> str:

@@ -41,7 +41,7 @@ from qcore.formats.gguf import GGUF
 from qcore.formats.names import CODEBOOKS, NAMED, codebook, codebook_arguments, dtype_name, p3109
 from qcore.formats.number import OVERFLOWS, FormatTexts, Number
 from qcore.formats.posit import Posit
-from qcore.formats.spellings import likely_meanings, meanings
+from qcore.formats.spellings import MEANINGS, likely_meanings
 from qcore.formats.table import Table, number_list
 from qcore.law.tiles import FLAT, block_text
 
@@ -220,15 +220,15 @@ class Reader:
             bits, precision, sign, domain = standard.groups()
             values = {"bits": int(bits), "precision": int(precision), "signed": sign == "s", "extended": domain == "e"}
             return self._made(p3109, values, {}, start)
-        meant = meanings().get(small, {})
-        if len(meant) != 1:
+        meanings = MEANINGS.get(small, {})
+        if len(meanings) != 1:
             raise self._unknown(name, kinds, start)
-        return parse(next(iter(meant)))
+        return parse(next(iter(meanings)))
 
     def _unknown(self, name: str, kinds: Mapping[str, Kind], start: int) -> ValueError:
         """The error at an unknown or ambiguous name; what it may mean comes first."""
         _load_elsewhere()
-        nearest = likely_meanings(name) if name not in _KINDS or name in meanings() else []
+        nearest = likely_meanings(name) if name not in _KINDS or name in MEANINGS else []
         hint = f"{name} may mean {' or '.join(nearest)}; " if nearest else ""
         allowed = (
             f"{', '.join(map(_signature, list(kinds)))}, and the names {', '.join(NAMED)}"  # a list: threads add kinds
@@ -349,7 +349,6 @@ _KINDS = _NUMBER_KINDS | {
 _KIND_OF: dict[Any, str] = {kind.make: name for name, kind in _KINDS.items()}
 
 
-@cache
 def _names() -> dict[Number, str]:
     """The names of formats, alone and with an overflow policy; QPyTorch's are left out, as float(5,2) says more."""
     names = {number: name for name, (number, _) in NAMED.items() if not isinstance(number, FloatingPoint)}
@@ -360,6 +359,7 @@ def _names() -> dict[Number, str]:
     return names
 
 
+_NAME_OF = _names()
 _QPYTORCH_NAMES = {  # of classes and arguments, as QPyTorch prints them
     "FixedPoint": "fixed",
     "FloatingPoint": "float",
@@ -427,7 +427,7 @@ def register_format(name: str, kind: type[Number]) -> None:
     _load_elsewhere()
     with _REGISTERING:
         owner = _KINDS[name].make if name in _KINDS else None
-        taken = name in _QPYTORCH_NAMES or name.lower() in (*NAMED, *meanings())
+        taken = name in _QPYTORCH_NAMES or name.lower() in (*NAMED, *MEANINGS)
         if taken or owner not in (None, kind):
             raise ValueError(
                 f"name={quoted(name)} belongs to another format; allowed is a name that means nothing yet, or a new "
@@ -476,8 +476,8 @@ def _signature(name: str) -> str:
 
 def write(number: Any) -> str:
     """The text of a format, or a TypeError if its class has none."""
-    if (name := _names().get(number)) is not None:
-        return name
+    if number in _NAME_OF:
+        return _NAME_OF[number]
     if type(number) not in _KIND_OF:
         raise TypeError(
             f"number={quoted(number)} has no text; allowed are {', '.join(make.__name__ for make in list(_KIND_OF))}, "

@@ -12,7 +12,7 @@ import qcore
 import qjax
 import qtorch
 from qcore import NAMED, parse
-from qcore.formats.spellings import SPELLINGS, meanings
+from qcore.formats.spellings import MEANINGS, SPELLINGS
 
 TORCH = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
@@ -26,17 +26,17 @@ def test_every_spelling_is_read_or_refused_with_its_meanings():
     for text, owners in SPELLINGS.items():
         assert parse(text).text == text
         for spelling in " ".join(owners.values()).split():
-            meant = meanings()[spelling.lower()]
-            if len(meant) == 1:
+            meanings = MEANINGS[spelling.lower()]
+            if len(meanings) == 1:
                 assert parse(spelling) == parse(text)
             else:
                 with pytest.raises(ValueError, match="may mean ") as caught:
                     parse(spelling)
-                assert all(one in str(caught.value).partition(";")[0] for one in meant)
+                assert all(one in str(caught.value).partition(";")[0] for one in meanings)
 
 
 def test_a_name_of_a_format_is_not_a_spelling_of_another():
-    assert all(list(meant) == [name] for name, meant in meanings().items() if name in NAMED)
+    assert all(list(meanings) == [name] for name, meanings in MEANINGS.items() if name in NAMED)
 
 
 @pytest.mark.parametrize(
