@@ -44,7 +44,7 @@ from qcore.linalg.law import multiply
 from qcore.linalg.namespace import Float64
 from qcore.linalg.product import Product
 
-KINDS = "random", "near", "cancellation", "subnormal", "large", "special", "tie"
+KINDS = "random", "near", "cancellation", "subnormal", "large", "special", "tie", "zero"
 _ALIGN = ALIGNED, GROUPED, FLOOR, PARITY
 
 
@@ -320,6 +320,9 @@ def draw(unit: Unit, count: int, seed: int) -> tuple[np.ndarray, Operands]:
         c[kinds == KINDS.index("subnormal")] = rng.integers(1, 1 << 23, (kinds == 3).sum(), np.uint32).view(np.float32)
         rows = kinds == KINDS.index("special")
         c[rows] = rng.choice(np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3e38, 1e-45, 1.0], np.float32), rows.sum())
+        rows = kinds == KINDS.index("zero")  # products of zeros, whose exponents count, beside a tiny addend
+        a[rows] = encode(np.zeros(shape, np.float32), unit.numbers[0], "nearest")[rows]
+        c[rows] = np.ldexp(rng.uniform(-2, 2, rows.sum()), rng.integers(-149, -110, rows.sum()))
         rows = kinds == KINDS.index("tie")
         a[rows], b[rows], c[rows] = _ties(unit, int(rows.sum()), rng)
     return kinds, Operands(a, b, scales, c)
@@ -345,7 +348,7 @@ def _codes(number: Any, kinds: np.ndarray, shape: tuple[int, int], rng: np.rando
     odd = rng.choice(
         [0.0, -0.0, np.inf, np.nan, smallest, largest, middle], shape, p=[0.2, 0.1, 0.02, 0.02, 0.2, 0.2, 0.26]
     )
-    chosen = np.choose(kinds[:, None], [near, near, near, small, large, odd, near])
+    chosen = np.choose(kinds[:, None], [near, near, near, small, large, odd, near, near])
     codes = encode((sign * chosen).astype(np.float32), number, "nearest")
     anything = rng.integers(0, 1 << number.bits, shape).astype(codes.dtype)
     return np.where((kinds == KINDS.index("random"))[:, None], anything, codes)

@@ -1,0 +1,26 @@
+// Reads rows of 64 terms with $readmemh, and writes them with the unit's results; other columns of results are x.
+module bench;
+    parameter ROWS = 1;
+    reg [1331:0] rows [0:ROWS-1];
+    reg [1331:0] row;
+    reg [511:0] a, b;
+    reg [31:0] c;
+    wire [31:0] first, result;
+    integer i, k, file;
+    step one (a[255:0], b[255:0], c, first);
+    step two (a[511:256], b[511:256], first, result);
+    initial begin
+        $readmemh("vectors.mem", rows);
+        file = $fopen("results.mem", "w");
+        for (i = 0; i < ROWS; i = i + 1) begin
+            row = rows[i];
+            for (k = 0; k < 64; k = k + 1) begin
+                a[8*k +: 8] = row[1327 - 8*k -: 8];
+                b[8*k +: 8] = row[815 - 8*k -: 8];
+            end
+            c = row[303:272];
+            #1 $fdisplay(file, "%h_%s_%h", row[1331:272], {60{"x"}}, result);
+        end
+        $fclose(file);
+    end
+endmodule
