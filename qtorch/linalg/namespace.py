@@ -44,21 +44,13 @@ def run_sequential(
     b: torch.Tensor,
     key: torch.Tensor | None,
     addend: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """The product of matrices, or of batches of them, by a kernel of `products.sequential`, in float64."""
-    return _run(function, a, b, key, addend)
-
-
-def _run(
-    function: Callable[..., object],
-    a: torch.Tensor,
-    b: torch.Tensor,
-    key: torch.Tensor | None,
-    addend: torch.Tensor | None,
     sizes: tuple[int, ...] | None = None,
     least: tuple[int, ...] = (),
 ) -> torch.Tensor:
-    """A product by a kernel; `sizes` and `least` are further integers of kernels of aligned sums, which have no key."""
+    """The product of matrices, or of batches of them, by a kernel, in float64.
+
+    `sizes` and `least` are further integers of kernels of aligned sums, which have no key.
+    """
     if a.dim() > 2 or b.dim() > 2:
         batch = batch_shape(a, b)
         a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
@@ -136,7 +128,7 @@ class Float64(Names):
         if function is None:
             return None
         extra = (accumulator.length(a.shape[-1]),), least or (_NO_LEAST, _NO_LEAST)
-        return _run(function, a, b, None, addend, *extra)
+        return run_sequential(function, a, b, None, addend, *extra)
 
     @staticmethod
     def fold(
