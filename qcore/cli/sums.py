@@ -322,7 +322,7 @@ def draw(unit: Unit, count: int, seed: int) -> tuple[np.ndarray, Operands]:
         c[rows] = rng.choice(np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3e38, 1e-45, 1.0], np.float32), rows.sum())
         rows = kinds == KINDS.index("zero")  # products of zeros, whose exponents count, beside a tiny addend
         a[rows] = encode(np.zeros(shape, np.float32), unit.numbers[0], "nearest")[rows]
-        c[rows] = np.ldexp(rng.uniform(-2, 2, rows.sum()), rng.integers(-149, -110, rows.sum()))
+        c[rows] = np.ldexp(rng.uniform(-2, 2, rows.sum()), rng.integers(-135, -115, rows.sum()))
         rows = kinds == KINDS.index("tie")
         a[rows], b[rows], c[rows] = _ties(unit, int(rows.sum()), rng)
     return kinds, Operands(a, b, scales, c)
@@ -346,7 +346,7 @@ def _codes(number: Any, kinds: np.ndarray, shape: tuple[int, int], rng: np.rando
     small = np.minimum(smallest * rng.integers(0, 9, shape), largest)
     large = largest * rng.uniform(0.5, 1, shape)
     odd = rng.choice(
-        [0.0, -0.0, np.inf, np.nan, smallest, largest, middle], shape, p=[0.2, 0.1, 0.02, 0.02, 0.2, 0.2, 0.26]
+        [0.0, -0.0, np.inf, np.nan, smallest, largest, middle], shape, p=[0.2, 0.1, 0.002, 0.002, 0.2, 0.2, 0.296]
     )
     chosen = np.choose(kinds[:, None], [near, near, near, small, large, odd, near, near])
     codes = encode((sign * chosen).astype(np.float32), number, "nearest")
