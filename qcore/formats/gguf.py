@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qcore.arguments import check_choice, quoted
 from qcore.formats.block import BlockNumber
 from qcore.law.carrier import Carrier
-from qcore.law.gguf import LAYOUTS, Layout, bytes_of_numbers, numbers_of_bytes
 from qcore.law.program import Program
 from qcore.law.rounding import Rounding
 from qcore.law.tiles import Sizes
+
+if TYPE_CHECKING:
+    from qcore.law.gguf import Layout
+
+TYPES = (
+    *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
+    *("iq4_nl", "iq4_xs", "tq1_0", "tq2_0", "mxfp4", "nvfp4", "q1_0", "q2_0"),
+)
 
 
 @dataclass(frozen=True)
@@ -45,13 +52,13 @@ class GGUF(BlockNumber):
     def __post_init__(self) -> None:
         given: Any = self.type
         small = given.lower() if isinstance(given, str) else given
-        check_choice("type", small, list(LAYOUTS))
+        check_choice("type", small, list(TYPES))
         self._set(type=small)
 
     @property
     def layout(self) -> Layout:
         """The blocks of this type."""
-        return LAYOUTS[self.type]
+        return _law().LAYOUTS[self.type]
 
     def block_sizes(self, ndim: int) -> Sizes:
         return (*(1,) * (ndim - 1), self.layout.size)[:ndim]
@@ -79,7 +86,7 @@ class GGUF(BlockNumber):
     def check_target(self, argument: str) -> None:
         """Raises a ValueError for the types that have no law of rounding here."""
         if self.layout.encode is None:
-            able = ", ".join(kind for kind, layout in LAYOUTS.items() if layout.encode)
+            able = ", ".join(kind for kind, layout in _law().LAYOUTS.items() if layout.encode)
             raise ValueError(
                 f"{argument}={quoted(self.text)} can only be decoded; allowed are bytes that ggml's own tools "
                 f"write, and gguf() of {able}"
@@ -93,7 +100,7 @@ class GGUF(BlockNumber):
     def to_bytes(self, xp: Any, lanes: Any, carrier: Carrier) -> Any:
         """The bytes of an array, whose rows have whole blocks, as uint8."""
         self.shape_of_bytes(tuple(lanes.shape))
-        return xp.astype(bytes_of_numbers(xp, lanes, self.type, carrier), "uint8")
+        return xp.astype(_law().bytes_of_numbers(xp, lanes, self.type, carrier), "uint8")
 
     def from_bytes(self, xp: Any, lanes: Any, carrier: Carrier, scales: Any) -> Any:
         """The lanes of the numbers of bytes, int32; `scales` is the argument of `decode`."""
@@ -103,7 +110,7 @@ class GGUF(BlockNumber):
                 f"scales is a {type(scales).__name__}; allowed is None: {self.text} has its scales among the bytes"
             )
         _check_rows(self, lanes.shape, "codes", self.layout.width)
-        return numbers_of_bytes(xp, lanes & 255, self.type, carrier)
+        return _law().numbers_of_bytes(xp, lanes & 255, self.type, carrier)
 
 
 def _check_rows(number: GGUF, shape: tuple[int, ...], argument: str, whole: int) -> None:
@@ -120,3 +127,10 @@ def _check_carrier(carrier: Carrier, argument: str) -> None:
         raise TypeError(
             f"{argument} has dtype float64; allowed are float32, float16, bfloat16: ggml's law is in float32"
         )
+
+
+def _law() -> Any:
+    """`qcore.law.gguf`, imported when it is first used: programs without GGUF need none of it."""
+    from qcore.law import gguf
+
+    return gguf

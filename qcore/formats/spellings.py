@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
+from qcore.formats.gguf import TYPES
 from qcore.formats.names import NAMED
-from qcore.law.gguf import LAYOUTS
 
 OTHERS = "others"  # the owner of spellings that several use
 
@@ -181,20 +181,19 @@ def _integers(bits: int, signed: bool) -> tuple[str, dict[str, str]]:
 
 SPELLINGS: dict[str, dict[str, str]] = {  # format: {owner: spellings with spaces between them}
     **_FLOATS,
-    **{f"gguf({kind})": {"GGUF": kind.upper()} for kind in LAYOUTS if kind not in NAMED},
+    **{f"gguf({kind})": {"GGUF": kind.upper()} for kind in TYPES if kind not in NAMED},
     **dict(_integers(bits, True) for bits in range(1, 65)),
     **dict(_integers(bits, False) for bits in range(1, 65)),
 }
 
 
-def _meanings() -> dict[str, dict[str, list[str]]]:
-    """The table by spelling, in small letters: {spelling: {format: owners}}."""
-    meanings: dict[str, dict[str, list[str]]] = {}
+def _meanings() -> dict[str, str]:
+    """The table by spelling, in small letters: {spelling: formats with spaces between them}."""
+    found: dict[str, str] = {}
     for text, owners in SPELLINGS.items():
-        for owner, spellings in owners.items():
-            for spelling in spellings.lower().split():
-                meanings.setdefault(spelling, {}).setdefault(text, []).append(owner)
-    return meanings
+        for spelling in {one: None for spellings in owners.values() for one in spellings.lower().split()}:
+            found[spelling] = f"{found[spelling]} {text}" if spelling in found else text
+    return found
 
 
 MEANINGS = _meanings()
@@ -204,9 +203,14 @@ def likely_meanings(name: str) -> list[str]:
     """For messages: what an ambiguous spelling means to its owners, or the formats with the most similar names."""
     name = name.lower()
     if name in MEANINGS:
-        return [text + _by(owners) for text, owners in MEANINGS[name].items()]
+        return [text + _by(owners_of(name, text)) for text in MEANINGS[name].split()]
     near = get_close_matches(name, [*NAMED, *MEANINGS], 8, 0.6)
-    return list(dict.fromkeys(text for one in near for text in ([one] if one in NAMED else MEANINGS[one])))[:4]
+    return list(dict.fromkeys(text for one in near for text in ([one] if one in NAMED else MEANINGS[one].split())))[:4]
+
+
+def owners_of(spelling: str, text: str) -> list[str]:
+    """The owners that spell a format so, in small letters."""
+    return [owner for owner, spellings in SPELLINGS[text].items() if spelling in spellings.lower().split()]
 
 
 def _by(owners: list[str]) -> str:

@@ -220,10 +220,10 @@ class Reader:
             bits, precision, sign, domain = standard.groups()
             values = {"bits": int(bits), "precision": int(precision), "signed": sign == "s", "extended": domain == "e"}
             return self._made(p3109, values, {}, start)
-        meanings = MEANINGS.get(small, {})
+        meanings = MEANINGS.get(small, "").split()
         if len(meanings) != 1:
             raise self._unknown(name, kinds, start)
-        return parse(next(iter(meanings)))
+        return parse(meanings[0])
 
     def _unknown(self, name: str, kinds: Mapping[str, Kind], start: int) -> ValueError:
         """The error at an unknown or ambiguous name; what it may mean comes first."""

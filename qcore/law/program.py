@@ -39,7 +39,6 @@ from qcore.law.float_scale import (
     usual_scale,
     working,
 )
-from qcore.law.gguf import round_blocks
 from qcore.law.grid import Grid, round_to_grid
 from qcore.law.rounding import Rounding
 from qcore.law.shared_scale import KINDS as SHARED
@@ -222,6 +221,8 @@ class Program:
             and for "levels" the lane of the array's scale if there is one.
         """
         if self.kind == "gguf":
+            from qcore.law.gguf import round_blocks  # programs without GGUF need none of its laws
+
             return round_blocks(xp, bits, self.rule, self.carrier, axes)
         parts = _filled(self._parts(), constants)
         if isinstance(parts[0], Taper):

@@ -7,7 +7,7 @@ import pytest
 from support import assert_same_bits
 
 import qcore
-from qcore.formats.gguf import GGUF
+from qcore.formats.gguf import GGUF, TYPES
 from qcore.law.gguf import _ROUNDED_UP, LAYOUTS
 
 WRITTEN = [kind for kind, layout in LAYOUTS.items() if layout.encode]
@@ -86,6 +86,10 @@ def test_other_dtypes_and_rows_that_are_not_full():
     assert_same_bits(qcore.quantize(x[0, :1], "gguf(q8_0)"), qcore.quantize(x[0, 0], "gguf(q8_0)").reshape(1))
     assert qcore.encode(np.empty((0, 64), np.float32), "gguf(q4_0)").shape == (0, 36)
     assert qcore.decode(np.empty((3, 0), np.uint8), "gguf(q4_k)").shape == (3, 0)
+
+
+def test_types_are_those_of_the_law():
+    assert tuple(LAYOUTS) == TYPES
 
 
 def test_texts():
