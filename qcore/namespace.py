@@ -148,9 +148,12 @@ class Names:
     total: Any = staticmethod(lambda x, axes: np.sum(x, axes, np.int64, keepdims=True))
 
     @staticmethod
-    def put(x: Any, places: tuple[Any, ...], values: Any) -> Any:
+    def put(x: Any, places: tuple[Any, ...], values: Any, add: bool = False) -> Any:
         found = np.copy(x)
-        found[places] = values
+        if add:
+            np.add.at(found, places, values)
+        else:
+            found[places] = values
         return found
 
     @staticmethod

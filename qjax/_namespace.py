@@ -126,8 +126,8 @@ class Names(namespace.Names):
     total = staticmethod(lambda x, axes: jnp.sum(x, axes, jnp.int64, keepdims=True))
 
     @staticmethod
-    def put(x: jax.Array, places: tuple[jax.Array, ...], values: jax.Array) -> jax.Array:
-        return x.at[places].set(values)
+    def put(x: jax.Array, places: tuple[jax.Array, ...], values: jax.Array, add: bool = False) -> jax.Array:
+        return x.at[places].add(values) if add else x.at[places].set(values)
 
     @staticmethod
     def pad(x: jax.Array, widths: Sequence[tuple[int, int]], value: float = 0) -> jax.Array:

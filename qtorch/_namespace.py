@@ -130,8 +130,8 @@ class Names(namespace.Names):
     total = staticmethod(lambda x, axes: torch.sum(x, axes, keepdim=True, dtype=torch.int64))
 
     @staticmethod
-    def put(x: torch.Tensor, places: tuple[torch.Tensor, ...], values: torch.Tensor) -> torch.Tensor:
-        return torch.index_put(x, places, values)
+    def put(x: torch.Tensor, places: tuple[torch.Tensor, ...], values: torch.Tensor, add: bool = False) -> torch.Tensor:
+        return torch.index_put(x, places, values, accumulate=add)
 
     @staticmethod
     def pad(x: torch.Tensor, widths: Sequence[tuple[int, int]], value: float = 0) -> torch.Tensor:

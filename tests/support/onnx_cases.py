@@ -278,6 +278,7 @@ def cases():
     go("GatherND", [f, np.int64([[0, -1], [2, 1]])])
     go("GatherND", [f, np.int64([[0], [2], [-1]])], batch_dims=1)
     go("ScatterND", [f, np.int64([[0, 1], [2, -1]]), floats(2, 5)])
+    go("ScatterND", [np.round(f), np.int64([[0, 1], [2, -1], [0, 1]]), np.ones((3, 5), np.float32)], reduction="add")
     go("ScatterElements", [f, np.int64([[[0, 1, -1, 2, 3]]]), floats(1, 1, 5)], axis=1)
     go("TopK", [np.round(f), np.int64([3])], axis=-1, nout=2)
     go("TopK", [ints(np.int32, 3, 4), np.int64([2])], axis=0, largest=0, nout=2)

@@ -179,10 +179,11 @@ def _tuples(xp: Any, indices: Value, lengths: Sequence[int]) -> tuple[Any, ...]:
 
 
 def scatter_nd(xp: Any, node: Node, x: Value, indices: Value, updates: Value) -> Value:
-    node.text("reduction", "none", ("none",))
+    """ScatterND; floats that are added at one place have sums in no defined order."""
+    add = node.text("reduction", "none", ("none", "add")) == "add"
     if indices.ndim < 1 or indices.shape[-1] > x.ndim:
         raise ValueError(f"indices of shape {indices.shape} for shape {x.shape}; allowed are axes of x")
-    return Value(xp.put(x.array, _tuples(xp, indices, x.shape), updates.array), same_type(x, updates))
+    return Value(xp.put(x.array, _tuples(xp, indices, x.shape), updates.array, add), same_type(x, updates))
 
 
 def scatter_elements(xp: Any, node: Node, x: Value, indices: Value, updates: Value) -> Value:

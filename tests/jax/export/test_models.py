@@ -108,6 +108,15 @@ def test_a_small_gpt(way, tmp_path):
     check(model, (tokens,), tmp_path, near=1e-5)
 
 
+@pytest.mark.heavy
+def test_a_small_gpt_in_integers(tmp_path):
+    """Each layer's integers, calibrated."""
+    tokens = np.int32([[1, 0, 10, 3, 3], [4, 5, 6, 7, 2]])
+    model = qnn.quantize_model(Gpt(nnx.Rngs(0)), calibrate=[tokens])
+    _, compared = check_layers(model, (tokens,), tmp_path, near=1e-5)
+    assert compared >= 4
+
+
 class Words(nnx.Module):
     def __init__(self, cell, rngs):
         self.table, self.rnn = nnx.Embed(11, 8, rngs=rngs), nnx.RNN(cell(8, 6, rngs=rngs))
