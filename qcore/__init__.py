@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from qcore import affine as affine
     from qcore import exchange as exchange
     from qcore import insight as insight
+    from qcore import linalg as linalg
+    from qcore import recipes as recipes
     from qcore import reproducible as reproducible
     from qcore import testing as testing
     from qcore.linalg import Accumulator, Hadamard, Operand, Product, Scale
@@ -68,12 +70,13 @@ __all__ = [
     "unpack",
 ]
 
-__getattr__, __dir__ = subpackages(
-    __name__,
-    ("affine", "exchange", "insight", "linalg", "recipes", "reproducible", "testing"),
-    {
-        "qcore.linalg": ("Accumulator", "Hadamard", "Operand", "Product", "Scale"),
-        "qcore.recipes": ("RECIPES", "Entry", "Recipe"),
-    },
-)
-register_elsewhere(lambda: __getattr__("Recipe"))  # texts of products and recipes: their modules register the kinds
+if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
+    __getattr__, __dir__ = subpackages(
+        __name__,
+        ("affine", "exchange", "insight", "linalg", "recipes", "reproducible", "testing"),
+        {
+            "qcore.linalg": ("Accumulator", "Hadamard", "Operand", "Product", "Scale"),
+            "qcore.recipes": ("RECIPES", "Entry", "Recipe"),
+        },
+    )
+    register_elsewhere(lambda: __getattr__("Recipe"))  # texts of products and recipes: their modules register the kinds

@@ -35,8 +35,20 @@ if TYPE_CHECKING:
 __all__ = ["block_quantize", "fixed_point_quantize", "float_quantize", "quantizer"]
 __all__ += qcore.__all__
 
-__getattr__, __dir__ = subpackages(
-    __name__,
-    ("exchange", "export", "insight", "linalg", "nnx", "optim", "quantization", "recipes", "reproducible", "testing"),
-    {"qcore": qcore.__all__},
-)
+if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
+    __getattr__, __dir__ = subpackages(
+        __name__,
+        (
+            "exchange",
+            "export",
+            "insight",
+            "linalg",
+            "nnx",
+            "optim",
+            "quantization",
+            "recipes",
+            "reproducible",
+            "testing",
+        ),
+        {"qcore": qcore.__all__},
+    )

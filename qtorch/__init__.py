@@ -21,6 +21,7 @@ from qtorch._rounding.packing import pack, unpack  # noqa: F401  # replace qcore
 from qtorch.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
+    from qtorch import auto_low as auto_low
     from qtorch import exchange as exchange
     from qtorch import export as export
     from qtorch import insight as insight
@@ -36,20 +37,21 @@ if TYPE_CHECKING:
 __all__ = ["block_quantize", "fixed_point_quantize", "float_quantize", "quantizer"]
 __all__ += qcore.__all__
 
-__getattr__, __dir__ = subpackages(
-    __name__,
-    (
-        "auto_low",
-        "exchange",
-        "export",
-        "insight",
-        "linalg",
-        "nn",
-        "optim",
-        "quantization",
-        "recipes",
-        "reproducible",
-        "testing",
-    ),
-    {"qcore": qcore.__all__},
-)
+if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
+    __getattr__, __dir__ = subpackages(
+        __name__,
+        (
+            "auto_low",
+            "exchange",
+            "export",
+            "insight",
+            "linalg",
+            "nn",
+            "optim",
+            "quantization",
+            "recipes",
+            "reproducible",
+            "testing",
+        ),
+        {"qcore": qcore.__all__},
+    )
