@@ -68,6 +68,7 @@ def seen(package):
                 "qcore.affine",
                 "qcore.linalg",
                 "qcore.recipes.published",
+                "qcore.law.gguf",
             },
         ),
         ("qjax", {"torch", "qtorch", "optax", "flax", "qjax.recipes"}),

@@ -6,10 +6,12 @@ Values are names. The opset is the smallest, from 19 on, whose operators take th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
 
+from qcore.files import replaced
 from qcore.version import __version__
 
 OPSETS = range(19, 26)
@@ -235,6 +237,12 @@ class Graph:
 
     def _info(self, name: str, dtype: str, shape: Sequence[int | str | None]) -> Any:
         return self._onnx.helper.make_tensor_value_info(name, number_of(dtype), list(shape))
+
+
+def save(model: Any, file: str | PathLike[str]) -> None:
+    """Writes an `onnx.ModelProto`, whole or not at all."""
+    with replaced(file) as fresh:
+        onnx_package().save(model, fresh)
 
 
 def onnx_package() -> Any:

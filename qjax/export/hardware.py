@@ -10,8 +10,9 @@ from qcore import decode, parse
 from qcore.affine.checkpoint import check_path
 from qcore.exchange import qonnx
 from qcore.exchange.accumulators import finished
+from qcore.exchange.graph import save
 from qjax._rounding.scopes import DECODE, ROUND, number_of
-from qjax.export.models import made_of, save
+from qjax.export.models import made_of
 from qjax.export.operations import OPERATIONS, STORED, given, reader, taken
 from qjax.export.walk import Value, Walk
 

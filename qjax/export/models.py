@@ -13,8 +13,7 @@ import jax.numpy as jnp
 
 from qcore.affine.checkpoint import check_path
 from qcore.arguments import check_type
-from qcore.exchange.graph import Graph, onnx_package
-from qcore.files import replaced
+from qcore.exchange.graph import Graph, onnx_package, save
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.scopes import LAYER
 from qjax.export.operations import OPERATIONS, STORED, reader
@@ -53,12 +52,6 @@ def to_onnx(fn: Callable[..., Any], args: tuple[Any, ...], file: str | PathLike[
     """
     check_path(file)
     save(made_of(fn, args, reader(OPERATIONS, STORED)), file)
-
-
-def save(made: Any, file: str | PathLike[str]) -> None:
-    """Writes an `onnx.ModelProto`, whole or not at all."""
-    with replaced(file) as fresh:
-        onnx_package().save(made, fresh)
 
 
 def made_of(fn: Any, args: tuple[Any, ...], operations: Translation) -> Any:

@@ -11,9 +11,9 @@ from qcore.affine.checkpoint import check_path
 from qcore.arrays import decode
 from qcore.exchange import qonnx
 from qcore.exchange.accumulators import finished
-from qcore.exchange.graph import Graph
+from qcore.exchange.graph import Graph, save
 from qtorch.export.expansion import LAWS, Laws, form_of
-from qtorch.export.models import made_of, save
+from qtorch.export.models import made_of
 
 
 def to_qonnx(model: torch.nn.Module, args: tuple[Any, ...], file: str | os.PathLike[str]) -> None:

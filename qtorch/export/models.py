@@ -14,8 +14,7 @@ import torch
 
 from qcore.affine.checkpoint import check_path
 from qcore.arguments import check_type
-from qcore.exchange.graph import OPSETS, onnx_package
-from qcore.files import replaced
+from qcore.exchange.graph import OPSETS, onnx_package, save
 from qtorch._classes import check_model
 from qtorch._exported import WANTED
 from qtorch._torch_internals import exported_operators, map_tree
@@ -78,12 +77,6 @@ def _check_argument(x: Any) -> None:
     """Raises TypeError for an array of another package."""
     if hasattr(x, "__array__") and not isinstance(x, torch.Tensor):
         raise TypeError(f"args has a {type(x).__name__}; allowed are tensors, and numbers: torch.from_numpy makes them")
-
-
-def save(made: Any, file: str | os.PathLike[str]) -> None:
-    """Writes an `onnx.ModelProto`, whole or not at all."""
-    with replaced(file) as fresh:
-        onnx_package().save(made, fresh)
 
 
 def _traced(model: torch.nn.Module, args: tuple[Any, ...], dynamic_shapes: Any) -> Any:
