@@ -1,68 +1,16 @@
-"""The site in a browser: playwright (extra `browser`) and Chromium, the system's or the one that `CHROMIUM` names."""
+"""The site in a browser: its pages, search, tables and reference."""
 
-import functools
-import http.server
 import importlib
 import inspect
-import os
 import re
-import shutil
-import subprocess
-import sys
-import threading
 import zlib
 
 import pytest
-from documents import ROOT
+from documents import PHONE
 
 from website import reference
 
-playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
-pytestmark = [pytest.mark.heavy, pytest.mark.skipif(not CHROMIUM, reason="needs chromium")]
-PHONE, DESK = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-class Silent(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments):
-        pass
-
-
-@pytest.fixture(scope="module")
-def address(site):
-    handler = functools.partial(Silent, directory=site)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as tools:
-        browser = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser):
-    page = browser.new_page(viewport=DESK)
-    page.complaints = []
-    page.on("console", lambda message: page.complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: page.complaints.append(str(error)))
-    page.on("response", lambda response: page.complaints.append(response.url) if response.status >= 400 else None)
-    yield page
-    page.close()
+pytestmark = pytest.mark.heavy
 
 
 def test_the_reference_has_every_name(site):
