@@ -1,10 +1,13 @@
-"""Formats to look at, vectors for conformance tests, and records of runs: `python -m qcore --help`."""
+"""The command `qbits`, also `python -m qcore`: formats to look at, vectors for tests, records of runs."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +16,21 @@ from qcore.formats.names import NAMED
 from qcore.formats.number import OVERFLOWS, check_number
 from qcore.law.carrier import CARRIERS
 from qcore.law.rounding import MODES
+from qcore.version import __version__
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, program: str = "qbits") -> int:
     """Runs a command; returns the exit status, 1 where `check` finds a difference. Wrong arguments exit with 2."""
-    parser = _parser()
+    parser = _parser(program)
+    _check_command(parser, sys.argv[1:] if arguments is None else arguments)
     options = parser.parse_args(arguments)
     try:
-        return options.run(options)
+        status = options.run(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader, such as `head`, has enough; Python would complain again when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1  # as rich does where it prints a table
     except (ValueError, OSError) as error:
         parser.error(str(error))
     except ModuleNotFoundError as error:
@@ -58,7 +68,6 @@ def _vectors(options: argparse.Namespace) -> int:
     if options.format.startswith("accumulator"):
         return _sums(options)
     from qcore.cli.vectors import Header, write
-    from qcore.version import __version__
 
     for name in ("terms", "operands"):
         if getattr(options, name) is not None:
@@ -135,27 +144,61 @@ def _insight(options: argparse.Namespace) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+COMMANDS = ("show", "designs", "vectors", "emit-c", "check", "insight")
+
+_EXIT = """\
+exit status: 0; 1 where check finds a difference; 2 after wrong arguments.
+Tables fit the terminal, in a pipe 80 columns, or what COLUMNS says."""
+
+
+def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "python -m qcore", description="Number formats. Without a command: a table of all that have names."
+        program,
+        description="Number formats. Without a command: a table of all that have names.",
+        epilog=_examples(program, "show e4m3fn", "emit-c e5m2 --rounding stochastic") + "\n\n" + _EXIT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"qbits {__version__}")
     parser.set_defaults(run=_list)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     formats = "a name, or a text such as float(5,2) or scaled(e4m3fn,{-1:32}); docs/formats.md has all kinds"
 
-    show = _command(commands, "show", _show, "a format's properties and values")
+    show = _command(
+        commands, _show, "a format's properties and values", "e4m3fn", "'fixed(8,4)' mxfp4 --plot formats.svg"
+    )
     show.add_argument("format", metavar="FORMAT", nargs="+", type=_format, help=formats)
     show.add_argument("--plot", metavar="FILE", type=Path, help="draw them side by side as well: FILE.png or FILE.svg")
 
-    designs = _command(commands, "designs", _designs, "matrix instructions of chips that accumulators have by name")
+    designs = _command(commands, _designs, "matrix instructions of chips that accumulators have by name", "", "hopper")
     designs.add_argument("chip", metavar="NAME", nargs="?", default="", help="those that begin with it, such as hopper")
 
-    vectors = _command(commands, "vectors", _vectors, "write conformance vectors: hard inputs and the law's results")
+    vectors = _command(
+        commands,
+        _vectors,
+        "write conformance vectors: hard inputs and the law's results",
+        "e4m3fn --mode nearest -o vectors.csv",
+        "hopper.wgmma.e4m3 -o unit.mem",
+    )
     text = formats + "; or a matrix instruction such as hopper.wgmma.e4m3, or the text of an accumulator"
     vectors.add_argument("format", metavar="FORMAT", type=_format_or_accumulator, help=text)
-    vectors.add_argument("--mode", choices=MODES, help="the rounding mode, which a format needs")
-    vectors.add_argument("--overflow", choices=OVERFLOWS, help="what overflow becomes (default: the format's policy)")
-    vectors.add_argument("--dtype", choices=CARRIERS, help="of a format's inputs and outputs (default float32)")
+    vectors.add_argument(
+        "--mode",
+        metavar="MODE",
+        type=_one_of(MODES),
+        help=f"the rounding mode, which a format needs: {', '.join(MODES)}",
+    )
+    vectors.add_argument(
+        "--overflow",
+        metavar="POLICY",
+        type=_one_of(OVERFLOWS),
+        help=f"for numbers beyond the range: {', '.join(OVERFLOWS)} (default: the format's)",
+    )
+    vectors.add_argument(
+        "--dtype",
+        metavar="DTYPE",
+        type=_one_of(CARRIERS),
+        help=f"of a format's inputs and outputs: {', '.join(CARRIERS)} (default float32)",
+    )
     vectors.add_argument("--terms", metavar="N", type=_natural, help="an accumulator's products in a sum (default 64)")
     text = "formats of an accumulator's operands (default: the instruction's, or float32)"
     vectors.add_argument("--operands", metavar=("A", "B"), nargs=2, type=_format, help=text)
@@ -166,29 +209,85 @@ def _parser() -> argparse.ArgumentParser:
     text = "FILE.csv, FILE.json, or FILE.mem for $readmemh"
     vectors.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help=text)
 
-    emit = _command(commands, "emit-c", _emit_c, "write rounding as C99 without dependencies, that checks itself")
+    emit = _command(
+        commands,
+        _emit_c,
+        "write rounding as C99 without dependencies, that checks itself",
+        "'float(5,2)' --rounding stochastic --output generated",
+    )
     emit.add_argument("format", metavar="FORMAT", type=_format, help=formats)
-    emit.add_argument("--rounding", default="nearest", choices=MODES, help="the rounding mode (default nearest)")
+    emit.add_argument(
+        "--rounding",
+        metavar="MODE",
+        default="nearest",
+        type=_one_of(MODES),
+        help=f"the rounding mode: {', '.join(MODES)} (default nearest)",
+    )
     text = "write it there, with a header and an import for SystemVerilog (default: print the C)"
     emit.add_argument("--output", metavar="DIR", type=Path, help=text)
 
-    check = _command(commands, "check", _check, "compare results in a file of vectors with the law")
+    check = _command(
+        commands, _check, "compare results in a file of vectors with the law", "vectors.csv", "--functions qtorch"
+    )
     check.add_argument("file", metavar="FILE", nargs="?", type=Path, help="vectors with results replaced")
     packages = ("qcore", "qtorch", "qjax")
-    text = "instead of a file: a package's exp, log, ... here, eager and compiled, where libraries could differ"
-    check.add_argument("--functions", choices=packages, help=text)
+    text = "instead of a file: exp, log, ... of qcore, qtorch or qjax on this machine, eager and compiled"
+    check.add_argument("--functions", metavar="PACKAGE", type=_one_of(packages), help=text)
     check.add_argument("--any-nan", action="store_true", help="any NaN will do where the law has one")
 
-    insight = _command(commands, "insight", _insight, "the worst sites of a recorded run, with advice")
+    insight = _command(
+        commands, _insight, "the worst sites of a recorded run, with advice", "run.json", "run.json --plot run.svg"
+    )
     insight.add_argument("file", metavar="FILE", type=Path, help="a record, as Record.save wrote it")
     insight.add_argument("--plot", metavar="FILE", type=Path, help="instead of the table, a page of pictures: FILE.svg")
     return parser
 
 
-def _command(commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+def _check_command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Names the nearest command, or the format that stands in the place of a command."""
+    given = arguments[0] if arguments else "-"
+    if given.startswith("-") or given in COMMANDS:
+        return
+    try:
+        hint = f"`{parser.prog} show {shlex.quote(_format(given))}` shows this format; "
+    except argparse.ArgumentTypeError:
+        near = get_close_matches(given, COMMANDS, 1)
+        hint = f"near it is {near[0]}; " if near else ""
+    parser.error(f"COMMAND={quoted(given)}; {hint}allowed are {', '.join(COMMANDS)}")
+
+
+def _command(
+    commands: Any, run: Callable[[argparse.Namespace], int], text: str, *examples: str
+) -> argparse.ArgumentParser:
+    """The parser of the command that a function runs, whose name it has."""
+    name = run.__name__.removeprefix("_").replace("_", "-")
+    parser = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.epilog = _examples(parser.prog, *examples)
     parser.set_defaults(run=run)
     return parser
+
+
+def _examples(program: str, *arguments: str) -> str:
+    return "\n".join(["examples:", *(f"  {program} {one}" for one in arguments)])
+
+
+def _one_of(allowed: Iterable[str]) -> Callable[[str], str]:
+    """The reader of an argument with some allowed words."""
+
+    def read(text: str) -> str:
+        if text not in words:
+            near = get_close_matches(text, words, 3)
+            hint = f"near it are {', '.join(near)}; " if near else ""
+            raise argparse.ArgumentTypeError(f"{quoted(text)}; {hint}allowed are {', '.join(words)}")
+        return text
+
+    words = tuple(allowed)
+    return read
 
 
 def _format(text: str) -> str:
@@ -227,4 +326,4 @@ def _key(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(program="python -m qcore"))

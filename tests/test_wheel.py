@@ -77,28 +77,36 @@ def run(*command, **options):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A folder with both, built of a copy, since setuptools writes beside its sources."""
+    """A folder with source and wheel, and one with the wheel of an editable install.
+
+    Setuptools writes beside its sources: it gets a copy.
+    """
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "qbits.py", *BESIDE):
         shutil.copy(ROOT / name, source)
-    for kind in ("sdist", "wheel"):  # a process each: setuptools writes into sys.argv
+    for kind, folder in (("sdist", target), ("wheel", target), ("editable", source / "editable")):
+        folder.mkdir(exist_ok=True)
+        # a process each: setuptools writes into sys.argv
         build = f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
-        run(sys.executable, "-c", build, target, cwd=source)
-    return target
+        run(sys.executable, "-c", build, folder, cwd=source)
+    return target, source / "editable"
 
 
 @pytest.fixture(scope="module")
 def wheel(built):
-    (path,) = built.glob("qbits-*.whl")
+    (path,) = built[0].glob("qbits-*.whl")
     return path
 
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory):
+    return environment(wheel, tmp_path_factory.mktemp("environment"))
+
+
+def environment(wheel, home):
     """The interpreter of an environment that has the wheel, and this one's other packages."""
-    home = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", home)
     python = home / "bin" / "python"
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
@@ -118,7 +126,7 @@ def test_the_wheel_has_everything(wheel):
 
 
 def test_the_source_has_everything(built):
-    (path,) = built.glob("qbits-*.tar.gz")
+    (path,) = built[0].glob("qbits-*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     files = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
@@ -127,12 +135,12 @@ def test_the_source_has_everything(built):
 
 
 def test_an_index_would_take_them(built):
-    run(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir())
+    run(sys.executable, "-m", "twine", "check", "--strict", *built[0].iterdir())
 
 
 def test_there_is_one_version(built):
     assert qbits.__version__ == qcore.__version__ == qtorch.__version__ == qjax.__version__
-    assert all(path.name.startswith(f"qbits-{qcore.__version__}") for path in built.iterdir())
+    assert all(path.name.startswith(f"qbits-{qcore.__version__}") for path in built[0].iterdir())
     assert f"version: {qcore.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert "version" not in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -148,15 +156,38 @@ def test_the_wheel_works(python, tmp_path):
     assert results == "1.0 qjax.optim"
 
 
+def test_the_command(python, tmp_path):
+    code = "from importlib.metadata import entry_points as all; (one,) = all(name='qbits'); one.load()()"
+    assert run(python, "-c", code, "--version", cwd=tmp_path) == f"qbits {qcore.__version__}\n"
+
+
 def test_type_checkers_see_the_wheel(python, tmp_path):
-    (tmp_path / "program.py").write_text(PROGRAM + WRONG)
-    settings = {"include": ["program.py"], "typeCheckingMode": "standard", "reportUnusedExpression": "none"}
-    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
-    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", str(python)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    found = json.loads(done.stdout)["generalDiagnostics"]
-    lines = (PROGRAM + WRONG).splitlines()
-    complaints = {lines[one["range"]["start"]["line"]]: one["message"] for one in found}
+    complaints = complaints_of(PROGRAM + WRONG, python, tmp_path)
     right = {line: message for line, message in complaints.items() if line not in WRONG.splitlines()}
     assert not right
     assert not set(WRONG.splitlines()) - set(complaints), "what is wrong and was not refused"
+
+
+def test_editors_see_an_editable_install(built, tmp_path):
+    """The install is a path and no import hook, which runs in Python only."""
+    (wheel,) = built[1].glob("*.whl")
+    code = [name for name in zipfile.ZipFile(wheel).namelist() if not name.startswith("qbits-")]
+    assert [Path(name).suffix for name in code] == [".pth"]
+    python = environment(wheel, tmp_path / "environment")
+    place = run(python, "-c", "import qbits; print(qbits.__file__)", cwd=tmp_path)
+    assert Path(place.strip()).parent == built[1].parent
+    program = "import qcore\nimport qtorch\nimport qtorch.insight\nqcore.parse('e5m2').text\n"
+    wrong = "qtorch.quantise\nqcore.parse(3)\nqtorch.insight.watches\n"
+    assert [*complaints_of(program + wrong, python, tmp_path)] == wrong.splitlines()
+
+
+def complaints_of(program, python, folder):
+    """What a type checker says of the lines of a program."""
+    (folder / "program.py").write_text(program)
+    settings = {"include": ["program.py"], "typeCheckingMode": "standard", "reportUnusedExpression": "none"}
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", str(python)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    lines = program.splitlines()
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    return {lines[one["range"]["start"]["line"]]: one["message"] for one in found}

@@ -61,13 +61,13 @@ are left out. Formats that have names are written as these, but for QPyTorch's: 
 _MORE = """\
 ## On the command line
 
-`python -m qcore` prints the table of names, `python -m qcore show FORMAT` a format's properties and values, and with
+`qbits` prints the table of names, `qbits show FORMAT` a format's properties and values, and with
 `--plot FILE` it draws pictures as those below. FORMAT is a text; shells want quotes around its parentheses:
-`python -m qcore show 'fixed(8,4)'`.
+`qbits show 'fixed(8,4)'`.
 
-`python -m qcore vectors FORMAT --mode MODE -o FILE` writes conformance vectors: hard and random inputs, what the law
+`qbits vectors FORMAT --mode MODE -o FILE` writes conformance vectors: hard and random inputs, what the law
 makes of them, and the codes. Put an implementation's own results in place of the outputs or codes, and
-`python -m qcore check FILE` says how many differ, and shows the first ten. In place of FORMAT it takes
+`qbits check FILE` says how many differ, and shows the first ten. In place of FORMAT it takes
 [an accumulator](codes.md#vectors-for-a-dot-product-unit).
 """
 

@@ -1,1 +1,1 @@
-"""The commands of `python -m qcore`: tables, drawings and checks. No other module of the library imports them."""
+"""The commands of `qbits`: tables, drawings and checks. No other module of the library imports them."""

@@ -594,7 +594,7 @@ class _Unit:
         return f"Rounds float32 numbers to {self.number.text}, {self.mode.value}."
 
     def _about(self) -> list[str]:
-        command = f"python -m qcore emit-c '{self.number.text}' --rounding {self.mode.value}"
+        command = f"qbits emit-c '{self.number.text}' --rounding {self.mode.value}"
         lines = [f"Written by qcore {__version__}: {command}"]
         lines += ["The bits are those of qcore.quantize. Floats are IEEE 754's; a lane is the bits of a float."]
         if self.blocks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from qcore.linalg.designs import DESIGNS, nearest_designs
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 COLUMNS = ("name", "bits", "exp, man", "bias", "max", "min normal", "min subnormal", "specials", "overflow", "source")
 LISTED_BITS = 8  # the widest formats whose values are all listed
@@ -40,27 +39,39 @@ def row(name: str) -> tuple[str, ...]:
     )
 
 
+class Column(NamedTuple):
+    """A column of a table: where a table is wider than the terminal, `least` is the width to which its cells wrap."""
+
+    name: str
+    least: int | None = None  # None: its cells never wrap
+    justify: Literal["left", "right"] = "left"
+
+
 def print_list(names: Sequence[str]) -> None:
     """Prints a row of properties for each name."""
-    console, table, rows = _console(), _table(), [row(name) for name in names]
-    used = 0
-    for name, *cells in zip(COLUMNS, *rows, strict=True):
-        heading = name.replace(" ", "\n", 1)
-        width = max(map(len, (*cells, *heading.split("\n"))))
-        if name == "specials" and console.is_terminal:
-            width = 13  # in two lines, sometimes
-        if name == "source" and console.is_terminal:
-            width = max(console.width - used, 8)
-        used += width + 2
-        right = name in ("bits", "bias", "max") or name.startswith("min")
-        justify = "right" if right else "left"
-        table.add_column(heading, justify=justify, width=width, no_wrap=name != "specials", overflow="ellipsis")
-    for cells in rows:
-        table.add_row(*cells)
-    _print(console, table)
+    wrapped = {"specials": 7, "source": 20}
+    columns = [
+        Column(
+            name.replace(" ", "\n", 1),
+            wrapped.get(name),
+            "right" if name in ("bits", "bias", "max") or name.startswith("min") else "left",
+        )
+        for name in COLUMNS
+    ]
+    _print_rows(_console(), columns, [row(name) for name in names])
 
 
-DESIGN_COLUMNS = ("design", "operands", "sums", "step", "law", "bits", "NaN", "source")
+# What a narrow terminal has no room for comes last; a design's name says its operands as well.
+DESIGN_COLUMNS = (
+    Column("design"),
+    Column("law", 9),
+    Column("bits", justify="right"),
+    Column("step", justify="right"),
+    Column("sums"),
+    Column("operands", 16),
+    Column("NaN"),
+    Column("source", 20),
+)
 
 
 def print_designs(prefix: str) -> None:
@@ -68,26 +79,29 @@ def print_designs(prefix: str) -> None:
     chosen = [design for design in DESIGNS.values() if design.name.startswith(prefix)]
     if not chosen:
         raise ValueError(nearest_designs(prefix))
-    console, table = _console(), _table(*DESIGN_COLUMNS)
+    rows = []
     for one in chosen:
         law = one.law + (", flushes subnormals" if one.flushes else "")
         bits = str(one.fraction_bits) if one.fraction_bits else "-"
-        table.add_row(one.name, one.text, one.number, str(one.step), law, bits, f"{one.nan:08x}", one.source)
-    _print(console, table)
+        rows.append((one.name, law, bits, str(one.step), one.number, one.text, f"{one.nan:08x}", one.source))
+    _print_rows(_console(), DESIGN_COLUMNS, rows)
 
 
 def print_format(text: str) -> None:
     """Prints the properties of a format, and its values."""
     from rich.markup import escape
+    from rich.table import Table
 
     number = check_number(text, "format")
     console, known = _console(), properties(number)
-    console.print(f"[bold]{number.text}[/]: {escape(repr(number))}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]{number.text}[/]: {escape(repr(number))}", highlight=False)
+    lines = Table.grid(padding=(0, 1))
     for name, value in _properties_lines(known, dict(NAMED.values()).get(number, "")):
-        console.print(f"  {name:13} {value}", highlight=False, soft_wrap=True)
+        lines.add_row(f"  {name:13}", escape(value))
+    console.print(lines, highlight=False)
     console.print()
     if reason := why_no_codes(known.number):
-        console.print(f"  no list of values: {reason}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"  no list of values: {reason}", highlight=False, markup=False)
         return
     if known.bits <= LISTED_BITS:
         _print_all(console, known)
@@ -119,17 +133,16 @@ def _print_all(console: Console, known: Properties) -> None:
     room = console.width // (sum(max(map(len, column)) for column in zip(*cells, strict=True)) + 8)
     groups = max(min(room, len(cells) // 8), 1) if console.is_terminal else 1
     height = -(-len(cells) // groups)
-    table = _table(*("code", "binary", "value", "exact") * groups)
-    for line in range(height):
-        table.add_row(*(cell for cells_ in cells[line::height] for cell in cells_))
-    _print(console, table)
+    columns = [Column(name) for name in ("code", "binary", "value", "exact")] * groups
+    _print_rows(
+        console, columns, [[cell for cells_ in cells[line::height] for cell in cells_] for line in range(height)]
+    )
 
 
 def _print_special_values(console: Console, known: Properties) -> None:
-    table = _table("which", "code", "binary", "value", "exact")
-    for code, (names, value) in special_values(known).items():
-        table.add_row(", ".join(names), *_cells(known, code, value))
-    _print(console, table)
+    columns = Column("which", 10), Column("code"), Column("binary", 16), Column("value"), Column("exact", 12)
+    rows = [(", ".join(names), *_cells(known, code, value)) for code, (names, value) in special_values(known).items()]
+    _print_rows(console, columns, rows)
 
 
 def special_values(known: Properties) -> dict[int, tuple[list[str], float]]:
@@ -187,21 +200,37 @@ def _dyadic(value: float) -> Dyadic:
     return Dyadic(count, 1 - denominator.bit_length())
 
 
-def _table(*columns: str) -> Table:
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    return Table(*columns, box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False)
-
-
 def _console() -> Console:
+    """Standard output: as wide as its terminal, in a pipe 80 columns, or what COLUMNS says."""
     from rich.console import Console
 
     return Console()
 
 
-def _print(console: Console, table: Table) -> None:
-    """Prints a table, in a pipe as wide as it needs to be."""
-    if not console.is_terminal:
-        console.width = console.measure(table, options=console.options.update(max_width=1000)).maximum
+def _print_rows(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table that fits the console: cells wrap where they may; the last columns are left out and named."""
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    headings = [column.name.split("\n") for column in columns]
+    widths = [max(map(len, (*cells, *heading))) for heading, *cells in zip(headings, *rows, strict=True)]
+    least = [
+        width if column.least is None else min(column.least, width)
+        for column, width in zip(columns, widths, strict=True)
+    ]
+    shown = len(columns)
+    while shown > 1 and sum(least[:shown]) + 2 * shown > console.width:
+        shown -= 1
+    room = console.width - sum(least[:shown]) - 2 * shown
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False)
+    for column, narrow, whole in zip(columns[:shown], least, widths, strict=False):
+        wider = min(whole - narrow, max(room, 0))
+        room -= wider
+        table.add_column(column.name, justify=column.justify, width=narrow + wider, overflow="fold")
+    for cells in rows:
+        table.add_row(*cells[:shown])
     console.print(table)
+    if missing := columns[shown:]:
+        names = ", ".join(column.name.replace("\n", " ") for column in missing)
+        enough = sum(least) + 2 * len(columns)
+        console.print(f"No room for: {names}. COLUMNS={enough} shows all.", highlight=False)

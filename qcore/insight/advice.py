@@ -226,16 +226,16 @@ def _less_noise(number: Number, statistics: Statistics) -> str:
     return f"take {bits} more {kind} bit{'s' if bits > 1 else ''}"
 
 
-COLUMNS = ("site", "format", "overflowed", "saturated", "became zero", "SQNR", "advice")
+COLUMNS = ("site", "format", "overflowed", "saturated", "became zero", "SQNR")
 
 
 def print_worst(record: Record, count: int = 10, console: Console | None = None) -> None:
-    """Prints the worst sites, worst first, each with a sentence of advice; rich is needed.
+    """Prints a table of the worst sites, worst first, and a sentence of advice for each; rich is needed.
 
     Args:
         record: the record of a run.
         count: the largest number of sites to print.
-        console: a console of rich; None is standard output, with lines of any length if it is not a terminal.
+        console: a console of rich; None is standard output, in a pipe 80 columns wide or as COLUMNS says.
 
     Returns:
         None; the table is printed.
@@ -262,14 +262,14 @@ def print_worst(record: Record, count: int = 10, console: Console | None = None)
     title = f"{record.model}, {span}: {min(count, len(found))} of {len(found)} sites, the worst first"
     table = Table(box=SIMPLE, title=title, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column in ("site", "format", "advice") else "right")
+        table.add_column(column, justify="left" if column in ("site", "format") else "right", overflow="fold")
     for one in found[:count]:
         parts = (_part(part) for part in (one.overflowed, one.saturated, one.underflowed))
-        table.add_row(str(one.site), one.statistics.number, *parts, _ratio(one.statistics.sqnr), one.advice)
+        table.add_row(str(one.site), one.statistics.number, *parts, _ratio(one.statistics.sqnr))
     console = console or Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = console.measure(table, options=console.options.update(max_width=1000)).maximum
-    console.print(table, markup=False)
+    console.print(table, "", markup=False)
+    for one in found[:count]:
+        console.print(f"{one.site}: {one.advice}", markup=False)
 
 
 def _ratio(sqnr: float) -> str:

@@ -89,7 +89,7 @@ class Accumulator:
 
     @classmethod
     def of(cls, name: str) -> Accumulator:
-        """The accumulator of a chip's matrix instruction: `python -m qcore designs` lists the names.
+        """The accumulator of a chip's matrix instruction: `qbits designs` lists the names.
 
         Args:
             name: chip, instruction and operands, such as "hopper.wgmma.e4m3"; docs/machines.md has the grammar.

@@ -265,7 +265,7 @@ def design_for(on: Any, first: Any, second: Any) -> Design:
     formats = dict.fromkeys(number.text for row in known for number in row.numbers)
     raise ValueError(
         f"on={quoted(on)} has no instruction for {' and '.join(number.text for number in given)}; allowed are "
-        f"{', '.join(formats)}, in the pairs that `python -m qcore designs {on}` lists"
+        f"{', '.join(formats)}, in the pairs that `qbits designs {on}` lists"
     )
 
 
@@ -295,7 +295,7 @@ def nearest_designs(name: str) -> str:
     near = get_close_matches(name.lower(), DESIGNS, 4, 0.5)
     chips = dict.fromkeys(known.partition(".")[0] for known in DESIGNS)
     hint = f"near it are {', '.join(near)}; " if near else ""
-    return f"{hint}allowed are names that `python -m qcore designs` lists, of {', '.join(chips)}"
+    return f"{hint}allowed are names that `qbits designs` lists, of {', '.join(chips)}"
 
 
 @lru_cache(maxsize=512)

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from documents import NAMES, ROOT, text_of
 
+from qcore.__main__ import COMMANDS
+
 PAGES = [*(name for name in NAMES if name != "CHANGELOG.md"), "CONTRIBUTING.md", "SECURITY.md"]
 COMMAND = re.compile(r"python -m ((?:qcore|benchmarks|examples|website)\b[\w.]*)([^`\n]*)")
+QBITS = re.compile(r"(?:`|^)qbits ([\w-]+)([^`\n]*)", re.M)
 FOUND = sorted({(module, options) for name in PAGES for module, options in COMMAND.findall(text_of(name))})
 
 
@@ -29,5 +32,15 @@ def test_they_exist(module, options):
     assert [one for one in re.findall(r"(?<!\S)--[\w-]+", options) if f'"{one}"' not in source] == []
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_of_qbits_exist(name):
+    found = QBITS.findall(text_of(name))
+    assert {command for command, _ in found} <= {*COMMANDS, "--help", "--version"}
+    source = source_of("qcore")
+    options = [one for _, options in found for one in re.findall(r"(?<!\S)--[\w-]+", options)]
+    assert [one for one in options if f'"{one}"' not in source] == []
+
+
 def test_they_are_found():
     assert len(FOUND) > 30
+    assert len(QBITS.findall("".join(map(text_of, PAGES)))) > 9

@@ -87,7 +87,7 @@ WRONG = [
     (
         "bf16_mixed",
         "h100",
-        "on='h100'; allowed are names that `python -m qcore designs` lists, of volta, turing, ampere",
+        "on='h100'; allowed are names that `qbits designs` lists, of volta, turing, ampere",
     ),
     ("bf16_mixed", "hoper", "on='hoper'; near it are hopper"),
     (

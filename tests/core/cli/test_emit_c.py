@@ -1,4 +1,4 @@
-"""The C of `python -m qcore emit-c`: compiled strictly, it has the bits of qcore, and says so itself."""
+"""The C of `qbits emit-c`: compiled strictly, it has the bits of qcore, and says so itself."""
 
 import ctypes
 import re

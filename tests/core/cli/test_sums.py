@@ -1,4 +1,4 @@
-"""`python -m qcore vectors` of accumulators and instructions: the bits of each step, restated in fractions."""
+"""`qbits vectors` of accumulators and instructions: the bits of each step, restated in fractions."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""`python -m qcore vectors` and `check`: what is written is accepted, and one wrong bit is not."""
+"""`qbits vectors` and `check`: what is written is accepted, and one wrong bit is not."""
 
 import json
 import re

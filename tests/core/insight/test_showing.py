@@ -53,13 +53,17 @@ def test_scaling_as_advised_helps(record):
         assert after.underflowed < 20
 
 
-def test_the_table(record, capsys):
+def test_the_table(record, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     print_worst(record, 2)
     title, heading, _, first, *rest = capsys.readouterr().out.splitlines()
     assert title.rstrip() == "mlp, steps 0 to 2: 2 of 5 sites, the worst first"
     assert heading.split()[:2] == ["site", "format"]
     assert first.startswith("loud:output")
-    assert len([line for line in rest if line.strip()]) == 1
+    second, *advice = [line for line in rest if line.strip()]
+    assert second.startswith("quiet:output")
+    assert " ".join(advice).startswith("loud:output: overflows (61 %): the numbers reach ")
+    assert max(map(len, (title, heading, first, *advice))) <= 80
 
 
 def test_the_page(record, tmp_path):

@@ -136,7 +136,7 @@ def test_texts(name):
 
 WRONG = [
     (lambda: Accumulator.of("hoper.wgmma.e4m3"), "design='hoper.wgmma.e4m3'; near it are hopper.wgmma.e4m3, "),
-    (lambda: Accumulator.of("h100"), "allowed are names that `python -m qcore designs` lists, of volta, turing"),
+    (lambda: Accumulator.of("h100"), "allowed are names that `qbits designs` lists, of volta, turing"),
     (lambda: Accumulator.of(3), "design=3 is a int; allowed is a name such as hopper.wgmma.e4m3"),
     (lambda: Accumulator(chunk=4, design="volta.mma.f16.f16", tree=True), "tree=True with design=volta.mma.f16.f16"),
     (
