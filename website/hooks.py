@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ FROM_ROOT = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
 }
+ROOM = 3  # modules of a room that has a section of its own in the reference's navigation
 SOURCES = {uri: ROOT / name for name, uri in FROM_ROOT.items()}  # of pages, by their names on the site
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)(?=[)#])")
 
@@ -35,7 +37,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     more = [uri for uri in SOURCES if uri not in named]
     config.nav += [
         *([{"More": more}] if more else []),
-        {"API reference": [{name: f"reference/{name}.md"} for name in reference.pages()]},
+        {"API reference": _reference_sections()},
     ]
     return config
 
@@ -44,9 +46,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are no Markdown in docs, and the files outside of docs that pages link to."""
     for uri, path in SOURCES.items():
         if path.suffix == ".ipynb":
-            run = notebooks.run(path, path.stat().st_mtime)
-            files.append(File.generated(config, uri, content=notebooks.with_outputs(path, run)))
-            for name, picture in run.pictures.items():
+            content, pictures = notebooks.with_outputs(path)
+            files.append(File.generated(config, uri, content=content))
+            for name, picture in pictures.items():
                 files.append(File.generated(config, f"{posixpath.dirname(uri)}/{name}", content=picture))
         elif path.parent == ROOT:
             files.append(File.generated(config, uri, content=path.read_text(encoding="utf-8")))
@@ -69,6 +71,19 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return posixpath.relpath(_uri(target), posixpath.dirname(page.file.src_uri)) if target.is_file() else match[1]
 
     return _LINK.sub(linked, markdown)
+
+
+def _reference_sections() -> list[Any]:
+    """The reference's part of the navigation: a section for each package, and one for each room with many modules."""
+    names = list(reference.pages())
+    rooms = Counter(".".join(name.split(".")[:2]) for name in names)
+    sections: dict[str, list[Any]] = {}
+    for name in names:
+        package, _, rest = name.partition(".")
+        room = f"{package}.{rest.partition('.')[0]}"
+        section = room if rooms[room] >= ROOM else package
+        sections.setdefault(section, []).append({name: f"reference/{name}.md"})
+    return [{section: found} for section, found in sections.items()]
 
 
 def _text(path: Path) -> str:

@@ -1,79 +1,126 @@
-"""Notebooks as pages: what is text in them, their programs, and what these print and draw."""
+"""Notebooks as pages, and the outputs that are kept in them.
+
+    python -m website.notebooks        runs all notebooks of docs/tutorials, and writes their outputs into them
+"""
 
 from __future__ import annotations
 
+import ast
+import io
 import json
 import os
-import subprocess
+import re
 import sys
-from functools import cache
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any
 
-_ROOT = Path(__file__).parent.parent
-_END = "-- the end of a cell --"
-_WIDTH = "110"  # of tables
+from qcore.files import write_text
 
+TUTORIALS = Path(__file__).parent.parent / "docs" / "tutorials"
+_WIDTH = "100"  # of tables, in letters
+_SVG, _TEXT = "image/svg+xml", "text/plain"
 
-class Run(NamedTuple):
-    """What the programs of a notebook did.
-
-    Attributes:
-        printed: by each.
-        pictures: what they drew, by the names of its files.
-    """
-
-    printed: list[str]
-    pictures: dict[str, bytes]
+Notebook = dict[str, Any]  # as its JSON
 
 
-def cells(path: Path) -> list[tuple[str, str]]:
-    """The cells of a notebook: "markdown" or "code", and the source."""
-    return [
-        (cell["cell_type"], "".join(cell["source"])) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
-    ]
+def read(path: Path) -> Notebook:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def markdown(path: Path) -> str:
-    """A notebook as Markdown, without what its programs print."""
-    parts = (_program(text) if kind == "code" else text for kind, text in cells(path))
-    return "\n\n".join(parts) + "\n"
+    """A notebook as Markdown, without outputs."""
+    return "\n\n".join(map(_source, read(path)["cells"])) + "\n"
 
 
-def with_outputs(path: Path, run: Run) -> str:
-    """A notebook as Markdown, and after each program what it printed and drew."""
-    printed, parts = iter(run.printed), []
-    for kind, text in cells(path):
-        parts.append(_program(text) if kind == "code" else text)
-        if kind == "code" and (output := next(printed)):
-            parts.append(f"```text\n{output}\n```")
-        parts += [f"![What this program drew]({name})" for name in run.pictures if kind == "code" and name in text]
-    return "\n\n".join(parts) + "\n"
+def with_outputs(path: Path) -> tuple[str, dict[str, str]]:
+    """A notebook as Markdown with the outputs that are kept in it, and its pictures by the names of their files."""
+    parts: list[str] = []
+    pictures: dict[str, str] = {}
+    for cell in read(path)["cells"]:
+        parts.append(_source(cell))
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if _SVG in data:
+                name = f"{path.stem}-{len(pictures) + 1}.svg"
+                pictures[name] = "".join(data[_SVG])
+                title = re.search("<title>(.*?)</title>", pictures[name])
+                parts.append(f"![{title[1] if title else path.stem}]({name})")
+            else:
+                parts.append(f"```text\n{text_of(output)}\n```")
+    return "\n\n".join(parts) + "\n", pictures
 
 
-@cache
-def run(path: Path, changed: float) -> Run:
-    """Runs a notebook's programs in a process and an empty folder of their own, once for each time it was changed.
+def text_of(output: Notebook) -> str:
+    """The text of an output: what was printed, or the value of the last line."""
+    return "".join(output.get("text") or output["data"][_TEXT]).strip("\n")
 
-    Raises:
-        RuntimeError: if one fails.
+
+def executed(path: Path) -> Notebook:
+    """The notebook with fresh outputs; it runs in an empty folder, in a module of its own.
+
+    As in Jupyter, the value of a cell's last line is an output if it is an expression and not None. A value with
+    `_repr_svg_` is a picture.
     """
-    programs = [text for kind, text in cells(path) if kind == "code"]
-    with TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, "-"],
-            input=f"\nprint({_END!r})\n".join(programs),
-            cwd=folder,
-            env=os.environ | {"PYTHONPATH": str(_ROOT), "COLUMNS": _WIDTH},
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{path.name}: {done.stderr}")
-        printed = [part.strip("\n") for part in done.stdout.split(f"{_END}\n")]
-        return Run(printed, {one.name: one.read_bytes() for one in Path(folder).glob("*.svg")})
+    notebook = read(path)
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    with TemporaryDirectory() as folder, chdir(folder), _module() as module, _columns():
+        for count, cell in enumerate(code, 1):
+            cell["execution_count"] = count
+            cell["outputs"] = list(_run("".join(cell["source"]), f"{path.name}, cell {count}", module, count))
+    return notebook
 
 
-def _program(text: str) -> str:
-    return f"```python\n{text}\n```"
+def _run(source: str, name: str, module: ModuleType, count: int) -> Iterator[Notebook]:
+    """Runs one cell, and yields its outputs."""
+    tree = ast.parse(source)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    with redirect_stdout(io.StringIO()) as printed:
+        exec(compile(tree, name, "exec"), vars(module))
+        value = eval(compile(ast.Expression(last.value), name, "eval"), vars(module)) if last else None
+    if lines := [f"{line.rstrip()}\n" for line in printed.getvalue().splitlines()]:
+        yield {"name": "stdout", "output_type": "stream", "text": lines}
+    if value is not None:
+        data = {_TEXT: repr(value).splitlines(keepends=True)}
+        if hasattr(value, "_repr_svg_"):
+            data = {_SVG: value._repr_svg_().splitlines(keepends=True)} | data
+        yield {"data": data, "execution_count": count, "metadata": {}, "output_type": "execute_result"}
+
+
+@contextmanager
+def _module() -> Iterator[ModuleType]:
+    """A module for the programs of a notebook, where pickle finds their classes."""
+    module = ModuleType("program_of_a_notebook")
+    sys.modules[module.__name__] = module
+    try:
+        yield module
+    finally:
+        del sys.modules[module.__name__]
+
+
+@contextmanager
+def _columns() -> Iterator[None]:
+    """Tables of rich have the same width everywhere."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = _WIDTH
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
+
+
+def _source(cell: Notebook) -> str:
+    text = "".join(cell["source"])
+    return f"```python\n{text}\n```" if cell["cell_type"] == "code" else text
+
+
+if __name__ == "__main__":
+    for notebook in sorted(TUTORIALS.glob("*.ipynb")):
+        write_text(notebook, json.dumps(executed(notebook), indent=1, ensure_ascii=False) + "\n")
+        print(notebook)

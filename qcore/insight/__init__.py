@@ -3,7 +3,7 @@
 from qcore.insight.advice import Finding, findings, print_worst
 from qcore.insight.arrays import statistics_between, statistics_of
 from qcore.insight.choosing import Choice, Point, Sensitivity, choose_formats, sensitivity
-from qcore.insight.pictures import draw
+from qcore.insight.pictures import Picture, draw
 from qcore.insight.record import Difference, Entry, Record, Site, compare, send
 from qcore.insight.statistics import Statistics
 
@@ -12,6 +12,7 @@ __all__ = [
     "Difference",
     "Entry",
     "Finding",
+    "Picture",
     "Point",
     "Record",
     "Sensitivity",

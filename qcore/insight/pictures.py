@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from math import isnan
@@ -65,7 +66,25 @@ _MAPS = (
 )
 
 
-def draw(record: Record, path: str | Path) -> None:
+@dataclass(frozen=True)
+class Picture:
+    """A picture that was drawn into an SVG file. Notebooks show it.
+
+    Args:
+        path: the path of the file.
+
+    Example:
+        >>> Picture(Path("mlp.svg")).path.suffix
+        '.svg'
+    """
+
+    path: Path
+
+    def _repr_svg_(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+
+def draw(record: Record, path: str | Path) -> Picture:
     """Draws a page with three maps of sites over steps, and the exponents of the worst sites with their format's range.
 
     Of more than 40 sites the worst are drawn, in the order of the record; of more than 60 steps, neighbours are
@@ -76,7 +95,7 @@ def draw(record: Record, path: str | Path) -> None:
         path: the path of the SVG file; matplotlib is needed.
 
     Returns:
-        None; the file is written, and replaces an older one.
+        The picture, which notebooks show. The file is written, and replaces an older one.
 
     Raises:
         TypeError: if record is not a Record, or path not a path.
@@ -88,7 +107,7 @@ def draw(record: Record, path: str | Path) -> None:
         >>> from qcore.insight import statistics_of
         >>> record = Record("mlp")
         >>> record.add(0, Site("0", "output"), statistics_of(np.float32([1.0, 4000.0]), "e4m3fn"))
-        >>> draw(record, "mlp.svg")  # doctest: +SKIP
+        >>> picture = draw(record, "mlp.svg")  # doctest: +SKIP
     """
     path = Path(path)
     check_path(path)
@@ -101,6 +120,7 @@ def draw(record: Record, path: str | Path) -> None:
         parts: Any = figure.subfigures(2, 1, height_ratios=heights)
         _draw_maps(parts[0], record, sites)
         _draw_histograms(parts[1], shown)
+    return Picture(path)
 
 
 def _text(record: Record, found: Sequence[Finding]) -> str:

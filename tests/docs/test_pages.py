@@ -1,6 +1,5 @@
 """The pages: their figures are those of result files, their links lead somewhere, and they are short."""
 
-import json
 import re
 
 import pytest
@@ -8,7 +7,6 @@ from documents import DOCS, NAMES, ROOT, text_of
 
 from benchmarks import published
 from examples import choosing_report, pictures, recipes_report
-from website import notebooks
 from website.figures import FIGURES, with_figures
 from website.named_formats import PICTURES
 
@@ -93,30 +91,3 @@ def test_pictures_have_alternative_texts():
     texts = [text for name in NAMES for text in re.findall(r"!\[(.*?)\]\(", text_of(name))]
     assert len(texts) > 5
     assert all(len(text) > 10 for text in texts)
-
-
-@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.ipynb")), ids=lambda path: path.stem)
-def test_notebooks_hold_no_outputs(path):
-    for cell in json.loads(path.read_text())["cells"]:
-        assert cell.get("outputs", []) == []
-        assert cell.get("execution_count") is None
-    assert notebooks.cells(path)[0][1].startswith("# ")
-
-
-def test_notebooks_are_shown_with_what_they_print(tmp_path):
-    path = tmp_path / "one.ipynb"
-    sources = [("code", "x = 6"), ("markdown", "A word."), ("code", "print(x * 7)\nopen('a.svg', 'w').write('<svg/>')")]
-    cells = [{"cell_type": kind, "source": text.splitlines(True)} for kind, text in sources]
-    path.write_text(json.dumps({"cells": cells}))
-    run = notebooks.run(path, 1)
-    assert (run.printed, run.pictures) == (["", "42"], {"a.svg": b"<svg/>"})
-    shown = notebooks.with_outputs(path, run)
-    assert shown.startswith("```python\nx = 6\n```\n\nA word.\n\n```python\n")
-    assert shown.endswith("```text\n42\n```\n\n![What this program drew](a.svg)\n")
-
-
-def test_a_notebook_that_fails_is_no_page(tmp_path):
-    path = tmp_path / "one.ipynb"
-    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": ["1 / 0"]}]}))
-    with pytest.raises(RuntimeError, match=r"one\.ipynb: (.|\n)*ZeroDivisionError"):
-        notebooks.run(path, 1)
