@@ -1,6 +1,6 @@
 """Notebooks as pages, and the outputs that are kept in them.
 
-    python -m website.notebooks        runs all notebooks of docs/tutorials, and writes their outputs into them
+python -m website.notebooks        runs all notebooks of docs/tutorials, and writes their outputs into them
 """
 
 from __future__ import annotations
@@ -77,10 +77,15 @@ def executed(path: Path) -> Notebook:
 def _run(source: str, name: str, module: ModuleType, count: int) -> Iterator[Notebook]:
     """Runs one cell, and yields its outputs."""
     tree = ast.parse(source)
-    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else ast.Expr(ast.Constant(None))
+    assert isinstance(last, ast.Expr)
     with redirect_stdout(io.StringIO()) as printed:
         exec(compile(tree, name, "exec"), vars(module))
-        value = eval(compile(ast.Expression(last.value), name, "eval"), vars(module)) if last else None
+        value = (
+            eval(compile(ast.Expression(last.value), name, "eval"), vars(module))
+            if isinstance(last, ast.Expr)
+            else None
+        )
     if lines := [f"{line.rstrip()}\n" for line in printed.getvalue().splitlines()]:
         yield {"name": "stdout", "output_type": "stream", "text": lines}
     if value is not None:

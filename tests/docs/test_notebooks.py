@@ -23,7 +23,7 @@ def outputs(notebook):
 
 @PATHS
 def test_the_outputs_are_fresh(path):
-    """If they are not: `python -m website.notebooks`. Numbers may differ a little: torch's sums depend on the processor."""
+    """If they are not: `python -m website.notebooks`. Numbers may differ a little: torch's sums depend on processors."""
     *kept, numbers = outputs(notebooks.read(path))
     *fresh, expected = outputs(notebooks.executed(path))
     assert kept == fresh

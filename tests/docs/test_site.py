@@ -80,4 +80,4 @@ def test_the_reference_shows_functions_whole(site):
 def test_tutorials_show_what_they_print(site):
     page = (site / "tutorials" / "find-the-layer.html").read_text()
     assert "2:output    e4m3fn" in page
-    assert (site / "tutorials" / "page.svg").is_file()
+    assert (site / "tutorials" / "find-the-layer-1.svg").is_file()
