@@ -76,16 +76,14 @@ def executed(path: Path) -> Notebook:
 
 def _run(source: str, name: str, module: ModuleType, count: int) -> Iterator[Notebook]:
     """Runs one cell, and yields its outputs."""
-    tree = ast.parse(source)
-    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else ast.Expr(ast.Constant(None))
-    assert isinstance(last, ast.Expr)
+    *program, last = ast.parse(source).body
+    if isinstance(last, ast.Expr):
+        value_of = ast.Expression(last.value)
+    else:
+        program, value_of = [*program, last], ast.parse("None", mode="eval")
     with redirect_stdout(io.StringIO()) as printed:
-        exec(compile(tree, name, "exec"), vars(module))
-        value = (
-            eval(compile(ast.Expression(last.value), name, "eval"), vars(module))
-            if isinstance(last, ast.Expr)
-            else None
-        )
+        exec(compile(ast.Module(program, []), name, "exec"), vars(module))
+        value = eval(compile(value_of, name, "eval"), vars(module))
     if lines := [f"{line.rstrip()}\n" for line in printed.getvalue().splitlines()]:
         yield {"name": "stdout", "output_type": "stream", "text": lines}
     if value is not None:

@@ -23,7 +23,7 @@ def outputs(notebook):
 
 @PATHS
 def test_the_outputs_are_fresh(path):
-    """If they are not: `python -m website.notebooks`. Numbers may differ a little: torch's sums depend on processors."""
+    """If not: `python -m website.notebooks`. Numbers differ a little, since torch's sums do between processors."""
     *kept, numbers = outputs(notebooks.read(path))
     *fresh, expected = outputs(notebooks.executed(path))
     assert kept == fresh
