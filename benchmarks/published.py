@@ -28,6 +28,7 @@ from benchmarks.support.results import write_results
 from benchmarks.support.timing import ROOT, machine, versions
 from qcore import NVFP4, Accumulator, Rounding, decode, p3109, parse, quantize
 from qcore.linalg import matmul
+from qcore.pictures import draw_curves, picture
 
 FILE = ROOT / "benchmarks" / "results" / "published.json"
 
@@ -436,31 +437,70 @@ def records(name: str, found: Found) -> tuple[list[dict[str, Any]], list[dict[st
     return rows, lines
 
 
-PICTURES = {"published-sums.svg": ("swamping", "stochastic_sums"), "published-training.svg": ("swalp", "gupta")}
-AXES = {
-    "swamping": ("Wang 2018: sums in 1-6-9", "terms", "sum / true sum", "linear"),
-    "stochastic_sums": ("Connolly 2021: sums in bfloat16", "terms", "relative error", "log"),
-    "swalp": ("SWALP 2019: linear regression", "step", "squared distance to optimum", "log"),
-    "gupta": ("Gupta 2015: 16-bit fixed point", "epoch", "% of test digits wrong", "log"),
+class Panel(NamedTuple):
+    """A panel of a picture: its title, the lines' panel and their names in the picture, and its axes."""
+
+    title: str
+    panel: str
+    names: dict[str, str]
+    xlabel: str
+    ylabel: str
+    scale: str = "log"
+
+
+def _of_gupta(mode: str) -> Panel:
+    names = {f"{fraction} bits of fraction, {mode}": f"{fraction} bits" for fraction in FRACTIONS}
+    title = f"Gupta 2015: fixed point of 16 bits, rounded to {mode}" if mode == "nearest" else "The same, stochastic"
+    return Panel(title, "gupta", {"float32": "float32"} | names, "epoch", "% of test digits wrong")
+
+
+PICTURES = {
+    "published-sums.svg": (
+        Panel(
+            "Wang 2018: sums in 1-6-9",
+            "swamping",
+            {"chunks of 1": "chunks of 1", "chunks of 32": "chunks of 32", "stochastic": "stochastic"},
+            "terms",
+            "sum / true sum",
+            "linear",
+        ),
+        Panel(
+            "Connolly 2021: sums in bfloat16",
+            "stochastic_sums",
+            {"nearest": "nearest", "stochastic": "stochastic", "sqrt(n) u": "√n u"},
+            "terms",
+            "relative error",
+        ),
+    ),
+    "published-training.svg": (
+        Panel(
+            "SWALP 2019: linear regression",
+            "swalp",
+            {
+                "float32": "float32",
+                "fixed point": "fixed point",
+                "mean of fixed point": "its mean",
+                "nearest 8-bit weights": "nearest 8 bits",
+            },
+            "step",
+            "squared distance",
+        ),
+        _of_gupta("nearest"),
+        _of_gupta("stochastic"),
+    ),
 }
 
 
 def draw(lines: list[dict[str, Any]], folder: Path) -> None:
-    """Draws two panels a picture, from the lines of a result file."""
-    import matplotlib.pyplot as plt
-
-    from examples.pictures import save_figure
-
+    """Draws the pictures of the lines of a result file."""
+    points = {(line["panel"], line["name"]): line["points"] for line in lines}
     for file, panels in PICTURES.items():
-        figure, row = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-        for axes, panel in zip(row, panels, strict=True):
-            title, xlabel, ylabel, scale = AXES[panel]
-            for line in (one for one in lines if one["panel"] == panel):
-                axes.plot(*zip(*line["points"], strict=True), marker=".", markersize=3, label=line["name"])
-            axes.set(title=title, xlabel=xlabel, ylabel=ylabel, yscale=scale)
-            axes.grid(alpha=0.3)
-            axes.legend(fontsize="small")
-        save_figure(figure, folder / file)
+        title = "; ".join(panel.title for panel in panels)
+        text = "; ".join(f"{panel.ylabel} by {panel.xlabel}: {', '.join(panel.names.values())}" for panel in panels)
+        with picture(folder / file, 2.3 * len(panels), title, text) as figure:
+            for axes, panel in zip(figure.subplots(len(panels), 1), panels, strict=True):
+                axes.set(title=panel.title, xlabel=panel.xlabel, ylabel=panel.ylabel, yscale=panel.scale)
+                draw_curves(axes, {short: points[panel.panel, name] for name, short in panel.names.items()})
 
 
 def main(argv: list[str] | None = None) -> int:

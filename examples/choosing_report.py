@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qcore.insight.pictures import BAR, INK, MARK, page
+from qcore.pictures import BLUE, FAINT, INK, ORANGE, SMALL, picture
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -41,32 +41,31 @@ def short(text: str) -> str:
 def draw(runs: dict[tuple[str, str], list[Row]], path: Path) -> None:
     title = "Loss on data that formats were not chosen on, by mean bits of weights and inputs"
     text = "Chosen formats: a line with dots. One format for all layers: crosses. Without rounding: a dashed line."
-    with page(path, 7.5, 5.4, title, text) as figure:
-        figure.suptitle("Loss on data that formats were not chosen on", fontsize=9, color=INK)
-        panels: Any = figure.subplots(-(-len(runs) // 2), 2, sharex=True, squeeze=False).flat
-        for axes, ((framework, model), rows) in zip(panels, runs.items(), strict=False):
-            axes.set_title(f"{MODELS[model]}, {FRAMEWORKS[framework]}")
-            axes.set_ylabel("loss")
-            axes.set_xlabel("mean bits of weights")
-            axes.tick_params(labelbottom=True)
+    with picture(path, 0.5 + 2.3 * len(runs), title, text) as figure:
+        figure.suptitle("Loss on data that formats were not chosen on")
+        panels: Any = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, ((framework, model), rows) in zip(panels, runs.items(), strict=True):
+            axes.set(title=f"{MODELS[model]}, {FRAMEWORKS[framework]}", ylabel="loss")
             _panel(axes, rows)
-        for axes in panels[len(runs) :]:
-            axes.set_axis_off()
+        panels[-1].set_xlabel("mean bits of weights")
         panels[0].legend()
 
 
 def _panel(axes: Any, rows: Sequence[Row]) -> None:
     front, uniform = ([row for row in rows if row["kind"] == kind] for kind in ("front", "uniform"))
     bits, losses = ([row[name] for row in front] for name in ("bits", "test"))
-    axes.plot(bits, losses, "-o", color=BAR, markersize=2.5, linewidth=1, label="chosen by layer")
+    axes.plot(bits, losses, "-o", color=BLUE, markersize=2.5, linewidth=1.3, label="chosen by layer")
     bits, losses = ([row[name] for row in uniform] for name in ("bits", "test"))
-    axes.plot(bits, losses, "x", color=MARK, markersize=5, label="one format")
+    axes.plot(bits, losses, "x", color=ORANGE, markersize=5, label="one format")
     for row in uniform:
         name = short(next(iter(row["formats"].values())))
-        axes.annotate(name, (row["bits"], row["test"]), (4, 3), textcoords="offset points", fontsize=7, color=INK)
+        place = row["bits"], row["test"]
+        higher = any(other["bits"] == row["bits"] and other["test"] > row["test"] for other in uniform)
+        axes.annotate(name, place, (4, -11 if higher else 3), textcoords="offset points", fontsize=SMALL, color=INK)
     wide = next(row["test"] for row in rows if row["kind"] == "wide")
-    axes.axhline(wide, color=INK, linewidth=0.8, linestyle="--", label="without rounding")
-    axes.set_xlim(3.8, 8.8)
+    axes.axhline(wide, color=FAINT, linewidth=1, linestyle="--", label="without rounding")
+    axes.set_xlim(3.8, 8.9)
+    axes.margins(y=0.16)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -13,11 +13,10 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import matplotlib.pyplot as plt
-
-from qcore.files import replaced, write_text
+from qcore.files import write_text
+from qcore.pictures import draw_curves, picture
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"
@@ -29,7 +28,7 @@ class Panel(NamedTuple):
 
     Attributes:
         xlabel, ylabel: of the axes.
-        lines: points (x, y) by the name of their line.
+        lines: points (x, y) by the name of their line, five lines at most.
         level: a name and the y of a horizontal line, or nothing.
     """
 
@@ -40,7 +39,7 @@ class Panel(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """Panels side by side, under a title."""
+    """Panels above each other, under a title."""
 
     title: str
     panels: Sequence[Panel]
@@ -62,27 +61,15 @@ def read(path: Path) -> Picture:
     return Picture(found["title"], [Panel(**panel) for panel in found["panels"]])
 
 
-def save_figure(figure: Any, path: Path) -> None:
-    """Writes a figure and closes it; the same figure is the same file."""
-    with plt.rc_context({"svg.hashsalt": "examples"}), replaced(path) as fresh:
-        figure.savefig(fresh, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
-
-
-def _draw(picture: Picture, path: Path) -> None:
-    panels = picture.panels
-    size = (9, 3.4) if len(panels) > 1 else (5, 3.4)
-    figure, row = plt.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
-    for axes, (xlabel, ylabel, lines, level) in zip(row[0], panels, strict=True):
-        if level:
-            axes.axhline(level[1], color="gray", linestyle="--", label=level[0])
-        for name, points in lines.items():
-            axes.plot(*zip(*points, strict=True), marker=".", label=name)
-        axes.set(xlabel=xlabel, ylabel=ylabel)
-        axes.grid(alpha=0.3)
-    row[0][0].legend()
-    figure.suptitle(picture.title)
-    save_figure(figure, path)
+def _draw(drawn: Picture, path: Path) -> None:
+    panels = drawn.panels
+    names = ", ".join(dict.fromkeys(name for panel in panels for name in panel.lines))
+    text = f"{'; '.join(f'{panel.ylabel} by {panel.xlabel}' for panel in panels)}. Curves: {names}."
+    with picture(path, 0.4 + 2.3 * len(panels), drawn.title, text) as figure:
+        figure.suptitle(drawn.title)
+        for axes, panel in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
+            axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+            draw_curves(axes, panel.lines, panel.level)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -10,14 +10,14 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from examples.pictures import DOCS, RESULTS, save_figure
+from examples.pictures import DOCS, RESULTS
 from examples.recipes import ACCUMULATORS, CHUNKS, MODELS, WIDTHS, accumulator_text, final
 from qcore import parse
+from qcore.pictures import CURVES, draw_curves, picture
 
 FRAMEWORKS = ("torch", "jax")
 TITLES = {"gpt": "GPT, 2 blocks", "preresnet20": "PreResNet20", "torch": "PyTorch", "jax": "JAX"}
@@ -69,44 +69,42 @@ def accumulator_table(runs: Sequence[Run]) -> str:
 
 
 def draw_losses(runs: Sequence[Run], path: Path) -> None:
-    """Loss by step: a row of plots for each model, a column for each framework."""
-    figure, rows = plt.subplots(2, 2, figsize=(9, 6), layout="constrained", sharey="row", squeeze=False)
-    for model, row in zip(MODELS, rows, strict=True):
-        for framework, axes in zip(FRAMEWORKS, row, strict=True):
-            for run in runs:
-                if (run.model, run.framework) == (model, framework) and run.run not in ACCUMULATORS:
-                    means = np.convolve(run.losses, np.full(_SMOOTH, 1 / _SMOOTH), "valid")
-                    axes.plot(np.arange(len(means)) + _SMOOTH, means, label=run.run, linewidth=1)
-            axes.set(title=f"{TITLES[model]}, {TITLES[framework]}", xlabel="step", ylabel="training loss")
-            axes.grid(alpha=0.3)
-    _legend(rows[0][0])
-    save_figure(figure, path)
+    """Loss by step in PyTorch: for each model panels with fp32 and some of the recipes."""
+    panels = []
+    for model in MODELS:
+        found = {run.run: _smooth(run) for run in runs if (run.model, run.framework) == (model, "torch")}
+        base = {name: found.pop(name) for name in ("fp32",) if name in found}
+        names = [name for name in found if name not in ACCUMULATORS]
+        groups = [names[i : i + len(CURVES) - 1] for i in range(0, len(names), len(CURVES) - 1)] or [[]]
+        panels += [(TITLES[model], base | {name: found[name] for name in group}) for group in groups]
+    text = "; ".join(f"{title}: {', '.join(curves)}" for title, curves in panels)
+    with picture(path, 2.1 * len(panels), "Training loss by step in PyTorch", text) as figure:
+        for axes, (title, curves) in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
+            axes.set(title=title, xlabel="step", ylabel="training loss")
+            draw_curves(axes, curves)
+
+
+def _smooth(run: Run) -> list[tuple[float, float]]:
+    means = np.convolve(run.losses, np.full(_SMOOTH, 1 / _SMOOTH), "valid")
+    return [(step, float(mean)) for step, mean in enumerate(means, _SMOOTH)]
 
 
 def draw_accumulators(runs: Sequence[Run], path: Path) -> None:
     """Final loss of the GPT by the accumulator's mantissa bits, a line for each chunk."""
-    figure, axes = plt.subplots(figsize=(5, 3.4), layout="constrained")
-    lines: dict[int, list[tuple[int, float]]] = {}
+    lines: dict[int, list[tuple[float, float]]] = {}
     steps = 0
     for run in runs:
         if run.run in ACCUMULATORS:
             accumulator, steps = parse(run.run), run.steps
             lines.setdefault(accumulator.chunk, []).append((accumulator.number.man, final(run.losses)))
-    for chunk, points in sorted(lines.items()):
-        axes.plot(*zip(*sorted(points), strict=True), marker=".", label=f"chunks of {chunk}")
-    for run in runs:
-        if steps and (run.model, run.run, run.framework) == ("gpt", "fp32", "torch"):
-            axes.axhline(final(run.losses[:steps]), color="gray", linestyle="--", label="fp32")
-    axes.set(xlabel="bits of fraction of the accumulator", ylabel=f"training loss after {steps} steps")
-    axes.grid(alpha=0.3)
-    _legend(axes)
-    save_figure(figure, path)
-
-
-def _legend(axes: Any) -> None:
-    """Names the lines, if there are any."""
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="x-small")
+    curves = {f"chunks of {chunk}": sorted(points) for chunk, points in sorted(lines.items())}
+    wide = [run for run in runs if (run.model, run.run, run.framework) == ("gpt", "fp32", "torch")]
+    level = ("fp32", final(wide[0].losses[:steps])) if steps and wide else None
+    title, ylabel = "Training loss by accumulator", f"training loss after {steps} steps"
+    with picture(path, 2.8, title, f"{ylabel} by bits of fraction: {', '.join(curves)}") as figure:
+        axes = figure.subplots()
+        axes.set(xlabel="bits of fraction of the accumulator", ylabel=ylabel)
+        draw_curves(axes, curves, level)
 
 
 def main(argv: list[str] | None = None) -> None:

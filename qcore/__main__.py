@@ -167,7 +167,9 @@ def _parser(program: str) -> argparse.ArgumentParser:
         commands, _show, "a format's properties and values", "e4m3fn", "'fixed(8,4)' mxfp4 --plot formats.svg"
     )
     show.add_argument("format", metavar="FORMAT", nargs="+", type=_format, help=formats)
-    show.add_argument("--plot", metavar="FILE", type=Path, help="draw them side by side as well: FILE.png or FILE.svg")
+    show.add_argument(
+        "--plot", metavar="FILE", type=Path, help="draw them above each other as well: FILE.svg or FILE.png"
+    )
 
     designs = _command(commands, _designs, "matrix instructions of chips that accumulators have by name", "", "hopper")
     designs.add_argument("chip", metavar="NAME", nargs="?", default="", help="those that begin with it, such as hopper")
@@ -239,7 +241,9 @@ def _parser(program: str) -> argparse.ArgumentParser:
         commands, _insight, "the worst sites of a recorded run, with advice", "run.json", "run.json --plot run.svg"
     )
     insight.add_argument("file", metavar="FILE", type=Path, help="a record, as Record.save wrote it")
-    insight.add_argument("--plot", metavar="FILE", type=Path, help="instead of the table, a page of pictures: FILE.svg")
+    insight.add_argument(
+        "--plot", metavar="FILE", type=Path, help="instead of the table, a page of pictures: FILE.svg or FILE.png"
+    )
     return parser
 
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 FLOORS = {
     "qcore": [
         "arguments files html lazy namespace notices version trace",
-        "random packing",
+        "random packing pictures",
         "law",
         "formats",
         "arrays",

@@ -13,51 +13,31 @@ import numpy as np
 from qcore.arguments import quoted
 from qcore.arrays import quantize
 from qcore.cli.properties import Properties, properties
-from qcore.files import replaced
 from qcore.formats.block import BlockFloatingPoint, BlockNumber
 from qcore.formats.number import Number, check_number
 from qcore.law.carrier import FLOAT64
+from qcore.pictures import BLUE, FAINT, GREEN, ORANGE, check_path, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".svg")
-
-_NORMAL, _SUBNORMAL, _ALONE, _LINE = "#0b5fa5", "#d95f02", "#1b9e77", "#444444"
-# The same text and the same file on every machine: without a date, random ids, or a user's settings.
-_STYLE: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "svg.hashsalt": "qbits",
-    "path.simplify": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
-_METADATA: dict[str, dict[str, Any]] = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None}}
+_THIN = 0.7  # points: the curves have many strokes
 
 
 def draw(names: Sequence[str], path: Path) -> None:
     """Draws the number lines of formats above each other, and below them the rounding errors, on one axis.
 
     Raises:
-        ValueError: if path ends in none of `SUFFIXES`, or a format has numbers that float64 does not have.
+        ValueError: if path ends in neither .svg nor .png, or a format has numbers that float64 does not have.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"plot file {quoted(str(path))}; allowed are names that end in {' or '.join(SUFFIXES)}")
-    from matplotlib import rc_context, rcdefaults, rcParams
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
+    check_path(path)
     drawings = [drawing(check_number(name, "format")) for name in names]
     bottom = -max(one.known.number.span[0] for one in drawings) - 2
-    heights = [0.25 + 0.3 * len(names)] + [1.15] * len(names)
-    with rc_context():
-        rcdefaults()
-        rcParams.update(_STYLE)
-        figure = Figure((10, sum(heights) + 0.8), layout="constrained")
-        FigureCanvasAgg(figure)
+    heights = [0.25 + 0.3 * len(names)] + [0.95] * len(names)
+    text = f"The positive numbers of {', '.join(names)}, and the relative errors of rounding to nearest between them."
+    with picture(path, sum(heights) + 0.3 * len(heights) + 0.5, f"Formats: {', '.join(names)}", text) as figure:
         axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         _draw_numbers(axes[0], names, drawings)
         for name, one, error_axes in zip(names, drawings, axes[1:], strict=True):
@@ -65,17 +45,6 @@ def draw(names: Sequence[str], path: Path) -> None:
         axes[-1].xaxis.set_major_formatter(_power)
         axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
         axes[-1].set_xlabel("x")
-        _fix_layout(figure)
-        with replaced(path) as fresh:
-            figure.savefig(fresh, dpi=150, metadata=_METADATA[path.suffix.lower()])
-
-
-def _fix_layout(figure: Figure) -> None:
-    """Lays the axes out and rounds their positions, whose last bits differ from one run of the solver to the next."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    for axes in figure.axes:
-        axes.set_position(np.round(axes.get_position().bounds, 6).tolist())
 
 
 def _power(exponent: float, _: float) -> str:
@@ -85,14 +54,14 @@ def _power(exponent: float, _: float) -> str:
 def _draw_numbers(axes: Axes, names: Sequence[str], drawings: Sequence[Drawing]) -> None:
     for row, one in enumerate(drawings):
         for places, colour in (
-            (one.numbers[one.numbers >= one.normal], _NORMAL),
-            (one.numbers[one.numbers < one.normal], _SUBNORMAL),
+            (one.numbers[one.numbers >= one.normal], BLUE),
+            (one.numbers[one.numbers < one.normal], ORANGE),
         ):
             axes.vlines(places, row - 0.36, row + 0.36, colors=colour, linewidths=0.5)
-    beside = "; of blocks those beside a 1" if any(one.alone for one in drawings) else ""
+    beside = ", beside a 1" if any(one.alone for one in drawings) else ""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.set_title(f"Positive numbers; subnormal ones in orange{beside}", loc="left", fontsize=9)
+    axes.set_title(f"Positive numbers{beside}; subnormal ones in orange")
     axes.tick_params(left=False)
 
 
@@ -100,16 +69,16 @@ def _draw_errors(axes: Axes, name: str, one: Drawing, bottom: int) -> None:
     """Where the error is zero, at the numbers themselves, the curve leaves the picture."""
     from matplotlib.ticker import MaxNLocator
 
-    for curve, colour in ((one.alone, _ALONE), (one.curve, _NORMAL)):
+    for curve, colour in ((one.alone, GREEN), (one.curve, BLUE)):
         if curve is not None:
             errors = np.where(curve.errors == -np.inf, bottom - 1, curve.errors)
-            axes.plot(curve.places, errors, color=colour, linewidth=0.7)
-    which = ", beside a 1; in green, of the block's largest number" if one.alone else ""
-    axes.axhline(-one.known.number.span[0], color=_LINE, linewidth=0.6, linestyle=":")
+            axes.plot(curve.places, errors, color=colour, linewidth=_THIN)
+    which = " beside a 1; green: largest" if one.alone else " of rounding to nearest"
+    axes.axhline(-one.known.number.span[0], color=FAINT, linewidth=0.8, linestyle=":")
     axes.set_ylim(bottom, 0.5)
     axes.yaxis.set_major_formatter(_power)
-    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    axes.set_title(f"{name}: relative error of rounding to nearest{which}", loc="left", fontsize=9)
+    axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    axes.set_title(f"{name}, relative error{which}")
 
 
 _POINTS = 1536  # how many places of a format's range are sampled, about

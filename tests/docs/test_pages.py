@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from documents import DOCS, NAMES, ROOT, text_of
+from documents import DOCS, NAMES, PHONE, ROOT, text_of
 
 from benchmarks import published
 from examples import choosing_report, pictures, recipes_report
@@ -85,6 +85,17 @@ def test_pictures_are_those_of_the_results(tmp_path):
     names = {path.name for path in tmp_path.iterdir()}
     assert names | {*PICTURES} == {path.name for path in DOCS.glob("*.svg")}
     assert [name for name in names if (tmp_path / name).read_text() != (DOCS / name).read_text()] == []
+
+
+def test_words_in_pictures_are_legible_on_a_phone():
+    """Pictures are as wide as the column of a phone: words are 8 of its pixels high at least."""
+    column = PHONE["width"] - 32
+    for path in DOCS.glob("*.svg"):
+        text = path.read_text()
+        width = float(re.search(r'viewBox="0 0 ([\d.]+) ', text)[1])
+        # Glyphs are drawn in units of a hundredth of the size of their words; exponents and indices are smaller.
+        sizes = [100 * float(size) for size in re.findall(r"<g style=[^>]* transform=\"[^\"]*scale\(([\d.]+) -", text)]
+        assert min(sizes) * column / width >= 8, path.name
 
 
 def test_pictures_have_alternative_texts():

@@ -10,7 +10,7 @@ import pytest
 
 from qcore.__main__ import main
 from qcore.insight import Record, Site, draw, findings, print_worst, send, statistics_of
-from qcore.insight.pictures import MARK, SCALE
+from qcore.pictures import ORANGE, SCALE
 
 X = np.random.default_rng(0).standard_normal(2000).astype(np.float32)
 SITES = {  # the format, the numbers' scale, and the start of the advice
@@ -103,7 +103,7 @@ def test_nan_is_the_first_advice_with_its_place(tmp_path, capsys):
         assert second.advice == f"is NaN (100 %): NaN is first at {source}:gradient, step 3; look there"
         assert last.advice == "fine"
         draw(found, tmp_path / "page.svg")
-        assert f"fill: {MARK}" in (tmp_path / "page.svg").read_text()
+        assert f"fill: {ORANGE}" in (tmp_path / "page.svg").read_text()
         print_worst(found)
         assert "nan dB" not in capsys.readouterr().out
 
@@ -182,8 +182,8 @@ def test_other_files(record, change, text, tmp_path, capsys):
 
 
 def test_wrong_arguments(record, tmp_path):
-    with pytest.raises(ValueError, match=r"allowed are names that end in \.svg"):
-        draw(record, tmp_path / "page.png")
+    with pytest.raises(ValueError, match=r"allowed are names that end in \.svg or \.png"):
+        draw(record, tmp_path / "page.pdf")
     with pytest.raises(TypeError, match="allowed is a Record"):
         findings({})
     with pytest.raises(ValueError, match="count=0"):
