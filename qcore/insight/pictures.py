@@ -5,14 +5,8 @@ Colours of a map grow darker on a light page and lighter on a dark one, evenly, 
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-=======
 from collections.abc import Callable, Sequence
->>>>>>> 0161fac3 (One style for all pictures: qcore.pictures)
+from dataclasses import dataclass
 from functools import partial
 from math import isnan
 from pathlib import Path
