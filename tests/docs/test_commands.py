@@ -1,12 +1,15 @@
-"""Commands of the pages name modules and options that exist; `test_transcript.py` runs those of a newcomer."""
+"""Commands of the pages name modules and options that exist; `test_walks.py` runs those of newcomers."""
 
 import importlib.util
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
-from documents import NAMES, ROOT, text_of
+from documents import NAMES, ROOT, blocks, text_of
 
+from qcore import __main__ as command_line
 from qcore.__main__ import COMMANDS
 
 PAGES = [*(name for name in NAMES if name != "CHANGELOG.md"), "CONTRIBUTING.md", "SECURITY.md"]
@@ -39,6 +42,17 @@ def test_commands_of_qbits_exist(name):
     source = source_of("qcore")
     options = [one for _, options in found for one in re.findall(r"(?<!\S)--[\w-]+", options)]
     assert [one for one in options if f'"{one}"' not in source] == []
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if "sh" in dict(blocks(name))])
+def test_blocks_of_commands_are_read_by_a_shell_and_by_qbits(name, monkeypatch):
+    """Formats, accumulators and numbers of a command are checked too; nothing runs."""
+    monkeypatch.setattr(command_line.argparse.ArgumentParser, "error", lambda parser, message: pytest.fail(message))
+    for language, text in blocks(name):
+        if language == "sh":
+            subprocess.run(["bash", "-n", "-c", text], check=True)
+            for line in re.findall(r"^qbits .*", text.replace("\\\n", ""), re.M):
+                command_line._parser("qbits").parse_args(shlex.split(line)[1:])
 
 
 def test_they_are_found():

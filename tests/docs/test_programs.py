@@ -1,16 +1,41 @@
-"""All programs of the README and of the pages in docs run, from the first one of a page to its last."""
+"""All programs of the README and of the pages in docs run, from the first one of a page to its last.
 
+Shell blocks that begin with `qbits` run between them. `test_walks.py` runs the commands that make environments.
+"""
+
+import os
 import sys
 from types import ModuleType
 
 import pytest
-from documents import NAMES, programs
+from documents import NAMES, ROOT, blocks, in_shell
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if programs(name) and not name.endswith(".ipynb")])
+def steps(name):
+    """What runs: programs as they are, commands of qbits as programs that call a shell."""
+    for language, text in blocks(name):
+        if language == "python":
+            yield text
+        elif language == "sh" and text.startswith("qbits "):
+            yield in_shell(text)
+
+
+@pytest.fixture
+def qbits(tmp_path, monkeypatch):
+    """A command `qbits` that runs these packages, whatever is installed."""
+    folder = tmp_path / "commands"
+    folder.mkdir()
+    command = folder / "qbits"
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m qcore "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+@pytest.mark.usefixtures("qbits")
+@pytest.mark.parametrize("name", [name for name in NAMES if list(steps(name)) and not name.endswith(".ipynb")])
 def test_the_programs_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     module = ModuleType("program_of_a_page")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # where pickle finds a page's classes
-    for program in programs(name):
+    for program in steps(name):
         exec(compile(program, name, "exec"), vars(module))

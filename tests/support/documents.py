@@ -17,5 +17,15 @@ def text_of(name):
     return notebooks.markdown(page) if page.suffix == ".ipynb" else page.read_text()
 
 
+def blocks(name):
+    """The fenced blocks of a page, as (language, text)."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", text_of(name), re.S | re.M)
+
+
 def programs(name):
-    return re.findall(r"^```python\n(.*?)^```", text_of(name), re.S | re.M)
+    return [text for language, text in blocks(name) if language == "python"]
+
+
+def in_shell(text):
+    """A statement of Python that runs commands of a shell, as a reader types them between programs."""
+    return f"__import__('subprocess').run(['bash', '-euo', 'pipefail', '-c', {text!r}], check=True)\n"
