@@ -15,7 +15,6 @@ ALLOWED = {
     "qjax/reproducible/__init__.py: __name__": "the name of a package of this library",
     "qjax/reproducible/__init__.py: name": "the name of an attribute, as in Python's own message",
     # These are not messages.
-    "qcore/formats/block.py: self.element": "the repr of a format",
     "qtorch/nn/quantized/dynamic/rnn.py: self.bidirectional": "the repr of a layer, with a bool",
 }
 

@@ -56,6 +56,7 @@ Every format has a text, `number.text`, and `qcore.parse` reads it. Where a form
 `quantize(x, "float(5,2)")`. Arguments are those of the classes, by position or by name; those that have their defaults
 are left out. Formats that have names are written as these, but for QPyTorch's: `qpytorch8` is `float(5,2)`.
 `str(number)` is the text as well; QPyTorch's three classes print as they do in QPyTorch, which `parse` reads too.
+`repr(number)` is the call that makes the format, without arguments that have their defaults.
 """
 
 _MORE = """\

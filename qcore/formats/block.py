@@ -10,7 +10,7 @@ from typing import Any, cast
 from qcore.arguments import check_choice, check_flag, check_int, quoted
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
-from qcore.formats.number import Number, check_number
+from qcore.formats.number import Number, call_text, check_number
 from qcore.formats.table import Table
 from qcore.law.carrier import FLOAT32, Carrier
 from qcore.law.codes import Codes, PickedCodes
@@ -71,7 +71,7 @@ class BlockFloatingPoint(BlockNumber):
 
     Example:
         >>> BlockFloatingPoint(wl=8)
-        BlockFloatingPoint (wl=8, dim=-1)
+        BlockFloatingPoint(wl=8)
     """
 
     wl: int
@@ -80,10 +80,9 @@ class BlockFloatingPoint(BlockNumber):
     def __post_init__(self) -> None:
         self._set(wl=check_int("wl", self.wl, 2, 25), dim=check_int("dim", self.dim, -1, MOST_AXES - 1))
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
+        """The text of QPyTorch; `text` is the library's."""
         return f"BlockFloatingPoint (wl={self.wl}, dim={self.dim})"
-
-    __str__ = __repr__  # as in QPyTorch; `text` is the text form
 
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
         return "block", shared_integers(self.element, carrier, "floor")
@@ -267,20 +266,13 @@ class BlockScaled(BlockNumber):
             raise ValueError(f"scale_max={self.scale_max}; allowed are 256 and 448")
 
     def __repr__(self) -> str:
-        if arguments := nvfp4_arguments(self):
-            law = "" if self.rule == "te" else f", law={self.rule}"
-            law += "" if self.four_over_six is None else f", four_over_six={self.four_over_six}"
+        if nvfp4_arguments(self):
+            law = "" if self.rule == "te" else f", law={quoted(self.rule)}"
+            law += "" if self.four_over_six is None else f", four_over_six={quoted(self.four_over_six)}"
             law += "" if self.scale_max in (None, 256) else f", scale_max={self.scale_max}"
-            return f"NVFP4 (block={block_text(arguments['block'])}{law})"
-        scale = (
-            "" if self.scale == "e8m0" else f", scale={self.scale if isinstance(self.scale, str) else repr(self.scale)}"
-        )
-        scale += "" if self.tensor_scale is None else f", tensor_scale={self.tensor_scale}"
-        scale += "" if self.sub_block is None else f", sub_block={block_text(self.sub_block)}"
-        scale += "" if self.history is None else f", history={self.history}"
-        scale += f", margin={self.margin}" if self.margin else ""
-        scale += "" if self.reduce_amax else ", reduce_amax=False"
-        return f"BlockScaled (element={self.element!r}, block={block_text(self.block)}, rule={self.rule}{scale})"
+            return f"NVFP4(block={_mapping(self.block)}{law})"
+        inner = {} if self.sub_block is None else {"sub_block": _mapping(self.sub_block)}
+        return call_text(self, block=_mapping(self.block), **inner)
 
     def axes(self, ndim: int) -> tuple[int, ...]:
         return super().axes(ndim) if self.tensor_scale is None else tuple(range(ndim))
@@ -452,6 +444,11 @@ def NVFP4(  # noqa: N802  # the name of a format
     """
     check_choice("law", law, LEVEL_RULES)
     return BlockScaled(E2M1, block, law, E4M3, tensor_scale="float32", four_over_six=four_over_six, scale_max=scale_max)
+
+
+def _mapping(block: Block) -> str:
+    """A block as Python writes the mapping that makes it."""
+    return repr(dict(block)).replace("Ellipsis", "...")
 
 
 def nvfp4_arguments(number: Any) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from qcore.arguments import check_int, quoted
 from qcore.formats.block import BlockNumber, BlockScaled
-from qcore.formats.number import check_number
+from qcore.formats.number import call_text, check_number
 from qcore.formats.table import Table, by_float32_midpoints
 from qcore.law.carrier import Carrier
 from qcore.law.codes import Codes
@@ -82,7 +82,7 @@ class Doubled(BlockNumber):
         self._set(second=BlockScaled(dynamic_map(), {FLAT: self.block}, "absmax", "float32"))
 
     def __repr__(self) -> str:
-        return f"Doubled (first={self.first.text}, block={self.block})"
+        return call_text(self, first=repr(self.first.text))
 
     def block_sizes(self, ndim: int) -> Sizes:
         return self.first.block_sizes(ndim)

@@ -37,7 +37,7 @@ class FixedPoint(Number):
 
     Example:
         >>> FixedPoint(wl=8, fl=4)
-        FixedPoint (wl=8, fl=4)
+        FixedPoint(wl=8, fl=4)
     """
 
     wl: int
@@ -56,12 +56,11 @@ class FixedPoint(Number):
         if self.wrap and self.wl > 31:
             raise ValueError(f"wl={self.wl}; allowed is an int from 1 to 31 where wrap=True")
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
+        """The text of QPyTorch; `text` is the library's."""
         flags = {"clamp": True, "symmetric": False, "signed": True, "wrap": False}
         extra = [f", {name}={not default}" for name, default in flags.items() if getattr(self, name) != default]
         return f"FixedPoint (wl={self.wl}, fl={self.fl}{''.join(extra)})"
-
-    __str__ = __repr__  # as in QPyTorch; `text` is the text form
 
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
         if not carrier.step_exponent <= -self.fl <= carrier.max_exponent:

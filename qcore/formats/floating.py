@@ -64,7 +64,7 @@ class BinaryFloat(Number):
 
     Example:
         >>> BinaryFloat(exp=4, man=3, specials="fn")
-        BinaryFloat (exponent=4, mantissa=3, bias=7, specials=fn, overflow=nan)
+        BinaryFloat(exp=4, man=3, bias=7, specials='fn', overflow='nan')
     """
 
     exp: int
@@ -94,13 +94,6 @@ class BinaryFloat(Number):
         if self.overflow is None:
             self._set(overflow=allowed[0])
         check_choice("overflow", self.overflow, allowed)
-
-    def __repr__(self) -> str:
-        flags = [f", {name}=False" for name in ("subnormals", "signed") if not getattr(self, name)]
-        return (
-            f"BinaryFloat (exponent={self.exp}, mantissa={self.man}, bias={self.bias}, specials={self.specials}, "
-            f"overflow={self.overflow}{''.join(flags)})"
-        )
 
     @property
     def _is_p3109(self) -> bool:
@@ -210,9 +203,9 @@ class FloatingPoint(Number):
 
     Example:
         >>> FloatingPoint(exp=5, man=2)
-        FloatingPoint (exponent=5, mantissa=2)
+        FloatingPoint(exp=5, man=2)
         >>> FloatingPoint(bit=16)
-        FloatingPoint (exponent=6, mantissa=9)
+        FloatingPoint(exp=6, man=9)
     """
 
     exp: int = None  # type: ignore[assignment]  # `bit` stands in for both
@@ -233,11 +226,10 @@ class FloatingPoint(Number):
             self._set(bias=None if bias == default else bias)
         check_flag("subnormals", self.subnormals)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
+        """The text of QPyTorch; `text` is the library's."""
         extra = ("" if self.bias is None else f", bias={self.bias}") + ("" if self.subnormals else ", subnormals=False")
         return f"FloatingPoint (exponent={self.exp}, mantissa={self.man}{extra})"
-
-    __str__ = __repr__  # as in QPyTorch; `text` is the text form
 
     @property
     def magnitudes(self) -> Magnitudes:

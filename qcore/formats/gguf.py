@@ -21,7 +21,7 @@ TYPES = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GGUF(BlockNumber):
     """A type of GGUF's tensors: rows of blocks, whose numbers share a scale, in ggml's layout of bytes.
 

@@ -157,7 +157,7 @@ def p3109(bits: int, precision: int, signed: bool = True, extended: bool = True)
 
     Example:
         >>> p3109(8, 3)
-        BinaryFloat (exponent=5, mantissa=2, bias=16, specials=p3109, overflow=inf)
+        BinaryFloat(exp=5, man=2, bias=16, specials='p3109', overflow='inf')
     """
     check_flag("signed", signed)
     check_flag("extended", extended)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
@@ -59,6 +59,9 @@ class Number(ABC):
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return call_text(self) if is_dataclass(self) else object.__repr__(self)
 
     def _repr_html_(self) -> str:
         """The HTML that notebooks show: the format's fields and, where it has codes, its properties."""
@@ -155,6 +158,26 @@ class Number(ABC):
     def overflowing(self, overflow: str) -> Number:
         """This format with another overflow policy, see `quantize`; a ValueError if the format does not allow it."""
         raise ValueError(f"overflow={quoted(overflow)}; {quoted(self)} has no other policy than its own")
+
+
+def call_text(value: Any, **texts: str) -> str:
+    """The call that makes a dataclass, without arguments that have their defaults.
+
+    Args:
+        value: the dataclass.
+        texts: what stands for arguments whose own `repr` the constructor does not take, or readers would not.
+
+    Example:
+        >>> from qcore import FixedPoint
+        >>> call_text(FixedPoint(8, 4, signed=False)), call_text(FixedPoint(8, 4), fl="2 * 2")
+        ('FixedPoint(wl=8, fl=4, signed=False)', 'FixedPoint(wl=8, fl=2 * 2)')
+    """
+    given = [
+        f"{one.name}={texts.get(one.name) or repr(getattr(value, one.name))}"
+        for one in fields(value)
+        if one.init and getattr(value, one.name) != one.default
+    ]
+    return f"{type(value).__name__}({', '.join(given)})"
 
 
 def check_number(number: Any, argument: str = "number") -> Number:

@@ -39,7 +39,7 @@ class Posit(Number):
 
     Example:
         >>> Posit(bits=16)
-        Posit (bits=16, es=2)
+        Posit(bits=16)
         >>> import numpy as np
         >>> from qcore import quantize
         >>> quantize(np.float32([3.14159, -1e-9, 1e9]), Posit(8), "nearest")
@@ -51,9 +51,6 @@ class Posit(Number):
 
     def __post_init__(self) -> None:
         self._set(bits=check_int("bits", self.bits, 2, 32), es=check_int("es", self.es, 0, _MOST_EXPONENT_BITS))
-
-    def __repr__(self) -> str:
-        return f"Posit (bits={self.bits}, es={self.es})"
 
     @property
     def largest_exponent(self) -> int:

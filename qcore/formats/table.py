@@ -22,7 +22,8 @@ from qcore.packing import storage
 
 MOST_NUMBERS = 1 << 16
 _UNIT = -1075  # every float64 number, and half of it, is an integer times 2^_UNIT
-_SHOWN = 4  # numbers at each end of a long table's repr
+_SHOWN = 4  # numbers at each end of a long table in a notebook
+_WRITTEN = 256  # numbers of the longest table whose repr has them all
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,8 +100,9 @@ class Table(Number):
         return hash((self.values, self.thresholds))  # a long tuple's takes a millisecond
 
     def __repr__(self) -> str:
-        thresholds = "" if self.thresholds is None else f", thresholds={_shown(self.thresholds)}"
-        return f"Table (values={_shown(self.values)}{thresholds})"
+        if len(self.values) <= _WRITTEN:
+            return super().__repr__()
+        return f"<Table of {len(self.values)} numbers from {min(self.values)} to {max(self.values)}>"
 
     def _shown_fields(self) -> list[tuple[str, object]]:
         thresholds = None if self.thresholds is None else _shown(self.thresholds)

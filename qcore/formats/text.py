@@ -76,7 +76,7 @@ def parse(text: str) -> Any:
 
     Example:
         >>> parse("float(5,2)")
-        FloatingPoint (exponent=5, mantissa=2)
+        FloatingPoint(exp=5, man=2)
         >>> parse("scaled(e2m1fn, {-2: 16, -1: 16})").text
         'scaled(e2m1fn,{-2:16,-1:16})'
         >>> parse("E4M3FN:saturate").overflow, parse("bf16").text

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from numbers import Real
 from os import PathLike
 from pathlib import Path
@@ -17,11 +18,14 @@ import numpy as np
 
 from qcore.arguments import check_choice, check_int, check_type, quoted
 from qcore.files import write_text
+from qcore.html import html_table
 from qcore.insight.statistics import COUNTS, MAGNITUDES, Statistics, merged_digests
 
 VERSION = 1
 KINDS = ("output", "gradient", "weight", "operand", "accumulator", "state")
 _FIELDS = ("version", "model", "entries")
+_SHOWN = 40  # rows of a notebook's table
+_RATES = ("overflowed", "saturated", "underflowed")
 
 
 class Site(NamedTuple):
@@ -118,6 +122,19 @@ class Record:
             kind = type(self.entries).__name__
             raise TypeError(f"entries={self.entries!r:.80} is a {kind}; allowed is a list of Entry")
         self._places = {(one.step, one.site): place for place, one in enumerate(self.entries)}
+
+    def _repr_html_(self) -> str:
+        """The HTML that notebooks show: a row for each site and format, all steps together."""
+        groups: dict[tuple[Site, str], list[Statistics]] = {}
+        for one in self.entries:
+            groups.setdefault((one.site, one.statistics.number), []).append(one.statistics)
+        rows: list[tuple[object, ...]] = []
+        for (site, number), (first, *others) in islice(groups.items(), _SHOWN):
+            found = first.merge(*others)
+            rates = (f"{100 * found.rate(name):.3g} %" for name in _RATES)
+            rows.append((site, number, found.elements, *rates, f"{found.sqnr:.1f} dB"))
+        more = f"<p>and {len(groups) - _SHOWN} more</p>" if len(groups) > _SHOWN else ""
+        return html_table(("site", "format", "elements", *_RATES, "SQNR"), rows) + more
 
     @property
     def steps(self) -> list[int]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from qcore.arguments import check_int, quoted
 from qcore.formats.number import check_number
+from qcore.html import html_table
 from qcore.insight.law import (
     COUNTS,
     ERROR_FIELDS,
@@ -219,6 +220,14 @@ class Statistics:
         found = {name: getattr(self, name) for name in COUNTS if getattr(self, name)}
         text = "".join(f", {name}={count}" for name, count in found.items() if name != "elements")
         return f"Statistics (number={self.number}, elements={self.elements}{text}, sqnr={self.sqnr:.1f} dB)"
+
+    def _repr_html_(self) -> str | None:
+        """The HTML that notebooks show; None for lanes without values, whose `repr` is shown."""
+        if not _is_concrete(self.lanes):
+            return None
+        counts = [(name.replace("_", " "), getattr(self, name)) for name in COUNTS if getattr(self, name)]
+        magnitudes = [(name.replace("_", " "), f"{getattr(self, name):.6g}") for name in MAGNITUDES]
+        return html_table([type(self).__name__, self.number], [*counts, *magnitudes, ("SQNR", f"{self.sqnr:.1f} dB")])
 
     def to_json(self) -> dict[str, Any]:
         """All fields as JSON types; tables list their entries that are not zero: [entry, sums]."""

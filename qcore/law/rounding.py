@@ -53,6 +53,9 @@ class Rounding(Enum):
     STOCHASTIC_B = "stochastic_b"
     STOCHASTIC_C = "stochastic_c"
 
+    def __repr__(self) -> str:
+        return str(self)
+
     @property
     def to_nearest(self) -> bool:
         """True if the result is always one of the nearest numbers."""

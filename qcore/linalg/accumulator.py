@@ -13,7 +13,7 @@ from qcore.arguments import check_choice, check_flag, check_int, quoted
 from qcore.formats.block import BlockNumber
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat
-from qcore.formats.number import Number, check_number, prepare
+from qcore.formats.number import Number, call_text, check_number, prepare
 from qcore.formats.table import Table
 from qcore.formats.text import MOST_NESTED, Kind, Reader, choice, parse, register, write
 from qcore.law.carrier import FLOAT64, Carrier
@@ -28,7 +28,7 @@ CANONICAL_NAN = 0x7FC00000
 MOST_TERMS = 64  # of a tree or an aligned sum, which programs have one by one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Accumulator:
     """The accumulator of a product of matrices: C[m, n] is a fold over k, ascending, in chunks of `chunk` terms.
 
@@ -72,7 +72,7 @@ class Accumulator:
         >>> Accumulator("float(6,9)", chunk=64).text
         'accumulator(float(6,9),chunk=64)'
         >>> Accumulator("float16", chunk=4, fraction_bits=23, output="toward_zero").rounding
-        <Rounding.TOWARD_ZERO: 'toward_zero'>
+        Rounding.TOWARD_ZERO
     """
 
     number: Any = FLOAT32_NUMBER
@@ -108,6 +108,9 @@ class Accumulator:
             ('accumulator(design=hopper.wgmma.e4m3)', 32, 'binary(8,13)')
         """
         return cls(design=design_of(name))
+
+    def __repr__(self) -> str:
+        return call_text(self) if self.design is None else f"Accumulator(design={quoted(self.design.name)})"
 
     def __post_init__(self) -> None:
         if self.design is not None:

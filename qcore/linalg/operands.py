@@ -11,7 +11,7 @@ from typing import Any
 from qcore.arguments import check_choice, check_flag, check_int, check_seed, check_type, quoted
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
-from qcore.formats.number import check_target
+from qcore.formats.number import call_text, check_target
 from qcore.formats.text import Kind, Reader, choice, parse, register, write
 from qcore.law.rounding import MODES, Rounding, check_rounding
 from qcore.law.tiles import MOST_ELEMENTS, Sizes
@@ -22,7 +22,7 @@ SIZE = 16  # of a Hadamard transform
 _TE_SIGNS = tuple(1 if sign == "+" else -1 for sign in "+++-+------+-+--")  # of Transformer Engine
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Hadamard:
     """16 neighbouring terms of a sum, times signs, times the orthogonal Hadamard matrix of 16 rows.
 
@@ -56,6 +56,9 @@ class Hadamard:
     signs: tuple[int, ...] = field(init=False, repr=False, compare=False)
     text: str = field(init=False, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return call_text(self)
+
     def __post_init__(self) -> None:
         high, low = check_seed(self.seed)
         if not isinstance(self.seed, int):
@@ -84,7 +87,7 @@ register("hadamard", Kind(Hadamard, {"seed": Reader.integer, "law": choice(("thr
 _LONGEST = 2**20  # history, which is a row of a state
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scale:
     """The float32 number s that a tile of an operand is multiplied with before it is rounded.
 
@@ -134,6 +137,9 @@ class Scale:
     reduce_amax: bool = True
     text: str = field(init=False, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return call_text(self)
+
     def __post_init__(self) -> None:
         for name, most in (("outer", MOST_ELEMENTS), ("terms", MOST_ELEMENTS), ("history", _LONGEST)):
             if getattr(self, name) is not None:
@@ -161,7 +167,7 @@ _OF_SCALE["reduce_amax"] = Reader.flag
 register("scale", Kind(Scale, _OF_SCALE, 0, 0, 0))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Operand:
     """An operand of a product: its format, rounding, scale and transform.
 
@@ -194,6 +200,9 @@ class Operand:
     transform: Any = None
     matrix: bool = False
     text: str = field(init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return call_text(self)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "number", None if self.number is None else check_target(self.number))

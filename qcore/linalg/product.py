@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from qcore.arguments import quoted
 from qcore.formats.block import BlockScaled
+from qcore.formats.number import call_text
 from qcore.formats.text import Kind, Reader, parse, register, write
 from qcore.law.rounding import Rounding
 from qcore.linalg.accumulator import FLOAT32_NUMBER, FLOAT64_NUMBER, Accumulator, check_accumulator
@@ -36,7 +37,7 @@ FIRST, SECOND = 3, 4
 ROWS = {FORWARD: (0, 1), GRAD_A: (2, 1), GRAD_B: (2, 0)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Product:
     """The formats of a product's two operands, and its accumulator.
 
@@ -60,6 +61,9 @@ class Product:
     second: Any = None
     accumulator: Any = None
     text: str = field(init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return call_text(self)
 
     def __post_init__(self) -> None:
         for name in ("first", "second"):

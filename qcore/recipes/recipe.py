@@ -11,7 +11,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from qcore.arguments import check_choice, check_int, quoted
+from qcore.formats.number import call_text
 from qcore.formats.text import Kind, Reader, choice, register
+from qcore.html import html_table
 from qcore.law.tiles import MOST_ELEMENTS
 from qcore.linalg.product import Product, Products, check_product, check_products
 
@@ -27,7 +29,7 @@ _PRODUCTS, _ENDS = ("forward", "grad_input", "grad_weight"), ("first", "last")
 Layers = Sequence[tuple[str, str]]  # dotted names, and what is multiplied there
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Entry:
     """A row of a recipe: layers or products by pattern, and their three products; without products they stay wide.
 
@@ -65,6 +67,9 @@ class Entry:
     first: int | None = None
     last: int | None = None
     text: str = field(init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return call_text(self)
 
     def __post_init__(self) -> None:
         for name in _ENDS:
@@ -140,7 +145,7 @@ class Entry:
         return [place for rank, place in enumerate(found) if rank < begin or rank >= end]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recipe:
     """The products of a model's layers: the first entry that matches a layer counts; layers without an entry stay wide.
 
@@ -165,6 +170,9 @@ class Recipe:
     entries: Sequence[Entry]
     text: str = field(init=False, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return call_text(self)
+
     def __post_init__(self) -> None:
         if not isinstance(self.entries, list | tuple):
             raise TypeError(
@@ -180,6 +188,13 @@ class Recipe:
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        """The HTML that notebooks show: a row for each entry."""
+        shown = ("name", "layer_type", *_PRODUCTS, *_ENDS)
+        rows = ([getattr(entry, name) for name in shown] for entry in self.entries)
+        texts = ([getattr(cell, "text", "" if cell is None else cell) for cell in row] for row in rows)
+        return html_table([name.replace("_", " ") for name in shown], texts)
 
     def on(self, machine: str | None) -> Recipe:
         """The recipe with the products of a machine: each gets the instruction for its operands' formats.

@@ -13,7 +13,7 @@ from typing import Any
 from qcore.arguments import check_choice, check_flag, quoted
 from qcore.formats.block import BlockScaled
 from qcore.formats.fixed import FixedPoint
-from qcore.formats.number import OVERFLOWS, Number, check_target, with_overflow
+from qcore.formats.number import OVERFLOWS, Number, call_text, check_target, with_overflow
 from qcore.law.rounding import Rounding, check_rounding
 
 
@@ -34,7 +34,7 @@ def _hooks(hooks: Iterable[Any]) -> tuple[Callable[[Any], Any], ...]:
     return hooks
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Quantization:
     """The formats and roundings of a value and of its gradient.
 
@@ -69,6 +69,9 @@ class Quantization:
     overflow: InitVar[str | None] = None
     stochastic: bool = field(init=False, repr=False, compare=False)
     unclamped: FixedPoint | None = field(init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return call_text(self)
 
     def __post_init__(self, overflow: str | None) -> None:
         check_flag("clamping_grad_zero", self.clamping_grad_zero)
@@ -105,7 +108,7 @@ class Quantization:
         return next((number.history for number in self.delayed if number is not None), None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rule:
     """The layers that a rule applies to, and how they are rounded; the first rule that matches a layer applies.
 
@@ -131,6 +134,9 @@ class Rule:
     weight_number: Number | None = None
     weight_rounding: Rounding = Rounding.NEAREST
     overflow: InitVar[str | None] = None
+
+    def __repr__(self) -> str:
+        return call_text(self)
 
     def __post_init__(self, overflow: str | None) -> None:
         if not isinstance(self.name, str):

@@ -13,6 +13,7 @@ import numpy as np
 
 from qcore import Number, Quantization, Rounding
 from qcore.arguments import missing_key
+from qcore.formats.number import call_text
 from qcore.linalg.scaling import is_delayed, next_rows, round_delayed
 from qjax._rounding.dispatch import quantize, same_bits
 from qjax._rounding.inputs import ArrayLike, as_array
@@ -21,9 +22,12 @@ from qjax._rounding.scopes import UNWATCHED, kind_scope
 from qjax.linalg.namespace import Float64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class QuantizeFunction(Quantization):
     """The function that `quantizer` returns; hashable, comparable and picklable if its arguments are."""
+
+    def __repr__(self) -> str:
+        return "quantizer" + call_text(self).removeprefix(type(self).__name__)
 
     def __call__(self, x: ArrayLike, key: Key = None, scaling: jax.Array | None = None) -> jax.Array:
         """Rounds x, and its gradient in the backward pass; see `qjax.quantize` for x, key, the result and errors.

@@ -10,7 +10,7 @@ from qcore.affine import AffineInteger
 from qcore.affine.parameters import engine
 from qcore.arguments import quoted
 from qcore.formats.block import with_scale
-from qcore.formats.number import check_target
+from qcore.formats.number import call_text, check_target
 from qjax.quant.quantizer import QuantizeFunction, quantizer
 from qjax.quantization import observer as observers
 from qjax.quantization.affine import form_of
@@ -21,6 +21,9 @@ _KINDS = (observers.ObserverBase, FakeQuantize, FormatRounding)
 
 
 class _Checked:
+    def __repr__(self) -> str:
+        return call_text(self)
+
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             object.__setattr__(self, name, _description(name, value))
@@ -52,7 +55,7 @@ def _description(name: str, value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class QConfig(_Checked):
     """What observes, fake-quantizes or rounds a layer's output and its weight.
 
@@ -80,7 +83,7 @@ class QConfig(_Checked):
     weight: Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class QConfigDynamic(_Checked):
     """What observes the weight of a layer whose activations are quantized at run time.
 

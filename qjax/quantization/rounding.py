@@ -48,7 +48,7 @@ class FormatRounding:
         return self.function.forward_number
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.number and self.number.text})"
+        return "None" if self.number is None else repr(self.function)  # as `QConfig` takes it
 
     def init(self, shape: tuple[int, ...] = ()) -> NoState:
         """No state, for arrays of any shape."""

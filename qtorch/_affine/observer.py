@@ -26,7 +26,7 @@ from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._torch_internals import Unscripted
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Factory:
     """A class or function with some of its arguments; each call makes a new module.
 
@@ -40,12 +40,22 @@ class Factory:
     make: Callable[..., Any]
     settings: dict[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={name_of(value)}" for name, value in self.settings.items())
+        return f"{name_of(self.make)}.with_args({settings})"
+
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         return self.make(*arguments, **self.settings | settings)
 
     def with_args(self, **settings: Any) -> Factory:
         """A factory with further arguments, or other values of them."""
         return Factory(self.make, self.settings | settings)
+
+
+def name_of(value: Any) -> str:
+    """The name of a class or function, the `repr` of anything else, for the `repr` of what holds it."""
+    name = getattr(value, "__name__", "")
+    return name if name.isidentifier() else repr(value)
 
 
 class ObserverBase(Unscripted, ABC, torch.nn.Module):

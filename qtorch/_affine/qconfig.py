@@ -14,10 +14,36 @@ from qcore.formats.block import with_scale
 from qcore.formats.number import check_target
 from qtorch._affine import observer as observers
 from qtorch._affine.fake_quantize import FakeQuantize
-from qtorch._affine.observer import Factory
+from qtorch._affine.observer import Factory, name_of
 from qtorch.quant import Quantizer
 
 Maker = Callable[[], Any]
+
+
+def _call_text(config: Any) -> str:
+    """The call that makes settings: formats stand for the factories that `_maker` makes of them."""
+    makers = ", ".join(f"{name}={_shown(maker)}" for name, maker in config._asdict().items())
+    return f"{type(config).__name__}({makers})"
+
+
+def _shown(maker: Maker) -> str:
+    if maker is torch.nn.Identity:
+        return "None"
+    if isinstance(maker, Factory):
+        number = maker.settings.get("number") or maker.settings.get("forward_number")
+        if number is not None and maker in (_scaled(number), _rounds(number)):
+            return repr(number)
+    return name_of(maker)
+
+
+def _scaled(number: Number | None) -> Factory:
+    """Rounds to a format with a scale that follows from observed extremes."""
+    return Factory(FakeQuantize, {"observer": observers.MinMaxObserver, "number": number})
+
+
+def _rounds(number: Number | None) -> Factory:
+    """Rounds to a format to nearest."""
+    return Factory(Quantizer, {"forward_number": number, "forward_rounding": "nearest"})
 
 
 class QConfig(NamedTuple("_QConfig", [("activation", Maker), ("weight", Maker)])):
@@ -46,6 +72,9 @@ class QConfig(NamedTuple("_QConfig", [("activation", Maker), ("weight", Maker)])
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        return _call_text(self)
+
     def __new__(cls, activation: Maker, weight: Maker) -> QConfig:
         return super().__new__(cls, _maker("activation", activation), _maker("weight", weight))
 
@@ -69,6 +98,9 @@ class QConfigDynamic(NamedTuple("_QConfigDynamic", [("activation", Maker), ("wei
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        return _call_text(self)
+
     def __new__(cls, activation: Maker = torch.nn.Identity, weight: Maker = torch.nn.Identity) -> QConfigDynamic:
         return super().__new__(cls, _maker("activation", activation), _maker("weight", weight))
 
@@ -82,9 +114,8 @@ def _maker(name: str, maker: Any) -> Maker:
             raise ValueError(f"{name}={number} has a delayed scale; allowed are formats without history")
         scaled = with_scale(number)
         if scaled is not number and name == "activation":
-            return Factory(FakeQuantize, {"observer": observers.MinMaxObserver, "number": number})
-        number = scaled
-        return Factory(Quantizer, {"forward_number": number, "forward_rounding": "nearest"})
+            return _scaled(number)
+        return _rounds(scaled)
     if name == "weight" and isinstance(maker, Factory) and maker.make is FakeQuantize and maker.settings.get("number"):
         raise ValueError(
             f"weight is FakeQuantize(number={quoted(maker.settings['number'])}); allowed is the format itself, whose "

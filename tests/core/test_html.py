@@ -2,10 +2,12 @@
 
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
-from qcore import parse
+from qcore import RECIPES, Entry, Product, Recipe, parse
 from qcore.affine import INT8
+from qcore.insight import Record, Site, statistics_of
 from qcore.report import LayerReport, ProductReport, Report, RunReport
 
 
@@ -56,3 +58,29 @@ def test_reports():
     run = RunReport([ProductReport("head", 0, "linear", ((2, 8), (4, 8)), 64, reason="no entry of the recipe")])
     assert "head" in rows(run)[1]
     assert run._repr_html_().endswith("<p>lowered: 0.0%</p>")
+
+
+def test_recipes():
+    head, first, second = rows(Recipe([Entry("a<b"), Entry("*", "conv", Product("int8", "e5m2"), last=1)]))
+    assert head == ["name", "layer type", "forward", "grad input", "grad weight", "first", "last"]
+    assert (first[:3], second[:3], second[-1]) == (["a<b", "", ""], ["*", "conv", Product("int8", "e5m2").text], "1")
+    assert all(rows(recipe) for recipe in RECIPES.values())
+
+
+def test_records():
+    record = Record("<mlp>")
+    for step in (0, 1):
+        record.add(step, Site("<0>", "output"), statistics_of(np.float32([1, 2, 3, 4000]), "e4m3fn"))
+    record.add(1, Site("1", "output"), statistics_of(np.float32([1, 2]), "e5m2"))
+    head, first, second = rows(record)
+    assert head == ["site", "format", "elements", "overflowed", "saturated", "underflowed", "SQNR"]
+    assert first == ["<0>:output", "e4m3fn", "8", "25 %", "0 %", "0 %", "inf dB"]
+    assert second[:3] == ["1:output", "e5m2", "2"]
+    found = rows(record.site(Site("<0>", "output")))
+    assert found[0] == ["Statistics", "e4m3fn"]
+    assert ["elements", "8"] in found
+    assert ["largest before", "4000"] in found
+    for number in range(45):
+        record.add(0, Site(str(number), "weight"), statistics_of(np.float32([1]), "e5m2"))
+    assert record._repr_html_().endswith("<p>and 7 more</p>")
+    assert len(rows(record)) == 41

@@ -189,8 +189,8 @@ def test_show_several_and_those_without_a_list(capsys, monkeypatch):
     assert main(["show", "e2m1fn", "float(64,3)", "fixed(40,2)"]) == 0
     out = capsys.readouterr().out
     assert "e2m1fn: BinaryFloat" in out
-    assert "no list of values: dtype=float64; FloatingPoint (exponent=64, mantissa=3) has numbers of" in out
-    assert "no list of values: FixedPoint (wl=40, fl=2) has codes of 40 bits" in out
+    assert "no list of values: dtype=float64; FloatingPoint(exp=64, man=3) has numbers of" in out
+    assert "no list of values: FixedPoint(wl=40, fl=2) has codes of 40 bits" in out
 
 
 def test_files_that_cannot_be(capsys, tmp_path):

@@ -81,8 +81,8 @@ def test_block_floating_point_is_drawn():
     ("name", "file", "message"),
     [
         ("int8", "x.gif", r"plot file '.*x.gif'; allowed are names that end in .svg or .png"),
-        ("float(12,2)", "x.svg", r"FloatingPoint \(exponent=12, mantissa=2\) has numbers of"),
-        ("fixed(1,0)", "x.svg", r"FixedPoint \(wl=1, fl=0\) has no positive numbers to plot"),
+        ("float(12,2)", "x.svg", r"FloatingPoint\(exp=12, man=2\) has numbers of"),
+        ("fixed(1,0)", "x.svg", r"FixedPoint\(wl=1, fl=0\) has no positive numbers to plot"),
     ],
 )
 def test_plots_refused(capsys, tmp_path, name, file, message):

@@ -199,7 +199,7 @@ def test_functions_are_values():
     again = pickle.loads(pickle.dumps(f))
     assert again == f
     assert_same_bits(again(jnp.asarray(X), 3), value(f, X, 3))
-    assert "FixedPoint (wl=4, fl=2)" in repr(f)
+    assert "FixedPoint(wl=4, fl=2)" in repr(f)
 
 
 def test_wrong_arguments():
