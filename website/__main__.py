@@ -1,10 +1,12 @@
 """`python -m website`: writes what is generated in docs, from the formats and from `benchmarks/results`."""
 
 from qcore.files import write_text
+from website import same_bits
 from website.figures import with_figures
 from website.named_formats import write_pages
 from website.records import ROOT
 
+same_bits.draw(ROOT / "docs" / same_bits.NAME)
 for path in write_pages(ROOT / "docs"):
     print(path)
 for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):

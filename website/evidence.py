@@ -8,7 +8,19 @@ from typing import Any
 
 from qcore import parse
 from qcore.law.rounding import MODES
-from website.records import RESULTS, ROOT, Record, link, results, table, together, where
+from website.records import (
+    ARITHMETIC,
+    MODELS,
+    RESULTS,
+    ROOT,
+    Record,
+    link,
+    results,
+    table,
+    together,
+    trained,
+    where,
+)
 
 _PACKAGES = {"torch": "PyTorch", "jax": "JAX"}
 
@@ -153,18 +165,6 @@ def _parts_of_watching(record: Record) -> str:
     )
 
 
-MODELS = {"mlp": "MLP", "preresnet20": "PreResNet20", "gpt": "GPT, two blocks"}
-ARITHMETIC = {"float32": "float32", "fp8": "FP8", "mxfp4": "MXFP4, stochastic"}
-
-
-def _trained() -> list[tuple[str, str, list[Record]]]:
-    """Each model in each arithmetic, with its runs."""
-    rows = results("same_training")["runs"]
-    pairs = [(model, kind) for model in MODELS for kind in ARITHMETIC]
-    found = [(*pair, [row for row in rows if (row["model"], row["arithmetic"]) == pair]) for pair in pairs]
-    return [one for one in found if one[2]]
-
-
 def _hash(runs: Sequence[Record], name: str = "weights") -> str:
     """The last hash of the longest runs; it must be that of all."""
     most = max(row["steps"] for row in runs)
@@ -174,7 +174,7 @@ def _hash(runs: Sequence[Record], name: str = "weights") -> str:
 
 def same_weights() -> str:
     rows = []
-    for model, kind, runs in _trained():
+    for model, kind, runs in trained():
         most = max(row["steps"] for row in runs)
         whole = [row for row in runs if row["steps"] == most]
         rows.append((MODELS[model], ARITHMETIC[kind], f"{most:,}", str(len(whole)), f"`{_hash(runs)[:16]}`"))
@@ -184,10 +184,10 @@ def same_weights() -> str:
 
 def same_training_programs() -> str:
     """The steps of each program, which are the same for all products of a model, and the second hashes."""
-    trained, record = _trained(), results("same_training")
-    models = list(dict.fromkeys(model for model, _, _ in trained))
+    models_trained, record = trained(), results("same_training")
+    models = list(dict.fromkeys(model for model, _, _ in models_trained))
     steps: dict[str, dict[str, set[int]]] = {}
-    for model, _, runs in trained:
+    for model, _, runs in models_trained:
         for row in runs:
             steps.setdefault(row["program"], {}).setdefault(model, set()).add(row["steps"])
     cells = (
@@ -195,7 +195,7 @@ def same_training_programs() -> str:
         for program, found in steps.items()
     )
     hashes = (
-        (MODELS[model], ARITHMETIC[kind], f"`{_hash(runs, 'intermediates')[:16]}`") for model, kind, runs in trained
+        (MODELS[model], ARITHMETIC[kind], f"`{_hash(runs, 'intermediates')[:16]}`") for model, kind, runs in models_trained
     )
     return (
         f"With {_versions(record)} ({link('same_training', 'all hashes')}):\n\n"

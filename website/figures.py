@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 from types import FunctionType
 
-from website import bits, evidence, kernels, limits, speed, spellings
+from website import bits, claims, evidence, kernels, limits, speed, spellings
 
 FIGURES: dict[str, Callable[[], str]] = {
     name.replace("_", "-"): function
-    for module in (bits, evidence, kernels, limits, speed, spellings)
+    for module in (bits, claims, evidence, kernels, limits, speed, spellings)
     for name, function in vars(module).items()
     if isinstance(function, FunctionType) and function.__module__ == module.__name__ and not name.startswith("_")
 }

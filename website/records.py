@@ -17,6 +17,18 @@ def results(name: str) -> Record:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
+MODELS = {"mlp": "MLP", "preresnet20": "PreResNet20", "gpt": "GPT, two blocks"}
+ARITHMETIC = {"float32": "float32", "fp8": "FP8", "mxfp4": "MXFP4, stochastic"}
+
+
+def trained() -> list[tuple[str, str, list[Record]]]:
+    """Each model in each arithmetic that the same training ran, with its runs."""
+    rows = results("same_training")["runs"]
+    pairs = [(model, kind) for model in MODELS for kind in ARITHMETIC]
+    found = [(*pair, [row for row in rows if (row["model"], row["arithmetic"]) == pair]) for pair in pairs]
+    return [one for one in found if one[2]]
+
+
 def link(name: str, text: str = "all rows") -> str:
     return f"[{text}](../benchmarks/results/{name}.json)"
 

@@ -7,10 +7,11 @@ from documents import DOCS, NAMES, PHONE, ROOT, text_of
 
 from benchmarks import published
 from examples import choosing_report, pictures, recipes_report
+from website import same_bits
 from website.figures import FIGURES, with_figures
 from website.named_formats import PICTURES
 
-MOST_WORDS, MOST_LINES_OF_README = 1500, 150
+MOST_WORDS, MOST_LINES_OF_README = 1500, 120
 # Measured, with units; times a number that is no format's, such as "3x" or "2 times".
 MEASURED = re.compile(r"\b\d[\d.,]* ?(?:[nµm]?s\b|GB/s|GiB|%|(?:times|copies)\b)")
 UNCHECKED = {
@@ -49,9 +50,20 @@ def test_pages_are_short(name):
 
 
 def test_the_readme_is_one_page():
+    """First why, the picture, how to install it, and a program for each package; the claims, and the commands."""
     text = text_of("README.md")
     assert len(text.splitlines()) <= MOST_LINES_OF_README
-    assert text.index(".view(np.uint32)).all()") < text.index("![") < text.index("## Run it")
+    parts = ["![", "\npip install", "In PyTorch:", "In JAX:", "In NumPy:", "<!-- in-numbers -->", "\npython3 -m venv"]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_each_claim_of_the_readme_has_its_command():
+    claims = re.findall(r"^- \*\*.*$", text_of("README.md"), re.M)
+    assert len(claims) == 6
+    for claim in claims:
+        assert re.search(r"\d", claim)
+        assert re.search(r"\(`(?:qbits|python -m) ?[^`]*`\)\.$", claim), claim
 
 
 def test_the_test_command_is_found_by_ci():
@@ -73,7 +85,7 @@ def test_links_lead_somewhere(name):
 
 
 def test_pictures_are_those_of_the_results(tmp_path):
-    """If they are not: `python -m examples.pictures`, `recipes_report` and `choosing_report` there, and
+    """If they are not: `python -m website`, `python -m examples.pictures`, `recipes_report` and `choosing_report` there, and
     `python -m benchmarks.published --draw docs`.
 
     Those of formats, which no result makes, have a test in tests/core/cli/test_plots.py.
@@ -82,6 +94,7 @@ def test_pictures_are_those_of_the_results(tmp_path):
     recipes_report.main(["--pictures", str(tmp_path)])
     choosing_report.main(["--picture", str(tmp_path / "choices.svg")])
     published.main(["--draw", str(tmp_path)])
+    same_bits.draw(tmp_path / same_bits.NAME)
     names = {path.name for path in tmp_path.iterdir()}
     assert names | {*PICTURES} == {path.name for path in DOCS.glob("*.svg")}
     assert [name for name in names if (tmp_path / name).read_text() != (DOCS / name).read_text()] == []

@@ -4,6 +4,7 @@ Shell blocks that begin with `qbits` run between them. `test_walks.py` runs the 
 """
 
 import os
+import re
 import sys
 from types import ModuleType
 
@@ -39,3 +40,15 @@ def test_the_programs_run(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)  # where pickle finds a page's classes
     for program in steps(name):
         exec(compile(program, name, "exec"), vars(module))
+
+
+README = [text for language, text in blocks("README.md") if language == "python"]
+
+
+@pytest.mark.parametrize("program", README, ids=["PyTorch", "JAX", "NumPy"])
+def test_programs_of_the_readme_run_alone(program, capsys):
+    """Each prints what its comments say, in at most five lines."""
+    exec(compile(program, "README.md", "exec"), {})
+    said = re.findall(r"print\(.*\)  # (.*)", program)
+    assert capsys.readouterr().out.splitlines() == said
+    assert len(program.splitlines()) <= 5

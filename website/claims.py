@@ -1,0 +1,78 @@
+"""What the first page claims, in numbers: every public function here is a figure."""
+
+from __future__ import annotations
+
+from qcore.formats.names import NAMED
+from qcore.law.rounding import MODES
+from qcore.linalg.designs import DESIGNS
+from website.records import results, span, trained
+
+
+def in_numbers() -> str:
+    """Each claim in one line, with the command that shows it."""
+    return "\n".join(
+        f"- **{claim}** {words} (`{command}`)."
+        for claim, words, command in (_formats(), _chips(), _bits(), _training(), _speed(), _peer())
+    )
+
+
+def _formats() -> tuple[str, str, str]:
+    return (
+        "Any format.",
+        f"[{len(NAMED)} names](docs/named-formats.md) such as e4m3fn, MXFP4 and NVFP4; floats, fixed point and posits of any "
+        f"width; [blocks](docs/blocks.md) of any size; {len(MODES)} [rounding modes](docs/rounding.md)",
+        "qbits",
+    )
+
+
+def _chips() -> tuple[str, str, str]:
+    chips = {name.partition(".")[0] for name in DESIGNS}
+    return (
+        "Real chips.",
+        f"{len(DESIGNS)} [matrix instructions](docs/machines.md) of {len(chips)} GPU generations, with the bits of their sums",
+        "qbits designs",
+    )
+
+
+def _bits() -> tuple[str, str, str]:
+    compared = [case for case in results("consistency")["cases"] if case["backend"] != "numpy"]
+    differing, count = (sum(case[name] for case in compared) for name in ("differing", "inputs"))
+    return (
+        "The same bits.",
+        f"{differing:,} of {count:,} results of PyTorch and JAX, eager and compiled, [differ](docs/checked.md) from NumPy's",
+        "python -m benchmarks.consistency",
+    )
+
+
+def _training() -> tuple[str, str, str]:
+    kinds = [[row["steps"] for row in runs] for _, _, runs in trained()]
+    runs = sum(steps.count(max(steps)) for steps in kinds)
+    return (
+        "The same training.",
+        f"{runs} runs of {len(kinds)} models and formats, eager and compiled, on one to four threads or devices, end in "
+        f"{len(kinds)} [sets of weights](docs/same-training.md): PyTorch's are JAX's",
+        "python -m benchmarks.same_training",
+    )
+
+
+def _speed() -> tuple[str, str, str]:
+    rows = [row for row in results("speed")["rows"] if (row["dtype"], row["exponent"]) == ("float32", 24)]
+    copies, draws = (
+        span((row["ratio"] for row in rows if row["operation"] == name and row["vectors"] != "jax"), 1)
+        for name in ("nearest", "stochastic")
+    )
+    return (
+        "Fast.",
+        f"In PyTorch on a CPU, rounding a large tensor to nearest takes {copies} [times a copy](docs/speed.md), "
+        f"stochastically {draws} times `torch.rand_like`",
+        "python -m benchmarks.speed",
+    )
+
+
+def _peer() -> tuple[str, str, str]:
+    rows = [row for row in results("peers-qpytorch")["rows"] if row["rounding"] != "-"]
+    return (
+        "A drop-in for QPyTorch.",
+        f"The same [names](docs/from-qpytorch.md), {span((row['ratio'] for row in rows), 1)} times as fast as its kernels",
+        "python -m benchmarks.peers --only QPyTorch",
+    )
