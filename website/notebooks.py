@@ -88,8 +88,8 @@ def _run(source: str, name: str, module: ModuleType, count: int) -> Iterator[Not
         yield {"name": "stdout", "output_type": "stream", "text": lines}
     if value is not None:
         data = {_TEXT: repr(value).splitlines(keepends=True)}
-        if hasattr(value, "_repr_svg_"):
-            data = {_SVG: value._repr_svg_().splitlines(keepends=True)} | data
+        if hasattr(value, "_repr_svg_") and (drawn := value._repr_svg_()):
+            data = {_SVG: drawn.splitlines(keepends=True)} | data
         yield {"data": data, "execution_count": count, "metadata": {}, "output_type": "execute_result"}
 
 

@@ -59,7 +59,7 @@ _MAPS = (
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that was drawn into an SVG file. Notebooks show it.
+    """A picture that was drawn into a file. Notebooks show it.
 
     Args:
         path: the path of the file.
@@ -71,8 +71,11 @@ class Picture:
 
     path: Path
 
-    def _repr_svg_(self) -> str:
-        return self.path.read_text(encoding="utf-8")
+    def _repr_svg_(self) -> str | None:
+        return self.path.read_text(encoding="utf-8") if self.path.suffix.lower() == ".svg" else None
+
+    def _repr_png_(self) -> bytes | None:
+        return self.path.read_bytes() if self.path.suffix.lower() == ".png" else None
 
 
 def draw(record: Record, path: str | Path) -> Picture:

@@ -108,6 +108,14 @@ def test_nan_is_the_first_advice_with_its_place(tmp_path, capsys):
         assert "nan dB" not in capsys.readouterr().out
 
 
+def test_notebooks_show_what_was_drawn(tmp_path):
+    found = Record("run")
+    found.add(0, Site("a", "output"), statistics_of(X, "e4m3fn"))
+    svg, png = (draw(found, tmp_path / name) for name in ("page.svg", "page.PNG"))
+    assert (svg._repr_svg_(), svg._repr_png_()) == ((tmp_path / "page.svg").read_text(), None)
+    assert (png._repr_svg_(), png._repr_png_()) == (None, (tmp_path / "page.PNG").read_bytes())
+
+
 def test_infinity_names_the_place_where_it_comes_in():
     found = Record("run")
     found.add(0, Site("a", "output"), statistics_of(np.float32([np.inf, 1]), "e5m2"))
