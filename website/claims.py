@@ -19,8 +19,8 @@ def in_numbers() -> str:
 def _formats() -> tuple[str, str, str]:
     return (
         "Any format.",
-        f"[{len(NAMED)} names](docs/named-formats.md) such as e4m3fn, MXFP4 and NVFP4; floats, fixed point and posits of any "
-        f"width; [blocks](docs/blocks.md) of any size; {len(MODES)} [rounding modes](docs/rounding.md)",
+        f"[{len(NAMED)} names](docs/named-formats.md) such as e4m3fn, MXFP4 and NVFP4; floats, fixed point and posits of "
+        f"any width; [blocks](docs/blocks.md) of any size; {len(MODES)} [rounding modes](docs/rounding.md)",
         "qbits",
     )
 
@@ -29,7 +29,8 @@ def _chips() -> tuple[str, str, str]:
     chips = {name.partition(".")[0] for name in DESIGNS}
     return (
         "Real chips.",
-        f"{len(DESIGNS)} [matrix instructions](docs/machines.md) of {len(chips)} GPU generations, with the bits of their sums",
+        f"{len(DESIGNS)} [matrix instructions](docs/machines.md) of {len(chips)} GPU generations, "
+        "with the bits of their sums",
         "qbits designs",
     )
 
@@ -39,7 +40,8 @@ def _bits() -> tuple[str, str, str]:
     differing, count = (sum(case[name] for case in compared) for name in ("differing", "inputs"))
     return (
         "The same bits.",
-        f"{differing:,} of {count:,} results of PyTorch and JAX, eager and compiled, [differ](docs/checked.md) from NumPy's",
+        f"{differing:,} of {count:,} results of PyTorch and JAX, eager and compiled, "
+        "[differ](docs/checked.md) from NumPy's",
         "python -m benchmarks.consistency",
     )
 
@@ -49,8 +51,8 @@ def _training() -> tuple[str, str, str]:
     runs = sum(steps.count(max(steps)) for steps in kinds)
     return (
         "The same training.",
-        f"{runs} runs of {len(kinds)} models and formats, eager and compiled, on one to four threads or devices, end in "
-        f"{len(kinds)} [sets of weights](docs/same-training.md): PyTorch's are JAX's",
+        f"{runs} runs of {len(kinds)} models and formats, eager and compiled, on one to four threads or devices, end "
+        f"in {len(kinds)} [sets of weights](docs/same-training.md): PyTorch's are JAX's",
         "python -m benchmarks.same_training",
     )
 
@@ -73,6 +75,7 @@ def _peer() -> tuple[str, str, str]:
     rows = [row for row in results("peers-qpytorch")["rows"] if row["rounding"] != "-"]
     return (
         "A drop-in for QPyTorch.",
-        f"The same [names](docs/from-qpytorch.md), {span((row['ratio'] for row in rows), 1)} times as fast as its kernels",
+        f"The same [names](docs/from-qpytorch.md), {span((row['ratio'] for row in rows), 1)} times as fast as "
+        "its kernels",
         "python -m benchmarks.peers --only QPyTorch",
     )

@@ -184,10 +184,10 @@ def same_weights() -> str:
 
 def same_training_programs() -> str:
     """The steps of each program, which are the same for all products of a model, and the second hashes."""
-    models_trained, record = trained(), results("same_training")
-    models = list(dict.fromkeys(model for model, _, _ in models_trained))
+    whole, record = trained(), results("same_training")
+    models = list(dict.fromkeys(model for model, _, _ in whole))
     steps: dict[str, dict[str, set[int]]] = {}
-    for model, _, runs in models_trained:
+    for model, _, runs in whole:
         for row in runs:
             steps.setdefault(row["program"], {}).setdefault(model, set()).add(row["steps"])
     cells = (
@@ -195,7 +195,7 @@ def same_training_programs() -> str:
         for program, found in steps.items()
     )
     hashes = (
-        (MODELS[model], ARITHMETIC[kind], f"`{_hash(runs, 'intermediates')[:16]}`") for model, kind, runs in models_trained
+        (MODELS[model], ARITHMETIC[kind], f"`{_hash(runs, 'intermediates')[:16]}`") for model, kind, runs in whole
     )
     return (
         f"With {_versions(record)} ({link('same_training', 'all hashes')}):\n\n"

@@ -62,7 +62,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Links to files of the repository become links within the site; the first page is as wide as its commands."""
-    if page.is_homepage:
+    if page.file.src_uri == FROM_ROOT["README.md"]:
         page.meta["hide"] = ["toc"]
     path = SOURCES.get(page.file.src_uri)
     if path is None:

@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 
 import pytest
-from documents import NAMES, ROOT, blocks, in_shell
+from documents import NAMES, ROOT, blocks, in_shell, programs
 
 
 def steps(name):
@@ -42,10 +42,7 @@ def test_the_programs_run(name, tmp_path, monkeypatch):
         exec(compile(program, name, "exec"), vars(module))
 
 
-README = [text for language, text in blocks("README.md") if language == "python"]
-
-
-@pytest.mark.parametrize("program", README, ids=["PyTorch", "JAX", "NumPy"])
+@pytest.mark.parametrize("program", programs("README.md"), ids=["PyTorch", "JAX", "NumPy"])
 def test_programs_of_the_readme_run_alone(program, capsys):
     """Each prints what its comments say, in at most five lines."""
     exec(compile(program, "README.md", "exec"), {})
