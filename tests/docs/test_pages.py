@@ -85,8 +85,8 @@ def test_links_lead_somewhere(name):
 
 
 def test_pictures_are_those_of_the_results(tmp_path):
-    """If they are not: `python -m website`, `python -m examples.pictures`, `recipes_report` and `choosing_report` there,
-    and `python -m benchmarks.published --draw docs`.
+    """If they are not: `python -m website`, `python -m examples.pictures`, `recipes_report` and `choosing_report`
+    there, and `python -m benchmarks.published --draw docs`.
 
     Those of formats, which no result makes, have a test in tests/core/cli/test_plots.py.
     """
