@@ -18,11 +18,11 @@ _TILE = _SIDE * _CELL
 _LARGEST, _STEPS = 1.5, 24  # of the image; as many shades are drawn
 _PACKAGES = "PyTorch", "JAX", "NumPy"
 _HEAD = """\
-<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {width} {height}" font-family="sans-serif">
+<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width}" height="{height}" viewBox="0 0 {width} {height}">
 <title>The same random roundings in PyTorch, JAX and NumPy</title>
 <desc>A ball of float32 numbers and its three stochastic roundings to four bits, which are equal in every number.</desc>
 <style>
-text {{ fill: {ink}; font-size: 27px; text-anchor: middle }}
+text {{ fill: {ink}; font: 27px sans-serif; text-anchor: middle }}
 @media (prefers-color-scheme: dark) {{ text {{ fill: {light} }} }}
 </style>"""
 

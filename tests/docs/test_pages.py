@@ -108,7 +108,7 @@ def test_words_in_pictures_are_legible_on_a_phone():
         width = float(re.search(r'viewBox="0 0 ([\d.]+) ', text)[1])
         # Glyphs are drawn in units of a hundredth of the size of their words; exponents and indices are smaller.
         sizes = [100 * float(size) for size in re.findall(r"<g style=[^>]* transform=\"[^\"]*scale\(([\d.]+) -", text)]
-        sizes += [float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)]
+        sizes += [float(size) for size in re.findall(r"font: ([\d.]+)px", text)]
         assert min(sizes) * column / width >= 8, path.name
 
 
