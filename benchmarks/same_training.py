@@ -2,6 +2,7 @@
 
     python -m benchmarks.same_training                            1,000 steps of everything: many hours
     python -m benchmarks.same_training --models mlp --steps 200 --json same.json
+    python -m benchmarks.same_training --models gpt --arithmetic hopper blackwell    on machines
     python -m benchmarks.same_training --time --json time.json    steps beside the ordinary float32 step
 
 An MLP, PreResNet20 with batch norm and a GPT of two blocks with AdamW, on handwritten digits and on Python's help
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.same_training", description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("--models", metavar="NAME", choices=list(BATCH), nargs="+", default=list(BATCH))
-    text = "(default: all but the machines' hopper and blackwell; to --time, two)"
+    text = f"(default: {', '.join(ARITHMETIC)}; to --time, two)"
     add("--arithmetic", metavar="NAME", choices=[*ARITHMETIC, *MACHINES], nargs="+", help=text)
     add("--programs", metavar="NAME", choices=list(PROGRAMS), nargs="+", default=list(PROGRAMS))
     add("--steps", metavar="N", type=count_of("step", 1), default=1000, help="(default: 1000)")

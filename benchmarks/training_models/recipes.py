@@ -51,11 +51,26 @@ def _mxfp4() -> list[Entry]:
     return [Entry("*", "linear", *linear), Entry("*", "conv", *conv)]
 
 
-def _scaled_fp8() -> list[Entry]:
-    """E4M3 for inputs and weights, E5M2 for gradients, with a scale of each tensor."""
-    kept, gradient = (Operand(number, scale=Scale()) for number in ("e4m3fn:saturate", "e5m2:saturate"))
-    backward = Product(gradient, kept)
-    return [Entry("*", "linear", Product(kept, kept), backward, backward)]
+def _scaled(kept: str, gradient: str) -> Recipe:
+    """One format for inputs and weights and one for gradients, with a scale of each tensor."""
+    first, second = (Operand(f"{name}:saturate", scale=Scale()) for name in (kept, gradient))
+    backward = Product(second, first)
+    return Recipe([Entry("*", "linear", Product(first, first), backward, backward)])
+
+
+_FP8 = _scaled("e4m3fn", "e5m2")
+_BF16 = Recipe([Entry("*", "linear", *(Product("bfloat16", "bfloat16") for _ in range(3)))])
+
+# Recipes with exact sums beside those of machines, whose instructions multiply; models with linear layers only.
+MACHINES = {
+    "fp8_scaled": _FP8,
+    "hopper": _FP8.on("hopper"),
+    "cdna3": _scaled("e4m3fnuz", "e5m2fnuz").on("cdna3"),
+    "mxfp8": RECIPES["mxfp8"],
+    "blackwell": RECIPES["mxfp8"].on("blackwell"),
+    "bf16": _BF16,
+    "ampere": _BF16.on("ampere"),
+}
 
 
 def recipe_for(model: str, arithmetic: str) -> Any:
@@ -63,9 +78,8 @@ def recipe_for(model: str, arithmetic: str) -> Any:
     if arithmetic == "float32":
         return None
     if arithmetic in MACHINES:
-        return (Recipe(_scaled_fp8()) if arithmetic == "hopper" else RECIPES["mxfp8"]).on(arithmetic)
+        return MACHINES[arithmetic]
     return Recipe(_fp8(3 if model == "gpt" else 2) if arithmetic == "fp8" else _mxfp4())
 
 
 ARITHMETIC = ("float32", "fp8", "mxfp4")
-MACHINES = ("hopper", "blackwell")  # whose instructions multiply: FP8 with scales of tensors, and MXFP8

@@ -26,6 +26,7 @@ class Row:
         every: after how many steps hashes are taken.
         weights: SHA-256 of all weights and statistics.
         intermediates: SHA-256 of the losses, logits and gradients of all steps so far, before they are rounded.
+        losses: means of the losses of so many steps; older files have none.
     """
 
     model: str
@@ -35,6 +36,7 @@ class Row:
     every: int
     weights: list[str] = field(default_factory=list)
     intermediates: list[str] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
 
     @property
     def steps(self) -> int:

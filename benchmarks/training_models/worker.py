@@ -20,12 +20,19 @@ from benchmarks.training_models.state import DATA, digest, key_for
 from qcore.files import replaced
 
 
-def train(run: Any, model: str, start: int, stop: int, seen: str = "") -> str:
-    """Goes through steps of a run; the hash of the losses, logits and gradients of these and the steps before."""
+def train(run: Any, model: str, start: int, stop: int, seen: str = "") -> tuple[str, float]:
+    """Goes through steps of a run.
+
+    Returns:
+        The hash of the losses, logits and gradients of these and the steps before, and the mean of the losses.
+    """
+    losses = []
     for step in range(start, stop):
         run.step(step, *batch_of(model, key_for(DATA), step))
-        seen = hashlib.sha256((seen + digest(run.intermediates())).encode()).hexdigest()
-    return seen
+        found = run.intermediates()
+        losses.append(float(found["loss"]))
+        seen = hashlib.sha256((seen + digest(found)).encode()).hexdigest()
+    return seen, sum(losses) / len(losses)
 
 
 def work(record: Record, states: Path, job: tuple[str, str, str], steps: int, every: int, commit: str) -> None:
@@ -33,7 +40,8 @@ def work(record: Record, states: Path, job: tuple[str, str, str], steps: int, ev
     model, arithmetic, program = job
     row, run = record.row(job), PROGRAMS[program].make(model, arithmetic)
     file = states / f"{'-'.join(job).replace(' ', '-').replace(',', '')}.npz"
-    if row is not None and row.every == every and row.weights and file.exists():
+    whole = row is not None and row.every == every and 0 < len(row.weights) == len(row.losses)
+    if row is not None and whole and file.exists():
         with np.load(file) as found:
             run.load(row.steps, dict(found))
         if digest(run.weights()) != row.weights[-1]:
@@ -41,9 +49,11 @@ def work(record: Record, states: Path, job: tuple[str, str, str], steps: int, ev
     else:
         row = Row(*job, commit, every)
     while row.steps < steps:
-        seen = train(run, model, row.steps, row.steps + every, row.intermediates[-1] if row.intermediates else "")
+        before = row.intermediates[-1] if row.intermediates else ""
+        seen, loss = train(run, model, row.steps, row.steps + every, before)
         row.weights.append(digest(run.weights()))
         row.intermediates.append(seen)
+        row.losses.append(loss)
         with replaced(file) as fresh:
             np.savez(fresh, **run.state())
         record.put(row)

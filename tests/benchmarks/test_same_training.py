@@ -27,9 +27,9 @@ STEPS, HALF = 10, 5
 def by_numpy():
     """The states after the first and the last half, and the hash of what came between."""
     run = NumpyRun("mxfp4")
-    seen = train(run, "mlp", 0, HALF)
+    seen, _ = train(run, "mlp", 0, HALF)
     middle = {name: x.copy() for name, x in run.state().items()}
-    return middle, train(run, "mlp", HALF, STEPS, seen), run.state()
+    return middle, train(run, "mlp", HALF, STEPS, seen)[0], run.state()
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_torch_and_jax_train_the_weights_of_numpy(by_numpy, jax_run):
     """Ten steps in MXFP4 with stochastic gradients; losses, logits and gradients too, which quantization would hide."""
     _, seen, last = by_numpy
     for run in (TorchRun("mlp", "mxfp4"), jax_run):
-        assert train(run, "mlp", 0, STEPS) == seen
+        assert train(run, "mlp", 0, STEPS)[0] == seen
         states_are_equal(run.state(), last)
     assert digest(run.weights()) == digest(TorchRun("mlp", "mxfp4").weights() | run.weights())
 
@@ -132,7 +132,7 @@ def test_the_program_goes_on_where_it_was_stopped(tmp_path, capfd):
     assert out.count("step 4:") == out.count("step 8:") == 1
     assert "1 runs: one hash for each model and arithmetic" in out
     run = NumpyRun("fp8")
-    seen = train(run, "mlp", 0, 8)
+    seen, _ = train(run, "mlp", 0, 8)
     (row,) = json.loads(path.read_text())["runs"]
     assert (row["weights"][-1], row["intermediates"][-1]) == (digest(run.weights()), seen)
 
