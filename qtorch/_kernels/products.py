@@ -182,16 +182,19 @@ def source_of_chunks(accumulator: Accumulator | None) -> str:
 def source_of_aligned(accumulator: Accumulator) -> str:
     """The C of `aligned`."""
     constant, rounded = _rounded(accumulator, False)
-    design = accumulator.design is not None
+    design, number = accumulator.design is not None, accumulator.number
+    cut = design and number.exp == 8  # as `_in_format` of `qcore.linalg.steps`
     fields = {
         "values": VALUES.read_text(encoding="utf-8"),
         "design": int(design),
+        "cut": int(cut),
+        "bits": number.man if cut else 0,
         "fraction": accumulator.fraction_bits,
         # Other aligned sums leave zeros out: their level is below those of all products, also beside an infinity.
-        "least": least_exponent(accumulator.number) if design else -1000,
+        "least": least_exponent(number) if design else -1000,
         "zero": "0x1p-126" if design else "0x1p-500",
-        "constants": "\n        ".join(constant),
-        "rounded": "\n            ".join(rounded),
+        "constants": "" if cut else "\n        ".join(constant),
+        "rounded": "" if cut else "\n            ".join(rounded),
     }
     return Template(ALIGNED_SUMS.read_text(encoding="utf-8")).substitute(fields)
 
