@@ -1,9 +1,9 @@
 """Random calls of all kernels on the CPU, whose bits are compared with NumPy's; with `--sanitize` under sanitizers.
 
-A case is a call of a random function: rounding, codes, products, convolutions and their gradients, integers,
-observers, sums, functions with defined bits, and statistics, of tensors of any shape, dtype, strides and bits. A seed
-and a number make a case, which can be repeated. Both packages may refuse a case with the same error; the run counts
-these, and fails if all cases of a kind were refused.
+A case is a call of a random function: rounding, codes, products, also by the instructions of chips, convolutions and
+their gradients, integers, observers, sums, functions with defined bits, and statistics, of tensors of any shape, dtype,
+strides and bits. A seed and a number make a case, which can be repeated. Both packages may refuse a case with the same
+error; the run counts these, and fails if all cases of a kind were refused.
 With `--sanitize` kernels are compiled with `-fsanitize=address,undefined`, and what these find ends the run.
 
     python -m benchmarks.fuzz --seconds 60
@@ -297,6 +297,35 @@ def product(pick: Pick) -> Case:
     )
 
 
+def steps(pick: Pick) -> Case:
+    """Products by aligned sums and by the instructions of chips, of each law, from an addend on."""
+    import qtorch
+    from qcore import Accumulator
+    from qcore.linalg import matmul
+
+    sizes = [one for one in SIZES if one <= 65]
+    m, k, n = pick.choice(sizes), pick.choice([0, 1, 3, 16, 33, 64, 130]), pick.choice(sizes)
+    accumulator = pick.choice(
+        [
+            Accumulator("float16", chunk=4, fraction_bits=11),
+            Accumulator(chunk=16, fraction_bits=25, output="toward_zero"),
+            *map(Accumulator.of, ("volta.mma.f16", "volta.mma.f16.f16", "ampere.mma.tf32", "hopper.wgmma.e4m3")),
+            *(Accumulator.of(f"blackwell.tcgen05.{name}") for name in ("mxe4m3_mxe2m1", "mxf4", "nvf4")),
+            *(Accumulator.of(f"cdna2.mfma.{name}") for name in ("f32", "f16", "bf16")),
+            *(Accumulator.of(f"cdna3.mfma.{name}") for name in ("xf32", "bf16", "fp8_bf8")),
+        ]
+    )
+    batch = pick.choice([(), (), (2,), (2, 3)])
+    a, s = pick.of((*batch, m, k), "float32")
+    b, t = pick.of((*pick.choice([(), batch]), k, n), "float32")
+    c, u = pick.of((*batch, m, n), "float32") if pick.choice([True, False]) else (None, None)
+    return (
+        (s.shape, s.stride(), t.shape, t.stride(), u is not None, accumulator.text),
+        lambda: matmul(a, b, c, accumulator=accumulator),
+        lambda: qtorch.linalg.matmul(s, t, u, accumulator=accumulator),
+    )
+
+
 def convolution(pick: Pick) -> Case:
     """Convolutions with accumulators, and the gradients of their operands."""
     import torch
@@ -584,6 +613,7 @@ KINDS: list[Callable[[Pick], Case]] = [
     rounding,
     decoding,
     product,
+    steps,
     convolution,
     affine,
     observing,

@@ -59,7 +59,8 @@ def _scaled(kept: str, gradient: str) -> Recipe:
 
 
 _FP8 = _scaled("e4m3fn", "e5m2")
-_BF16 = Recipe([Entry("*", "linear", *(Product("bfloat16", "bfloat16") for _ in range(3)))])
+_OF_BF16 = Product("bfloat16", "bfloat16")
+_BF16 = Recipe([Entry("*", "linear", _OF_BF16, _OF_BF16, _OF_BF16)])
 
 # Recipes with exact sums beside those of machines, whose instructions multiply; models with linear layers only.
 MACHINES = {

@@ -92,7 +92,7 @@ def _fold(
     from_first = isinstance(first, int) and first == 0
     total = _zeros(xp, a, b) if addend is None else xp.unsigned_zero(xp.wide(addend))
     if accumulator.fraction_bits is not None:
-        found = xp.aligned(a, b, accumulator, None, None if addend is None else total)
+        found = xp.by_steps(a, b, accumulator, None, None, None if addend is None else total)
         if found is not None:
             return found
     return xp.fold(step, total, a, b, length, accumulator.shares_words and from_first)
@@ -111,10 +111,9 @@ def _run_steps(xp: Any, a: Any, b: Any, accumulator: Accumulator, least: Any, sc
         scales = _whole_steps(xp, design, scales, a.shape[-1])
 
     total = _zeros(xp, a, b) if addend is None else start(xp, design, xp.wide(addend))
-    if scales is None:
-        found = xp.aligned(a, b, accumulator, least, None if addend is None else total)
-        if found is not None:
-            return found
+    found = xp.by_steps(a, b, accumulator, least, scales, None if addend is None else total)
+    if found is not None:
+        return found
 
     def step(total: Any, index: Any, a: Any, b: Any) -> Any:
         if scales is None:

@@ -78,10 +78,18 @@ class Float64(namespace.Names):
         return None
 
     @staticmethod
-    def aligned(
-        a: np.ndarray, b: np.ndarray, accumulator: Accumulator, least: tuple[int, int] | None, addend: np.ndarray | None
+    def by_steps(
+        a: np.ndarray,
+        b: np.ndarray,
+        accumulator: Accumulator,
+        least: tuple[int, int] | None,
+        scales: tuple[np.ndarray, np.ndarray] | None,
+        addend: np.ndarray | None,
     ) -> np.ndarray | None:
-        """The product of float32 matrices by aligned sums, from a float64 addend on; None leaves it to the law."""
+        """The product of float32 matrices by aligned sums or an instruction, from a float64 addend on.
+
+        None leaves it to the law. `least` and `scales` are those of `qcore.linalg.steps.step`.
+        """
         return None
 
     @staticmethod

@@ -32,7 +32,7 @@ FLOAT32 = BinaryFloat(8, 23)
 _BIAS, _WIDTH, _FIELD = 1023, 52, 0x7FF  # of float64
 _ZERO = -126  # the exponent of zero
 _LEAST = -1022
-_GROUP = 16  # products of a grouped sum that are added exactly
+GROUP = 16  # products of a grouped sum that are added exactly
 
 Pair = tuple[Any, Any]
 
@@ -75,7 +75,7 @@ def _aligned(xp: Any, design: Design, least: Any, total: Any, a: Any, b: Any, sc
     of_a, of_b = (xp.materialize(_exponents(xp, x, one)) for x, one in zip((a, b), least, strict=True))
     if scales is not None:  # powers of two: exact factors, which add to the exponents
         scale_a, scale_b = map(xp.wide, scales)
-        bottom = least_exponent(_scale_number(design))
+        bottom = least_exponent(scale_number(design))
         of_a, of_b = of_a + _exponents(xp, scale_a, bottom), of_b + _exponents(xp, scale_b, bottom)
         a, b = a * scale_a, b * scale_b
     terms = [(lambda left=left, right=right: left * right) for left, right in _columns(a, b)]
@@ -85,11 +85,11 @@ def _aligned(xp: Any, design: Design, least: Any, total: Any, a: Any, b: Any, sc
 
 def _grouped(xp: Any, design: Design, least: Any, total: Any, a: Any, b: Any, scales: Any) -> Any:
     scale_a, scale_b = map(xp.wide, scales)
-    bottom = least_exponent(_scale_number(design))
+    bottom = least_exponent(scale_number(design))
     of_a, of_b = _exponents(xp, scale_a, bottom), _exponents(xp, scale_b, bottom)
     terms, exponents = list[Callable[[], Any]](), list[Callable[[], Any]]()
-    for begin in range(0, a.shape[-1], _GROUP):
-        left, right, block = a[..., begin : begin + _GROUP], b[..., begin : begin + _GROUP, :], begin // design.block
+    for begin in range(0, a.shape[-1], GROUP):
+        left, right, block = a[..., begin : begin + GROUP], b[..., begin : begin + GROUP, :], begin // design.block
         one = slice(block, block + 1)
         group = _exact_sum(left, right) * (scale_a[..., one] * scale_b[..., one, :])
         exponent = of_a[..., one] + of_b[..., one, :]
@@ -232,7 +232,8 @@ def _scale_of(text: str) -> Any:
     return BinaryFloat(8, 0, bias=127, specials="fn", subnormals=False, signed=False) if text == "e8m0" else parse(text)
 
 
-def _scale_number(design: Design) -> Any:
+def scale_number(design: Design) -> Any:
+    """The format of the scales of a design that has any."""
     assert design.scale is not None
     return _scale_of(design.scale)
 

@@ -83,7 +83,9 @@ class Float64(Names):
         return None
 
     @staticmethod
-    def aligned(a: jax.Array, b: jax.Array, accumulator: Accumulator, least: Any, addend: Any) -> jax.Array | None:
+    def by_steps(
+        a: jax.Array, b: jax.Array, accumulator: Accumulator, least: Any, scales: Any, addend: Any
+    ) -> jax.Array | None:
         return None
 
     def fold(

@@ -1,13 +1,20 @@
-// A product of matrices whose accumulator and products are cut off below the largest of their exponents, a chunk of terms
-// at a time: a template that `products.py` fills in. What is filled in, marked by a dollar sign, rounds one sum.
+// A product of matrices whose terms are cut off below the largest of their exponents, a chunk of terms at a time: a template
+// that `products.py` fills in. What is filled in, marked by a dollar sign, rounds one sum. The laws are those of
+// `qcore.linalg.steps`, and aligned sums without an instruction.
 //
 // The level of a number is 2^e, for its exponent e: levels are multiplied where exponents would be added, and compared as
 // floats. Two passes over a chunk: the largest level must be known before the first term is cut off. Powers of two are
-// exact factors, and sums are integers far below 2^53.
+// exact factors, and sums are integers far below 2^53. So are products and sums of a group: they may be fused.
 
 $values
 
 #include <math.h>
+
+#if defined __clang__
+#pragma STDC FP_CONTRACT ON
+#else
+#pragma GCC optimize("fp-contract=fast")
+#endif
 
 #if defined __AVX512F__
 #include <immintrin.h>
@@ -16,6 +23,7 @@ typedef double Vector __attribute__((vector_size(64)));
 #define BROADCAST(x) ((Vector)_mm512_set1_pd(x))
 #define LARGER(a, b) ((Vector)_mm512_max_pd((__m512d)(a), (__m512d)(b)))
 #define TRUNCATED(a) ((Vector)_mm512_roundscale_pd((__m512d)(a), _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC))
+#define FLOOR(a) ((Vector)_mm512_roundscale_pd((__m512d)(a), _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC))
 #define ANY_ABOVE(a, x) (_mm512_cmp_pd_mask((__m512d)(a), _mm512_set1_pd(x), _CMP_GT_OQ) != 0)
 #elif defined __AVX__
 #include <immintrin.h>
@@ -24,6 +32,7 @@ typedef double Vector __attribute__((vector_size(32)));
 #define BROADCAST(x) ((Vector)_mm256_set1_pd(x))
 #define LARGER(a, b) ((Vector)_mm256_max_pd((__m256d)(a), (__m256d)(b)))
 #define TRUNCATED(a) ((Vector)_mm256_round_pd((__m256d)(a), _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC))
+#define FLOOR(a) ((Vector)_mm256_round_pd((__m256d)(a), _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC))
 #define ANY_ABOVE(a, x) (_mm256_movemask_pd(_mm256_cmp_pd((__m256d)(a), _mm256_set1_pd(x), _CMP_GT_OQ)) != 0)
 #else
 enum { LANES = 2 };
@@ -34,9 +43,11 @@ typedef double Vector __attribute__((vector_size(16)));
 #include <arm_neon.h>
 #define LARGER(a, b) ((Vector)vmaxq_f64((float64x2_t)(a), (float64x2_t)(b)))
 #define TRUNCATED(a) ((Vector)vrndq_f64((float64x2_t)(a)))
+#define FLOOR(a) ((Vector)vrndmq_f64((float64x2_t)(a)))
 #else
 static inline Vector LARGER(Vector a, Vector b) { return (Vector){a[0] > b[0] ? a[0] : b[0], a[1] > b[1] ? a[1] : b[1]}; }
 static inline Vector TRUNCATED(Vector a) { return (Vector){trunc(a[0]), trunc(a[1])}; }
+static inline Vector FLOOR(Vector a) { return (Vector){floor(a[0]), floor(a[1])}; }
 #endif
 #endif
 typedef int64_t Lanes __attribute__((vector_size(sizeof(Vector))));
@@ -48,8 +59,13 @@ typedef union { Vector vectors[ROWS][VECTORS]; double numbers[TILE]; } Tile;
 
 #define DESIGN $design // 1 for the instruction of a chip: zeros have a level, and what is too large is infinite
 #define CUT $cut // 1 if sums are cut off toward zero to $bits bits of fraction and zeros have the least level
+#define SETS $sets // 1 or 2 sets of products that are aligned apart from the accumulator, and cut off downward; else 0
+#define GROUP $group // terms whose exact sum counts as one, at the level of its scales
+#define BLOCK $block // numbers that share a scale; 0 without scales
+#define OF_BLOCK(k) (BLOCK ? (k) / (BLOCK + !BLOCK) : 0)
 #define FRACTION 0x1p$fraction  // the unit of a level is 1 / FRACTION
 #define LEAST 0x1p$least        // the level of the accumulator's subnormal numbers
+#define LEAST_SCALE 0x1p$least_scale // the level of subnormal scales
 #define ZERO $zero              // the level of zeros
 #define SPECIAL 0x1p1000        // the level of infinities and NaN; with a zero the product is still beyond all others
 #define NONE 0x1p-900           // below the levels of all products, so that 1 / NONE is a number
@@ -58,7 +74,7 @@ typedef union { Vector vectors[ROWS][VECTORS]; double numbers[TILE]; } Tile;
 typedef struct {
     int64_t m, n, k, batch, chunk, adds;
     double least_a, least_b;  // levels of subnormal numbers
-    const float *a, *b;
+    const float *a, *b, *scales_a, *scales_b;
     double* total;
 } Call;
 
@@ -76,92 +92,191 @@ static inline Vector over(double power, Vector levels) {
 // The levels of accumulators; infinities and NaN have an infinite one.
 static inline Vector levels_of(Vector x) {
     const Vector found = LARGER((Vector)((Lanes)x & FIELD), BROADCAST(LEAST));
-    if (CUT) return found;
+    if (CUT || SETS > 0) return found;
     const Lanes is_zero = (Lanes)(x == 0);
     return LARGER((Vector)((is_zero & bits64(ZERO)) | (~is_zero & (Lanes)found)), BROADCAST(NONE));
 }
 
+// Where a chunk of a tile's rows of A and columns of B lies: numbers, and levels of each GROUP of them.
+typedef struct { const double *a, *b, *levels_a, *levels_b; int64_t of_rows[ROWS], begin, end; } Part;
+
+// Raises levels to those of a chunk's terms, or of each `every`-th term from the `first` on.
+static inline __attribute__((always_inline)) void raise_levels(const Part* part, int first, int every, Vector levels[ROWS][VECTORS]) {
+    for (int64_t k = part->begin / GROUP + first; k < part->end / GROUP; k += every) {
+        EACH_VECTOR {
+            const Vector x = vector_at(part->levels_b + k * COLUMNS + v * LANES);
+            levels[i][v] = LARGER(levels[i][v], BROADCAST(part->levels_a[part->of_rows[i] / GROUP + k]) * x);
+        }
+    }
+}
+
+// Adds the same terms, in units of which there are `up` in 1, each cut off toward zero.
+static inline __attribute__((always_inline)) void add_terms(
+    const Part* part, int first, int every, Vector up[ROWS][VECTORS], Vector found[ROWS][VECTORS]
+) {
+    for (int64_t k = part->begin + first * GROUP; k < part->end; k += every * GROUP) {
+#if GROUP == 1
+        EACH_VECTOR {
+            const Vector x = vector_at(part->b + k * COLUMNS + v * LANES);
+            found[i][v] += TRUNCATED(BROADCAST(part->a[part->of_rows[i] + k]) * x * up[i][v]);
+        }
+#else
+        Vector sums[ROWS][VECTORS] = {0};
+        for (int64_t one = k; one < k + GROUP; ++one) {
+            EACH_VECTOR {
+                const Vector x = vector_at(part->b + one * COLUMNS + v * LANES);
+                sums[i][v] += BROADCAST(part->a[part->of_rows[i] + one]) * x;
+            }
+        }
+        EACH_VECTOR found[i][v] += TRUNCATED(sums[i][v] * up[i][v]);
+#endif
+    }
+}
+
 // What the law gives for a sum with infinities or NaN: the sum itself.
-static double plain(double total, const double* a, const double* b, int64_t terms) {
-    for (int64_t k = 0; k < terms; ++k) total += a[k] * b[k * COLUMNS];
+static double plain(double total, const Part* part, int place) {
+    const double *const a = part->a + part->of_rows[place / COLUMNS], *const b = part->b + place % COLUMNS;
+    for (int64_t k = part->begin; k < part->end; ++k) total += a[k] * b[k * COLUMNS];
     return total;
 }
+
+#if SETS
+// x cut off downward to a multiple of levels / power.
+static inline Vector floored(Vector x, double power, Vector levels) {
+    return FLOOR(x * over(power, levels)) * (levels * (1 / power));
+}
+
+static inline Vector to_nearest(Vector x) {
+    typedef float Floats __attribute__((vector_size(LANES * sizeof(float))));
+    return __builtin_convertvector(__builtin_convertvector(x + 0.0, Floats), Vector);  // zero is +0; -0 is below all others
+}
+
+// Infinite, or NaN, if there are products from 2^128 on; else 0.
+static double beyond(const Part* part, int place) {
+    double found = 0;
+    const double *const a = part->a + part->of_rows[place / COLUMNS], *const b = part->b + place % COLUMNS;
+    for (int64_t k = part->begin; k < part->end; ++k) {
+        const double term = a[k] * b[k * COLUMNS];
+        if (!(fabs(term) < 0x1p128)) found += term * INFINITY;
+    }
+    return found;
+}
+
+// Products are cut off toward zero in one set or two; the sets, and the accumulators, are cut off downward.
+static inline __attribute__((always_inline)) void add_chunk(const Part* part, Tile* totals, Vector levels[ROWS][VECTORS]) {
+    Vector tops[ROWS][VECTORS], sums[ROWS][VECTORS], of_sets[SETS][ROWS][VECTORS], largest = BROADCAST(0);
+    for (int set = 0; set < SETS; ++set) {
+        Vector top[ROWS][VECTORS], up[ROWS][VECTORS], found[ROWS][VECTORS];
+        EACH_VECTOR top[i][v] = BROADCAST(NONE), found[i][v] = BROADCAST(0);
+        raise_levels(part, set, SETS, top);
+        EACH_VECTOR up[i][v] = over(FRACTION, top[i][v]);
+        add_terms(part, set, SETS, up, found);
+        EACH_VECTOR {
+            of_sets[set][i][v] = found[i][v] * (top[i][v] * (1 / FRACTION));
+            tops[i][v] = set ? LARGER(tops[i][v], top[i][v]) : top[i][v];
+        }
+    }
+    EACH_VECTOR {
+        if (SETS == 1) sums[i][v] = of_sets[0][i][v];
+        else sums[i][v] = floored(of_sets[0][i][v], FRACTION, tops[i][v]) + floored(of_sets[SETS - 1][i][v], FRACTION, tops[i][v]);
+    }
+    Tile next;
+    EACH_VECTOR {
+        const Vector total = totals->vectors[i][v], all = LARGER(tops[i][v], levels[i][v]);
+        Vector kept = floored(total, FRACTION, all);
+        if (SETS == 2) {
+            const Lanes counts = (Lanes)(levels[i][v] >= all * (0.5 / FRACTION));
+            kept = (Vector)((Lanes)kept & counts);
+        }
+        next.vectors[i][v] = to_nearest(floored(sums[i][v], 0x1p31, all) + kept);
+        largest = LARGER(largest, all);
+    }
+    if (ANY_ABOVE(largest, 0x1p125)) {  // a product below 4 times its level, or a sum, may be too large
+        for (int i = 0; i < TILE; ++i) {
+            const double sum = plain(totals->numbers[i], part, i), product = beyond(part, i);
+            if (!(fabs(sum) < INFINITY)) next.numbers[i] = sum;
+            else if (product != 0) next.numbers[i] = product;
+        }
+    }
+    *totals = next;
+    EACH_VECTOR levels[i][v] = levels_of(totals->vectors[i][v]);
+}
+#else
+// Accumulators and terms are cut off toward zero, and their sums are rounded.
+static inline __attribute__((always_inline)) void add_chunk(const Part* part, Tile* totals, Vector levels[ROWS][VECTORS]) {
+    Vector up[ROWS][VECTORS], found[ROWS][VECTORS], largest = BROADCAST(0);
+    Tile sums, tops;
+    raise_levels(part, 0, 1, levels);
+    EACH_VECTOR {
+        up[i][v] = over(FRACTION, levels[i][v]);
+        found[i][v] = TRUNCATED(totals->vectors[i][v] * up[i][v]);
+        largest = LARGER(largest, levels[i][v]);
+    }
+    add_terms(part, 0, 1, up, found);
+    EACH_VECTOR sums.vectors[i][v] = found[i][v] * (levels[i][v] * (1 / FRACTION));
+    const int special = ANY_ABOVE(largest, 0x1p400);
+    if (special || !CUT) EACH_VECTOR tops.vectors[i][v] = levels[i][v];
+    for (int i = 0; special && i < TILE; ++i) {
+        if (tops.numbers[i] > 0x1p400) sums.numbers[i] = plain(totals->numbers[i], part, i);
+    }
+#if CUT
+    largest = BROADCAST(0);
+    EACH_VECTOR {
+        const Vector sum = sums.vectors[i][v], of_sum = levels_of(sum);
+        totals->vectors[i][v] = TRUNCATED(sum * over(0x1p$bits, of_sum)) * (of_sum * 0x1p-$bits);
+        levels[i][v] = of_sum;  // of what is left of the sum, too
+        largest = LARGER(largest, of_sum);
+    }
+    if (!ANY_ABOVE(largest, 0x1p127)) return;
+    for (int i = 0; i < TILE; ++i) {
+        const double sum = sums.numbers[i];
+        if (!(fabs(sum) < 0x1p128)) totals->numbers[i] = sum == sum ? copysign(INFINITY, sum) : sum;
+    }
+#else
+    $constants
+    for (int i = 0; i < TILE; ++i) {
+        const double total = sums.numbers[i], term = 0.0;
+        $rounded
+#if DESIGN
+        const double within = fabs(total) < 0x1p128 ? rounded + 0.0 : copysign(INFINITY, total);
+        totals->numbers[i] = tops.numbers[i] > 0x1p400 ? total : within;
+#else
+        totals->numbers[i] = rounded;
+#endif
+    }
+#endif
+    EACH_VECTOR levels[i][v] = levels_of(totals->vectors[i][v]);
+}
+#endif
 
 // C's rows from `top` and columns from `left` on: a has the numbers of whole rows, then their levels; b has COLUMNS columns
 // side by side, then their levels.
 static __attribute__((noinline)) void tile(const Call* call, const double* a, const double* b, int64_t example, int64_t top, int64_t left) {
     const int64_t rows = MIN(ROWS, call->m - top), columns = MIN(COLUMNS, call->n - left);
-    const double *const levels_a = a + call->m * call->k, *const levels_b = b + COLUMNS * call->k;
-    Tile totals = {0}, sums, tops;
+    Part part = {a, b, a + call->m * call->k, b + COLUMNS * call->k, {0}, 0, 0};
+    for (int i = 0; i < ROWS; ++i) part.of_rows[i] = (top + MIN(i, rows - 1)) * call->k;
+    Tile totals = {0};
+    Vector levels[ROWS][VECTORS];
     double* const to = call->total + (example * call->m + top) * call->n + left;
     for (int64_t i = 0; call->adds && i < rows; ++i) {
         for (int64_t j = 0; j < columns; ++j) totals.numbers[i * COLUMNS + j] = to[i * call->n + j];
     }
-    int64_t of_rows[ROWS];
-    for (int i = 0; i < ROWS; ++i) of_rows[i] = (top + MIN(i, rows - 1)) * call->k;
-    Vector levels[ROWS][VECTORS];
     EACH_VECTOR levels[i][v] = levels_of(totals.vectors[i][v]);
-    for (int64_t begin = 0; begin < call->k; begin += call->chunk) {
-        const int64_t end = MIN(begin + call->chunk, call->k);
-        Vector up[ROWS][VECTORS], found[ROWS][VECTORS], largest = BROADCAST(0);
-        for (int64_t k = begin; k < end; ++k) {
-            EACH_VECTOR {
-                const Vector x = vector_at(levels_b + k * COLUMNS + v * LANES);
-                levels[i][v] = LARGER(levels[i][v], BROADCAST(levels_a[of_rows[i] + k]) * x);
-            }
-        }
-        EACH_VECTOR {
-            up[i][v] = over(FRACTION, levels[i][v]);
-            found[i][v] = TRUNCATED(totals.vectors[i][v] * up[i][v]);
-            largest = LARGER(largest, levels[i][v]);
-        }
-        for (int64_t k = begin; k < end; ++k) {
-            EACH_VECTOR {
-                const Vector x = vector_at(b + k * COLUMNS + v * LANES);
-                found[i][v] += TRUNCATED(BROADCAST(a[of_rows[i] + k]) * x * up[i][v]);
-            }
-        }
-        EACH_VECTOR sums.vectors[i][v] = found[i][v] * (levels[i][v] * (1 / FRACTION));
-        const int special = ANY_ABOVE(largest, 0x1p400);
-        if (special || !CUT) EACH_VECTOR tops.vectors[i][v] = levels[i][v];
-        for (int i = 0; special && i < TILE; ++i) {
-            if (tops.numbers[i] <= 0x1p400) continue;
-            const int64_t at = begin * COLUMNS + i % COLUMNS;
-            sums.numbers[i] = plain(totals.numbers[i], a + of_rows[i / COLUMNS] + begin, b + at, end - begin);
-        }
-#if CUT
-        largest = BROADCAST(0);
-        EACH_VECTOR {
-            const Vector sum = sums.vectors[i][v], level = levels_of(sum);
-            totals.vectors[i][v] = TRUNCATED(sum * over(0x1p$bits, level)) * (level * 0x1p-$bits);
-            levels[i][v] = level;  // of what is left of the sum, too
-            largest = LARGER(largest, level);
-        }
-        if (ANY_ABOVE(largest, 0x1p127)) {
-            for (int i = 0; i < TILE; ++i) {
-                const double sum = sums.numbers[i];
-                if (!(fabs(sum) < 0x1p128)) totals.numbers[i] = sum == sum ? copysign(INFINITY, sum) : sum;
-            }
-            EACH_VECTOR levels[i][v] = levels_of(totals.vectors[i][v]);
-        }
-#else
-        $constants
-        for (int i = 0; i < TILE; ++i) {
-            const double total = sums.numbers[i], term = 0.0;
-            $rounded
-#if DESIGN
-            const double within = fabs(total) < 0x1p128 ? rounded + 0.0 : copysign(INFINITY, total);
-            totals.numbers[i] = tops.numbers[i] > 0x1p400 ? total : within;
-#else
-            totals.numbers[i] = rounded;
-#endif
-        }
-        EACH_VECTOR levels[i][v] = levels_of(totals.vectors[i][v]);
-#endif
+    for (; part.begin < call->k; part.begin = part.end) {
+        part.end = MIN(part.begin + call->chunk, call->k);
+        add_chunk(&part, &totals, levels);
     }
+    const double zero = CUT && call->k ? 0.0 : -0.0;  // x + -0.0 is x; of x + 0.0 a zero is +0
     for (int64_t i = 0; i < rows; ++i) {
-        for (int64_t j = 0; j < columns; ++j) to[i * call->n + j] = totals.numbers[i * COLUMNS + j] + 0.0;  // zero is +0
+        for (int64_t j = 0; j < columns; ++j) to[i * call->n + j] = totals.numbers[i * COLUMNS + j] + zero;
     }
+}
+
+// A number with its scale, and its level; groups have the levels of their scales, at the place of each group's first number.
+static inline void pack(double x, double least, const float* scale, double* number, double* of_number) {
+    const double factor = BLOCK ? *scale : 1, of_scale = BLOCK ? level(factor, LEAST_SCALE) : 1;
+    *number = x * factor;
+    if (of_number) *of_number = GROUP == 1 ? level(x, least) * of_scale : of_scale;
 }
 
 static int run(const Call* call, int threads) {
@@ -170,21 +285,27 @@ static int run(const Call* call, int threads) {
     double* const memory = aligned_alloc(64, (sizeof(double) * (2 * length * call->batch + packed * threads) + 127) / 64 * 64);
     if (!memory) return 0;
     double* const panels = memory + (2 * length * call->batch + 7) / 8 * 8;
+    const int64_t blocks = OF_BLOCK(call->k);
     #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t row = 0; row < call->batch * call->m; ++row) {
-        const float* const from = call->a + row * call->k;
+        const float *const from = call->a + row * call->k, *const scales = BLOCK ? call->scales_a + row * blocks : NULL;
         double* const to = memory + row / call->m * 2 * length + row % call->m * call->k;
-        for (int64_t k = 0; k < call->k; ++k) to[k] = from[k], to[length + k] = level(from[k], call->least_a);
+        double* const levels = memory + row / call->m * 2 * length + length + row % call->m * call->k / GROUP;
+        for (int64_t k = 0; k < call->k; ++k) {
+            pack(from[k], call->least_a, scales + OF_BLOCK(k), to + k, k % GROUP ? NULL : levels + k / GROUP);
+        }
     }
     #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
     for (int64_t unit = 0; unit < call->batch * across; ++unit) {
         const int64_t example = unit / across, left = unit % across * COLUMNS, columns = MIN(COLUMNS, call->n - left);
         const float* const from = call->b + example * call->k * call->n + left;
-        double* const b = panels + omp_get_thread_num() * packed;
+        const float* const scales = BLOCK ? call->scales_b + example * blocks * call->n + left : NULL;
+        double *const b = panels + omp_get_thread_num() * packed, *const levels = b + call->k * COLUMNS;
         for (int64_t k = 0; k < call->k; ++k) {
             for (int64_t j = 0; j < COLUMNS; ++j) {
-                const double x = j < columns ? from[k * call->n + j] : 0;
-                b[k * COLUMNS + j] = x, b[(call->k + k) * COLUMNS + j] = level(x, call->least_b);
+                const int64_t column = MIN(j, columns - 1);  // what is beyond the last one is not written
+                pack(from[k * call->n + column], call->least_b, scales + (BLOCK ? OF_BLOCK(k) * call->n + column : 0),
+                     b + k * COLUMNS + j, k % GROUP ? NULL : levels + k / GROUP * COLUMNS + j);
             }
         }
         for (int64_t i = 0; i < down; ++i) tile(call, memory + example * 2 * length, b, example, i * ROWS, left);
@@ -194,12 +315,13 @@ static int run(const Call* call, int threads) {
 }
 
 // Takes the lengths of the batch, of m, n, k and a chunk, 1 if the sums start at the numbers in the result or 0, the least
-// exponents of a and of b, and the addresses of a, b and the float64 result.
+// exponents of a and of b, and the addresses of a, b, their scales (or 0), and the float64 result. With scales or groups, k
+// has whole blocks and groups.
 Object* call_from_python(Object* self, Object* const* given, intptr_t count) {
-    int64_t x[11];
-    if (!read_integers(given, count, 11, x)) return NULL;
+    int64_t x[13];
+    if (!read_integers(given, count, 13, x)) return NULL;
     const Call call = {x[1], x[2], x[3], x[0], x[4], x[5], ldexp(1, (int)x[6]), ldexp(1, (int)x[7]),
-                       pointer(x[8]), pointer(x[9]), pointer(x[10])};
+                       pointer(x[8]), pointer(x[9]), pointer(x[10]), pointer(x[11]), pointer(x[12])};
     void* const state = PyEval_SaveThread();
     const int done = run(&call, (double)x[0] * x[1] * x[2] * x[3] < 65536 ? 1 : omp_get_max_threads());
     PyEval_RestoreThread(state);

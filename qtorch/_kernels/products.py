@@ -1,4 +1,7 @@
-"""Kernels of sums: of bytes (`integer.c`), of accumulators (`product.c`, `chunks.c`, `aligned.c`), trees (`sums.c`)."""
+"""Kernels of sums: of bytes (`integer.c`), of accumulators (`product.c`, `chunks.c`), trees (`sums.c`).
+
+Aligned sums and the instructions of chips have `aligned.c` and `unaligned.c`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from typing import Any
 
 from qcore.law.carrier import FLOAT64
 from qcore.linalg.accumulator import Accumulator, rounding_program
-from qcore.linalg.designs import ALIGNED, least_exponent
+from qcore.linalg.designs import FLOOR, GROUPED, PAIRS, PARITY, least_exponent
 from qcore.linalg.exactness import FloatRule
+from qcore.linalg.steps import GROUP, scale_number
 from qcore.random.threefry import MOST_HALF_BITS, leading_bits, leading_bits_mask, threefry
 from qcore.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Value, declared, needed
 from qtorch._kernels.affine import rounding_of_sums
@@ -19,8 +23,9 @@ from qtorch._kernels.source import VALUES
 from qtorch._kernels.store import Function, address, load
 
 TEMPLATE = Path(__file__).with_name("product.c")
-CHUNKS, INTEGERS, SUMS, ROWS, STEPS, ALIGNED_SUMS = (
-    Path(__file__).with_name(name) for name in ("chunks.c", "integer.c", "sums.c", "rows.c", "steps.c", "aligned.c")
+CHUNKS, INTEGERS, SUMS, ROWS, STEPS, ALIGNED, UNALIGNED = (
+    Path(__file__).with_name(f"{name}.c")
+    for name in ("chunks", "integer", "sums", "rows", "steps", "aligned", "unaligned")
 )
 PACK, PANELS, BYTES, CHANNELS, WORDS = (
     Path(__file__).with_name(name) for name in ("pack.c", "panels.h", "bytes.h", "channels.h", "words.h")
@@ -41,20 +46,25 @@ def sequential(accumulator: Accumulator | None, narrow: bool) -> Function | None
 
 @cache
 def aligned(accumulator: Accumulator) -> Function | None:
-    """The kernel of a product with aligned sums, of operands without scales; see `has_aligned_kernel`.
+    """The kernel of a product with aligned sums; None if they are stochastic, or there is no compiler.
 
     A call gives the lengths of the batch, of m, n, k and a chunk, 1 if the sums start at the numbers in the result or
-    0, the least exponents of a and of b, and the addresses of a, of b, both float32, and of the result, in float64.
+    0, the least exponents of a and of b, and the addresses of a, of b, of the scales of their blocks, all float32, or 0
+    without scales, and of the result, in float64. If the instruction has scales, k has whole steps.
     """
-    return load(source_of_aligned(accumulator))
-
-
-def has_aligned_kernel(accumulator: Accumulator) -> bool:
-    """True for aligned sums that are not stochastic; of instructions, those that cut off toward zero only."""
-    if accumulator.design is not None:
-        return accumulator.design.law == ALIGNED and not accumulator.design.block
     plain = accumulator.product is None and not accumulator.stochastic
-    return accumulator.fraction_bits is not None and plain
+    return load(source_of_aligned(accumulator)) if plain else None
+
+
+@cache
+def unaligned(accumulator: Accumulator) -> Function | None:
+    """The kernel of a product by an instruction whose sums are rounded one by one; None if there is no compiler.
+
+    A call gives the lengths of the batch, of m, n and k, which has whole steps, 1 if the sums start at the numbers in
+    the result or 0, the least exponents of a and of b, and the addresses of a, of b, both float32, and of the result,
+    in float64.
+    """
+    return load(source_of_unaligned(accumulator))
 
 
 @cache
@@ -181,22 +191,40 @@ def source_of_chunks(accumulator: Accumulator | None) -> str:
 
 def source_of_aligned(accumulator: Accumulator) -> str:
     """The C of `aligned`."""
-    constant, rounded = _rounded(accumulator, False)
-    design, number = accumulator.design is not None, accumulator.number
-    cut = design and number.exp == 8  # as `_in_format` of `qcore.linalg.steps`
+    design, number = accumulator.design, accumulator.number
+    sets = {FLOOR: 1, PARITY: 2}.get(design.law, 0) if design else 0
+    cut = design is not None and not sets and number.exp == 8  # as `_in_format` of `qcore.linalg.steps`
+    constant, rounded = ([], []) if cut or sets else _rounded(accumulator, False)
     fields = {
         "values": VALUES.read_text(encoding="utf-8"),
-        "design": int(design),
+        "design": int(design is not None),
         "cut": int(cut),
         "bits": number.man if cut else 0,
+        "sets": sets,
+        "group": GROUP if design and design.law == GROUPED else 1,
+        "block": design.block if design else 0,
         "fraction": accumulator.fraction_bits,
         # Other aligned sums leave zeros out: their level is below those of all products, also beside an infinity.
         "least": least_exponent(number) if design else -1000,
+        "least_scale": least_exponent(scale_number(design)) if design and design.block else 0,
         "zero": "0x1p-126" if design else "0x1p-500",
-        "constants": "" if cut else "\n        ".join(constant),
-        "rounded": "" if cut else "\n            ".join(rounded),
+        "constants": "\n    ".join(constant),
+        "rounded": "\n        ".join(rounded),
     }
-    return Template(ALIGNED_SUMS.read_text(encoding="utf-8")).substitute(fields)
+    return Template(ALIGNED.read_text(encoding="utf-8")).substitute(fields)
+
+
+def source_of_unaligned(accumulator: Accumulator) -> str:
+    """The C of `unaligned`."""
+    design = accumulator.design
+    assert design is not None
+    fields = {
+        "values": VALUES.read_text(encoding="utf-8"),
+        "step": design.step,
+        "pairs": int(design.law == PAIRS),
+        "flushes": int(design.flushes),
+    }
+    return Template(UNALIGNED.read_text(encoding="utf-8")).substitute(fields)
 
 
 def _fields(accumulator: Accumulator | None, narrow: bool, chains: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The array namespace of products, for tensors: float64 sums, and kernels for sequential and aligned ones."""
+"""The array namespace of products, for tensors: float64 sums, and kernels for sequential ones and instructions."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ def run_sequential(
     b: torch.Tensor,
     key: torch.Tensor | None,
     addend: torch.Tensor | None = None,
-    sizes: tuple[int, ...] | None = None,
-    least: tuple[int, ...] = (),
 ) -> torch.Tensor:
-    """The product of matrices, or of batches of them, by a kernel, in float64.
-
-    `sizes` and `least` are further integers of kernels of aligned sums, which have no key.
-    """
+    """The product of matrices, or of batches of them, by a kernel, in float64."""
     if a.dim() > 2 or b.dim() > 2:
-        batch = batch_shape(a, b)
-        a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
+        a, b = _of_one_batch(a, b)
     a, b = aligned(a.contiguous()), aligned(b.contiguous())
     result = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=torch.float64, device="cpu")
     if addend is not None:
         result.copy_(addend)
     if result.numel() > 0:
-        numbers = prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1], *(sizes or ()), int(addend is not None)
-        function(*numbers, *least, *addresses(*((a, b, key, result) if sizes is None else (a, b, result))))
+        sizes = prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1]
+        function(*sizes, int(addend is not None), *addresses(a, b, key, result))
     return result
+
+
+def _of_one_batch(*matrices: torch.Tensor) -> list[torch.Tensor]:
+    """Matrices with the leading dimensions of the product of the first two."""
+    batch = batch_shape(matrices[0], matrices[1])
+    return [x.expand(*batch, *x.shape[-2:]) for x in matrices]
 
 
 class Float64(Names):
@@ -115,20 +115,31 @@ class Float64(Names):
         return sequential_product(a, b, accumulator, self.narrow_sums, self.key, addend)
 
     @staticmethod
-    def aligned(
+    def by_steps(
         a: torch.Tensor,
         b: torch.Tensor,
         accumulator: Accumulator,
         least: tuple[int, int] | None,
+        scales: tuple[torch.Tensor, torch.Tensor] | None,
         addend: torch.Tensor | None,
     ) -> torch.Tensor | None:
-        if not (a.is_cpu and are_plain_tensors((a, b)) and products.has_aligned_kernel(accumulator)):
+        if not (a.is_cpu and are_plain_tensors((a, b, *(scales or ())))):
             return None
-        function = products.aligned(accumulator)
+        is_aligned = accumulator.fraction_bits is not None
+        function = products.aligned(accumulator) if is_aligned else products.unaligned(accumulator)
         if function is None:
             return None
-        extra = (accumulator.length(a.shape[-1]),), least or (_NO_LEAST, _NO_LEAST)
-        return run_sequential(function, a, b, None, addend, *extra)
+        a, b, *of_blocks = [aligned(x.contiguous()) for x in _of_one_batch(a, b, *(scales or ()))]
+        result = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=torch.float64, device="cpu")
+        if addend is not None:
+            result.copy_(addend)
+        if result.numel() > 0:
+            sizes = prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1]
+            chunk = (accumulator.length(a.shape[-1]),) if is_aligned else ()
+            given = (a, b, *(of_blocks or (None, None)), result) if is_aligned else (a, b, result)
+            numbers = *sizes, *chunk, int(addend is not None), *(least or (_NO_LEAST, _NO_LEAST))
+            function(*numbers, *addresses(*given))
+        return result
 
     @staticmethod
     def fold(

@@ -1,0 +1,90 @@
+// A product of matrices by instructions that round each sum to float32: a template that `products.py` fills in. The laws are
+// FUSED and PAIRS of `qcore.linalg.steps`, of STEP terms.
+
+$values
+
+#include <math.h>
+
+enum { ROWS = 4, COLUMNS = 32, STEP = $step };  // of C at a time; terms of a step
+#define PAIRS $pairs   // 1 for sums of neighbours, 0 for a fused multiply-add
+#define FLUSHES $flushes // 1 if subnormal operands and addends count as +0, and sums as zeros of their sign
+
+typedef struct {
+    int64_t m, n, k, batch, adds;
+    float least_a, least_b;  // the least numbers that are not subnormal
+    const float *a, *b;
+    double* total;
+} Call;
+
+static inline float normal(float x, float least) { return FLUSHES && fabsf(x) < least ? 0 : x; }
+static inline float flushed(float x) { return FLUSHES && fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
+static inline float leaf(float a, float b) { return flushed(__builtin_fmaf(a, b, 0.0f)); }  // a product that is 0 is +0
+
+// C's rows from `top` and columns from `left` on; b has COLUMNS columns side by side.
+static __attribute__((noinline)) void tile(const Call* call, const float* b, int64_t example, int64_t top, int64_t left) {
+    const int64_t rows = MIN(ROWS, call->m - top), columns = MIN(COLUMNS, call->n - left);
+    float sums[ROWS][COLUMNS] __attribute__((aligned(64))) = {{0}};
+    double* const to = call->total + (example * call->m + top) * call->n + left;
+    const float* of_rows[ROWS];
+    for (int64_t i = 0; i < ROWS; ++i) of_rows[i] = call->a + (example * call->m + top + MIN(i, rows - 1)) * call->k;
+    for (int64_t i = 0; call->adds && i < rows; ++i) {
+        for (int64_t j = 0; j < columns; ++j) sums[i][j] = (float)to[i * call->n + j];
+    }
+    for (int64_t k = 0; k < call->k; k += STEP) {
+        for (int i = 0; i < ROWS; ++i) {
+            float x[STEP];
+            for (int s = 0; s < STEP; ++s) x[s] = normal(of_rows[i][k + s], call->least_a);
+            const float* const row = b + k * COLUMNS;
+            for (int j = 0; j < COLUMNS; ++j) {
+#if PAIRS
+                float found = leaf(x[0], row[j]);
+                if (STEP > 1) found = flushed(found + leaf(x[1 % STEP], row[1 % STEP * COLUMNS + j]));
+                if (STEP > 2) {
+                    const float left = leaf(x[2 % STEP], row[2 % STEP * COLUMNS + j]);
+                    const float right = leaf(x[3 % STEP], row[3 % STEP * COLUMNS + j]);
+                    found = flushed(found + flushed(left + right));
+                }
+                sums[i][j] = flushed(sums[i][j] + found);
+#else
+                sums[i][j] = __builtin_fmaf(x[0], row[j], sums[i][j]);
+#endif
+            }
+        }
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < columns; ++j) to[i * call->n + j] = sums[i][j];
+    }
+}
+
+static int run(const Call* call, int threads) {
+    const int64_t down = (call->m + ROWS - 1) / ROWS, across = (call->n + COLUMNS - 1) / COLUMNS;
+    float* const packed = malloc(sizeof(float) * (call->k * COLUMNS + 1) * threads);
+    if (!packed) return 0;
+    #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+    for (int64_t unit = 0; unit < call->batch * across; ++unit) {
+        const int64_t example = unit / across, left = unit % across * COLUMNS, columns = MIN(COLUMNS, call->n - left);
+        const float* const from = call->b + example * call->k * call->n + left;
+        float* const b = packed + omp_get_thread_num() * call->k * COLUMNS;
+        for (int64_t k = 0; k < call->k; ++k) {
+            for (int64_t j = 0; j < COLUMNS; ++j) {
+                b[k * COLUMNS + j] = j < columns ? normal(from[k * call->n + j], call->least_b) : 0;
+            }
+        }
+        for (int64_t i = 0; i < down; ++i) tile(call, b, example, i * ROWS, left);
+    }
+    free(packed);
+    return 1;
+}
+
+// Takes the lengths of the batch, of m, n and k, which has whole steps, 1 if the sums start at the numbers in the result or
+// 0, the least exponents of a and of b, and the addresses of a, b and the float64 result.
+Object* call_from_python(Object* self, Object* const* given, intptr_t count) {
+    int64_t x[10];
+    if (!read_integers(given, count, 10, x)) return NULL;
+    const Call call = {x[1], x[2], x[3], x[0], x[4], ldexpf(1, (int)x[5]), ldexpf(1, (int)x[6]),
+                       pointer(x[7]), pointer(x[8]), pointer(x[9])};
+    void* const state = PyEval_SaveThread();
+    const int done = run(&call, (double)x[0] * x[1] * x[2] * x[3] < 65536 ? 1 : omp_get_max_threads());
+    PyEval_RestoreThread(state);
+    return done ? PyLong_FromLong(0) : PyErr_NoMemory();
+}
