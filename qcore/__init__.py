@@ -73,7 +73,7 @@ __all__ = [
 if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
     __getattr__, __dir__ = subpackages(
         __name__,
-        ("affine", "exchange", "insight", "linalg", "recipes", "reproducible", "testing"),
+        ("affine", "exchange", "insight", "linalg", "random", "recipes", "reproducible", "testing"),
         {
             "qcore.linalg": ("Accumulator", "Hadamard", "Operand", "Product", "Scale"),
             "qcore.recipes": ("RECIPES", "Entry", "Recipe"),

@@ -1,4 +1,4 @@
-"""Subpackages, and names of theirs, that are imported when they are first used (PEP 562)."""
+"""Subpackages, and names of theirs, that are imported when they are first used; what completion offers (PEP 562)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,24 @@ def subpackages(
             return found
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    def listed() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *names, *owners})
+    return get, public_names(package, *names, *owners)
 
-    return get, listed
+
+def public_names(module: str, *names: str) -> Callable[[], list[str]]:
+    """The `__dir__` of a module: what completion offers are its public names, and not what it imports.
+
+    Args:
+        module: its name.
+        names: what it has besides the names of its `__all__`, such as subpackages.
+
+    Example:
+        >>> import qcore.recipes
+        >>> [name for name in public_names("qcore.recipes", "rules")() if not name.startswith("__")]
+        ['Entry', 'RECIPES', 'Recipe', 'rules']
+    """
+
+    def listed() -> list[str]:
+        known = vars(sys.modules[module])
+        return sorted({*known["__all__"], *names, *(name for name in known if name.startswith("__"))})
+
+    return listed

@@ -17,8 +17,10 @@ from qcore.formats.text import parse
 from qcore.law.carrier import CARRIERS
 from qcore.law.program import WRAPPING
 from qcore.law.rounding import Rounding, check_rounding
+from qcore.lazy import public_names
 
 __all__ = ["check_format"]
+__dir__ = public_names(__name__)
 
 MOST_LISTED = 16  # bits of codes that are all decoded
 KEY = 20_261_126

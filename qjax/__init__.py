@@ -45,6 +45,7 @@ if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
             "linalg",
             "nnx",
             "optim",
+            "quant",
             "quantization",
             "recipes",
             "reproducible",

@@ -14,10 +14,12 @@ import numpy as np
 from qcore.arguments import check_type, quoted
 from qcore.exchange import encoded, loading, writing
 from qcore.exchange.encoded import mapped
+from qcore.lazy import public_names
 from qjax._rounding.dispatch import decode
 from qjax._rounding.inputs import as_array
 
 __all__ = ["Encoded", "encode_weight", "load_quantized", "save_quantized"]
+__dir__ = public_names(__name__)
 
 
 class Encoded(encoded.Encoded):

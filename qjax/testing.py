@@ -12,11 +12,13 @@ import numpy as np
 import qcore
 from qcore import Number, Rounding
 from qcore.formats.number import check_number
+from qcore.lazy import public_names
 from qcore.testing import KEY, chosen_modes, compare, has_codes
 from qcore.testing import check_format as check_in_numpy
 from qjax._rounding.dispatch import decode, encode, quantize
 
 __all__ = ["check_format"]
+__dir__ = public_names(__name__)
 
 
 def check_format(number: Number | str, modes: Sequence[str | Rounding] | None = None) -> None:

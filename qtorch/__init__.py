@@ -48,6 +48,7 @@ if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
             "linalg",
             "nn",
             "optim",
+            "quant",
             "quantization",
             "recipes",
             "reproducible",

@@ -13,9 +13,11 @@ from qcore.arguments import check_type, quoted
 from qcore.exchange import encoded, loading, writing
 from qcore.exchange.encoded import mapped
 from qcore.exchange.safetensors import bfloat16
+from qcore.lazy import public_names
 from qtorch._rounding.dispatch import decode
 
 __all__ = ["Encoded", "encode_weight", "load_quantized", "save_quantized"]
+__dir__ = public_names(__name__)
 
 
 class Encoded(encoded.Encoded):

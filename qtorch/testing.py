@@ -12,6 +12,7 @@ import torch
 import qcore
 from qcore import Number, Rounding
 from qcore.formats.number import check_number
+from qcore.lazy import public_names
 from qcore.testing import KEY, chosen_modes, compare, has_codes
 from qcore.testing import check_format as check_in_numpy
 from qtorch._rounding.dispatch import decode, encode, quantize
@@ -20,6 +21,7 @@ from qtorch._rounding.paths.choice import by_operations
 from qtorch._rounding.plan import plan_for
 
 __all__ = ["check_format"]
+__dir__ = public_names(__name__)
 
 
 def check_format(number: Number | str, modes: Sequence[str | Rounding] | None = None) -> None:

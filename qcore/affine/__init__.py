@@ -18,6 +18,7 @@ from qcore.affine.operations import dequantize, fake_quantize, quantize_affine, 
 from qcore.affine.parameters import QParams, check_qparams, choose_qparams, choose_qparams_dynamic
 from qcore.affine.quantized import QArray
 from qcore.formats.affine import FORMS, INT8, INT32, SCHEMES, UINT8, AffineInteger
+from qcore.lazy import public_names
 from qcore.namespace import Names
 
 __all__ = [
@@ -47,3 +48,4 @@ __all__ = [
     "quantize_affine",
     "requantize",
 ]
+__dir__ = public_names(__name__)

@@ -6,6 +6,7 @@ from qcore.insight.choosing import Choice, Point, Sensitivity, choose_formats, s
 from qcore.insight.pictures import Picture, draw
 from qcore.insight.record import Difference, Entry, Record, Site, compare, send
 from qcore.insight.statistics import Statistics
+from qcore.lazy import public_names
 
 __all__ = [
     "Choice",
@@ -28,3 +29,4 @@ __all__ = [
     "statistics_between",
     "statistics_of",
 ]
+__dir__ = public_names(__name__)

@@ -39,6 +39,7 @@ Example:
     [0.21194155514240265, 0.5761168599128723, 0.21194155514240265]
 """
 
+from qcore.lazy import public_names
 from qcore.reproducible.functions import FUNCTIONS
 from qcore.reproducible.operations import Names
 from qcore.reproducible.optimizers import Cosine, Milestones
@@ -195,3 +196,4 @@ __all__ = [
     "var",
     "where",
 ]
+__dir__ = public_names(__name__)

@@ -12,6 +12,7 @@ from qcore.insight import (
     print_worst,
     send,
 )
+from qcore.lazy import public_names
 from qjax.insight.arrays import statistics_between, statistics_of
 from qjax.insight.choosing import choose_formats, cross_entropy, sensitivity
 from qjax.insight.watching import watch
@@ -34,3 +35,4 @@ __all__ = [
     "statistics_of",
     "watch",
 ]
+__dir__ = public_names(__name__)

@@ -12,11 +12,13 @@ import numpy as np
 from qcore import Number
 from qcore.insight import choosing
 from qcore.insight.choosing import Batch, Choice, Evaluate, Formats, Sensitivity, check_batches, mean_over, recipe_of
+from qcore.lazy import public_names
 from qcore.reproducible.norms import IGNORED
 from qjax._rounding.inputs import as_numbers
 from qjax.recipes import lower, product_sites
 
 __all__ = ["choose_formats", "cross_entropy", "sensitivity"]
+__dir__ = public_names(__name__)
 
 Model = Callable[[Any], Any]
 Loss = Callable[[Any, Any], Any]

@@ -1,5 +1,6 @@
 """Products of arrays with a defined accumulator: the bits of `qcore.linalg` and `qtorch.linalg`."""
 
+from qcore.lazy import public_names
 from qjax.linalg.attention import scaled_dot_product_attention
 from qjax.linalg.call import first_scaling, share_scaling
 from qjax.linalg.convolutions import conv1d, conv2d, conv3d
@@ -16,3 +17,4 @@ __all__ = [
     "scaled_dot_product_attention",
     "share_scaling",
 ]
+__dir__ = public_names(__name__)

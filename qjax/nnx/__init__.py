@@ -20,6 +20,7 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("qjax.nnx needs flax: pip install flax") from error
 
+from qcore.lazy import public_names
 from qjax.nnx import intrinsic, quantized
 from qjax.nnx.activations import ELU, Hardswish, LeakyReLU, PReLU, ReLU, ReLU6, Sigmoid
 from qjax.nnx.functional import avg_pool, hard_tanh, leaky_relu, max_pool, relu, relu6, softmax
@@ -94,3 +95,4 @@ __all__ = [
     "to_torch",
     "update_bn_stats",
 ]
+__dir__ = public_names(__name__)

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.arguments import check_float, check_size
+from qcore.lazy import public_names
 from qjax.nnx.functional import relu, relu6
 
 __all__ = ["ELU", "Activation", "Hardswish", "LeakyReLU", "PReLU", "ReLU", "ReLU6", "Sigmoid"]
+__dir__ = public_names(__name__)
 
 
 class ReLU(nnx.Module):

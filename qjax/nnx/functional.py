@@ -14,11 +14,13 @@ from flax import nnx
 
 from qcore.affine import arithmetic
 from qcore.arguments import check_choice, check_sizes, check_type, quoted
+from qcore.lazy import public_names
 from qjax._rounding.inputs import ArrayLike, as_numbers
 from qjax._rounding.scopes import operation
 from qjax.quantization import QTensor, functional
 
 __all__ = ["avg_pool", "hard_tanh", "leaky_relu", "max_pool", "relu", "relu6", "softmax"]
+__dir__ = public_names(__name__)
 
 Padding = Any  # a str, or pairs: flax says str alone
 

@@ -7,9 +7,11 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
+from qcore.lazy import public_names
 from qjax.nnx.functional import relu
 
 __all__ = ["BNReLU", "ConvBn", "ConvBnReLU", "ConvReLU", "Fused", "LinearReLU"]
+__dir__ = public_names(__name__)
 
 
 class Fused(nnx.Module):

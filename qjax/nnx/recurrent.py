@@ -8,9 +8,11 @@ import jax
 from flax import nnx
 
 from qcore.arguments import check_flag, check_int, check_type
+from qcore.lazy import public_names
 from qjax.quantization.functional.dynamic import CellWeights, over_layers
 
 __all__ = ["GRU", "LSTM", "Recurrent"]
+__dir__ = public_names(__name__)
 
 
 class Recurrent(nnx.Module):

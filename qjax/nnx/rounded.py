@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore import Number
+from qcore.lazy import public_names
 from qjax._namespace import Names
 from qjax.nnx.activations import PReLU
 from qjax.nnx.functional import relu
@@ -19,6 +20,7 @@ from qjax.quantization import QTensor
 from qjax.quantization.scaled import round_with_scale
 
 __all__ = ["CodedWeight", "Dequantized", "RoundedLayer", "ScaledRounding"]
+__dir__ = public_names(__name__)
 
 # Layers that keep their class in PyTorch; only their weight is replaced there.
 KEEPING_CODE = nnx.ConvTranspose, PReLU

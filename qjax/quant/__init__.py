@@ -7,12 +7,14 @@ from functools import lru_cache
 import jax
 
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding
+from qcore.lazy import public_names
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
 from qjax.quant.quantizer import quantizer
 
 __all__ = ["block_quantize", "fixed_point_quantize", "float_quantize", "quantizer"]
+__dir__ = public_names(__name__)
 
 
 def fixed_point_quantize(

@@ -16,6 +16,7 @@ Traced programs do not check the values of parameters. Histogram observers and `
 """
 
 from qcore.affine import AffineInteger, QParams
+from qcore.lazy import public_names
 from qjax.quantization.affine import (
     choose_qparams_dynamic,
     fake_quantize,
@@ -156,3 +157,4 @@ __all__ = [
     "restore",
     "save",
 ]
+__dir__ = public_names(__name__, "functional")

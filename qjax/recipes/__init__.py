@@ -14,6 +14,7 @@ import numpy as np
 
 from qcore import Entry, Number, Quantization, Recipe, Rounding, Rule
 from qcore.arguments import missing_key, quoted
+from qcore.lazy import public_names
 from qcore.notices import warn
 from qcore.recipes.published import recipe_hint
 from qcore.recipes.recipe import check_alone, check_machine
@@ -25,6 +26,7 @@ from qjax.recipes.layers import GROUPS
 from qjax.recipes.plan import Found, LoweringPlan, Planner
 
 __all__ = ["GROUPS", "first_scaling", "lower", "report"]
+__dir__ = public_names(__name__)
 
 _MARK = "__lowered__"
 

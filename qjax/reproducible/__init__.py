@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from qcore import reproducible as laws
+from qcore.lazy import public_names
 from qjax.reproducible import operations
 from qjax.reproducible.functions import FUNCTIONS
 from qjax.reproducible.optimizers import Optimizer, adam, adamw, sgd
@@ -120,6 +121,7 @@ __all__ = [
     "state_dict",
 ]
 __all__ += laws.__all__
+__dir__ = public_names(__name__)
 
 _MODULES = {
     "convert": "convert",

@@ -12,6 +12,7 @@ from qcore.insight import (
     print_worst,
     send,
 )
+from qcore.lazy import public_names
 from qtorch.insight.choosing import choose_formats, cross_entropy, sensitivity
 from qtorch.insight.tensors import statistics_between, statistics_of
 from qtorch.insight.watching import Watch, watch
@@ -35,3 +36,4 @@ __all__ = [
     "statistics_of",
     "watch",
 ]
+__dir__ = public_names(__name__)

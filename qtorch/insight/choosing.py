@@ -14,12 +14,14 @@ from qcore import Number
 from qcore.arguments import check_type
 from qcore.insight import choosing
 from qcore.insight.choosing import Batch, Choice, Evaluate, Formats, Sensitivity, check_batches, mean_over, recipe_of
+from qcore.lazy import public_names
 from qtorch._classes import check_model
 from qtorch._rounding.dense import check_dense
 from qtorch.recipes import lower
 from qtorch.recipes.products import product_sites
 
 __all__ = ["choose_formats", "cross_entropy", "sensitivity"]
+__dir__ = public_names(__name__)
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -1,5 +1,6 @@
 """Products of tensors with a defined accumulator: the bits of `qcore.linalg` and `qjax.linalg`."""
 
+from qcore.lazy import public_names
 from qtorch.linalg.attention import scaled_dot_product_attention
 from qtorch.linalg.call import first_scaling
 from qtorch.linalg.convolutions import conv1d, conv2d, conv3d
@@ -21,3 +22,4 @@ __all__ = [
     "matmul",
     "scaled_dot_product_attention",
 ]
+__dir__ = public_names(__name__)

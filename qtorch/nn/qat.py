@@ -9,11 +9,13 @@ from torch import nn
 
 from qcore.affine.quantized import PADDING_MODES, check_convolution_sizes
 from qcore.arguments import check_choice, check_flag, check_size, check_sizes
+from qcore.lazy import public_names
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.qconfig import QConfig
 from qtorch._classes import plain_class
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "Linear"]
+__dir__ = public_names(__name__)
 
 
 _CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d

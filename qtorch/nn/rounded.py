@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from qcore.lazy import public_names
 from qtorch._affine.tensor import QTensor
 from qtorch._classes import change_class
 from qtorch.nn.qat import convolve, settings_of
 from qtorch.nn.quantized.weights import CodedWeight, Dequantized
 
 __all__ = ["CodedWeight", "Dequantized", "RoundedLayer"]
+__dir__ = public_names(__name__)
 
 
 class RoundedLayer(nn.Module):

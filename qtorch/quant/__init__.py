@@ -11,6 +11,7 @@ from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Roundin
 from qcore.arguments import check_float, quoted
 from qcore.formats.table import check_numbers
 from qcore.law.rounding import check_rounding
+from qcore.lazy import public_names
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import Key
@@ -26,6 +27,7 @@ __all__ = [
     "float_quantize",
     "quantizer",
 ]
+__dir__ = public_names(__name__)
 
 
 def fixed_point_quantize(

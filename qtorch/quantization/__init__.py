@@ -1,5 +1,6 @@
 """Quantization of models: the workflow and names of `torch.quantization`, with the bits of `qcore.affine`."""
 
+from qcore.lazy import public_names
 from qcore.report import LayerReport, Report
 from qtorch._affine.affine import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
 from qtorch._affine.checkpoint import load, save
@@ -148,3 +149,4 @@ __all__ = [
     "swap_module",
     "to_torch_ao",
 ]
+__dir__ = public_names(__name__)

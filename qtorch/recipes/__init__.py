@@ -12,6 +12,7 @@ from torch import nn
 
 from qcore import Number, Quantization, Recipe, Rounding, Rule
 from qcore.arguments import quoted
+from qcore.lazy import public_names
 from qcore.notices import warn
 from qcore.recipes.published import recipe_hint
 from qcore.recipes.recipe import check_alone, check_machine
@@ -31,6 +32,7 @@ from qtorch.recipes.listing import report
 from qtorch.recipes.products import is_inside_attention, lower_products
 
 __all__ = ["GROUPS", "lower", "report", "sequential_lower"]
+__dir__ = public_names(__name__)
 
 Model = TypeVar("Model", bound=nn.Module)
 LayerTypes = Iterable[str | type[nn.Module]]

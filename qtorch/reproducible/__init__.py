@@ -5,6 +5,7 @@ the same formats, and all other derivatives are torch's derivatives of float64 f
 """
 
 from qcore import reproducible as laws
+from qcore.lazy import public_names
 from qtorch.reproducible import operations
 from qtorch.reproducible.functions import FUNCTIONS
 from qtorch.reproducible.modules.convert import convert, initialize
@@ -112,3 +113,4 @@ __all__ = [
     "set_key",
 ]
 __all__ += laws.__all__
+__dir__ = public_names(__name__)

@@ -32,6 +32,7 @@ from qcore.affine.arithmetic.elementwise import (
 from qcore.affine.arithmetic.norms import batch_norm, group_norm, layer_norm
 from qcore.affine.arithmetic.pools import adaptive_avg_pool, avg_pool, max_pool, mean
 from qcore.affine.arithmetic.resize import interpolate
+from qcore.lazy import public_names
 
 __all__ = [
     "adaptive_avg_pool",
@@ -64,3 +65,4 @@ __all__ = [
     "threshold",
     "unit_qparams",
 ]
+__dir__ = public_names(__name__)

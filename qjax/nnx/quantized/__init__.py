@@ -1,5 +1,6 @@
 """Layers that compute with integers, with the names of `qtorch.nn.quantized`."""
 
+from qcore.lazy import public_names
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.quantized.activation import Activation, PReLU
 from qjax.nnx.quantized.base import IntegerVariable, Quantized
@@ -28,3 +29,4 @@ __all__ = [
     "QuantizedWeight",
     "dynamic",
 ]
+__dir__ = public_names(__name__)

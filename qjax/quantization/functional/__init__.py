@@ -34,6 +34,7 @@ from qcore.affine.arithmetic import (
     tanh,
     threshold,
 )
+from qcore.lazy import public_names
 from qjax.quantization.functional.conv_bn import ConvBnParams, ConvBnState, conv_bn, fold_conv_bn
 from qjax.quantization.functional.dynamic import (
     CellWeights,
@@ -126,3 +127,4 @@ __all__ = [
     "unbind",
     "unflatten",
 ]
+__dir__ = public_names(__name__)

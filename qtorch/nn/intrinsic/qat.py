@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from qcore.arguments import check_flag, check_float, check_type
+from qcore.lazy import public_names
 from qtorch.nn import qat
 from qtorch.nn.intrinsic import fused
 from qtorch.nn.qat import QATConv
@@ -26,6 +27,7 @@ __all__ = [
     "freeze_bn_stats",
     "update_bn_stats",
 ]
+__dir__ = public_names(__name__)
 
 
 class QATConvBn(QATConv):

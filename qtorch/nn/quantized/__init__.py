@@ -5,6 +5,7 @@ A module's list `__all__` makes its classes public here.
 
 from torch.nn import MaxPool2d  # takes quantized tensors (`qtorch._affine.torch_functions`)
 
+from qcore.lazy import public_names
 from qtorch.nn.quantized import (
     activation,
     conv,
@@ -29,3 +30,4 @@ __all__ += functional_modules.__all__
 __all__ += linear.__all__
 __all__ += normalization.__all__
 __all__ += quantize.__all__
+__dir__ = public_names(__name__)

@@ -3,6 +3,7 @@
 Pools, interpolation and clamps keep the input's parameters; other functions take a scale and a zero point.
 """
 
+from qcore.lazy import public_names
 from qtorch._affine.functional import celu, conv1d, conv2d, conv3d, elu, hardswish, linear
 from qtorch._affine.torch_functions import (
     adaptive_avg_pool2d,
@@ -50,3 +51,4 @@ __all__ = [
     "upsample_bilinear",
     "upsample_nearest",
 ]
+__dir__ = public_names(__name__)

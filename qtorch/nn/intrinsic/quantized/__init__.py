@@ -7,12 +7,14 @@ from typing import Any
 import torch
 
 from qcore.arguments import check_flag
+from qcore.lazy import public_names
 from qtorch.nn.intrinsic.quantized import dynamic
 from qtorch.nn.quantized.conv import Conv1d, Conv2d, Conv3d
 from qtorch.nn.quantized.linear import Linear
 from qtorch.nn.quantized.normalization import BatchNorm2d, BatchNorm3d
 
 __all__ = ["BNReLU2d", "BNReLU3d", "ConvReLU1d", "ConvReLU2d", "ConvReLU3d", "LinearReLU", "dynamic"]
+__dir__ = public_names(__name__)
 
 
 class LinearReLU(Linear):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from qcore.lazy import public_names
 from qtorch.nn.quantized.dynamic import Linear
 
 __all__ = ["LinearReLU"]
+__dir__ = public_names(__name__)
 
 
 class LinearReLU(Linear):
