@@ -66,6 +66,29 @@ def test_each_claim_of_the_readme_has_its_command():
         assert re.search(r"\(`(?:qbits|python -m) ?[^`]*`\)\.$", claim), claim
 
 
+# What a newcomer meets on the first pages.
+TERMS = """
+accumulator, affine, block, calibrate, chunk, code, convert, design, dynamic, exponent, fake quantization, fixed
+point, format, fuse, key, law, lower, mantissa, MX, nearest, NVFP4, observer, overflow, posit, prepare, product, QAT,
+QTensor, quantizer, quantum, recipe, report, saturate, scale, significand, simulate, site, SQNR, static, stochastic
+rounding, stub, subnormal, test vectors, tie, tile, underflow, wide, zero point
+"""
+
+
+def test_the_glossary_has_the_words_of_the_first_pages():
+    """Also all that stand in italics, which marks a word where it is explained."""
+    rows = re.findall(r"^\| ([^|]+) \|", text_of("docs/glossary.md"), re.M)
+    words = {word.strip("`") for row in rows for word in row.split(", ")}
+    first = [
+        name
+        for name in NAMES
+        if re.fullmatch(r"README.md|docs/(start-\w+|choose-.*|chip-.*|jax-.*|deployment).md", name)
+    ]
+    italics = {word for name in first for word in re.findall(r"(?<![*\w])\*([a-zA-Z][\w -]*)\*(?![*\w])", prose(name))}
+    assert len(first) > 5
+    assert {*TERMS.replace("\n", " ").strip().split(", ")} | italics <= words
+
+
 def test_the_test_command_is_found_by_ci():
     commands = re.findall(r"^python3 -m venv .*pytest$", text_of("README.md"), re.M)
     assert len(commands) == 1
