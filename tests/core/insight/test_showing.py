@@ -68,7 +68,9 @@ def test_the_table(record, capsys, monkeypatch):
 
 def test_the_page(record, tmp_path):
     for name in ("one.svg", "two.svg"):
-        draw(record, tmp_path / name)
+        drawn = draw(record, tmp_path / name)
+    assert drawn._repr_svg_() == (tmp_path / "two.svg").read_text()
+    assert draw(record, tmp_path / "page.png")._repr_png_().startswith(b"\x89PNG")
     text = (tmp_path / "one.svg").read_text()
     assert text == (tmp_path / "two.svg").read_text()
     root = xml.fromstring(text)
