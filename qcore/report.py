@@ -106,7 +106,9 @@ class ProductReport:
         share: its part of all known multiply-adds of the run, from 0 to 1.
 
     Example:
-        >>> ProductReport("head", 0, "linear", ((2, 8), (4, 8)), 64, reason="no entry of the recipe").multiply_adds
+        >>> ProductReport(
+        ...     "head", 0, "linear", ((2, 8), (4, 8)), 64, reason="no entry of the recipe"
+        ... ).multiply_adds
         64
     """
 

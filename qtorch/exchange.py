@@ -50,7 +50,9 @@ def load_quantized(path: str | os.PathLike[str]) -> dict[str, Any]:
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save_quantized(f"{folder}/w.safetensors", {"w": encode_weight(torch.ones(2, 32), "GPT-OSS MXFP4")})
+        ...     save_quantized(
+        ...         f"{folder}/w.safetensors", {"w": encode_weight(torch.ones(2, 32), "GPT-OSS MXFP4")}
+        ...     )
         ...     load_quantized(folder)["w"].dequantize()[0, :3]
         tensor([1., 1., 1.])
     """

@@ -15,8 +15,8 @@ from qcore.namespace import Names
 _FORMAT = "e5m2"
 _NUMBERS = {  # what each of them shows
     0.3: "bits to drop",
-    0.99: "bits to drop; the carry goes into the exponent",
-    2.5e-5: "bits to drop: below the normal numbers the quantum stays",
+    0.99: "bits to drop; a carry",
+    2.5e-5: "bits to drop: a subnormal number",
 }
 
 

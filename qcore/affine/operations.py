@@ -146,7 +146,9 @@ def requantize(
     Example:
         >>> import numpy as np
         >>> scales = np.float32(0.5), np.float32([0.25, 0.125])
-        >>> requantize(np.int32([[8, -8], [80, 800]]), *scales, None, QParams.of(0.5, 3), AffineInteger(0, 255))
+        >>> requantize(
+        ...     np.int32([[8, -8], [80, 800]]), *scales, None, QParams.of(0.5, 3), AffineInteger(0, 255)
+        ... )
         array([[  5,   2],
                [ 23, 103]], dtype=uint8)
     """

@@ -63,7 +63,8 @@ def parameter(name: str, field: str, about: str, returned: str) -> Callable[...,
 
         Example:
             >>> import numpy as np
-            >>> QArray(np.uint8([[1, 2]]), QParams.of({made}), AffineInteger(0, 255)).{name}()
+            >>> q = QArray(np.uint8([[1, 2]]), QParams.of({made}), AffineInteger(0, 255))
+            >>> q.{name}()
             {shown}
         """,
     )

@@ -136,7 +136,11 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata:
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write(f"{folder}/w.gguf", {"b": Tensor("F32", (3,), np.float32([1, 2, 3]))}, {"general.name": "toy"})
+        ...     write(
+        ...         f"{folder}/w.gguf",
+        ...         {"b": Tensor("F32", (3,), np.float32([1, 2, 3]))},
+        ...         {"general.name": "toy"},
+        ...     )
         ...     contents = read(f"{folder}/w.gguf")
         >>> contents.metadata, contents.tensors["b"].data.view("<f4").tolist()
         ({'general.name': 'toy'}, [1.0, 2.0, 3.0])

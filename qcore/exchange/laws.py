@@ -49,7 +49,9 @@ def stored(graph: Graph, q: np.ndarray, scale: Any, zero_point: Any, axis: int |
 
     Example:
         >>> graph = Graph("weight")
-        >>> stored(graph, np.int8([[-8, 7]]), np.float32(0.5), np.int32(0), None, AffineInteger(-8, 7)).dtype
+        >>> stored(
+        ...     graph, np.int8([[-8, 7]]), np.float32(0.5), np.int32(0), None, AffineInteger(-8, 7)
+        ... ).dtype
         'float32'
         >>> [array.dtype.name for array in graph.constants.values()]
         ['int4', 'float32', 'int4']

@@ -185,7 +185,9 @@ class BlockScaled(BlockNumber):
         (1, 1, 32)
         >>> import numpy as np
         >>> from qcore import quantize
-        >>> quantize(np.float32([[1, 2.1, 3.3], [0.1, 0.2, 0.3]]), BlockScaled("e2m1fn", {-1: None}), "nearest")
+        >>> quantize(
+        ...     np.float32([[1, 2.1, 3.3], [0.1, 0.2, 0.3]]), BlockScaled("e2m1fn", {-1: None}), "nearest"
+        ... )
         array([[1.     , 2.     , 3.     ],
                [0.09375, 0.1875 , 0.25   ]], dtype=float32)
         >>> quantize(np.float32([0.1, 0.2, 0.3]), BlockScaled("e2m1fn", {...: None}, scale="float32"))

@@ -414,7 +414,9 @@ def register_format(name: str, kind: type[Number]) -> None:
         >>> @dataclass(frozen=True)
         ... class Halves(Number):
         ...     "Integers and halves of a width."
+        ...
         ...     width: int
+        ...
         ...     def reduce(self, carrier):
         ...         return FixedPoint(self.width, 1).reduce(carrier)
         >>> register_format("halves", Halves)

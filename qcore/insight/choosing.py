@@ -87,8 +87,14 @@ class Choice:
 
     Example:
         >>> losses = {"e4m3fn": 0.25, "e2m1fn": 0.5}
-        >>> choice = choose_formats({"0": 8}, losses, lambda formats: (losses.get(formats.get("0"), 0.0), 1.0), 8)
-        >>> [(point.bits, point.loss) for point in choice.front], choice.chosen is choice.front[0], choice.measured
+        >>> choice = choose_formats(
+        ...     {"0": 8}, losses, lambda formats: (losses.get(formats.get("0"), 0.0), 1.0), 8
+        ... )
+        >>> (
+        ...     [(point.bits, point.loss) for point in choice.front],
+        ...     choice.chosen is choice.front[0],
+        ...     choice.measured,
+        ... )
         ([(8.0, 0.25), (4.0, 0.5)], True, 5)
     """
 
@@ -124,7 +130,10 @@ def sensitivity(
         >>> from qcore import quantize
         >>> weights = {"a": np.array([1.0, 2.0]), "b": np.array([0.3])}
         >>> def evaluate(formats):
-        ...     y = sum(quantize(w, formats[site]).sum() if site in formats else w.sum() for site, w in weights.items())
+        ...     y = sum(
+        ...         quantize(w, formats[site]).sum() if site in formats else w.sum()
+        ...         for site, w in weights.items()
+        ...     )
         ...     return (y - 3.3) ** 2, y
         >>> [(row.site, row.sqnr) for row in sensitivity({"a": 2, "b": 1}, ["e4m3fn"], evaluate)]
         [('a', inf), ('b', 48.4320785373965)]
@@ -190,7 +199,10 @@ def choose_formats(
         >>> from qcore import quantize
         >>> weights = {"a": np.array([1.0, 2.0]), "b": np.array([0.3])}
         >>> def evaluate(formats):
-        ...     y = sum(quantize(w, formats[site]).sum() if site in formats else w.sum() for site, w in weights.items())
+        ...     y = sum(
+        ...         quantize(w, formats[site]).sum() if site in formats else w.sum()
+        ...         for site, w in weights.items()
+        ...     )
         ...     return (y - 3.3) ** 2, y
         >>> choice = choose_formats({"a": 2, "b": 1}, ["e4m3fn", "e2m1fn"], evaluate, budget_bits=6)
         >>> choice.chosen.bits, choice.chosen.formats
@@ -306,7 +318,10 @@ def bits_per_element(number: Number) -> float:
 
     Example:
         >>> from qcore import parse
-        >>> [bits_per_element(parse(text)) for text in ("e4m3fn", "mxfp4", "nvfp4", "mx9", "block(8,dim=0)")]
+        >>> [
+        ...     bits_per_element(parse(text))
+        ...     for text in ("e4m3fn", "mxfp4", "nvfp4", "mx9", "block(8,dim=0)")
+        ... ]
         [8, 4.25, 4.5, 9.0, 8]
     """
     width = getattr(number, "element", number).bits

@@ -366,7 +366,8 @@ class MovingFunctions(NormFunctions):
             A float32 array of the shape of indices.
 
         Example:
-            >>> reproducible.take_along_axis(np.float32([[1.0, 2], [3, 4]]), np.array([[1], [0]])).tolist()
+            >>> x = np.float32([[1.0, 2], [3, 4]])
+            >>> reproducible.take_along_axis(x, np.array([[1], [0]])).tolist()
             [[2.0], [3.0]]
         """
         x, indices = self.float32("x", x), self.integers("indices", indices)

@@ -392,7 +392,9 @@ class NormFunctions(ReductionFunctions):
             A float32 array of x's shape.
 
         Example:
-            >>> reproducible.normalize(np.float32([[5.0]]), np.float32([1.0]), np.float32([4.0]), eps=0.0).tolist()
+            >>> reproducible.normalize(
+            ...     np.float32([[5.0]]), np.float32([1.0]), np.float32([4.0]), eps=0.0
+            ... ).tolist()
             [[2.0]]
         """
         x = self._with_channels(x)

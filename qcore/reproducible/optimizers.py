@@ -123,7 +123,10 @@ class Cosine:
     Example:
         >>> import numpy as np
         >>> from qcore import reproducible
-        >>> [float(reproducible.rate(Cosine(1.0, 10, warmup=2), np.float32(step))) for step in (0, 1, 6, 10)]
+        >>> [
+        ...     float(reproducible.rate(Cosine(1.0, 10, warmup=2), np.float32(step)))
+        ...     for step in (0, 1, 6, 10)
+        ... ]
         [0.5, 1.0, 0.5, 0.0]
     """
 
@@ -162,7 +165,10 @@ class Milestones:
     Example:
         >>> import numpy as np
         >>> from qcore import reproducible
-        >>> [float(reproducible.rate(Milestones(1.0, (10, 20), 0.5), np.float32(step))) for step in (9, 10, 20)]
+        >>> [
+        ...     float(reproducible.rate(Milestones(1.0, (10, 20), 0.5), np.float32(step)))
+        ...     for step in (9, 10, 20)
+        ... ]
         [1.0, 0.5, 0.25]
     """
 
@@ -287,7 +293,8 @@ class OptimizerFunctions(LayerFunctions):
             momentum.
 
         Example:
-            >>> reproducible.sgd_step(np.float32([1.0]), np.float32([0.5]), None, np.float32(0.25))[0].tolist()
+            >>> p, grad, rate = np.float32([1.0]), np.float32([0.5]), np.float32(0.25)
+            >>> reproducible.sgd_step(p, grad, None, rate)[0].tolist()
             [0.875]
         """
         options = sgd_options(momentum, nesterov, weight_decay)

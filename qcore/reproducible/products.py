@@ -35,7 +35,8 @@ def _convolution(dims: int, lengths: str, kernel: str, positions: str) -> Any:
             (length + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1.
 
         Example:
-            >>> x, weight = np.float32([1.0, 2, 3]).reshape({ones}3), np.float32([1.0, 1]).reshape({ones}2)
+            >>> x = np.float32([1.0, 2, 3]).reshape({ones}3)
+            >>> weight = np.float32([1.0, 1]).reshape({ones}2)
             >>> reproducible.{name}(x, weight).reshape(-1).tolist()
             [3.0, 5.0]
         """
@@ -83,7 +84,9 @@ class ProductFunctions(OptimizerFunctions):
             A float32 array of shape (..., outputs).
 
         Example:
-            >>> reproducible.linear(np.float32([[1.0, 2.0]]), np.float32([[3.0, 4.0]]), np.float32([0.5])).tolist()
+            >>> reproducible.linear(
+            ...     np.float32([[1.0, 2.0]]), np.float32([[3.0, 4.0]]), np.float32([0.5])
+            ... ).tolist()
             [[11.5]]
         """
         return self._product("linear", self.float32("x", x), self.float32("weight", weight), bias, products)

@@ -78,7 +78,10 @@ def sensitivity(
         ...     with jax.named_scope("first"):
         ...         return x @ w
         >>> data = [(jnp.float32([[0.3, 0.4], [1.7, -0.6]]), jnp.array([0, 2]))]
-        >>> [(row.site, row.format, round(row.sqnr)) for row in sensitivity(model, data, ["e4m3fn", "e2m1fn"])]
+        >>> [
+        ...     (row.site, row.format, round(row.sqnr))
+        ...     for row in sensitivity(model, data, ["e4m3fn", "e2m1fn"])
+        ... ]
         [('first', 'e4m3fn', 29), ('first', 'e2m1fn', 10)]
     """
     batches = check_batches(data)

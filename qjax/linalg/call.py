@@ -163,7 +163,9 @@ def share_scaling(scaling: jax.Array, uses: int) -> tuple[jax.Array, ...]:
         >>> def loss(state, x, w):
         ...     states = linalg.share_scaling(state, 2)
         ...     for one in states:
-        ...         x = linalg.linear(x, w, operands=(kept, kept), grad_weight=f"product(None,{kept})", scaling=one)
+        ...         x = linalg.linear(
+        ...             x, w, operands=(kept, kept), grad_weight=f"product(None,{kept})", scaling=one
+        ...         )
         ...     return x.sum()
         >>> jax.grad(loss)(linalg.first_scaling(2), jnp.ones((1, 2)), jnp.ones((2, 2)))[0]
         Array([224.,   2.,   0.], dtype=float32)

@@ -110,7 +110,9 @@ class Conv(_Layer, nnx.Conv):
         TypeError, ValueError: if an argument is not as above.
 
     Example:
-        >>> layer = Conv(1, 2, (3, 3), padding=1, accumulator="accumulator(float(6,9),chunk=4)", rngs=nnx.Rngs(0))
+        >>> layer = Conv(
+        ...     1, 2, (3, 3), padding=1, accumulator="accumulator(float(6,9),chunk=4)", rngs=nnx.Rngs(0)
+        ... )
         >>> layer(jnp.ones((1, 4, 4, 1))).shape
         (1, 4, 4, 2)
     """

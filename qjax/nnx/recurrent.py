@@ -121,7 +121,9 @@ class LSTM(Recurrent):
 
     Example:
         >>> import jax.numpy as jnp
-        >>> y, (hidden, cell) = LSTM(3, 4, num_layers=2, rngs=nnx.Rngs(0))(jnp.ones((1, 5, 3)), return_carry=True)
+        >>> y, (hidden, cell) = LSTM(3, 4, num_layers=2, rngs=nnx.Rngs(0))(
+        ...     jnp.ones((1, 5, 3)), return_carry=True
+        ... )
         >>> y.shape, cell.shape
         ((1, 5, 4), (2, 1, 4))
     """

@@ -7,7 +7,9 @@ Everything has the bits of `qcore.affine`, and of `qtorch.quantization`; `docs/a
     >>> import jax.numpy as jnp
     >>> module = FakeQuantize(observer=MovingAverageMinMaxObserver, quant_min=0, quant_max=255)
     >>> batches = jnp.float32([[-1, 0.5, 2], [-0.5, 0.25, 3]])
-    >>> state, outputs = jax.lax.scan(lambda state, x: module.apply(state, x)[::-1], module.init(), batches)
+    >>> state, outputs = jax.lax.scan(
+    ...     lambda state, x: module.apply(state, x)[::-1], module.init(), batches
+    ... )
     >>> quantize_affine(batches[1], module.qparams(state), "quint8").int_repr()
     Array([ 42, 105, 255], dtype=uint8)
 

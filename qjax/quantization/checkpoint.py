@@ -60,7 +60,10 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         >>> import tempfile
         >>> from qjax.quantization import quantize_per_tensor
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save(f"{folder}/weights.safetensors", {"w": quantize_per_tensor(jnp.float32([1, 2]), 0.5, 3, "quint8")})
+        ...     save(
+        ...         f"{folder}/weights.safetensors",
+        ...         {"w": quantize_per_tensor(jnp.float32([1, 2]), 0.5, 3, "quint8")},
+        ...     )
         ...     load(f"{folder}/weights.safetensors")["w"].int_repr()
         Array([5, 7], dtype=uint8)
     """
@@ -85,7 +88,8 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
 
     Example:
         >>> from qjax.quantization import MinMaxObserver
-        >>> entries = {"fc.min_val": jnp.float32([-1]), "fc.max_val": jnp.float32([2])}  # as in a file of torch's
+        >>> # as in a file of torch's
+        >>> entries = {"fc.min_val": jnp.float32([-1]), "fc.max_val": jnp.float32([2])}
         >>> restore(MinMaxObserver().init(), entries, "fc")
         Extremes(min_val=Array(-1., dtype=float32), max_val=Array(2., dtype=float32))
     """

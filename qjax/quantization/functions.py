@@ -162,7 +162,9 @@ def convert_fn(apply_fn: Callable[..., Any]) -> Callable[..., Any]:
     Example:
         >>> from qjax.quantization import QParams, quantize_affine
         >>> q = quantize_affine(jnp.float32([[1], [-2]]), QParams.of(0.5, 0), "qint8")
-        >>> convert_fn(lambda w, x: x @ w)(LayerWeight(q, q.qparams, q.form, Use((1, 0)), "float32"), jnp.ones((1, 2)))
+        >>> convert_fn(lambda w, x: x @ w)(
+        ...     LayerWeight(q, q.qparams, q.form, Use((1, 0)), "float32"), jnp.ones((1, 2))
+        ... )
         Array([[-1.]], dtype=float32)
     """
     if not callable(apply_fn):

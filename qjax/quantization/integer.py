@@ -179,7 +179,9 @@ class PackedTensor:
 
     Example:
         >>> from qjax.quantization import quantize_per_tensor
-        >>> weight = PackedTensor.of(quantize_per_tensor(jnp.float32([[-1.0, 0.5]]), 0.5, 0, AffineInteger(-8, 7)))
+        >>> weight = PackedTensor.of(
+        ...     quantize_per_tensor(jnp.float32([[-1.0, 0.5]]), 0.5, 0, AffineInteger(-8, 7))
+        ... )
         >>> weight.packed, weight.unpacked().int_repr()
         (Array([[30]], dtype=uint8), Array([[-2,  1]], dtype=int8))
     """

@@ -73,7 +73,9 @@ class QConfig(_Checked):
 
     Example:
         >>> from qjax.quantization import MinMaxObserver
-        >>> QConfig(activation=MinMaxObserver.with_args(dtype="qint8"), weight=default_weight_observer).weight.qscheme
+        >>> QConfig(
+        ...     activation=MinMaxObserver.with_args(dtype="qint8"), weight=default_weight_observer
+        ... ).weight.qscheme
         'per_tensor_symmetric'
         >>> QConfig("e5m2", "mxfp8_e4m3").weight.number.text
         'mxfp8_e4m3'

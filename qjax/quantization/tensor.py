@@ -240,7 +240,9 @@ def quantize_affine(x: ArrayLike, qparams: QParams, dtype: Form) -> QTensor:
         ValueError: if the parameters do not fit x or the integers, or a scale is not from 2^-125 to 2^125.
 
     Example:
-        >>> quantize_affine(jnp.float32([-1, 0.26, 99]), QParams(jnp.float32(0.5), jnp.int32(10)), "quint8").int_repr()
+        >>> quantize_affine(
+        ...     jnp.float32([-1, 0.26, 99]), QParams(jnp.float32(0.5), jnp.int32(10)), "quint8"
+        ... ).int_repr()
         Array([  8,  11, 208], dtype=uint8)
     """
     x = as_array(x)

@@ -129,8 +129,12 @@ def lower(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> f = lower(lambda w, b, x: jnp.tanh(x @ w + b), forward_number="e5m2", forward_rounding="nearest")
-        >>> f(jnp.eye(3), jnp.float32([0.3, 0, 0]), jnp.float32([1, 2, 5.5])) == jnp.tanh(jnp.float32([1.25, 2, 6]))
+        >>> f = lower(
+        ...     lambda w, b, x: jnp.tanh(x @ w + b), forward_number="e5m2", forward_rounding="nearest"
+        ... )
+        >>> f(jnp.eye(3), jnp.float32([0.3, 0, 0]), jnp.float32([1, 2, 5.5])) == jnp.tanh(
+        ...     jnp.float32([1.25, 2, 6])
+        ... )
         Array([ True,  True,  True], dtype=bool)
     """
     if not callable(fn):
@@ -253,7 +257,10 @@ def report(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunReport:
         >>> import jax.numpy as jnp
         >>> from qcore import RECIPES
         >>> fn = lower(lambda w, x: (x @ w["w"]) @ jnp.tanh(x), RECIPES["mxfp8"])
-        >>> [(one.kind, one.share, one.reason) for one in report(fn, {"w": jnp.eye(32)}, jnp.ones((32, 32)))]
+        >>> [
+        ...     (one.kind, one.share, one.reason)
+        ...     for one in report(fn, {"w": jnp.eye(32)}, jnp.ones((32, 32)))
+        ... ]
         [('linear', 0.5, ''), ('matmul', 0.5, 'no entry of the recipe is for matmul here')]
     """
     if not callable(fn):

@@ -65,7 +65,9 @@ def quantize_per_channel(x: torch.Tensor, scales: Any, zero_points: Any, axis: i
 
     Example:
         >>> x = torch.tensor([[-1.0, 0.0], [1.0, 2.0]])
-        >>> quantize_per_channel(x, torch.tensor([0.1, 0.01]), torch.tensor([10, 0]), 0, torch.quint8).int_repr()
+        >>> quantize_per_channel(
+        ...     x, torch.tensor([0.1, 0.01]), torch.tensor([10, 0]), 0, torch.quint8
+        ... ).int_repr()
         tensor([[  0,  10],
                 [100, 200]], dtype=torch.uint8)
     """
@@ -233,7 +235,9 @@ def conv3d(
     """A convolution of volumes in integers, requantized, with the arguments and the result of `conv2d`.
 
     Example:
-        >>> x = quantize_per_tensor(torch.tensor([1.0, 2.0, 3.0]).reshape(1, 1, 1, 1, 3), 0.5, 0, torch.quint8)
+        >>> x = quantize_per_tensor(
+        ...     torch.tensor([1.0, 2.0, 3.0]).reshape(1, 1, 1, 1, 3), 0.5, 0, torch.quint8
+        ... )
         >>> weight = quantize_per_tensor(torch.ones(1, 1, 1, 1, 2), 0.5, 0, torch.qint8)
         >>> conv3d(x, weight).dequantize().flatten()
         tensor([3., 5.])

@@ -64,7 +64,9 @@ class QConfig(NamedTuple("_QConfig", [("activation", Maker), ("weight", Maker)])
 
     Example:
         >>> from qtorch.quantization import MinMaxObserver
-        >>> QConfig(MinMaxObserver.with_args(dtype=torch.qint8), default_weight_observer).activation().quant_min
+        >>> QConfig(
+        ...     MinMaxObserver.with_args(dtype=torch.qint8), default_weight_observer
+        ... ).activation().quant_min
         -128
         >>> QConfig("e5m2", "mxfp8_e4m3").activation()(torch.tensor([1.2, 57344.0])).tolist()
         [1.25, 57344.0]

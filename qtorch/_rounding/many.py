@@ -85,7 +85,11 @@ def follow_each(values: Tensors, weights: Tensors, written: Tensors) -> None:
             differs from 0.0, and a NaN equals itself.
 
     Example:
-        >>> value, weight, last = torch.tensor([1.1, 2.1]), torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0])
+        >>> value, weight, last = (
+        ...     torch.tensor([1.1, 2.1]),
+        ...     torch.tensor([1.0, 3.0]),
+        ...     torch.tensor([1.0, 2.0]),
+        ... )
         >>> follow_each([value], [weight], [last])
         >>> value, last
         (tensor([1.1000, 3.0000]), tensor([1., 3.]))

@@ -44,7 +44,9 @@ def to_qonnx(model: torch.nn.Module, args: tuple[Any, ...], file: str | os.PathL
         >>> from qtorch.quant import Quantizer
         >>> from qtorch.quantization import QConfig, quantize_model
         >>> x = torch.randn(1, 4)
-        >>> layer = quantize_model(torch.nn.Linear(4, 3).eval(), QConfig("fixed(8,4)", "fixed(6,4)"), calibrate=[x])
+        >>> layer = quantize_model(
+        ...     torch.nn.Linear(4, 3).eval(), QConfig("fixed(8,4)", "fixed(6,4)"), calibrate=[x]
+        ... )
         >>> model = torch.nn.Sequential(Quantizer("fixed(8,4)", forward_rounding="nearest"), layer).eval()
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     to_qonnx(model, (x,), f"{folder}/model.onnx")

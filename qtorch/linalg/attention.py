@@ -123,7 +123,9 @@ def scaled_dot_product_attention(
 
     Example:
         >>> x = torch.eye(2)
-        >>> scaled_dot_product_attention(x, x, x, is_causal=True, scores={"operands": ("e4m3fn", "e4m3fn")})[0]
+        >>> scaled_dot_product_attention(
+        ...     x, x, x, is_causal=True, scores={"operands": ("e4m3fn", "e4m3fn")}
+        ... )[0]
         tensor([1., 0.])
     """
     scores, output = settings_of("scores", scores), settings_of("output", output)

@@ -85,7 +85,9 @@ def quantize_model(
             saw no data, and of layers that ran several times with one observer.
 
     Example:
-        >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+        >>> model = nn.Sequential(
+        ...     nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
+        ... )
         >>> small = quantize_model(model, calibrate=[torch.randn(8, 1, 4, 4)])
         >>> small(torch.randn(2, 1, 4, 4)).shape
         torch.Size([2, 3])

@@ -42,7 +42,15 @@ def report(model: nn.Module) -> Report:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
         >>> model.qconfig = default_qconfig
         >>> for layer in report(prepare(model)):
-        ...     print(layer.path, layer.state, layer.weight, layer.bits, layer.bytes, layer.output, layer.reason)
+        ...     print(
+        ...         layer.path,
+        ...         layer.state,
+        ...         layer.weight,
+        ...         layer.bits,
+        ...         layer.bytes,
+        ...         layer.output,
+        ...         layer.reason,
+        ...     )
         0 observed affine(-128,127) 32 24 affine(0,127) it has seen nothing yet
         1 passing  None 0  its result has the scale of its input
     """

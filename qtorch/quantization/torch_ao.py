@@ -172,7 +172,10 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor], model: torch.nn.Module |
             no entry for its scale or zero point.
 
     Example:
-        >>> int8 = {"fc.weight.int_repr": torch.zeros(1, 2, dtype=torch.int8), "fc.weight.scale": torch.tensor(0.5)}
+        >>> int8 = {
+        ...     "fc.weight.int_repr": torch.zeros(1, 2, dtype=torch.int8),
+        ...     "fc.weight.scale": torch.tensor(0.5),
+        ... }
         >>> int8 |= {"fc.weight.zero_point": torch.tensor(0), "fc.scale": torch.tensor(1.0)}
         >>> list(to_torch_ao(int8 | {"fc.zero_point": torch.tensor(0)}))
         ['fc.scale', 'fc.zero_point', 'fc._packed_params.dtype', 'fc._packed_params._packed_params']

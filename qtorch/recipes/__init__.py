@@ -96,7 +96,9 @@ def lower(
 
     Example:
         >>> import torch
-        >>> model = lower(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), ["activation"], "int8", None, "nearest")
+        >>> model = lower(
+        ...     nn.Sequential(nn.Linear(2, 2), nn.ReLU()), ["activation"], "int8", None, "nearest"
+        ... )
         >>> model(torch.ones(1, 2)).frac().eq(0).all().item()
         True
         >>> rules = [Rule("0"), Rule(layer_type="linear", weight_number="e4m3fn")]

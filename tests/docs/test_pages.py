@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from documents import DOCS, NAMES, PHONE, ROOT, text_of
+from documents import COLUMN, DOCS, NAMES, PHONE, ROOT, text_of
 
 from benchmarks import published
 from examples import choosing_report, pictures, recipes_report
@@ -47,6 +47,14 @@ def test_pages_are_short(name):
     """Words of prose and of tables written by hand; programs and generated figures do not count."""
     words = [word for word in prose(name).split() if re.search(r"\w", word)]
     assert len(words) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_code_fits_the_column(name):
+    """Longer lines are cut on a screen of 1280 pixels. Commands (`sh`) and the repository's C wrap."""
+    blocks = re.findall(r"^ *```(.*?)\n(.*?)^ *```", text_of(name), re.S | re.M)
+    lines = [line for kind, code in blocks if kind not in ("c", "sh") for line in code.splitlines()]
+    assert [line for line in lines if len(line) > COLUMN] == []
 
 
 def test_the_readme_is_one_page():
@@ -130,7 +138,8 @@ def test_words_in_pictures_are_legible_on_a_phone():
         text = path.read_text()
         width = float(re.search(r'viewBox="0 0 ([\d.]+) ', text)[1])
         # Glyphs are drawn in units of a hundredth of the size of their words; exponents and indices are smaller.
-        sizes = [100 * float(size) for size in re.findall(r"<g style=[^>]* transform=\"[^\"]*scale\(([\d.]+) -", text)]
+        glyphs = re.findall(r"<g style=[^>]* transform=\"[^\"]*scale\(([\d.]+) -", text)
+        sizes = [100 * float(size) for size in glyphs] + [float(size) for size in re.findall(r"font: (\d+)px", text)]
         sizes += [float(size) for size in re.findall(r"font: ([\d.]+)px", text)]
         assert min(sizes) * column / width >= 8, path.name
 

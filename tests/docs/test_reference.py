@@ -9,7 +9,7 @@ from types import ModuleType
 
 import griffe
 import pytest
-from documents import ROOT
+from documents import COLUMN, ROOT
 
 from website import reference
 
@@ -130,6 +130,13 @@ def test_every_function_and_class_has_an_example(name):
     for public, thing in functions_and_classes(name):
         shown = explaining(thing) if inspect.isclass(thing) else [thing]
         assert any(">>>" in (one.__doc__ or "") for one in shown), public
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_fit_the_column(name):
+    for public, thing in functions_and_classes(name):
+        example = inspect.cleandoc((thing.__doc__ or "").partition("Example:\n")[2])
+        assert [line for line in example.splitlines() if len(line) > COLUMN] == [], public
 
 
 # Without arguments, or for any argument

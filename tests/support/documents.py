@@ -8,6 +8,7 @@ from website import notebooks
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")])
+COLUMN = 100  # letters of code that fit a page on a desk's screen
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}  # screens that pages are looked at on
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 

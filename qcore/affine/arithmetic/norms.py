@@ -83,7 +83,8 @@ def group_norm(
         >>> import numpy as np
         >>> from qcore.affine import UINT8, QArray, QParams
         >>> q = QArray(np.uint8([[1, 3, 5, 9]]), QParams.of(1.0, 0), UINT8)
-        >>> group_norm(q, 2, None, None, 1e-5, QParams.of(0.5, 100)).dequantize()  # two groups of two channels
+        >>> # two groups of two channels
+        >>> group_norm(q, 2, None, None, 1e-5, QParams.of(0.5, 100)).dequantize()
         array([[-1.,  1., -1.,  1.]], dtype=float32)
     """
     check_operand("input", input)

@@ -78,7 +78,12 @@ def quantize_model(
     Example:
         >>> from qjax.nnx import ReLU
         >>> rngs = nnx.Rngs(0)
-        >>> layers = nnx.Conv(1, 4, (3, 3), rngs=rngs), nnx.BatchNorm(4, rngs=rngs), ReLU(), nnx.Linear(4, 3, rngs=rngs)
+        >>> layers = (
+        ...     nnx.Conv(1, 4, (3, 3), rngs=rngs),
+        ...     nnx.BatchNorm(4, rngs=rngs),
+        ...     ReLU(),
+        ...     nnx.Linear(4, 3, rngs=rngs),
+        ... )
         >>> data = jax.random.normal(jax.random.key(0), (8, 4, 4, 1))
         >>> small = quantize_model(nnx.Sequential(*layers), calibrate=[data])
         >>> [row.path for row in report(small) if row.state == "quantized"]

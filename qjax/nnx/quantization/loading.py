@@ -67,7 +67,9 @@ def from_torch(model: nnx.Module, tensors: Mapping[str, Any], qconfig: Any = Non
     Example:
         >>> import numpy as np
         >>> layer = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
-        >>> from_torch(layer, {"weight": np.float32([[1, 2]]), "bias": np.float32([3])})(jnp.float32([1, 1]))
+        >>> from_torch(layer, {"weight": np.float32([[1, 2]]), "bias": np.float32([3])})(
+        ...     jnp.float32([1, 1])
+        ... )
         Array([6.], dtype=float32)
     """
     check_model("model", model)

@@ -43,9 +43,19 @@ def report(model: nnx.Module) -> Report:
         >>> from qjax.nnx import prepare, relu
         >>> from qjax.quantization import default_qconfig
         >>> rngs = nnx.Rngs(0)
-        >>> model = prepare(nnx.Sequential(nnx.Linear(2, 2, rngs=rngs), nnx.RMSNorm(2, rngs=rngs)), default_qconfig)
+        >>> model = prepare(
+        ...     nnx.Sequential(nnx.Linear(2, 2, rngs=rngs), nnx.RMSNorm(2, rngs=rngs)), default_qconfig
+        ... )
         >>> for layer in report(model):
-        ...     print(layer.path, layer.state, layer.weight, layer.bits, layer.bytes, layer.output, layer.reason)
+        ...     print(
+        ...         layer.path,
+        ...         layer.state,
+        ...         layer.weight,
+        ...         layer.bits,
+        ...         layer.bytes,
+        ...         layer.output,
+        ...         layer.reason,
+        ...     )
         0 observed affine(-128,127) 32 24 affine(0,127) it has seen nothing yet
         1 float  32 8  there is no quantized RMSNorm
     """

@@ -172,7 +172,9 @@ def enable_fake_quant(model: nnx.Module) -> nnx.Module:
         >>> from qjax.nnx import prepare_qat
         >>> from qjax.quantization import default_qat_qconfig
         >>> model = prepare_qat(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), default_qat_qconfig)
-        >>> enable_fake_quant(disable_fake_quant(model)).weight_fake_quant.state.get_value().fake_quant_enabled
+        >>> enable_fake_quant(
+        ...     disable_fake_quant(model)
+        ... ).weight_fake_quant.state.get_value().fake_quant_enabled
         Array(True, dtype=bool)
     """
     return _switched(model, fake_state.enable_fake_quant)

@@ -64,7 +64,9 @@ class PReLU(Quantized):
         >>> import jax.numpy as jnp
         >>> from qcore.affine import UINT8
         >>> from qjax.quantization import quantize_per_tensor
-        >>> layer = PReLU(quantize_per_tensor(jnp.float32([0.25]), 0.25, 0, "qint8"), QParams.of(0.5, 120), UINT8)
+        >>> layer = PReLU(
+        ...     quantize_per_tensor(jnp.float32([0.25]), 0.25, 0, "qint8"), QParams.of(0.5, 120), UINT8
+        ... )
         >>> layer(quantize_per_tensor(jnp.float32([-4, 8]), 0.5, 120, "quint8")).dequantize()
         Array([-1.,  8.], dtype=float32)
     """

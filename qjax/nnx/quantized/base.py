@@ -21,7 +21,8 @@ class IntegerVariable(nnx.Variable):
 
     Example:
         >>> from flax import nnx
-        >>> nnx.state(nnx.Dict(scale=IntegerVariable(jnp.float32(0.5))), nnx.Param)  # optimizers see no parameter
+        >>> # optimizers see no parameter
+        >>> nnx.state(nnx.Dict(scale=IntegerVariable(jnp.float32(0.5))), nnx.Param)
         State({})
     """
 

@@ -32,7 +32,9 @@ class QuantizedWeight(nnx.Module):
     Example:
         >>> from qcore.affine import AffineInteger
         >>> from qjax.quantization import quantize_per_tensor
-        >>> weight = QuantizedWeight(quantize_per_tensor(jnp.float32([[-1.0, 0.5]]), 0.5, 0, AffineInteger(-8, 7)))
+        >>> weight = QuantizedWeight(
+        ...     quantize_per_tensor(jnp.float32([[-1.0, 0.5]]), 0.5, 0, AffineInteger(-8, 7))
+        ... )
         >>> weight.packed[...], weight().int_repr()
         (Array([[30]], dtype=uint8), Array([[-2,  1]], dtype=int8))
     """

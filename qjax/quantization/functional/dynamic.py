@@ -39,7 +39,9 @@ class RoundedWeight:
 
     Example:
         >>> from qjax import quantizer
-        >>> weight = RoundedWeight(jnp.float32([[1, 2]]), FormatRounding(quantizer("e5m2", None, "nearest", "nearest")))
+        >>> weight = RoundedWeight(
+        ...     jnp.float32([[1, 2]]), FormatRounding(quantizer("e5m2", None, "nearest", "nearest"))
+        ... )
         >>> dynamic_linear(jnp.float32([1.2, 1]), weight)
         Array([3.25], dtype=float32)
     """

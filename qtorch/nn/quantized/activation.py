@@ -57,7 +57,9 @@ class ReLU6(ReLU):
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
-        >>> ReLU6()(quantize_per_tensor(torch.tensor([-4.0, 0.0, 8.0]), 0.5, 120, torch.quint8)).dequantize()
+        >>> ReLU6()(
+        ...     quantize_per_tensor(torch.tensor([-4.0, 0.0, 8.0]), 0.5, 120, torch.quint8)
+        ... ).dequantize()
         tensor([0., 0., 6.])
     """
 
@@ -74,7 +76,9 @@ class ELU(FunctionLayer):
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
-        >>> ELU(0.01, 100)(quantize_per_tensor(torch.tensor([-9.0, 1.0]), 0.1, 100, torch.quint8)).dequantize()
+        >>> ELU(0.01, 100)(
+        ...     quantize_per_tensor(torch.tensor([-9.0, 1.0]), 0.1, 100, torch.quint8)
+        ... ).dequantize()
         tensor([-1.,  1.])
     """
 
@@ -172,7 +176,9 @@ class Hardswish(FunctionLayer):
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
-        >>> Hardswish(0.5, 0)(quantize_per_tensor(torch.tensor([-4.0, 0.0, 8.0]), 0.5, 120, torch.quint8)).dequantize()
+        >>> Hardswish(0.5, 0)(
+        ...     quantize_per_tensor(torch.tensor([-4.0, 0.0, 8.0]), 0.5, 120, torch.quint8)
+        ... ).dequantize()
         tensor([0., 0., 8.])
     """
 
@@ -189,7 +195,9 @@ class Sigmoid(FunctionLayer):
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
-        >>> Sigmoid(0.5, 0)(quantize_per_tensor(torch.tensor([-60.0, 0.0, 60.0]), 0.5, 120, torch.quint8)).dequantize()
+        >>> Sigmoid(0.5, 0)(
+        ...     quantize_per_tensor(torch.tensor([-60.0, 0.0, 60.0]), 0.5, 120, torch.quint8)
+        ... ).dequantize()
         tensor([0.0000, 0.5000, 1.0000])
     """
 

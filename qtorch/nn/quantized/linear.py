@@ -36,7 +36,9 @@ class Linear(ProductLayer):
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
         >>> layer = Linear(2, 1)
-        >>> layer.set_weight_bias(quantize_per_tensor(torch.tensor([[0.5, 0.25]]), 0.01, 0, torch.qint8), None)
+        >>> layer.set_weight_bias(
+        ...     quantize_per_tensor(torch.tensor([[0.5, 0.25]]), 0.01, 0, torch.qint8), None
+        ... )
         >>> _ = layer.scale.fill_(0.1)
         >>> layer(quantize_per_tensor(torch.tensor([[1.0, 2.0]]), 0.1, 0, torch.quint8))
         QTensor([[1.]], size=(1, 1), dtype=torch.quint8, scale=0.10000000149011612, zero_point=0)

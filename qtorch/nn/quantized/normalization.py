@@ -107,7 +107,8 @@ class GroupNorm(_Norm):
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
         >>> x = quantize_per_tensor(torch.tensor([[1.0, 3.0, 5.0, 9.0]]), 0.5, 0, torch.quint8)
-        >>> GroupNorm(2, 4, None, None, 0.5, 100, affine=False)(x).dequantize()  # two groups of two channels
+        >>> # two groups of two channels
+        >>> GroupNorm(2, 4, None, None, 0.5, 100, affine=False)(x).dequantize()
         tensor([[-1.,  1., -1.,  1.]])
     """
 

@@ -198,7 +198,9 @@ class QuantizedWeight(Weight):
     Example:
         >>> from qcore.affine import AffineInteger
         >>> from qtorch.quantization import quantize_per_tensor
-        >>> weight = QuantizedWeight(quantize_per_tensor(torch.tensor([[-1.0, 0.5]]), 0.5, 0, AffineInteger(-8, 7)))
+        >>> weight = QuantizedWeight(
+        ...     quantize_per_tensor(torch.tensor([[-1.0, 0.5]]), 0.5, 0, AffineInteger(-8, 7))
+        ... )
         >>> weight.packed, weight().int_repr()
         (tensor([[30]], dtype=torch.uint8), tensor([[-2,  1]], dtype=torch.int8))
     """
