@@ -80,25 +80,50 @@ def _vectors(options: argparse.Namespace) -> int:
         raise ValueError(f"--key {key}; allowed is no key with --mode {options.mode}, only with stochastic modes")
     key = 0 if stochastic and key is None else key
     header = Header(options.format, options.mode, options.dtype or "float32", options.overflow, key, __version__)
-    lines = write(options.output, header, options.count, options.seed)
-    print(f"{options.output}: {lines} lines ({header.format}, {header.mode}, {header.dtype})")
+    print(write(options.output, header, options.count, options.seed))
     return 0
 
 
 def _sums(options: argparse.Namespace) -> int:
     from qcore.cli.sum_files import write
     from qcore.cli.sums import Unit
-    from qcore.linalg.accumulator import check_accumulator
 
     for name in ("mode", "overflow", "dtype"):
         if getattr(options, name) is not None:
             raise ValueError(f"--{name} with {options.format}; allowed is --{name} with a format")
-    stochastic = check_accumulator(options.format).stochastic
-    key = 0 if stochastic and options.key is None else options.key
     first, second = options.operands or (None, None)
-    unit = Unit(options.format, first, second, 64 if options.terms is None else options.terms, key)
+    terms = 64 if options.terms is None else options.terms
+    unit = Unit(options.format, first, second, terms, _key_of(options.format, options.key))
     print(write(options.output, unit, options.count, options.seed))
     return 0
+
+
+def _layer(options: argparse.Namespace) -> int:
+    from qcore.cli.layers import Layer, form_text, read_tensors
+    from qcore.cli.sum_files import write_layer
+
+    shapes, tensors = (options.input, options.weight), None
+    if (options.tensors is None) == (None in shapes):
+        raise ValueError("--input and --weight are needed, or --tensors alone")
+    if options.tensors is not None:
+        if shapes != (None, None):
+            raise ValueError("--input and --weight with --tensors; allowed is one of them")
+        tensors = read_tensors(options.tensors)
+        shapes = tensors["input"].shape, tensors["weight"].shape
+    settings = {name: getattr(options, name) for name in ("stride", "padding", "dilation", "groups")}
+    first, second = options.operands or (None, None)
+    key, form = _key_of(options.accumulator, options.key), form_text(len(shapes[1]), settings)
+    law = options.accumulator, first, second, key, form
+    layer = Layer(*law, shapes[0], shapes[1], options.bias, options.result, options.mode)
+    print(write_layer(options.output, layer, layer.draw(options.seed) if tensors is None else layer.rounded(tensors)))
+    return 0
+
+
+def _key_of(accumulator: str, key: int | None) -> int | None:
+    """The key of an accumulator's vectors: 0 if a stochastic one has none."""
+    from qcore.linalg.accumulator import check_accumulator
+
+    return 0 if key is None and check_accumulator(accumulator).stochastic else key
 
 
 def _emit_c(options: argparse.Namespace) -> int:
@@ -120,9 +145,11 @@ def _check(options: argparse.Namespace) -> int:
         return int(wrong > 0)
     from qcore.cli import sum_files
     from qcore.cli import vectors as format_files
+    from qcore.cli.layouts import read_rows
 
-    kind = sum_files if sum_files.is_of_sums(options.file) else format_files
-    vectors: Any = kind.read(options.file)
+    rows = read_rows(options.file)
+    kind = sum_files if sum_files.is_of_sums(rows) else format_files
+    vectors: Any = kind.read(rows)
     differing = kind.compare(vectors, options.any_nan)
     print(kind.report(options.file, vectors, differing))
     return int(len(differing) > 0)
@@ -144,7 +171,7 @@ def _insight(options: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = ("show", "designs", "vectors", "emit-c", "check", "insight")
+COMMANDS = ("show", "designs", "vectors", "layer", "emit-c", "check", "insight")
 
 _EXIT = """\
 exit status: 0; 1 where check finds a difference; 2 after wrong arguments.
@@ -208,8 +235,40 @@ def _parser(program: str) -> argparse.ArgumentParser:
     vectors.add_argument("--count", metavar="N", type=_natural, default=1000, help=text)
     vectors.add_argument("--key", metavar="K", type=_key, help="for stochastic rounding (default 0)")
     vectors.add_argument("--seed", metavar="S", type=_natural, default=0, help="of the random inputs (default 0)")
-    text = "FILE.csv, FILE.json, or FILE.mem for $readmemh"
-    vectors.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help=text)
+    file = "FILE.csv, FILE.json, or FILE.mem for $readmemh"
+    vectors.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help=file)
+
+    layer = _command(
+        commands,
+        _layer,
+        "write vectors of a whole layer: operands, the bits of each step, results",
+        "ada.mma.e4m3 --input 16,256 --weight 128,256 -o layer.mem",
+        "hopper.mma.f16 --input 1,3,8,8 --weight 16,3,3,3 -o conv.csv",
+    )
+    text = "a matrix instruction such as hopper.wgmma.e4m3, or the text of an accumulator"
+    layer.add_argument("accumulator", metavar="ACCUMULATOR", type=_accumulator, help=text)
+    text = "formats of input and weight (default: the instruction's, or float32)"
+    layer.add_argument("--operands", metavar=("A", "B"), nargs=2, type=_format, help=text)
+    text = "a shape, such as 16,256: a batch of 16; of a convolution 1,3,8,8"
+    layer.add_argument("--input", metavar="SHAPE", type=_sizes, help=text)
+    text = "a shape, such as 128,256: 128 outputs of 256 inputs; of a convolution 16,3,3,3"
+    layer.add_argument("--weight", metavar="SHAPE", type=_sizes, help=text)
+    text = "instead of shapes: float32 arrays input, weight and bias, which are rounded to the operands' formats"
+    layer.add_argument("--tensors", metavar="FILE.npz", type=Path, help=text)
+    text = "of a convolution: an int, or one for each dimension such as 2,1"
+    layer.add_argument("--stride", metavar="N", type=_sizes, help=f"{text} (default 1)")
+    layer.add_argument("--padding", metavar="N", type=_sizes, help=f"{text} (default 0)")
+    layer.add_argument("--dilation", metavar="N", type=_sizes, help=f"{text} (default 1)")
+    layer.add_argument("--groups", metavar="N", type=_natural, help="of a convolution (default 1)")
+    biases = ("added", "start", "none")
+    text = "added in float32 after the sum (default), start: accumulators start at it, or none"
+    layer.add_argument("--bias", metavar="HOW", type=_one_of(biases), default="added", help=text)
+    layer.add_argument("--result", metavar="FORMAT", type=_format, help="round results to it (default: float32)")
+    text = f"the rounding to it: {', '.join(MODES)} (default nearest)"
+    layer.add_argument("--mode", metavar="MODE", type=_one_of(MODES), default="nearest", help=text)
+    layer.add_argument("--key", metavar="K", type=_key, help="for stochastic accumulators (default 0)")
+    layer.add_argument("--seed", metavar="S", type=_natural, default=0, help="of the operands (default 0)")
+    layer.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help=file)
 
     emit = _command(
         commands,
@@ -304,8 +363,12 @@ def _format(text: str) -> str:
 
 def _format_or_accumulator(text: str) -> str:
     """The text of the format, or of the accumulator, that a text stands for."""
-    if not text.startswith("accumulator") and ("(" in text or "." not in text):
-        return _format(text)
+    is_format = not text.startswith("accumulator") and ("(" in text or "." not in text)
+    return _format(text) if is_format else _accumulator(text)
+
+
+def _accumulator(text: str) -> str:
+    """The text of the accumulator that a text stands for."""
     from qcore.linalg.accumulator import check_accumulator
 
     try:
@@ -318,6 +381,10 @@ def _natural(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{quoted(text)}; allowed is an int >= 0")
     return int(text)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(_natural(size) for size in text.split(","))
 
 
 def _key(text: str) -> int:

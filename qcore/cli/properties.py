@@ -143,6 +143,41 @@ def why_no_codes(number: Number) -> str:
     return ""
 
 
+def digits(bits: int) -> int:
+    """The hexadecimal digits of a number of bits."""
+    return -(-bits // 4)
+
+
+def has_places(number: Number) -> bool:
+    """True if a number's last place follows from its exponent."""
+    return isinstance(number, FixedPoint | FloatingPoint | BinaryFloat)
+
+
+def places(x: np.ndarray, number: Number) -> dict[str, np.ndarray]:
+    """The guard, the round and the sticky bit of float64 numbers below the last place of a format; integers 0 and 1.
+
+    Example:
+        >>> bits = places(np.float64([1.5, 1.1875]), FixedPoint(8, 0))
+        >>> [bits[name].tolist() for name in ("guard", "round", "sticky")]
+        [[1, 0], [0, 0], [0, 1]]
+    """
+    bits, least, _ = number.span
+    finite = np.where(np.isfinite(x), np.abs(x), 0.0)
+    last = np.frexp(finite)[1] - bits
+    last = np.full_like(last, least) if isinstance(number, FixedPoint) else np.maximum(last, least)
+    with np.errstate(over="ignore"):  # numbers far above a fixed point format have no bits below its last place
+        rest = np.modf(np.ldexp(finite, -last))[0] * 4
+    two = rest.astype(np.int64)
+    return {"guard": two >> 1, "round": two & 1, "sticky": (rest != two).astype(np.int64)}
+
+
+def subnormal(x: np.ndarray, number: Number) -> np.ndarray:
+    """True for float64 numbers that are subnormal in a format, or have fewer places than that."""
+    known = properties(number)
+    least = float(known.min_normal) if known.min_normal and known.min_subnormal else 0.0
+    return (x != 0) & (np.abs(x) < least)
+
+
 def _shared(element: Properties, scale: str) -> Properties:
     return replace(element, specials=(*element.specials, scale))
 

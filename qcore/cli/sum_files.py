@@ -1,18 +1,26 @@
-"""Files of vectors of sums, and their comparison with the law; `qcore.cli.sums` has the columns."""
+"""Files of vectors of sums and layers, and their comparison with the law.
+
+`qcore.cli.sums` and `qcore.cli.layers` have the columns.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from qcore.arguments import quoted
-from qcore.cli.layouts import read_rows, write_rows
-from qcore.cli.sums import KINDS, Operands, Unit, check_unit, coverage, draw
+from qcore.arrays import decode
+from qcore.cli.layers import Layer
+from qcore.cli.layouts import Column, Rows, partly, read_rows, write_rows
+from qcore.cli.properties import digits, why_no_codes
+from qcore.cli.sum_inputs import KINDS, draw
+from qcore.cli.sums import Operands, Results, Unit, coverage, met
 from qcore.packing import storage
 from qcore.version import __version__
 
@@ -22,13 +30,37 @@ SHOWN = 10  # differences that a report has
 def write(path: Path, unit: Unit, count: int, seed: int) -> str:
     """Writes the vectors of a unit; returns how many rows there are, and what they cover."""
     kinds, given = draw(unit, count, seed)
-    results, steps = unit.columns(given)
+    results, found = unit.columns(given)
     inputs = dict(zip(unit.inputs, _inputs(kinds, given), strict=True))
-    digits = unit.inputs | unit.outputs
-    columns = [[f"{x:0{digits[name]}x}" for x in column.tolist()] for name, column in (inputs | results).items()]
-    header = {**asdict(unit), "version": __version__, "kinds": list(KINDS), "columns": list(digits)}
-    write_rows(path, header, digits, list(zip(*columns, strict=True)))
-    return "\n".join([f"{path}: {count} rows ({unit.accumulator}, {unit.terms} terms)", *coverage(unit, steps)])
+    sizes = unit.inputs | unit.outputs
+    header = {**asdict(unit), "version": __version__, "kinds": list(KINDS), "columns": list(sizes)}
+    write_rows(path, header, sizes, _rows(inputs | results, sizes))
+    return "\n".join([f"{path}: {count} rows ({unit.accumulator}, {unit.terms} terms)", *coverage(unit, found)])
+
+
+def write_layer(path: Path, layer: Layer, given: Operands) -> str:
+    """Writes the vectors of a layer, its tensors into files of their own; returns what they cover."""
+    results, found = layer.columns(given)
+    names = {name: f"{path.stem}.{name}{path.suffix}" for name in layer.tensors}
+    arrays = {"input": given.a, "weight": given.b}
+    if given.scales is not None:
+        arrays |= {"input_scale": given.scales[0], "weight_scale": given.scales[1]}
+    if given.c is not None:
+        arrays["bias"] = given.c.view(np.uint32)
+    for name, (bits, shape) in layer.tensors.items():
+        size = {"code": digits(bits)}
+        header = {"tensor": name, "shape": list(shape), "version": __version__}
+        write_rows(path.with_name(names[name]), header, size, _rows({"code": arrays[name].reshape(-1)}, size))
+    header = {**asdict(layer), "version": __version__, "tensors": names, "columns": list(layer.outputs)}
+    write_rows(path, header, layer.outputs, _rows(results, layer.outputs))
+    files = ", ".join(names.values())
+    first = f"{path}: {prod(layer.shape)} rows, output of shape {list(layer.shape)} ({layer.text})"
+    return "\n".join([first, f"operands: {files}", *coverage(layer.unit, found)])
+
+
+def _rows(columns: dict[str, np.ndarray], sizes: dict[str, int]) -> list[tuple[str, ...]]:
+    texts = [[f"{x:0{sizes[name]}x}" for x in column.tolist()] for name, column in columns.items()]
+    return list(zip(*texts, strict=True))
 
 
 def _inputs(kinds: np.ndarray, given: Operands) -> Iterator[np.ndarray]:
@@ -43,114 +75,158 @@ class SumVectors:
     """The contents of a file.
 
     Attributes:
-        unit: the unit of its header.
+        law: the unit, or the layer, of its header.
         version: of the library that wrote it.
-        columns: the integers of each column.
-        present: for the columns of results, where the file has a value.
+        given: the operands.
+        kinds: the kind of each row's inputs; None for layers.
+        found: the columns of results.
+        lines: the number of each row's line.
     """
 
-    unit: Unit
+    law: Unit | Layer
     version: str
-    columns: dict[str, np.ndarray]
-    present: dict[str, np.ndarray]
+    given: Operands
+    kinds: np.ndarray | None
+    found: dict[str, Column]
+    lines: Any
 
     @cached_property
-    def expected(self) -> dict[str, np.ndarray]:
-        """The law's columns for the file's inputs."""
-        return self.unit.columns(self._operands)[0]
+    def _results(self) -> tuple[dict[str, np.ndarray], Results]:
+        return self.law.columns(self.given)
 
     @property
-    def _operands(self) -> Operands:
-        of = {name: [x for column, x in self.columns.items() if column.rstrip("0123456789") == name] for name in
-              ("a", "b", "scale_a", "scale_b")}  # fmt: skip
-        a, b = (
-            np.stack(of[name], 1).astype(f"u{storage(number.bits) // 8}")
-            for name, number in zip("ab", self.unit.numbers, strict=True)
-        )
-        scales = None
-        if self.unit.scale is not None:
-            dtype = f"u{storage(self.unit.scale.bits) // 8}"
-            scales = np.stack(of["scale_a"], 1).astype(dtype), np.stack(of["scale_b"], 1).astype(dtype)
-        return Operands(a, b, scales, self.columns["c"].astype(np.uint32).view(np.float32))
+    def expected(self) -> dict[str, np.ndarray]:
+        """The law's columns for the file's operands."""
+        return self._results[0]
+
+    @property
+    def unit(self) -> Unit:
+        """The unit that adds."""
+        return self.law.unit if isinstance(self.law, Layer) else self.law
+
+    @property
+    def met(self) -> dict[str, np.ndarray]:
+        """What the sums meet: True for each row, by name."""
+        return met(self.unit, self._results[1])
+
+    def name(self, row: int) -> str:
+        """What a row is."""
+        return KINDS[int(self.kinds[row])] if isinstance(self.law, Unit) else self.law.name(row)  # type: ignore[index]
 
 
-def is_of_sums(path: Path) -> bool:
-    """True if a file has vectors of sums."""
+def is_of_sums(rows: Rows) -> bool:
+    """True if a file has vectors of sums or of a layer."""
+    return "accumulator" in rows.header
+
+
+def read(rows: Rows) -> SumVectors:
+    """The contents of a file of vectors of sums or of a layer."""
+    header, version = rows.header, str(rows.header.get("version"))
     try:
-        return "accumulator" in json.loads(read_rows(path)[0])
-    except (ValueError, TypeError):  # the reader of other vectors says what is wrong
-        return False
-
-
-def read(path: Path) -> SumVectors:
-    """Reads a file of vectors of sums."""
-    text, lines = read_rows(path)
-    header = json.loads(text)
-    try:
-        unit = check_unit(header)
-        if header.get("columns") != [*unit.inputs, *unit.outputs]:
-            raise ValueError("columns are not those of the unit; allowed is what `vectors` wrote")
+        law = Layer.of(header) if "form" in header else Unit.of(header)
+        inputs = {} if isinstance(law, Layer) else law.inputs
+        if header.get("columns") != [*inputs, *law.outputs]:
+            raise ValueError("columns are not those of the header's law; allowed is what `vectors` wrote")
+        if isinstance(law, Layer) and header["rows"] != prod(law.shape):
+            raise ValueError(f"rows={header['rows']}; allowed are {prod(law.shape)}, the elements of the result")
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}, line 1: {error}") from error
-    if not lines:
-        raise ValueError(f"{path}, line 2: the file ends; allowed are rows")
-    digits = unit.inputs | unit.outputs
-    rows = [_row(f"{path}, line {index + 2}", line, digits, len(unit.inputs)) for index, line in enumerate(lines)]
-    columns, present = dict[str, np.ndarray](), dict[str, np.ndarray]()
-    for name, values in zip(digits, zip(*rows, strict=True), strict=True):
-        columns[name] = np.array([value or 0 for value in values], np.uint64)
-        if name in unit.outputs:
-            present[name] = np.array([value is not None for value in values])
-    if (columns["kind"] >= len(KINDS)).any():
-        raise ValueError(f"{path}: kind is {columns['kind'].max()}; allowed are 0 to {len(KINDS) - 1}")
-    return SumVectors(unit, str(header.get("version")), columns, present)
+        raise ValueError(f"{rows.path}, line 1: {error}") from error
+    columns = rows.columns(inputs | law.outputs, len(inputs))
+    found = {name: columns[name] for name in law.outputs}
+    if isinstance(law, Layer):
+        return SumVectors(law, version, _tensors(rows, law), None, found, rows.lines)
+    kinds = columns["kind"].values.astype(np.int64)
+    if (kinds >= len(KINDS)).any():
+        line = rows.line(int(np.argmax(kinds >= len(KINDS))))
+        raise ValueError(f"{line}: kind is {kinds.max()}; allowed are 0 to {len(KINDS) - 1}")
+    return SumVectors(law, version, _operands(law, columns), kinds, found, rows.lines)
 
 
-def _row(where: str, line: str, digits: dict[str, int], inputs: int) -> list[int | None]:
-    fields = [field.strip() for field in line.split(",")]
-    if len(fields) != len(digits):
-        raise ValueError(f"{where}: {len(fields)} fields; allowed are {len(digits)}")
-    found = list[int | None]()
-    for index, (name, field) in enumerate(zip(digits, fields, strict=True)):
-        try:
-            value = int(field, 16) if field or index < inputs else None
-        except ValueError:
-            value = -1
-        if value is not None and not 0 <= value < 16 ** digits[name]:
-            raise ValueError(f"{where}: {name} is {quoted(field)}; allowed are {digits[name]} hexadecimal digits")
-        found.append(value)
-    return found
+def _operands(unit: Unit, columns: dict[str, Column]) -> Operands:
+    """The operands in the columns of a file."""
+
+    def stacked(name: str, bits: int) -> np.ndarray:
+        of = [column.values for text, column in columns.items() if text.rstrip("0123456789") == name]
+        return np.stack(of, 1).astype(f"u{storage(bits) // 8}")
+
+    a, b = (stacked(name, number.bits) for name, number in zip("ab", unit.numbers, strict=True))
+    scales = None
+    if unit.scale is not None:
+        scales = stacked("scale_a", unit.scale.bits), stacked("scale_b", unit.scale.bits)
+    return Operands(a, b, scales, columns["c"].values.astype(np.uint32).view(np.float32))
+
+
+def _tensors(rows: Rows, layer: Layer) -> Operands:
+    """The operands in the files that a header names, which lie beside it."""
+    names, arrays = rows.header.get("tensors"), dict[str, np.ndarray]()
+    if not isinstance(names, dict) or set(names) != set(layer.tensors):
+        raise ValueError(f"{rows.path}, line 1: tensors is {quoted(names)}; allowed are {', '.join(layer.tensors)}")
+    for name, (bits, shape) in layer.tensors.items():
+        path = rows.path.with_name(Path(str(names[name])).name)
+        if not path.exists():
+            raise ValueError(f"{path} is missing, the {name} of {rows.path}; allowed are files side by side")
+        found = read_rows(path)
+        if found.header.get("tensor") != name or found.header.get("shape") != list(shape):
+            raise ValueError(f"{path}, line 1: not the header of {name} of shape {list(shape)}, which {rows.path} has")
+        if len(found.fields) != prod(shape):
+            raise ValueError(f"{path}: {len(found.fields)} rows; allowed are {prod(shape)}")
+        codes = found.columns({"code": digits(bits)}, 1)["code"].values
+        arrays[name] = codes.astype(f"u{storage(bits) // 8}").reshape(shape)
+    scales = (arrays["input_scale"], arrays["weight_scale"]) if "input_scale" in arrays else None
+    bias = arrays["bias"].view(np.float32) if "bias" in arrays else None
+    return Operands(arrays["input"], arrays["weight"], scales, bias)
 
 
 def compare(vectors: SumVectors, any_nan: bool) -> np.ndarray:
-    """The indices of the rows that differ from the law; with any_nan, any NaN will do for a result that is NaN."""
-    differs = np.zeros(len(vectors.columns["kind"]), bool)
-    for name in vectors.present:
+    """The indices of the rows that differ from the law; with any_nan, any NaN will do for a number that is NaN."""
+    differs = np.zeros(len(vectors.lines), bool)
+    for name in vectors.found:
         differs |= _wrong(vectors, name, any_nan)
     return np.flatnonzero(differs)
 
 
 def _wrong(vectors: SumVectors, name: str, any_nan: bool) -> np.ndarray:
-    found, right = vectors.columns[name], vectors.expected[name]
-    wrong = vectors.present[name] & (found != right)
-    if any_nan and name == "result":
-        numbers = [x.astype(np.uint32).view(np.float32) for x in (found, right)]
-        wrong &= ~(np.isnan(numbers[0]) & np.isnan(numbers[1]))
+    column, right = vectors.found[name], vectors.expected[name]
+    wrong = column.differs(right)
+    if any_nan and wrong.any():
+        both = [_numbers(vectors, name, bits) for bits in (column.values, right)]
+        if None not in both:
+            nan = np.isnan(both[0]) & np.isnan(both[1])  # type: ignore[arg-type]
+            nan[list(column.undefined)] = False
+            wrong &= ~nan
     return wrong
 
 
+def _numbers(vectors: SumVectors, name: str, bits: np.ndarray) -> Any:
+    """The numbers in a column; None if it has others than numbers."""
+    kind, number = name.rstrip("0123456789"), vectors.unit.product.accumulator.number
+    if kind in ("result", "biased"):
+        return bits.astype(np.uint32).view(np.float32)
+    if kind == "output":
+        return decode(bits, vectors.law.result, np.float64)  # type: ignore[union-attr]
+    if kind == "sum" or (kind == "total" and why_no_codes(number)):
+        return bits.view(np.float64)
+    return decode(bits, number, np.float64) if kind == "total" else None
+
+
 def report(path: Path, vectors: SumVectors, differing: np.ndarray) -> str:
-    """How many rows differ, by kind of input, and the steps of the first of them."""
-    unit, kinds = vectors.unit, vectors.columns["kind"]
-    compared = sum(int(present.sum()) for present in vectors.present.values())
-    lines = [
-        f"{path}: {len(differing)} of {len(kinds)} rows differ ({unit.accumulator}, {unit.terms} terms; {compared} "
-        "fields compared)"
-    ]
-    for index, kind in enumerate(KINDS):
-        wrong, total = int((kinds[differing] == index).sum()), int((kinds == index).sum())
-        if total:
-            lines.append(f"  {kind}: {wrong} of {total}")
+    """How many rows differ, by kind of input and by what the sums meet, and the steps of the first of them."""
+    count, law, kinds = len(vectors.lines), vectors.law, vectors.kinds
+    compared = sum(int(column.present.sum()) for column in vectors.found.values())
+    what = law.text if isinstance(law, Layer) else f"{law.accumulator}, {law.terms} terms"
+    lines = [f"{path}: {len(differing)} of {count} rows differ ({what}; {compared} fields compared)"]
+    lines += partly(vectors.found, count)
+    if kinds is not None:
+        for index, kind in enumerate(KINDS):
+            wrong, total = int((kinds[differing] == index).sum()), int((kinds == index).sum())
+            lines += [f"  {kind}: {wrong} of {total}"] if total else []
+    if len(differing):
+        lines.append("  by what the inputs and the steps of a row meet, of which there may be several:")
+        lines += [
+            f"    {name}: {where[differing].sum()} of {where.sum()}"
+            for name, where in vectors.met.items()
+            if any(where)
+        ]
     for row in differing[:SHOWN].tolist():
         lines += _steps(vectors, row)
     if len(differing) and vectors.version != __version__:
@@ -160,14 +236,13 @@ def report(path: Path, vectors: SumVectors, differing: np.ndarray) -> str:
 
 def _steps(vectors: SumVectors, row: int) -> Iterator[str]:
     """A row's fields by step, the law's; beside a field that differs, what was found."""
-    unit = vectors.unit
-    yield f"line {row + 2}, {KINDS[int(vectors.columns['kind'][row])]}:"
+    yield f"line {vectors.lines[row]}, {vectors.name(row)}:"
     groups: dict[str, list[str]] = {}
-    for name, digits in unit.outputs.items():
-        right, found = (int(columns[name][row]) for columns in (vectors.expected, vectors.columns))
-        text = f"{name.rstrip('0123456789')} {right:0{digits}x}"
-        if vectors.present[name][row] and found != right:
-            text += f" (found {found:0{digits}x})"
+    for name, size in vectors.law.outputs.items():
+        right, column = int(vectors.expected[name][row]), vectors.found[name]
+        text = f"{name.rstrip('0123456789')} {right:0{size}x}"
+        if column.present[row] and (row in column.undefined or int(column.values[row]) != right):
+            text += f" (found {column.text(row, size)})"
         step = name.removeprefix(name.rstrip("0123456789"))
         groups.setdefault(f"step {step}: " if step else "", []).append(text)
     for step, texts in groups.items():

@@ -22,7 +22,7 @@ The law runs with an array namespace that notes these numbers, so there is no ot
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -31,20 +31,17 @@ import numpy as np
 
 from qcore.arguments import check_seed, quoted
 from qcore.arrays import decode, encode
-from qcore.cli.properties import properties, why_no_codes
+from qcore.cli.properties import digits, has_places, places, properties, subnormal, why_no_codes
 from qcore.formats.block import BlockNumber
-from qcore.formats.fixed import FixedPoint
-from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number
 from qcore.law.rounding import Rounding
+from qcore.linalg import law
 from qcore.linalg.accumulator import FLOAT32_NUMBER
 from qcore.linalg.designs import ALIGNED, FLOOR, GROUPED, PARITY
 from qcore.linalg.forms import FORWARD, MatrixForm
-from qcore.linalg.law import multiply
 from qcore.linalg.namespace import Float64
 from qcore.linalg.product import Product
 
-KINDS = "random", "near", "cancellation", "subnormal", "large", "special", "tie", "zero"
 _ALIGN = ALIGNED, GROUPED, FLOOR, PARITY
 
 
@@ -135,15 +132,32 @@ class Operands:
     """The inputs of the rows.
 
     Attributes:
-        a, b: codes, arrays of shape (rows, terms).
+        a, b: codes, arrays of shape (rows, terms); of a layer its input and weight.
         scales: the codes of a's and b's scales, (rows, blocks); None without scaled operands.
-        c: float32 array of shape (rows,), the addends.
+        c: float32 array of shape (rows,), the addends; of a layer its bias, None without one.
     """
 
     a: np.ndarray
     b: np.ndarray
     scales: tuple[np.ndarray, np.ndarray] | None
-    c: np.ndarray
+    c: Any
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the law has for sums.
+
+    Attributes:
+        steps: their steps.
+        result: float32.
+        special: True where an input is infinite or NaN.
+        subnormal: True where an input is subnormal in its format.
+    """
+
+    steps: list[Step]
+    result: np.ndarray
+    special: np.ndarray
+    subnormal: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -177,6 +191,13 @@ class Unit:
         block = self.product.block
         if block and self.terms % block:
             raise ValueError(f"terms={self.terms}; allowed are multiples of {block}, which share a scale")
+
+    @classmethod
+    def of(cls, header: dict[str, Any]) -> Unit:
+        """The unit of a header's fields."""
+        text, optional = (str,), (str, type(None))
+        kinds = {"accumulator": text, "first": optional, "second": optional, "terms": (int,), "key": (int, type(None))}
+        return cls(**check_fields(header, kinds))
 
     @cached_property
     def product(self) -> Product:
@@ -213,10 +234,10 @@ class Unit:
         """The hexadecimal digits of the columns of inputs."""
         found = {"kind": 1}
         for name, number in zip("ab", self.numbers, strict=True):
-            found |= {f"{name}{k}": _digits(number.bits) for k in range(self.terms)}
+            found |= {f"{name}{k}": digits(number.bits) for k in range(self.terms)}
         if self.product.block:
             for name in "ab":
-                found |= {f"scale_{name}{k}": _digits(self.scale.bits) for k in range(self.terms // self.product.block)}
+                found |= {f"scale_{name}{k}": digits(self.scale.bits) for k in range(self.terms // self.product.block)}
         return found | {"c": 8}
 
     @property
@@ -224,188 +245,133 @@ class Unit:
         """The hexadecimal digits of the columns that the law has."""
         accumulator, found = self.product.accumulator, dict[str, int]()
         each = {"exponent": 4, "cut": 1} if self.fraction_bits else {}
-        each |= {"word": _digits(accumulator.random_bits)} if accumulator.rounding.stochastic else {}
+        each |= {"word": digits(accumulator.random_bits)} if accumulator.rounding.stochastic else {}
         each |= {"sum": 16}
-        each |= {"guard": 1, "round": 1, "sticky": 1} if _has_places(accumulator.number) and accumulator.rounds else {}
-        each |= {"total": 16 if why_no_codes(accumulator.number) else _digits(accumulator.number.bits)}
+        each |= {"guard": 1, "round": 1, "sticky": 1} if has_places(accumulator.number) and accumulator.rounds else {}
+        each |= {"total": 16 if why_no_codes(accumulator.number) else digits(accumulator.number.bits)}
         for step in range(self.steps):
-            found |= {f"{name}{step}": digits for name, digits in each.items()}
+            found |= {f"{name}{step}": size for name, size in each.items()}
         return found | {"result": 8}
 
-    def run(self, given: Operands) -> tuple[list[Step], np.ndarray]:
-        """The steps of each row's sum, and the results in float32."""
-        product, accumulator = self.product, self.product.accumulator
+    def run(self, given: Operands) -> Results:
+        """The sum of each row."""
         left, right = (decode(x, number) for x, number in zip((given.a, given.b), self.numbers, strict=True))
-        left, right = left[:, None, :], right[:, :, None]
-        scales = None
+        left, right, scales = left[:, None, :], right[:, :, None], None
         if given.scales is not None:
             of_left, of_right = (decode(x, self.scale) for x in given.scales)
             scales = of_left[:, None, :], of_right[:, :, None]
-        sums = product.sums(MatrixForm(), FORWARD, left.shape, right.shape, right.shape, True)
+        sums = self.product.sums(MatrixForm(), FORWARD, left.shape, right.shape, right.shape, True)
+        return self.add(left, right, scales, given.c[:, None, None], sums, self.numbers)
+
+    def add(self, left: Any, right: Any, scales: Any, addend: np.ndarray, sums: law.Sums, numbers: Any) -> Results:
+        """The sums of a product of matrices, by `multiply`; `numbers` are the formats of the two matrices."""
+        accumulator = self.product.accumulator
         xp = Recording(None if self.key is None else check_seed(self.key))
-        addend = given.c[:, None, None]
 
         def run() -> Any:
-            return multiply(xp, left, right, sums, scales, addend)
+            return law.multiply(xp, left, right, sums, scales, addend)
 
         with np.errstate(all="ignore"):
             # A sum that is rounded once, by a conversion, has no fold: it is one step.
             found = xp.noted(run) if accumulator.converts else run()
-            result = found.astype(np.float32)[:, 0, 0]
+            result = found.astype(np.float32)
         result.view(np.uint32)[np.isnan(result)] = accumulator.nan
         for step in xp.steps:
             step.sum = step.total if step.sum is None or not accumulator.rounds else step.sum
-        return xp.steps, result
+        sides = [(left, numbers[0], -1), (right, numbers[1], -2)]
+        special, tiny = ~np.isfinite(addend), subnormal(addend, FLOAT32_NUMBER)
+        for x, number, axis in sides:
+            special = special | ~np.isfinite(x).all(axis, keepdims=True)
+            tiny = tiny | subnormal(x, number).any(axis, keepdims=True)
+        for x, axis in zip(scales or (), (-1, -2), strict=False):
+            special = special | ~np.isfinite(x).all(axis, keepdims=True)
+        return Results(xp.steps, result, special, tiny)
 
-    def columns(self, given: Operands) -> tuple[dict[str, np.ndarray], list[Step]]:
-        """The columns of `outputs` as integers, and the steps."""
-        steps, result = self.run(given)
-        number, found = self.product.accumulator.number, dict[str, np.ndarray]()
-        for index, step in enumerate(steps):
+    def columns(self, given: Operands) -> tuple[dict[str, np.ndarray], Results]:
+        """The columns of `outputs` as integers, and what they are made of."""
+        found = self.run(given)
+        return self.columns_of(found), found
+
+    def columns_of(self, found: Results) -> dict[str, np.ndarray]:
+        """The columns of sums."""
+        number, columns = self.product.accumulator.number, dict[str, np.ndarray]()
+        for index, step in enumerate(found.steps):
             if self.fraction_bits:
-                found[f"exponent{index}"] = step.exponent.astype(np.int64) & 0xFFFF
-                found[f"cut{index}"] = np.broadcast_to(step.cut, step.total.shape)
+                columns[f"exponent{index}"] = step.exponent.astype(np.int64) & 0xFFFF
+                columns[f"cut{index}"] = np.broadcast_to(step.cut, step.total.shape)
             if step.word is not None:
-                found[f"word{index}"] = step.word >> (31 - self.product.accumulator.random_bits)
-            found[f"sum{index}"] = step.sum.view(np.uint64)
-            if _has_places(number):
-                bits = places(step.sum, number)
-                found |= {f"{name}{index}": x for name, x in zip(("guard", "round", "sticky"), bits, strict=True)}
-            total = step.total.view(np.uint64) if why_no_codes(number) else encode(step.total, number, "nearest")
-            found[f"total{index}"] = total
-        found["result"] = result.view(np.uint32)
-        return {name: found[name].reshape(-1).astype(np.uint64) for name in self.outputs}, steps
+                columns[f"word{index}"] = step.word >> (31 - self.product.accumulator.random_bits)
+            columns[f"sum{index}"] = step.sum.view(np.uint64)
+            if has_places(number):
+                columns |= {f"{name}{index}": x for name, x in places(step.sum, number).items()}
+            columns[f"total{index}"] = self._codes_of(step.total)
+        columns["result"] = found.result.view(np.uint32)
+        return {name: columns[name].reshape(-1).astype(np.uint64) for name in self.outputs}
+
+    def _codes_of(self, total: np.ndarray) -> np.ndarray:
+        """The codes of accumulators, or float64 bits; a NaN of an instruction has the leading bits of its result's."""
+        accumulator = self.product.accumulator
+        number = accumulator.number
+        if why_no_codes(number):
+            return total.view(np.uint64)
+        codes = encode(total, number, "nearest")
+        if accumulator.design is not None:
+            infinity = int(encode(np.full(1, np.inf), number, "nearest")[0])
+            codes[np.isnan(total)] = infinity | (accumulator.nan & 0x7FFFFF) >> (23 - number.man)
+        return codes
 
 
-def _digits(bits: int) -> int:
-    return -(-bits // 4)
+def check_fields(header: dict[str, Any], kinds: dict[str, tuple[type, ...]]) -> dict[str, Any]:
+    """A header's fields of these names; raises for one of another type."""
+    found = {name: header.get(name) for name in kinds}
+    for name, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, kinds[name]):
+            raise ValueError(f"{name} is {quoted(value)}; allowed is what `vectors` wrote")
+    return found
 
 
-def _has_places(number: Any) -> bool:
-    """True if a number's last place follows from its exponent."""
-    return isinstance(number, FixedPoint | FloatingPoint | BinaryFloat)
-
-
-def places(x: np.ndarray, number: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The guard, the round and the sticky bit of float64 numbers below the last place of a format."""
-    bits, least, _ = number.span
-    finite = np.where(np.isfinite(x), np.abs(x), 0.0)
-    last = np.frexp(finite)[1] - bits
-    last = np.full_like(last, least) if isinstance(number, FixedPoint) else np.maximum(last, least)
-    rest = np.modf(np.ldexp(finite, -last))[0] * 4
-    two = rest.astype(np.int64)
-    return two >> 1, two & 1, (rest != two).astype(np.int64)
-
-
-def draw(unit: Unit, count: int, seed: int) -> tuple[np.ndarray, Operands]:
-    """The kinds of the rows, and their inputs: `count` rows, the kinds in turn."""
-    rng = np.random.default_rng(seed)
-    kinds = np.arange(count) % len(KINDS)
-    shape = count, unit.terms
-    scales = None
-    if unit.product.block:
-        scales = _scales(unit, kinds, rng), _scales(unit, kinds, rng)
-    with np.errstate(all="ignore"):
-        a, b = (_codes(number, kinds, shape, rng) for number in unit.numbers)
-        left, right = (decode(x, number).astype(np.float64) for x, number in zip((a, b), unit.numbers, strict=True))
-        c = (left[:, 0] * right[:, 0]).astype(np.float32)
-        exponents = rng.integers(-20, 21, count)
-        c = np.where(rng.integers(0, 2, count) > 0, np.ldexp(c, exponents), 0).astype(np.float32)
-        half = unit.terms // 2
-        rows = kinds == KINDS.index("cancellation")
-        a[rows, half : 2 * half] = a[rows, :half]
-        negative = encode(-decode(b, unit.numbers[1]), unit.numbers[1], "nearest")
-        b[rows, half : 2 * half] = negative[rows, :half]
-        c[kinds == KINDS.index("large")] *= np.float32(2.0**100)
-        c[kinds == KINDS.index("subnormal")] = rng.integers(1, 1 << 23, (kinds == 3).sum(), np.uint32).view(np.float32)
-        rows = kinds == KINDS.index("special")
-        c[rows] = rng.choice(np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3e38, 1e-45, 1.0], np.float32), rows.sum())
-        rows = kinds == KINDS.index("zero")  # products of zeros, whose exponents count, beside a tiny addend
-        a[rows] = encode(np.zeros(shape, np.float32), unit.numbers[0], "nearest")[rows]
-        c[rows] = np.ldexp(rng.uniform(-2, 2, rows.sum()), rng.integers(-135, -115, rows.sum()))
-        rows = kinds == KINDS.index("tie")
-        a[rows], b[rows], c[rows] = _ties(unit, int(rows.sum()), rng)
-    return kinds, Operands(a, b, scales, c)
-
-
-def _scales(unit: Unit, kinds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Codes of scales: near 1, and of random rows any."""
-    shape = len(kinds), unit.terms // unit.product.block
-    near = encode(np.ldexp(np.float32(1), rng.integers(-4, 5, shape)).astype(np.float32), unit.scale, "nearest")
-    anything = rng.integers(0, 1 << unit.scale.bits, shape).astype(near.dtype)
-    return np.where((kinds == KINDS.index("random"))[:, None], anything, near)
-
-
-def _codes(number: Any, kinds: np.ndarray, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """Codes of an operand for each row's kind."""
-    known = properties(number)
-    largest, smallest = float(known.largest), float(known.smallest or known.largest)
-    sign = 1.0 - 2.0 * rng.integers(0, 2, shape) if float(known.lowest) < 0 else 1.0
-    middle = float(np.clip(1.0, smallest, largest))
-    near = np.clip(np.ldexp(middle * rng.uniform(1, 2, shape), rng.integers(-6, 7, shape)), smallest, largest)
-    small = np.minimum(smallest * rng.integers(0, 9, shape), largest)
-    large = largest * rng.uniform(0.5, 1, shape)
-    odd = rng.choice(
-        [0.0, -0.0, np.inf, np.nan, smallest, largest, middle], shape, p=[0.2, 0.1, 0.002, 0.002, 0.2, 0.2, 0.296]
-    )
-    chosen = np.choose(kinds[:, None], [near, near, near, small, large, odd, near, near])
-    codes = encode((sign * chosen).astype(np.float32), number, "nearest")
-    anything = rng.integers(0, 1 << number.bits, shape).astype(codes.dtype)
-    return np.where((kinds == KINDS.index("random"))[:, None], anything, codes)
-
-
-def _ties(unit: Unit, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One product that is a power of two, beside an addend whose last place is twice as much."""
-    factors = []
-    for number in unit.numbers:
-        known = properties(number)
-        highest = known.largest.log2
-        lowest = min(highest, max(known.smallest.log2 if known.smallest else highest, highest - 8))
-        x = np.zeros((count, unit.terms), np.float32)
-        x[:, 0] = np.ldexp(1.0, rng.integers(lowest, highest + 1, count))
-        factors.append(encode(x, number, "nearest"))
-    product = np.prod([decode(x[:, :1], n).astype(np.float64) for x, n in zip(factors, unit.numbers, strict=True)], 0)[
-        :, 0
-    ]
-    number = unit.product.accumulator.number
-    bits = min(number.span[0] if _has_places(number) else 24, 24)
-    significand = rng.integers(1 << (bits - 1), 1 << bits, count)
-    c = (significand * product * 2 * (1 - 2 * rng.integers(0, 2, count))).astype(np.float32)
-    return factors[0], factors[1], c
-
-
-def coverage(unit: Unit, steps: Sequence[Step]) -> Iterator[str]:
-    """Lines about what the steps of all rows met: ties, carries, bits that were cut off, alignment shifts."""
-    count = sum(step.total.size for step in steps)
-    number = unit.product.accumulator.number
-    found: Counter[str] = Counter()
-    for step in steps:
-        inside = np.isfinite(step.sum) & np.isfinite(step.total) & (step.sum != 0) & (step.total != 0)
-        top = np.frexp(step.sum)[1] - 1
-        if _has_places(number) and unit.product.accumulator.rounds:
-            guard, second, sticky = places(step.sum, number)
-            found["ties"] += int((guard & ~(second | sticky) & 1).sum())
-            found["inexact sums"] += int((guard | second | sticky).sum())
-        found["carries of a rounding"] += int((inside & (np.frexp(step.total)[1] - 1 > top)).sum())
-        if unit.fraction_bits:
-            found["sums above the alignment exponent"] += int((inside & (top > step.exponent)).sum())
-            found["sums below it"] += int((inside & (top < step.exponent)).sum())
-            found["alignments that cut off bits"] += int(np.sum(step.cut))
-    yield f"{count} steps: " + ", ".join(f"{number} {name}" for name, number in found.items())
+def marks(unit: Unit, step: Step) -> dict[str, np.ndarray]:
+    """What a step meets: by its name, True for each row that meets it."""
+    number, found = unit.product.accumulator.number, dict[str, np.ndarray]()
+    inside = np.isfinite(step.sum) & np.isfinite(step.total) & (step.sum != 0) & (step.total != 0)
+    top = np.frexp(step.sum)[1] - 1
+    if has_places(number) and unit.product.accumulator.rounds:
+        bits = places(step.sum, number)
+        rest = bits["round"] | bits["sticky"]
+        found["ties"] = (bits["guard"] & ~rest & 1) > 0
+        found["inexact sums"] = (bits["guard"] | rest) > 0
+    found["carries of a rounding"] = inside & (np.frexp(step.total)[1] - 1 > top)
+    beyond = (np.abs(step.sum) > float(properties(number).largest)) | ~np.isfinite(step.total)
+    found["sums beyond the largest number"] = np.isfinite(step.sum) & beyond
+    found["subnormal sums"] = subnormal(step.total, number)
+    found["sums of zero"] = step.total == 0
     if unit.fraction_bits:
-        shifts = np.concatenate([(step.exponent - x).ravel() for step in steps for x in step.exponents])
+        found["sums above the alignment exponent"] = inside & (top > step.exponent)
+        found["sums below it"] = inside & (top < step.exponent)
+        found["alignments that cut off bits"] = np.broadcast_to(step.cut, step.total.shape)
+    return found
+
+
+def met(unit: Unit, found: Results) -> dict[str, np.ndarray]:
+    """What the inputs and the steps of each row meet, see `marks`; a row may meet several things, or none."""
+    shape = found.result.shape
+    rows = {"infinite or NaN inputs": found.special, "subnormal inputs": found.subnormal}
+    for step in found.steps:
+        for name, where in marks(unit, step).items():
+            rows[name] = rows.get(name, False) | where
+    return {name: np.broadcast_to(where, shape).reshape(-1) for name, where in rows.items()}
+
+
+def coverage(unit: Unit, found: Results) -> Iterator[str]:
+    """Lines about what the steps of all rows meet: ties, carries, bits that are cut off, alignment shifts."""
+    count: Counter[str] = Counter()
+    for step in found.steps:
+        count.update({name: int(where.sum()) for name, where in marks(unit, step).items()})
+    steps = sum(step.total.size for step in found.steps)
+    yield f"{steps} steps: " + ", ".join(f"{number} {name}" for name, number in count.items())
+    if unit.fraction_bits:
+        shifts = np.concatenate([(step.exponent - x).ravel() for step in found.steps for x in step.exponents])
         kept = unit.fraction_bits + 1
         seen = np.unique(shifts[shifts < kept]).size
         beyond = int((shifts >= kept).sum())
         yield f"alignment shifts: {seen} of the {kept} from 0 to {kept - 1}, and {beyond} terms beyond"
-
-
-def check_unit(found: dict[str, Any]) -> Unit:
-    """The unit of a header's fields."""
-    names = "accumulator", "first", "second", "terms", "key"
-    values = [found.get(name) for name in names]
-    kinds = (str,), (str, type(None)), (str, type(None)), (int,), (int, type(None))
-    for name, value, allowed in zip(names, values, kinds, strict=True):
-        if isinstance(value, bool) or not isinstance(value, allowed):
-            raise ValueError(f"{name} is {quoted(value)}; allowed is what `vectors` wrote")
-    return Unit(*values)  # type: ignore[arg-type]

@@ -1,12 +1,19 @@
 """Conformance vectors: text files of inputs and the law's results, for comparison with other implementations.
 
-The first line is a JSON object, the fields of `Header`. Each further line is `input_bits,output_bits,code`, in
-hexadecimal; the code is empty if the format has no codes of up to 32 bits, or if float64 lacks some of its numbers.
-With stochastic rounding the last field is the random integer of 24 bits that the rounding read: the one of the line's
-index among these lines, from 0 on. `qcore.cli.layouts` has two more layouts.
+The first line is a JSON object, the fields of `Header` and the number of rows. Each further line is a row, in
+hexadecimal; `qcore.cli.layouts` has two more layouts:
 
-For formats with shared scales and codes, lines have a field after the code, the code of the scale. The lines are an
-array of one dimension, cut into blocks from the first line on, as the format says; or all lines are one block.
+| column | holds |
+| --- | --- |
+| input, output | bits of the header's dtype |
+| code | empty if the format has no codes of up to 32 bits, or if float64 lacks some of its numbers |
+| guard, round, sticky | of the input: the first and the second bit below the last place, the OR of the rest; only for |
+| | formats whose last place follows from the exponent |
+| scale | the code of the scale, for formats with shared scales and codes |
+| word | the random integer of 24 bits that a stochastic rounding read: that of the row's index, from 0 on |
+
+With shared scales the rows are an array of one dimension, cut into blocks from the first row on, as the format says; or
+all rows are one block.
 
 The inputs are chosen so that a wrong implementation of a format is likely to differ. To test an implementation, replace
 the outputs or codes in a file by its results, and compare the file with the law.
@@ -14,9 +21,7 @@ the outputs or codes in a file by its results, and compare the file with the law
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from pathlib import Path
@@ -26,8 +31,8 @@ import numpy as np
 
 from qcore.arguments import check_seed, quoted
 from qcore.arrays import decode, encode, quantize, random_words
-from qcore.cli.layouts import read_rows, write_rows
-from qcore.cli.properties import properties, why_no_codes
+from qcore.cli.layouts import Column, Rows, partly, write_rows
+from qcore.cli.properties import digits, has_places, places, properties, subnormal, why_no_codes
 from qcore.formats.block import BlockNumber, BlockScaled
 from qcore.formats.doubled import Doubled
 from qcore.formats.gguf import GGUF
@@ -75,6 +80,8 @@ class Header:
                 scales = bits_of(scales[0] if isinstance(scales, tuple) else scales)
                 found["scale"] = scales.repeat(number.block_sizes(1)[0] or x.size)[: x.size]
             found["code"] = codes
+        if has_places(number):
+            found |= places(self.decode("input", bits_of(x)), number)
         if self.key is not None:
             words = random_words(x.shape, check_seed(self.key), (0, 0), _RANDOM_BITS, False)
             found["word"] = words >> (31 - _RANDOM_BITS)
@@ -85,8 +92,10 @@ class Header:
         number = self.number
         found = {
             "output": dtype_of(self.dtype).itemsize * 2,
-            "code": 0 if why_no_codes(number) else -(-number.bits // 4),
+            "code": 0 if why_no_codes(number) else digits(number.bits),
         }
+        if has_places(number):
+            found |= {"guard": 1, "round": 1, "sticky": 1}
         if isinstance(number, BlockNumber) and found["code"]:
             found["scale"] = self.scale_dtype.itemsize * 2
         return found if self.key is None else found | {"word": _RANDOM_BITS // 4}
@@ -100,9 +109,9 @@ class Header:
         return np.dtype(np.float64 if self.dtype == "float64" else np.float32)
 
     def decode(self, column: str, bits: np.ndarray) -> np.ndarray:
-        """The numbers that the bits of a column stand for, in float64; of words the integers."""
+        """The numbers that the bits of a column stand for, in float64; of words and single bits the integers."""
         number: Any = self.number
-        if column == "word":
+        if column in ("word", *_BITS):
             return bits.astype(np.float64)
         if column in ("input", "output"):
             with np.errstate(invalid="ignore"):  # signalling NaN
@@ -116,17 +125,19 @@ class Header:
         return decode(bits, number, np.float64)
 
 
-def write(path: Path, header: Header, count: int, seed: int) -> int:
-    """Writes the vectors for a law; returns how many lines of them there are."""
+def write(path: Path, header: Header, count: int, seed: int) -> str:
+    """Writes the vectors for a law; returns how many lines of them there are, and what they cover."""
     dtype = dtype_of(header.dtype)
     header.law(np.empty(0, dtype))  # raises for wrong arguments before the work begins
     x = vector_inputs(header.number, dtype, count, seed)
-    digits = header.digits()
-    columns = [[f"{bits:0{digits['output']}x}" for bits in bits_of(x).tolist()]]
-    for name, column in header.law(x).items():
-        columns.append([f"{bits:0{digits[name]}x}" if digits[name] else "" for bits in column.tolist()])
-    write_rows(path, asdict(header), {"input": digits["output"], **digits}, list(zip(*columns, strict=True)))
-    return len(x)
+    sizes, law = header.digits(), header.law(x)
+    columns = [[f"{bits:0{sizes['output']}x}" for bits in bits_of(x).tolist()]]
+    for name, column in law.items():
+        columns.append([f"{bits:0{sizes[name]}x}" if sizes[name] else "" for bits in column.tolist()])
+    write_rows(path, asdict(header), {"input": sizes["output"], **sizes}, list(zip(*columns, strict=True)))
+    where = kinds(header, bits_of(x), law).items()
+    found = ", ".join(f"{np.sum(rows)} {name}" for name, rows in where if np.any(rows))
+    return f"{path}: {len(x)} lines ({header.format}, {header.mode}, {header.dtype})\ninputs: {found}"
 
 
 ALL_BITS = 12  # for formats of up to 12 bits the inputs include all values
@@ -276,8 +287,8 @@ def _edges(number: Number) -> np.ndarray:
     return np.concatenate([edges, -edges])
 
 
-_NUMBER = re.compile(r"(?:0x)?([0-9a-f]*)", re.IGNORECASE)
 SHOWN = 10  # differences that a report has
+_BITS = "guard", "round", "sticky"
 _TYPES = {"overflow": (str, type(None)), "key": (int, type(None))}
 
 
@@ -288,73 +299,44 @@ class Vectors:
     Attributes:
         header: its first line.
         inputs: the bit patterns of the inputs.
-        results: for each column of the header's `digits`: what the file has, and where it has any.
+        results: the columns of the header's `digits`.
+        lines: the number of each row's line.
     """
 
     header: Header
     inputs: np.ndarray
-    results: dict[str, tuple[np.ndarray, np.ndarray]]
+    results: dict[str, Column]
+    lines: Sequence[int]
 
 
-def read(path: Path) -> Vectors:
-    """Reads a file of vectors."""
-    text, lines = read_rows(path)
-    header = _header(path, text)
-    if not lines:
-        raise ValueError(f"{path}, line 2: the file ends; allowed are lines of input_bits,output_bits,code")
-    digits = header.digits()
-    dtype = f"u{digits['output'] // 2}"
-    inputs, *results = zip(*_rows(path, lines, digits), strict=True)
-    columns = zip(digits, results, (dtype, *("u4",) * (len(results) - 1)), strict=True)
-    return Vectors(header, np.array(inputs, dtype), {name: _column(values, kind) for name, values, kind in columns})
+def read(rows: Rows) -> Vectors:
+    """The contents of a file of vectors."""
+    header = _header(rows)
+    sizes = header.digits()
+    columns = rows.columns({"input": sizes["output"], **sizes}, 1)
+    inputs = columns.pop("input").values.astype(f"u{sizes['output'] // 2}")
+    return Vectors(header, inputs, columns, rows.lines)
 
 
-def _header(path: Path, line: str) -> Header:
+def _header(rows: Rows) -> Header:
     names = [field.name for field in fields(Header)]
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"{path}, line 1: {error}; allowed is a JSON object with {', '.join(names)}") from None
-    if not isinstance(found, dict) or set(found) != set(names):
+    found = {name: value for name, value in rows.header.items() if name != "rows"}
+    if set(found) != set(names):
         raise ValueError(
-            f"{path}, line 1: {quoted(line[:60])}; allowed is a JSON object with exactly {', '.join(names)}"
+            f"{rows.path}, line 1: {quoted(', '.join(found)[:60])}; allowed is a JSON object with exactly "
+            f"{', '.join(names)}, rows"
         )
     for name in names:
         if not isinstance(found[name], _TYPES.get(name, str)):
-            raise ValueError(f"{path}, line 1: {name} is {quoted(found[name])}; allowed is what `vectors` wrote")
+            raise ValueError(f"{rows.path}, line 1: {name} is {quoted(found[name])}; allowed is what `vectors` wrote")
     header = Header(**found)
     try:
         if header.dtype not in CARRIERS:
             raise ValueError(f"dtype={quoted(header.dtype)}; allowed are {', '.join(CARRIERS)}")
         header.law(np.empty(0, dtype_of(header.dtype)))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}, line 1: {error}") from error
+        raise ValueError(f"{rows.path}, line 1: {error}") from error
     return header
-
-
-def _rows(path: Path, lines: list[str], digits: dict[str, int]) -> Iterator[tuple[int | None, ...]]:
-    names = ",".join({"output": "output_bits"}.get(name, name) for name in digits)
-    wanted = (digits["output"], *digits.values())
-    for index, line in enumerate(lines):
-        found = [_NUMBER.fullmatch(field) for field in line.split(",")]
-        texts = [match[1] if match else None for match in found]
-        long = len(texts) != len(wanted) or None in texts or any(map(_too_long, texts, wanted))
-        if long or not texts[0] or not any(texts[1:]):
-            raise ValueError(
-                f"{path}, line {index + 2}: {quoted(line[:60])}; allowed is input_bits,{names} in hexadecimal, "
-                f"{wanted[0]} digits, {', '.join(map(str, wanted[1:-1]))} and {wanted[-1]}, all but input_bits "
-                "possibly empty"
-            )
-        yield tuple(int(text, 16) if text else None for text in texts)
-
-
-def _too_long(text: Any, digits: int) -> bool:
-    return len(text.lstrip("0")) > digits or bool(text and not digits)
-
-
-def _column(values: tuple[int | None, ...], dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    present = np.array([value is not None for value in values])
-    return np.array([value or 0 for value in values], dtype), present
 
 
 def compare(vectors: Vectors, any_nan: bool) -> np.ndarray:
@@ -366,13 +348,20 @@ def compare(vectors: Vectors, any_nan: bool) -> np.ndarray:
     """
     header, expected = vectors.header, _expected(vectors)
     differs = np.zeros(len(vectors.inputs), bool)
-    for name, (actual, present) in vectors.results.items():
+    for name, column in vectors.results.items():
         right = expected[name]
-        wrong = present & (actual != right)
+        wrong = column.differs(right)
         if any_nan and wrong.any():
-            wrong &= ~(np.isnan(header.decode(name, actual)) & np.isnan(header.decode(name, right)))
+            nan = np.isnan(header.decode(name, _bits(column, right))) & np.isnan(header.decode(name, right))
+            nan[list(column.undefined)] = False
+            wrong &= ~nan
         differs |= wrong
     return np.flatnonzero(differs)
+
+
+def _bits(column: Column, right: np.ndarray) -> np.ndarray:
+    """A column's values in the law's dtype."""
+    return column.values.astype(right.dtype)
 
 
 def _expected(vectors: Vectors) -> dict[str, np.ndarray]:
@@ -382,49 +371,61 @@ def _expected(vectors: Vectors) -> dict[str, np.ndarray]:
 def report(path: Path, vectors: Vectors, differing: np.ndarray) -> str:
     """How many lines differ, by kind of input, and the first of them."""
     header, total = vectors.header, len(vectors.inputs)
-    counts = [f"{present.sum()} {name}s" for name, (_, present) in vectors.results.items()]
-    compared = " and ".join([", ".join(counts[:-1]), counts[-1]])
+    compared = sum(int(column.present.sum()) for column in vectors.results.values())
     law = f"{header.format}, {header.mode}, {header.dtype}"
-    summary = f"{path}: {len(differing)} of {total} lines differ ({law}; {compared} compared)"
-    if not len(differing):
-        return summary
-    return "\n".join([summary, *_by_kind(vectors, differing), *_first(vectors, differing[:SHOWN].tolist())])
+    lines = [f"{path}: {len(differing)} of {total} lines differ ({law}; {compared} fields compared)"]
+    lines += partly(vectors.results, total)
+    if len(differing):
+        where = kinds(header, vectors.inputs, _expected(vectors))
+        lines += [f"  {name}: {rows[differing].sum()} of {rows.sum()}" for name, rows in where.items() if rows.any()]
+        lines += _first(vectors, differing[:SHOWN].tolist())
+    return "\n".join(lines)
 
 
-def _by_kind(vectors: Vectors, differing: np.ndarray) -> Iterator[str]:
-    """How many lines differ of each kind of input."""
-    header = vectors.header
-    x, known = header.decode("input", vectors.inputs), properties(header.number)
-    y = header.decode("output", _expected(vectors)["output"])
+def kinds(header: Header, inputs: np.ndarray, law: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The kinds of inputs: True for each row of a kind, and each row has one."""
+    x, known = header.decode("input", inputs), properties(header.number)
+    y = header.decode("output", law["output"])
     largest, smallest = known.largest, known.smallest
-    kinds = {"NaN": np.isnan(x), "infinity": np.isinf(x), "zero": x == 0, "numbers of the format": y == x}
+    found = {"NaN": np.isnan(x), "infinity": np.isinf(x), "zero": x == 0, "numbers of the format": y == x}
+    if "guard" in law:
+        found["ties"] = (law["guard"] & ~(law["round"] | law["sticky"]) & 1) > 0
     if not isinstance(header.number, BlockNumber):  # blocks have no range of their own
         top, bottom = (end.log2 if end and end.count else None for end in (largest, smallest))
         exponents = np.frexp(x)[1] - 1
-        kinds |= {"beyond the largest exponent": exponents > top} if top is not None else {}
-        kinds |= {"below the smallest number": exponents < bottom} if bottom is not None else {}
+        found |= {"beyond the largest exponent": exponents > top} if top is not None else {}
+        found |= {"below the smallest number": exponents < bottom} if bottom is not None else {}
+    if "guard" in law:
+        found["carries into the next exponent"] = np.isfinite(y) & (np.frexp(y)[1] > np.frexp(x)[1])
+        found["subnormal numbers"] = subnormal(x, header.number)
     rest = np.ones(x.shape, bool)
-    for name, where in (kinds | {"numbers between": rest.copy()}).items():
-        where &= rest
+    for name, where in (found | {"numbers between": rest.copy()}).items():
+        found[name] = where & rest
         rest &= ~where
-        if where.any():
-            yield f"  {name}: {where[differing].sum()} of {where.sum()}"
+    return found
 
 
-def _first(vectors: Vectors, lines: list[int]) -> Iterator[str]:
+def _first(vectors: Vectors, rows: list[int]) -> Iterator[str]:
     header, expected = vectors.header, _expected(vectors)
-    digits = header.digits()
-    for number, index in enumerate(lines):
+    sizes = header.digits()
+    for number, row in enumerate(rows):
         start = "then" if number else "the first is"
-        one = slice(index, index + 1)
-        yield f"{start} line {index + 2}: input {_shown(header, 'input', vectors.inputs[one], digits['output'])}"
-        for name, (actual, present) in vectors.results.items():
-            if present[index]:
-                right, found = (_shown(header, name, bits[one], digits[name]) for bits in (expected[name], actual))
+        one = slice(row, row + 1)
+        shown = _shown(header, "input", vectors.inputs[one], sizes["output"])
+        yield f"{start} line {vectors.lines[row]}: input {shown}"
+        if "guard" in expected:
+            yield "  " + ", ".join(f"{name} {expected[name][row]}" for name in ("guard", "round", "sticky"))
+        for name, column in vectors.results.items():
+            if column.present[row] and (name not in _BITS or column.differs(expected[name])[row]):
+                right = _shown(header, name, expected[name][one], sizes[name])
+                found = column.undefined.get(row) or _shown(
+                    header, name, _bits(column, expected[name])[one], sizes[name]
+                )
                 yield f"  {name}: expected {right}, found {found}"
     if header.version != __version__:
         yield f"the file was written by version {header.version}, checked by {__version__}"
 
 
-def _shown(header: Header, column: str, bits: np.ndarray, digits: int) -> str:
-    return f"{int(bits[0]):0{digits}x} = {quoted(float(header.decode(column, bits)[0]))}"
+def _shown(header: Header, column: str, bits: np.ndarray, size: int) -> str:
+    text = f"{int(bits[0]):0{size}x}"
+    return text if column in _BITS else f"{text} = {quoted(float(header.decode(column, bits)[0]))}"

@@ -14,6 +14,7 @@ from support import words
 from qcore import linalg, parse
 from qcore.__main__ import main
 from qcore.arrays import decode
+from qcore.cli.layouts import read_rows
 from qcore.cli.sum_files import read
 
 ONE = Fraction(1)
@@ -141,15 +142,12 @@ def test_steps_of_a_stochastic_accumulator(tmp_path):
 def test_results_are_those_of_products(capsys, tmp_path, text, operands, terms):
     given = [] if operands is None else ["--operands", *operands]
     path = write(tmp_path / "v.csv", text, *given, "--terms", str(terms), "--count", "70")
-    vectors = read(path)
-    unit, columns = vectors.unit, vectors.columns
-    a, b = (
-        decode(np.stack([columns[f"{x}{k}"] for k in range(terms)], 1).astype(np.uint32), one)
-        for x, one in zip("ab", unit.numbers, strict=True)
-    )
-    c = columns["c"].astype(np.uint32).view(np.float32)[:, None, None]
+    vectors = read(read_rows(path))
+    unit, given = vectors.unit, vectors.given
+    a, b = (decode(x, one) for x, one in zip((given.a, given.b), unit.numbers, strict=True))
+    c = given.c[:, None, None]
     expected = linalg.matmul(a[:, None], b[:, :, None], c, operands=operands, accumulator=unit.accumulator)
-    assert (expected.view(np.uint32).ravel() == columns["result"]).all()
+    assert (expected.view(np.uint32).ravel() == vectors.found["result"].values).all()
     assert main(["check", str(path)]) == 0
     assert "0 of 70 rows differ" in capsys.readouterr().out
 
@@ -158,8 +156,9 @@ def test_results_are_those_of_products(capsys, tmp_path, text, operands, terms):
 @pytest.mark.parametrize("text", ["blackwell.tcgen05.mxe4m3", "blackwell.tcgen05.nvf4"])
 def test_layouts_have_the_same_rows(tmp_path, end, text):
     files = [write(tmp_path / f"v.{one}", text, "--count", "21") for one in ("csv", end)]
-    first, second = map(read, files)
-    assert all((first.columns[name] == second.columns[name]).all() for name in first.columns)
+    first, second = (read(read_rows(file)) for file in files)
+    assert all((first.found[name].values == second.found[name].values).all() for name in first.found)
+    assert (first.given.a == second.given.a).all()
     assert main(["check", str(files[1])]) == 0
     if end == "mem":
         comment, *lines = files[1].read_text().splitlines()
@@ -226,7 +225,7 @@ def test_refused(capsys, tmp_path, arguments, message):
     ("old", "new", "message"),
     [
         ('"terms": 4', '"terms": "4"', "line 1: terms is '4'"),
-        ('"terms": 4', '"terms": 5', "line 1: columns are not those of the unit"),
+        ('"terms": 4', '"terms": 5', "line 1: columns are not those of the header's law"),
         ("volta", "vulto", "line 1: .*vulto"),
         ("\n0,", "\n0,0,", "line 2: .* fields; allowed are"),
         ("\n0,", "\nq,", "line 2: kind is 'q'"),
