@@ -1,4 +1,5 @@
-// Reads rows of 64 terms with $readmemh, and writes them with the unit's results; other columns of results are x.
+// Reads rows of 64 terms with $readmemh, and writes them with the unit's two totals and its result; the columns of
+// results that it leaves out are x.
 module bench;
     parameter ROWS = 1;
     reg [1331:0] rows [0:ROWS-1];
@@ -19,7 +20,9 @@ module bench;
                 b[8*k +: 8] = row[815 - 8*k -: 8];
             end
             c = row[303:272];
-            #1 $fdisplay(file, "%h_%s_%h", row[1331:272], {60{"x"}}, result);
+            // exponent, cut, sum, guard, round, sticky; total: 22 bits of E8M13, float32 without its low 10 bits
+            #1 $fdisplay(file, "%h_%s_%h_%s_%h_%h", row[1331:272], {24{"x"}}, {2'b0, first[31:10]}, {24{"x"}},
+                {2'b0, result[31:10]}, result);
         end
         $fclose(file);
     end

@@ -9,10 +9,10 @@ module step (
     reg [7:0] x, y;
     reg [7:0] product;
     reg [23:0] addend;
-    reg [39:0] magnitude, significand;
+    reg [19:0] magnitude, significand;
     integer k, top, e, place, last;
     integer exponents [0:31];
-    reg signed [39:0] sum;
+    reg signed [20:0] sum; // 32 products below 2^15, and the accumulator
 
     function integer exponent(input [7:0] code);
         exponent = code[6:0] == 0 ? -126 : code[6:3] == 0 ? -6 : code[6:3] - 7;
@@ -42,21 +42,18 @@ module step (
             x = a[8*k +: 8];
             y = b[8*k +: 8];
             product = integral(x) * integral(y);
-            magnitude = ({32'b0, product} << 7) >> (top - exponents[k]);
-            if (x[7] ^ y[7]) sum = sum - $signed(magnitude);
-            else sum = sum + $signed(magnitude);
+            magnitude = ({12'b0, product} << 7) >> (top - exponents[k]);
+            if (x[7] ^ y[7]) sum = sum - magnitude;
+            else sum = sum + magnitude;
         end
-        // normalization, cut off toward zero
+        // normalization, cut off toward zero; an infinite accumulator stays one: its exponent is 128, and products are lost
         magnitude = sum < 0 ? -sum : sum;
         place = 0;
-        for (k = 1; k < 40; k = k + 1) if (magnitude[k]) place = k;
+        for (k = 1; k < 20; k = k + 1) if (magnitude[k]) place = k;
         e = place + top - 13;
         last = (e > -126 ? e : -126) - top;
         significand = last < 0 ? magnitude << -last : magnitude >> last;
         if (nan || (c[30:23] == 255 && c[22:0] != 0)) d = 32'h7fffffff;
-        else if (c[30:23] == 255) d = c;
-        else if (sum == 0) d = 0;
-        else if (e > 127) d = {sum < 0, 8'd255, 23'd0};
         else d = {sum < 0, significand[13] ? e[7:0] + 8'd127 : 8'd0, significand[12:0], 10'd0};
     end
 endmodule
