@@ -77,5 +77,5 @@ def _peer() -> tuple[str, str, str]:
         "A drop-in for QPyTorch.",
         f"The same [names](docs/from-qpytorch.md), {span((row['ratio'] for row in rows), 1)} times as fast as "
         "its kernels",
-        "python -m benchmarks.peers --only QPyTorch",
+        "QPYTORCH=FOLDER python -m benchmarks.peers --only QPyTorch",
     )

@@ -71,7 +71,7 @@ def test_each_claim_of_the_readme_has_its_command():
     assert len(claims) == 6
     for claim in claims:
         assert re.search(r"\d", claim)
-        assert re.search(r"\(`(?:qbits|python -m) ?[^`]*`\)\.$", claim), claim
+        assert re.search(r"\(`(?:qbits|(?:QPYTORCH=FOLDER )?python -m) ?[^`]*`\)\.$", claim), claim
 
 
 # What a newcomer meets on the first pages.
