@@ -104,4 +104,7 @@ def check_seed(key: Any, name: str = "key") -> tuple[int, int]:
 
 
 def missing_key() -> ValueError:
-    return ValueError("key=None; rounding='stochastic' needs a key: an int from 0 to 2^64 - 1, or two 32-bit words")
+    return ValueError(
+        "key=None; rounding='stochastic' needs a key: an int from 0 to 2^64 - 1, two 32-bit words, or in JAX a "
+        "key of jax.random"
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from qcore.arguments import quoted
 from qcore.arrays import decode, encode, quantize
 from qcore.cli.properties import Dyadic, Properties, properties, why_no_codes
 from qcore.formats.names import NAMED
@@ -78,7 +79,7 @@ def print_designs(prefix: str) -> None:
     """Prints a row for each matrix instruction whose name begins with a prefix; raises ValueError if there is none."""
     chosen = [design for design in DESIGNS.values() if design.name.startswith(prefix)]
     if not chosen:
-        raise ValueError(nearest_designs(prefix))
+        raise ValueError(f"NAME={quoted(prefix)}; {nearest_designs(prefix)}")
     rows = []
     for one in chosen:
         law = one.law + (", flushes subnormals" if one.flushes else "")

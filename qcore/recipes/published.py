@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from qcore.arguments import quoted
 from qcore.formats.block import NVFP4, BlockFloatingPoint, BlockScaled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
@@ -152,7 +153,15 @@ def _swalp() -> Recipe:
     return _alike(Product(rounded, rounded))
 
 
-RECIPES: dict[str, Recipe] = {
+class _Recipes(dict[str, Recipe]):
+    """Recipes by name; another name raises an error with the names."""
+
+    def __missing__(self, name: object) -> Recipe:
+        raise KeyError(f"{quoted(name)} is not a recipe; allowed are {', '.join(self)}")
+
+
+RECIPES: dict[str, Recipe] = _Recipes()
+RECIPES |= {
     # Mishra et al., "Recipes for Pre-training LLMs with MXFP8", 2025, section 3 (†): E4M3 for all tensors, blocks of 32
     # along the axis that is summed over, scales 2^ceil(log2(amax / 448)), to nearest even, saturating, sums in float32.
     # Linear layers only; embedding, head, attention's products and softmax stay in bfloat16 (†).
@@ -192,6 +201,13 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
+NOTHING_TO_LOWER = 'nothing is lowered: there is no recipe, rule or format; a recipe is RECIPES["mxfp8"]'
+
+
 def recipe_hint(value: Any) -> str:
-    """The hint that a message about layer types has if the text is the name of a recipe."""
-    return f'; the recipe is RECIPES["{value}"]' if isinstance(value, str) and value in RECIPES else ""
+    """The hint that a message about layer types has if the value looks like a recipe: its name, or an entry."""
+    if isinstance(value, Entry):
+        return "; entries are the argument of a Recipe"
+    if not isinstance(value, str):
+        return ""
+    return f'; the recipe is RECIPES["{value}"]' if value in RECIPES else f"; names of RECIPES are {', '.join(RECIPES)}"

@@ -16,7 +16,7 @@ from qcore import Entry, Number, Quantization, Recipe, Rounding, Rule
 from qcore.arguments import missing_key, quoted
 from qcore.lazy import public_names
 from qcore.notices import warn
-from qcore.recipes.published import recipe_hint
+from qcore.recipes.published import NOTHING_TO_LOWER, recipe_hint
 from qcore.recipes.recipe import check_alone, check_machine
 from qcore.report import ProductReport, RunReport
 from qjax import linalg
@@ -232,7 +232,10 @@ def _settings(layer_types: Any, rule: Rule, rules: Iterable[Rule], on: str | Non
         check_alone({"rules": rules, "formats": rule != Rule()})
         return _Settings((), (), layer_types.on(on))
     check_machine(on)
-    return _Settings(_check_rules(rules), [replace(rule, layer_type=group) for group in _check_groups(layer_types)])
+    given, groups = _check_rules(rules), _check_groups(layer_types)
+    if groups and not given and not _says_something(rule):
+        warn(NOTHING_TO_LOWER)
+    return _Settings(given, [replace(rule, layer_type=group) for group in groups])
 
 
 def report(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunReport:
@@ -378,7 +381,8 @@ def _check_groups(layer_types: Any) -> list[str]:
 
 def _check_group(name: str, group: Any) -> str:
     if not isinstance(group, str):
-        raise TypeError(f"{name} has {quoted(group)}, a {type(group).__name__}; allowed are {', '.join(GROUPS)}")
+        kinds = f"{type(group).__name__}; allowed are {', '.join(GROUPS)}{recipe_hint(group)}"
+        raise TypeError(f"{name} has {quoted(group)}, a {kinds}")
     if group not in GROUPS:
         raise ValueError(f"{name} has {quoted(group)}; allowed are {', '.join(GROUPS)}")
     return group

@@ -285,7 +285,10 @@ class _Walk:
         """Plans an equation and returns the origins of its results."""
         name = name_of(self.plan.scope, equation)
         if SCOPE in name:
-            raise ValueError("fn calls a lowered function; lower once, with rules= for layers of different formats")
+            raise ValueError(
+                "fn calls a lowered function; lower once, with rules= for layers of different formats, and report the "
+                "lowered function itself, not its derivative"
+            )
         group = group_of(equation, origins)
         rule = None if group is None else self.planner.rule_for(group, name)
         product = None

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils import skip_init
 
-from qcore.arguments import quoted
+from qcore.arguments import check_type, quoted
 from qcore.workflow.flow import Bounds, Flow
 from qcore.workflow.settings import (
     arguments_of,
@@ -113,7 +113,8 @@ def _entries(qconfig: Any, train: Any) -> dict[Any, Any]:
     if qconfig is None:
         return {"": get_default_qconfig() if train is None else get_default_qat_qconfig()}
     if not isinstance(qconfig, Mapping):
-        check_settings("qconfig", qconfig)
+        allowed = "a QConfig, a QConfigDynamic, or a mapping of them; data is calibrate="
+        check_type("qconfig", qconfig, (QConfig, QConfigDynamic), allowed)
         return {"": qconfig}
     for key, one in qconfig.items():
         check_settings(f"the entry {quoted(key)} of qconfig", one)

@@ -14,7 +14,7 @@ from qcore import Number, Quantization, Recipe, Rounding, Rule
 from qcore.arguments import quoted
 from qcore.lazy import public_names
 from qcore.notices import warn
-from qcore.recipes.published import recipe_hint
+from qcore.recipes.published import NOTHING_TO_LOWER, recipe_hint
 from qcore.recipes.recipe import check_alone, check_machine
 from qtorch._classes import check_model
 from qtorch.quant import Quantizer
@@ -221,7 +221,8 @@ def _classes(rule: Rule) -> tuple[type, ...] | None:
     if isinstance(kind, type) and issubclass(kind, nn.Module):
         return (kind,)
     if not isinstance(kind, str):
-        raise TypeError(f"layer_types has {quoted(kind)}, a {type(kind).__name__}; allowed are {allowed}")
+        kinds = f"{type(kind).__name__}; allowed are {allowed}{recipe_hint(kind)}"
+        raise TypeError(f"layer_types has {quoted(kind)}, a {kinds}")
     if kind not in GROUPS:
         raise ValueError(f"layer_types has {quoted(kind)}; allowed are {allowed}")
     return GROUPS[kind]
@@ -259,9 +260,10 @@ def _matches(
         matches[layer] = name, rule
     if not matched and tuple(given):
         raise ValueError(f"rules match no layer; the model has {_some_layers(model)}")
-    if not matched and not tuple(given) and says:
-        text = f"layer_types match no layer, so nothing is lowered; the model has {_some_layers(model)}"
-        warn(text)
+    if not tuple(given) and not says:
+        warn(NOTHING_TO_LOWER)
+    elif not matched and not tuple(given):
+        warn(f"layer_types match no layer, so nothing is lowered; the model has {_some_layers(model)}")
     return matches
 
 

@@ -21,6 +21,12 @@ def test_text_makes_the_recipe_again(recipe):
     assert pickle.loads(pickle.dumps(recipe)) == recipe
 
 
+def test_a_wrong_name_raises_with_the_names():
+    with pytest.raises(KeyError, match=r"'mxfp9' is not a recipe; allowed are mxfp8, .*swalp, bf16_mixed"):
+        RECIPES["mxfp9"]
+    assert RECIPES.get("mxfp9") is None
+
+
 def test_patterns_keep_their_spaces():
     assert parse(Recipe([Entry(" a  .*[!b]")]).text).entries[0].name == " a  .*[!b]"
 

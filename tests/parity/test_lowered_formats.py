@@ -10,6 +10,7 @@ from support import assert_same_bits
 import qcore
 import qjax.recipes
 import qtorch.recipes
+from qcore import RECIPES
 
 PAIRS = [("mxfp8_e4m3", "mxfp8_e5m2"), ("nvfp4", "mxfp4"), ("posit16", "posit16")]
 # Of so few bits that float32 holds all sums: XLA moves transposes into products, which then sum in another order.
@@ -60,6 +61,21 @@ def test_overflow_is_an_argument_of_lower():
     assert_same_bits(np.asarray(f(jnp.asarray(w), jnp.asarray(x))), expected)
     plain = qjax.recipes.lower(lambda w, x: x @ w.T, ["linear"], **names)
     assert np.isnan(plain(jnp.asarray(w), jnp.asarray(x))).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        (["mxfp9"], TypeError, "layer_types='mxfp9'.*; names of RECIPES are mxfp8, "),
+        ([RECIPES["mxfp8"].entries], TypeError, "; entries are the argument of a Recipe"),
+        ([], UserWarning, "nothing is lowered: there is no recipe, rule or format"),
+        ([["linear"]], UserWarning, "nothing is lowered"),
+    ],
+)
+def test_what_a_newcomer_may_write(given, error, text):
+    for lower, model in ((qtorch.recipes.lower, torch.nn.Linear(2, 2)), (qjax.recipes.lower, lambda x: x @ x)):
+        with pytest.warns(error, match=text) if error is UserWarning else pytest.raises(error, match=text):
+            lower(model, *given)
 
 
 def test_the_name_of_a_recipe_is_not_a_layer_type():

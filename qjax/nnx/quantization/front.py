@@ -114,7 +114,8 @@ def _entries(qconfig: Any, train: Any) -> dict[Any, Any]:
     if qconfig is None:
         return {"": get_default_qconfig() if train is None else get_default_qat_qconfig()}
     if not isinstance(qconfig, Mapping):
-        check_type("qconfig", qconfig, (QConfig, QConfigDynamic), "a QConfig, a QConfigDynamic, or a mapping of them")
+        allowed = "a QConfig, a QConfigDynamic, or a mapping of them; data is calibrate="
+        check_type("qconfig", qconfig, (QConfig, QConfigDynamic), allowed)
         return {"": qconfig}
     check_some(qconfig)
     return dict(qconfig)

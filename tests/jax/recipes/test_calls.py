@@ -157,19 +157,19 @@ def test_stochastic_rounding_needs_a_key(arguments):
 @pytest.mark.parametrize(
     "again",
     [
-        lambda f: lower(f)(X, W),
-        lambda f: lower(jax.jit(f))(X, W),
-        lambda f: lower(lambda x, w: f(x, w))(X, W),
-        lambda f: lower(lambda x, w: jax.lax.scan(lambda x, _: (f(x, w), None), x, length=2)[0])(X, W),
-        lambda f: lower(jax.grad(lambda x, w: jax.jit(f)(x, w).sum()))(X, W),
-        lambda f: lower(jax.vmap(f, (0, None)))(X, W),
+        lambda f: f,
+        jax.jit,
+        lambda f: lambda x, w: f(x, w),
+        lambda f: lambda x, w: jax.lax.scan(lambda x, _: (f(x, w), None), x, length=2)[0],
+        lambda f: jax.grad(lambda x, w: jax.jit(f)(x, w).sum()),
+        lambda f: jax.vmap(f, (0, None)),
     ],
 )
 def test_lowering_twice(again):
     f = lower(jnp.matmul, forward_number=F, **NEAREST)
     jax.jit(f)(X, W)
     with pytest.raises(ValueError, match="lower once, with rules="):
-        again(f)
+        lower(again(f), forward_number=F, **NEAREST)(X, W)
     with pytest.raises(ValueError, match="fn is lowered"):
         lower(f)
 

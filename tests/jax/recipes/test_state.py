@@ -26,7 +26,9 @@ class Model(nnx.Module):
 X = jnp.asarray(np.random.default_rng(0).integers(0, 8, (8, 4)), jnp.float32)
 
 
-@pytest.mark.parametrize("fn", [lower(lambda m, x: m(x), WIDE), lower(lambda m, x: m(x), ["activation"])])
+@pytest.mark.parametrize(
+    "fn", [lower(lambda m, x: m(x), WIDE), lower(lambda m, x: m(x), ["activation"], weight_number="int8")]
+)
 @pytest.mark.filterwarnings("ignore:layer_types match no layer")
 def test_state_moves_as_in_the_function_itself(fn):
     """Batch statistics, also of a layer with two places, and counts of dropout; eager, and in steps of an optimizer."""

@@ -200,7 +200,7 @@ def test_functions_that_calibrate_and_arguments_by_name(floats, small):
     ("arguments", "error", "text"),
     [
         ((3,), TypeError, "model is a int"),
-        ((nn.Linear(1, 1), 3), TypeError, "qconfig has a qconfig that is a"),
+        ((nn.Linear(1, 1), [torch.ones(2, 1)]), TypeError, "qconfig is a list; .*; data is calibrate="),
         ((nn.Linear(1, 1), {"": None}), ValueError, "no settings but None"),
         ((nn.Linear(1, 1),), ValueError, "calibrate=None; the model itself needs the range"),
         (
