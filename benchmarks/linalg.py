@@ -3,6 +3,7 @@
 Usage:
     python -m benchmarks.linalg                          512 x 512 x 512, and steps of the examples' layers
     python -m benchmarks.linalg --size 256 --json linalg.json
+    python -m benchmarks.linalg --only mma               instructions of NVIDIA's chips; mfma of AMD's
 
 Each call takes turns with the float32 product of its framework, and medians are compared. APyTypes, where it is
 installed, multiplies matrices of a quarter of the size, on one core. Rows above their limit are red, and the last line
@@ -41,18 +42,32 @@ from qcore import Accumulator
 
 HALF = "float(6,9)"
 STEP_LIMIT = 4.0
+KERNEL, LOOPS = 40.0, 20.0  # what aligned sums and instructions may take: C kernels in PyTorch, loops of XLA in JAX
 FIRST_LIMIT = 6.0  # seconds, of the first product of a shape
 WIDTH = 120
 
 
 @dataclass(frozen=True)
 class Member:
-    """An accumulator, the formats of its operands, and the most multiples of float32 that it may take."""
+    """An accumulator, the formats of its operands, and the most multiples of float32 that it may take.
+
+    The limit is one of both frameworks, or a pair: PyTorch's and JAX's.
+    """
 
     name: str
     accumulator: Accumulator
-    limit: float | None = None
+    limit: float | tuple[float | None, float | None] | None = None
     operands: tuple[str | None, str | None] = ("e4m3fn", "e4m3fn")
+
+    def limit_of(self, framework: str) -> float | None:
+        if not isinstance(self.limit, tuple):
+            return self.limit
+        return self.limit[0] if framework == "torch" else self.limit[1]
+
+
+def _machine(name: str, operand: str | None) -> Member:
+    """An instruction of each law; with None the call rounds operands to blocks."""
+    return Member(name, Accumulator.of(name), (KERNEL, None), (operand, operand))
 
 
 MEMBERS = (
@@ -67,7 +82,17 @@ MEMBERS = (
     Member("e5m2 operands", Accumulator(), None, ("e5m2", "e5m2")),
     Member("two levels, 64 and 1", Accumulator(HALF, chunk=64, inner=Accumulator(HALF, chunk=1))),
     Member("pairs of 4", Accumulator(HALF, chunk=4, tree=True)),
-    Member("aligned, 16 and 25 bits", Accumulator(chunk=16, fraction_bits=25, output="toward_zero")),
+    Member("aligned, 16 and 25 bits", Accumulator(chunk=16, fraction_bits=25, output="toward_zero"), (KERNEL, LOOPS)),
+    _machine("volta.mma.f16", "float16"),
+    _machine("volta.mma.f16.f16", "float16"),
+    _machine("ampere.mma.bf16", "bfloat16"),
+    _machine("hopper.wgmma.e4m3", "e4m3fn"),
+    _machine("blackwell.tcgen05.mxe4m3", None),
+    _machine("blackwell.tcgen05.nvf4", None),
+    _machine("cdna1.mfma.f32", None),
+    _machine("cdna2.mfma.f16", "float16"),
+    _machine("cdna3.mfma.f16", "float16"),
+    _machine("cdna3.mfma.fp8", "e4m3fnuz"),
 )
 
 
@@ -157,7 +182,7 @@ def _cases(size: int, names: str) -> Iterator[tuple[str, str, str, float | None,
         ]
         for framework, calls in FRAMEWORKS.items():
             make = partial(calls, member, *pair)
-            yield framework, member.name, member.accumulator.text, member.limit, size**3, make
+            yield framework, member.name, member.accumulator.text, member.limit_of(framework), size**3, make
         if member.name == "sequential, nearest" and find_spec("apytypes"):
             quarter = size // 4
             make = partial(apytypes_calls, *(x[:quarter, :quarter].copy() for x in pair))

@@ -10,8 +10,8 @@ torch's rows are measured once for each instruction set that the processor has, 
 `ATEN_CPU_CAPABILITY`: kernels, copies and random numbers are then all of that set. A few formats are also rounded by
 packages of Inductor's, which `QTORCH_KERNELS=inductor` runs in place of C. Each call takes turns with its
 baseline, and medians are compared; stochastic rounding has random numbers as its baseline, and in JAX torch's kernel.
-Rows that miss a limit are red; the last lines say what these are made of (see `benchmarks.instructions`), and count
-them; the exit status is 0 all the same: a benchmark reports, it does not judge.
+`benchmarks.support.limits` says what bounds each kind of rows. Rows that take more are red, and the last lines name and
+count them; the exit status is 0 all the same: a benchmark reports, it does not judge.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rich.table import Table
 
 import qtorch
 from benchmarks import startup
-from benchmarks.support.limits import SMALL, counts, groups, kind_of
+from benchmarks.support.limits import EXPONENTS, LARGE, MIDDLE, PACKAGE, SMALL, beyond, limit_of
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import (
     Timing,
@@ -51,19 +51,6 @@ from qtorch.quantization import quantize_per_tensor
 
 KEY = 7
 WIDTH = 136  # columns, which the tables need
-MIDDLE, LARGE = 20, 24
-EXPONENTS = SMALL, MIDDLE, LARGE  # of two, in elements
-
-# What a row may be at most, times its baseline; of 2^20 elements for 256 and for 512 bits a vector, and of 2^24.
-LIMITS = {
-    "element": {"avx2": 3.5, "avx512": 2.5, "jax": 2.5, LARGE: 1.2},
-    "codes": {"avx2": 3.5, "avx512": 2.5, "jax": 2.5, LARGE: 1.3},
-    "block": {"avx2": 6.0, "avx512": 4.5, "jax": 4.5, LARGE: 1.6},
-    "nvfp4": {"avx2": 8.0, "avx512": 8.0, "jax": 8.0, LARGE: 2.5},
-    "stochastic": {"avx2": 0.35, "avx512": 0.25, "jax": 1.7},  # times torch.rand_like; torch's kernel
-}
-SMALL_LIMIT = 3.5  # of a call on 64 elements, in torch
-
 ELEMENTS = (
     *("float(5,2)", "float(8,7)", "fixed(8,4)", "e4m3fn", "e4m3fnuz", "e8m0fnu", "e2m1fn", "dlfloat16", "uint8"),
     *("fixed(8,4,wrap=True)", "float(9,2)", "posit16"),
@@ -74,7 +61,6 @@ BLOCKS = (
 )
 AFFINE = 0.03, 128, torch.quint8
 INTEGERS = "affine(0,255)"  # of a QTensor
-PACKAGE = "nearest, package"  # what QTORCH_KERNELS=inductor runs, which no limit is for
 PACKAGED = ("float(5,2)", "block(8,dim=0)", "mxfp8_e4m3")
 STOCHASTIC = ("float(5,2)", "float(8,7)", "fixed(8,4)", "block(8,dim=0)")
 
@@ -93,21 +79,12 @@ class Case:
         return self.operation.startswith("stochastic")
 
     @property
-    def kind(self) -> str:
-        """The key of `LIMITS`."""
-        return kind_of(self.operation, self.format)
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """Two dimensions of about the same length."""
         return (1 << self.exponent // 2, 1 << self.exponent - self.exponent // 2)
 
     def limit(self, vectors: str) -> float | None:
-        if self.operation == PACKAGE:
-            return None
-        if self.exponent == SMALL:
-            return SMALL_LIMIT if vectors != "jax" else None
-        return LIMITS[self.kind].get(vectors if self.kind == "stochastic" or self.exponent < LARGE else LARGE)
+        return limit_of(self.operation, self.format, self.exponent, vectors)
 
 
 @dataclass(frozen=True)
@@ -299,8 +276,9 @@ def main(argv: list[str] | None = None) -> int:
     if options.json:
         records = {"rows": [row.record() for row in rows], "startup": [found.record() for found in findings]}
         write_results(options.json, facts | records | {"limits": {"checked": limited, "missed": missed}})
-    for group in groups([row.record() for row in rows], counts(), torch.get_num_threads()):
-        console.print(group.line, style="red", soft_wrap=True)
+    for row, limit in beyond(row.record() for row in rows):
+        what = f"{row['vectors']}, {row['format']}, {row['operation']}, {row['dtype']}, 2^{row['exponent']}"
+        console.print(f"{what}: {row['ratio']:.2f}, limit {limit:g}", style="red", soft_wrap=True)
     console.print(f"{missed} of {limited} limits missed", style="red" if missed else "green")
     return 0
 

@@ -205,6 +205,47 @@ def same_training_programs() -> str:
     )
 
 
+_ON_MACHINES = {
+    "float32": "float32, sequential sums",
+    "bf16": "BF16, exact sums",
+    "ampere": "BF16 on Ampere",
+    "fp8_scaled": "FP8, exact sums",
+    "hopper": "FP8 on Hopper",
+    "cdna3": "FP8 on CDNA3, whose formats have other ranges",
+    "mxfp8": "MXFP8, exact sums",
+    "blackwell": "MXFP8 on Blackwell",
+}
+_EXACT = {"ampere": "bf16", "hopper": "fp8_scaled", "blackwell": "mxfp8"}
+
+
+def loss_by_machine() -> str:
+    """A GPT trained on machines and with exact sums: the weights' hash, which all programs have, and losses."""
+    record = results("machines")
+    runs: dict[str, list[Record]] = {}
+    for row in record["runs"]:
+        runs.setdefault(row["arithmetic"], []).append(row)
+    every = record["runs"][0]["every"]
+    steps = min(row["steps"] for row in record["runs"])
+    parts = [1, (steps // every + 1) // 2, steps // every]
+    losses = {kind: of[0]["losses"] for kind, of in runs.items()}
+    cells = (
+        (
+            text,
+            f"`{_hash(runs[kind])[:16]}`",
+            *(f"{losses[kind][part - 1]:.4f}" for part in parts),
+            f"{losses[kind][-1] - losses[_EXACT[kind]][-1]:+.4f}" if kind in _EXACT else "",
+        )
+        for kind, text in _ON_MACHINES.items()
+    )
+    of_parts = (f"loss, steps {(part - 1) * every + 1} to {part * every}" for part in parts)
+    programs = ", ".join(dict.fromkeys(row["program"] for row in record["runs"]))
+    return (
+        f"{table(('products', 'SHA-256 of all weights', *of_parts, 'difference to exact sums'), cells)}\n\n"
+        f"{len(record['runs'])} runs of {steps} steps, each kind of products by {programs}, with "
+        f"{_versions(record)} ({link('machines', 'all hashes and losses')})."
+    )
+
+
 def hard_inputs() -> str:
     rows = json.loads((ROOT / "qcore" / "reproducible" / "hard_inputs.json").read_text(encoding="utf-8"))
     cells = (

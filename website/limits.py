@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.support.limits import Group, counts, groups
-from website.records import link, results, span, table, where
+from statistics import median
+
+from benchmarks.support.limits import BOUNDS, LARGE, MIDDLE, PACKAGE, SMALL, beyond, kind_of
+from website.records import link, results, table, where
 from website.speed import VECTORS
 
 
@@ -25,23 +27,50 @@ def cliffs() -> str:
     )
 
 
-def missed_limits() -> str:
+_KINDS = {
+    ("element", SMALL): "a call on 64 numbers, to nearest",
+    ("stochastic", SMALL): "a call on 64 numbers, stochastically",
+    ("element", MIDDLE): "single numbers in caches",
+    ("codes", MIDDLE): "codes of single numbers, to and fro, in caches",
+    ("block", MIDDLE): "blocks in caches",
+    ("nvfp4", MIDDLE): "NVFP4 in caches",
+    ("element", LARGE): "single numbers in memory",
+    ("codes", LARGE): "codes of single numbers in memory",
+    ("block", LARGE): "blocks in memory",
+    ("nvfp4", LARGE): "NVFP4 in memory",
+    ("stochastic", MIDDLE): "stochastic rounding in caches",
+    ("stochastic", LARGE): "stochastic rounding in memory",
+}
+
+
+def bounds() -> str:
+    """What bounds each kind of rows, and between which ratios half of them and all of them lie."""
+    found: dict[tuple[str, int, str], list[float]] = {}
+    for row in results("speed")["rows"]:
+        if row["operation"] != PACKAGE:
+            kind = kind_of(row["operation"], row["format"])
+            found.setdefault((kind, row["exponent"], row["vectors"]), []).append(row["ratio"])
+    rows = []
+    for (kind, exponent), bound in BOUNDS.items():
+        cells = [
+            f"{median(found[kind, exponent, name]):.1f}, at most {bound.limits[name]:g}" if name in bound.limits else ""
+            for name in VECTORS
+        ]
+        rows.append((_KINDS[kind, exponent], bound.by, bound.reason, *cells))
+    return table(("what", "bounded by", "because", *(f"{text}: median, limit" for text in VECTORS.values())), rows)
+
+
+def beyond_bounds() -> str:
+    """The rows that take more than their limit, by format."""
     record = results("speed")
-    found = groups(record["rows"], counts(), record["machine"]["torch threads"])
-    rows = (
-        (
-            *(f"{VECTORS[group.vectors]}, 2^{group.exponent}", f"`{group.kind}`", f"{group.missed} of {group.rows}"),
-            *(f"{group.worst:.2f}", *(span(values, 1) if values else "" for values in _rates(group))),
-            f"{group.beyond} of {group.missed}" if group.each else "",
-        )
-        for group in found
-    )
-    heading = ("", "limits", "missed", "worst / limit", "instructions an element", "a ns and core", "needed", "beyond")
-    return table(heading, rows)
-
-
-def _rates(group: Group) -> tuple[list[float], ...]:
-    return group.each, group.taken, group.needed
+    found: dict[tuple[str, str], list[str]] = {}
+    for row, limit in beyond(record["rows"]):
+        bound = BOUNDS[kind_of(row["operation"], row["format"]), row["exponent"]].by
+        dtype = "" if row["dtype"] == "float32" else f"{row['dtype']}, "
+        what = f"{VECTORS[row['vectors']]}, {dtype}{row['operation']}, 2^{row['exponent']}"
+        found.setdefault((row["format"], bound), []).append(f"{what}: {row['ratio']:.1f} ({limit:g})")
+    rows = ((f"`{text}`", bound, "; ".join(each)) for (text, bound), each in found.items())
+    return f"{table(('format', 'bound', 'rows, and limits'), rows)}\n\nOn {where(record)} ({link('speed')})."
 
 
 def instructions() -> str:

@@ -4,37 +4,106 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from benchmarks.support.limits import kind_of
+from benchmarks.support.limits import BOUNDS, LARGE, SMALL, kind_of
+from qcore.linalg.designs import DESIGNS
 from website.records import Record, link, results, span, table, where
 
 VECTORS = {"avx512": "AVX-512", "avx2": "AVX2", "jax": "jax jit"}
 
 
-def speed_in_short() -> str:
-    """The least and the greatest ratio of each kind of format, for tensors that lie in memory."""
-    kinds = {
-        "element": "single numbers to nearest, in copies",
-        "block": "blocks to nearest, in copies",
-        "nvfp4": "NVFP4 to nearest, in copies",
-        "stochastic": "stochastically, times `rand_like` (JAX: times PyTorch's kernel)",
-    }
+def cost_of_quantizing() -> str:
+    """What each kind costs in tensors that lie in memory, what bounds it, and what to do."""
+    rows = results("speed")["rows"]
     found: dict[tuple[str, str], list[float]] = {}
-    for row in results("speed")["rows"]:
-        if (row["dtype"], row["exponent"]) == ("float32", 24) and row["operation"] in ("nearest", "stochastic"):
-            kind = kind_of(row["operation"], row["format"])
-            found.setdefault((kind, row["vectors"]), []).append(row["ratio"])
-    rows = ((text, *(span(found[kind, name], 1) for name in VECTORS)) for kind, text in kinds.items())
-    return table(("2^24 float32 numbers", *(f"PyTorch, {VECTORS[name]}" for name in ("avx512", "avx2")), "JAX"), rows)
+    for row in rows:
+        if (row["dtype"], row["exponent"]) == ("float32", LARGE) and row["operation"] in ("nearest", "stochastic"):
+            found.setdefault((kind_of(row["operation"], row["format"]), row["vectors"]), []).append(row["ratio"])
+    lines = [
+        (what, "a copy", *(span(found[kind, name], 1) for name in VECTORS), BOUNDS[kind, LARGE].by, advice)
+        for kind, what, advice in (
+            ("element", "floats, fixed point, posits to nearest", "nothing: compiled programs fuse it"),
+            ("block", "blocks to nearest", "lay blocks along the last axis"),
+            ("nvfp4", "NVFP4 to nearest", "in JAX, round once and keep the result"),
+        )
+    ]
+    random = [span(found["stochastic", name], 1) for name in VECTORS]
+    words = "`rand_like`; in JAX PyTorch's kernel"
+    lines.append(("stochastically", words, *random, "instructions", "round so where it matters: gradients, updates"))
+    lines += [_of_others(), _of_calls(rows), *_of_steps(), *_of_products_in_short()]
+    heading = ("what", "times", *VECTORS.values(), "bounded by", "what to do")
+    return table(heading, lines)
+
+
+def _of_others() -> tuple[str, ...]:
+    """Formats whose law PyTorch runs operation by operation."""
+    rows = [row for row in results("formats-speed")["rows"] if row["format"] in BY_OPERATIONS]
+    ratios = (span((row["ratio"] for row in rows if row["vectors"] == name), 0) for name in VECTORS)
+    names = " and ".join(f"`{text}`" for text in BY_OPERATIONS)
+    return names, "a copy", *ratios, "calls", "use JAX, or few such tensors: PyTorch has no kernel for them"
+
+
+BY_OPERATIONS = "nvfp4(four_over_six=mae)", "mx9"
+
+
+def _of_calls(rows: Iterable[Record]) -> tuple[str, ...]:
+    small = [row for row in rows if row["exponent"] == SMALL and row["operation"] == "nearest"]
+    times = {row["vectors"]: f"{row['ratio']:.1f}" for row in small}
+    cells = (times.get(name, "") for name in VECTORS)
+    return "a call on 64 numbers", "a copy", *cells, "calls", "compile the model, or join small tensors"
+
+
+def _of_steps() -> list[tuple[str, ...]]:
+    """Training steps; the fastest way in each column."""
+    found: dict[tuple[str, str], float] = {}
+    for row in results("training")["rows"]:
+        if row["program"] != "OptimLP.step" and row["rounding"] != "copied":
+            key = row["rounding"], row["vectors"]
+            found[key] = min(found.get(key, row["ratio"]), row["ratio"])
+    return [
+        (
+            f"a training step, all rounded {text}",
+            "fp32",
+            *(f"{found[mode, name]:.2f}" if (mode, name) in found else "" for name in VECTORS),
+            by,
+            advice,
+        )
+        for mode, text, by, advice in (
+            ("nearest", "to nearest", "memory", "compile it"),
+            ("stochastic", "stochastically", "instructions", "round forward to nearest, gradients stochastically"),
+        )
+    ]
+
+
+def _of_products_in_short() -> list[tuple[str, ...]]:
+    """Products; those of XLA and of AVX-512 alone were measured."""
+    found = _of_products(results("linalg"))
+    kinds = [
+        ([name], f"a product, {name}", advice)
+        for name, advice in (
+            ("exact", "the default: one rounding at the end"),
+            ("chunks of 64, nearest", "use this for narrow accumulators"),
+            ("sequential, nearest", "use chunks if your hardware has them"),
+            ("sequential, stochastic, 24 bits", "give `random_bits=14` or fewer"),
+            ("pairs of 4", "no kernel: use small sizes"),
+        )
+    ]
+    machines = [name for name in found if name in DESIGNS]
+    if machines:
+        kinds.append((machines, "a product [of a chip](machines.md#what-it-costs)", "use PyTorch on a CPU"))
+    return [
+        (
+            what,
+            "float32",
+            *(span((found[name]["torch"]["ratio"] for name in names), 1), ""),
+            *(span((found[name]["jax"]["ratio"] for name in names), 1), "instructions", advice),
+        )
+        for names, what, advice in kinds
+    ]
 
 
 def speed_of_rounding() -> str:
     record = results("speed")
-    limits = record["limits"]
-    return (
-        f"{_measured(record, 'speed')}\n\n{_copies_by_format(record)}\n\n"
-        f"Of the limits that we set ourselves (`LIMITS` in `benchmarks/speed.py`) {limits['missed']} of "
-        f"{limits['checked']} are missed; [what they are made of](speed-limits.md#missed-limits)."
-    )
+    return f"{_measured(record, 'speed')}\n\n{_copies_by_format(record)}"
 
 
 def _copies_by_format(record: Record) -> str:
@@ -70,11 +139,7 @@ def speed_of_tables_and_laws() -> str:
         what += ", as a multiple of torchao's law" if operation == "te / torchao" else ""
         rows.append((f"{what}, 2^{exponent}", *ratios, " or ".join(f"{limit:g}" for limit in sorted(limits))))
     shown = table(("to nearest", *(VECTORS[name] for name in columns), "what we aim at"), rows)
-    limits = record["limits"]
-    return (
-        f"`python -m benchmarks.formats`, on {where(record)} ({link('formats-speed')}); "
-        f"{limits['missed']} of {limits['checked']} limits are missed.\n\n{shown}"
-    )
+    return f"`python -m benchmarks.formats`, on {where(record)} ({link('formats-speed')}).\n\n{shown}"
 
 
 def speed_of_the_rest() -> str:
@@ -139,23 +204,28 @@ def training_steps() -> str:
 
 
 def fused_programs() -> str:
-    """Compiled programs in cache and from memory, and a training step of a network, by set of instructions."""
-    record, ways = results("fusion"), ("eager", "call", "loop")
-    parts = [f"Times a copy, with one thread, on {where(record)} ({link('fusion')})."]
-    for vectors in dict.fromkeys(row["vectors"] for row in record["rows"]):
-        found: dict[str, dict[int, Record]] = {}
-        for row in record["rows"]:
-            if row["vectors"] == vectors:
-                found.setdefault(row["program"], {})[row["exponent"]] = row
-        sizes = [min(next(iter(found.values()))), max(next(iter(found.values())))]
-        heading = [f"{way}, 2^{size}" for size in sizes for way in ways]
-        rows = []
-        for program, by_size in found.items():
-            last = by_size[sizes[1]]
-            times = [f"{by_size[size][way]:.2f}" for size in sizes for way in ways]
-            rows.append((program, *times, last["chosen"], *(f"{last[f'compile {way}']:.1f}" for way in ways[1:])))
-        columns = ("program", *heading, "chosen", "s to compile, call", "s, loop")
-        parts.append(f"{VECTORS[vectors]}:\n\n{table(columns, rows)}")
+    """Compiled programs on tensors that lie in memory, as the library chooses, and a training step of a network."""
+    record = results("fusion")
+    largest = max(row["exponent"] for row in record["rows"])
+    found: dict[str, dict[str, Record]] = {}
+    for row in record["rows"]:
+        if row["exponent"] == largest:
+            found.setdefault(row["program"], {})[row["vectors"]] = row
+    columns = [name for name in VECTORS if name in next(iter(found.values()))]
+    rows = (
+        (
+            program,
+            *(f"{of[name][way]:.2f}" for name in columns for way in ("eager", of[name]["chosen"])),
+            of[columns[0]]["chosen"],
+            f"{max(of[name]['compile ' + of[name]['chosen']] for name in columns):.1f}",
+        )
+        for program, of in found.items()
+    )
+    heading = [f"{VECTORS[name]}, {way}" for name in columns for way in ("eager", "compiled")]
+    parts = [
+        f"Times a copy of 2^{largest} numbers, with one thread, on {where(record)} ({link('fusion')}).",
+        table(("program", *heading, "as a", "s to compile"), rows),
+    ]
     first = {row["vectors"]: row for row in record["network"] if row["step"] == "fp32"}
     names = {"rounded": "rounded", "emptied": "without the law's arithmetic"}
     steps = [
@@ -227,12 +297,11 @@ def layers() -> str:
 
 def products() -> str:
     record = results("linalg")
-    found: dict[str, dict[str, Record]] = {}
-    for row in record["rows"]:
-        found.setdefault(row["name"], {})[row["framework"]] = row
+    found = _of_products(record)
     rows = (
-        (name, *(f"{of[one]['ratio']:.1f}" for one in ("torch", "jax")), f"{of['torch']['limit'] or '':}")
+        (name, *(f"{of[one]['ratio']:.1f}" for one in ("torch", "jax")), _limits(of))
         for name, of in found.items()
+        if name not in DESIGNS
     )
     shown = table(("accumulator or step", "PyTorch", "JAX", "what we aim at"), rows)
     rates = {name: row["gmacs"] for name, row in found["sequential, nearest"].items()}
@@ -241,6 +310,39 @@ def products() -> str:
         f"Sequential sums to nearest are {rates['torch']:.1f} billion terms a second in PyTorch, "
         f"{rates['jax']:.1f} in JAX, and {rates['apytypes']:.2f} in APyTypes, which has the same bits (`tests/peers`)."
     )
+
+
+def cost_of_machines() -> str:
+    """Products by the instructions of chips."""
+    record = results("linalg")
+    rows = [
+        (f"`{name}`", DESIGNS[name].law, str(DESIGNS[name].step), *(f"{of[one]['ratio']:.0f}" for one in _PACKAGES))
+        for name, of in _of_products(record).items()
+        if name in DESIGNS
+    ]
+    if not rows:
+        return f"The committed file has no rows of them yet ({link('linalg')})."
+    shown = table(("instruction", "law", "terms a step", *_PACKAGES.values()), rows)
+    return f"{shown}\n\nMatrices of 512 x 512 on {where(record)} ({link('linalg')})."
+
+
+_PACKAGES = {"torch": "PyTorch", "jax": "JAX"}
+
+
+def _of_products(record: Record) -> dict[str, dict[str, Record]]:
+    """Rows by name and framework."""
+    found: dict[str, dict[str, Record]] = {}
+    for row in record["rows"]:
+        found.setdefault(row["name"], {})[row["framework"]] = row
+    return found
+
+
+def _limits(of: dict[str, Record]) -> str:
+    """One limit, or PyTorch's and JAX's."""
+    limits = [of[one]["limit"] for one in _PACKAGES]
+    if limits[0] == limits[1]:
+        return f"{limits[0] or '':}"
+    return ", ".join(f"{text} {limit:g}" for text, limit in zip(_PACKAGES.values(), limits, strict=True) if limit)
 
 
 def same_training_speed() -> str:

@@ -1,9 +1,12 @@
-"""What missed limits of `benchmarks.speed` are made of: the instructions that the kernels take for each element."""
+"""What bounds the speed of each kind of rounding, and what it may take: the limits of `benchmarks.speed`.
+
+A limit is in the units of the rows: copies of the same bytes, in JAX jitted `abs`, and for stochastic rounding
+`torch.rand_like`, in JAX PyTorch's kernel.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,64 @@ from qcore import parse
 from qcore.formats.block import BlockNumber
 
 RESULTS = Path(__file__).parents[1] / "results"
-SMALL = 6  # calls on 2^6 elements take as long as their Python
-Counts = dict[tuple[str, ...], float]
+SMALL, MIDDLE, LARGE = EXPONENTS = 6, 20, 24  # of two, in elements: a call, caches, memory
+PACKAGE = "nearest, package"  # the operation that QTORCH_KERNELS=inductor runs, which no limit is for
 Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a kind of rows cannot be faster than.
+
+    Attributes:
+        by: calls, instructions or memory.
+        reason: why.
+        limits: what rows may take, by instruction set; "jax" are XLA's loops.
+    """
+
+    by: str
+    reason: str
+    limits: dict[str, float]
+
+
+_WORDS = "Threefry's 20 rounds for each random word; AVX2 has no rotation of vectors"
+_CALL = "Python's steps and a new tensor; a copy is one function of C and makes none"
+BOUNDS = {
+    ("element", SMALL): Bound("calls", _CALL, {"avx2": 6, "avx512": 6}),
+    ("stochastic", SMALL): Bound("calls", f"{_CALL}; a key has a tensor too", {"avx2": 8, "avx512": 8}),
+    ("element", MIDDLE): Bound(
+        "instructions", "the law's 26 operations on a number", {"avx2": 4.5, "avx512": 4.5, "jax": 2.5}
+    ),
+    ("codes", MIDDLE): Bound(
+        "instructions",
+        "the law, a shift, a conversion, and loops between bytes and lanes",
+        {"avx2": 6, "avx512": 5.5},
+    ),
+    ("block", MIDDLE): Bound(
+        "instructions",
+        "a pass for maxima and one for results; float64 has half as many lanes",
+        {"avx2": 8, "avx512": 7, "jax": 7},
+    ),
+    ("nvfp4", MIDDLE): Bound(
+        "instructions",
+        "three passes, and seven comparisons a number; 16 bits are copied in half the time",
+        {"avx2": 10.5, "avx512": 9.5, "jax": 10},
+    ),
+    ("element", LARGE): Bound("memory", "one read and one write, as a copy", {"avx2": 1.3, "avx512": 1.3, "jax": 1.3}),
+    ("codes", LARGE): Bound("memory", "one read and one write, fewer bytes than a copy", {"avx2": 1.6, "avx512": 1.3}),
+    ("block", LARGE): Bound(
+        "memory",
+        "parts of a tensor are read twice, once from a cache; XLA's loops read and write more often",
+        {"avx2": 3.5, "avx512": 3, "jax": 3.5},
+    ),
+    ("nvfp4", LARGE): Bound(
+        "memory",
+        "two reads, the first for the largest magnitude of all; XLA writes bounds of blocks to memory",
+        {"avx2": 5, "avx512": 3, "jax": 7},
+    ),
+    ("stochastic", MIDDLE): Bound("instructions", _WORDS, {"avx2": 0.5, "avx512": 0.3, "jax": 1.7}),
+    ("stochastic", LARGE): Bound("instructions", _WORDS, {"avx2": 0.5, "avx512": 0.3, "jax": 1.7}),
+}
 
 
 def kind_of(operation: str, text: str) -> str:
@@ -27,92 +85,17 @@ def kind_of(operation: str, text: str) -> str:
     return "element" if operation == "nearest" else "codes"
 
 
-def counts() -> Counts:
-    """Instructions an element, of all passes over memory, by set ("jax": XLA's), format, operation and dtype."""
-    found: Counts = {}
-    for row in json.loads((RESULTS / "instructions.json").read_text(encoding="utf-8"))["rows"]:
-        key = row["vectors"], row["format"], row["operation"], row["dtype"]
-        found[key] = found.get(key, 0.0) + row["each"]
-    for row in json.loads((RESULTS / "xla-instructions.json").read_text(encoding="utf-8"))["rows"]:
-        found["jax", parse(row["format"]).text, row["operation"], "float32"] = row["each"]
-    return found
+def limit_of(operation: str, text: str, exponent: int, vectors: str) -> float | None:
+    """What a row may take; None has no limit."""
+    bound = None if operation == PACKAGE else BOUNDS.get((kind_of(operation, text), exponent))
+    return None if bound is None else bound.limits.get(vectors)
 
 
-@dataclass(frozen=True)
-class Group:
-    """Rows of a set, a kind and a size that miss their limits; without counts if `each` is empty.
-
-    Attributes:
-        missed, rows: how many rows do, of how many that have a limit.
-        worst: the longest time, in limits.
-        each: instructions an element.
-        taken, needed: instructions a nanosecond and core: those that were, and those that would meet the limits.
-        fastest: the most of any row of this set.
-    """
-
-    vectors: str
-    kind: str
-    exponent: int
-    missed: int
-    rows: int
-    worst: float
-    each: list[float]
-    taken: list[float]
-    needed: list[float]
-    fastest: float
-
-    @property
-    def beyond(self) -> int:
-        """How many of the rows would need more instructions a nanosecond than any row of the set has."""
-        return sum(rate > self.fastest for rate in self.needed)
-
-    @property
-    def line(self) -> str:
-        what = f"{self.vectors}, {self.kind}, 2^{self.exponent}: {self.missed} of {self.rows} missed"
-        if self.exponent == SMALL:
-            return f"{what}; Python's steps of a call"
-        if not self.each:
-            return f"{what}; not counted"
-        return (
-            f"{what}; {_span(self.each)} instructions an element, {_span(self.taken)} a nanosecond and core; the "
-            f"limits need {_span(self.needed)}, and the fastest row has {self.fastest:.1f}"
-        )
-
-
-def groups(rows: Iterable[Record], known: Counts, cores: int) -> Iterator[Group]:
-    """What `benchmarks.speed` found as its result file has it, where limits are missed."""
-    found: dict[tuple[str, str, int], list[Record]] = {}
-    fastest: dict[str, float] = {}
+def beyond(rows: Iterable[Record]) -> list[tuple[Record, float]]:
+    """Rows of `benchmarks.speed` that take more than their limit, and the limit."""
+    found = []
     for row in rows:
-        found.setdefault((row["vectors"], kind_of(row["operation"], row["format"]), row["exponent"]), []).append(row)
-        if count := _count(row, known):
-            rate = _rate(row, count, cores, row["seconds"])
-            fastest[row["vectors"]] = max(rate, fastest.get(row["vectors"], 0.0))
-    for (vectors, kind, exponent), each in found.items():
-        limited = [row for row in each if row["limit"] is not None]
-        missed = [row for row in limited if not row["met"]]
-        if missed:
-            counted = [(row, count) for row in missed if (count := _count(row, known))]
-            yield Group(
-                *(vectors, kind, exponent, len(missed), len(limited)),
-                max(row["seconds"] / row["baseline"] / row["limit"] for row in missed),
-                [count for _, count in counted],
-                [_rate(row, count, cores, row["seconds"]) for row, count in counted],
-                [_rate(row, count, cores, row["baseline"] * row["limit"]) for row, count in counted],
-                fastest.get(vectors, 0.0),
-            )
-
-
-def _count(row: Record, known: Counts) -> float:
-    """The instructions an element of a row; 0 where Python takes longer, or nobody counted."""
-    key = row["vectors"], parse(row["format"]).text, row["operation"], row["dtype"]
-    return known.get(key, 0.0) if row["exponent"] > SMALL else 0.0
-
-
-def _rate(row: Record, count: float, cores: int, seconds: float) -> float:
-    return count * (1 << row["exponent"]) / (seconds * 1e9 * cores)
-
-
-def _span(values: list[float]) -> str:
-    least, most = f"{min(values):.1f}", f"{max(values):.1f}"
-    return least if least == most else f"{least} to {most}"
+        limit = limit_of(row["operation"], row["format"], row["exponent"], row["vectors"])
+        if limit is not None and row["ratio"] > limit:
+            found.append((row, limit))
+    return found
