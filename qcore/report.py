@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
+from html import escape
 from typing import Any
 
 from qcore.html import html_table
+from qcore.linalg.accumulator import Accumulator
 from qcore.linalg.operands import Operand
 from qcore.linalg.product import Product, Products
 
@@ -161,34 +163,48 @@ class RunReport:
         return len(self.products)
 
     def __str__(self) -> str:
-        return f"{_plain_table(_RUN_HEAD, map(_run_cells, self.products))}\nlowered: {self.lowered:.1%}"
+        return "\n".join([_plain_table(_RUN_HEAD, self._cells()), *self._legend()])
 
     def __rich__(self) -> Any:
-        return _rich_table(_RUN_HEAD, ((_run_cells(one), one.products is None) for one in self.products))
+        from rich.console import Group
+        from rich.text import Text
+
+        wide = (one.products is None for one in self.products)
+        table = _rich_table(_RUN_HEAD, zip(self._cells(), wide, strict=True))
+        return Group(table, Text("\n".join(self._legend())))
 
     def _repr_html_(self) -> str:
-        return html_table(_RUN_HEAD, map(_run_cells, self.products)) + f"<p>lowered: {self.lowered:.1%}</p>"
+        return html_table(_RUN_HEAD, self._cells()) + f"<pre>{escape(chr(10).join(self._legend()))}</pre>"
+
+    def _names(self) -> dict[Products, str]:
+        """Short names of the products' formats, which many layers share."""
+        found = dict.fromkeys(one.products for one in self.products if one.products is not None)
+        return {products: f"({number})" for number, products in enumerate(found, 1)}
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        names = self._names()
+        return [_run_cells(one, names) for one in self.products]
+
+    def _legend(self) -> list[str]:
+        """What the short names mean, and the part that is lowered."""
+        lines = []
+        for products, name in self._names().items():
+            lines += [
+                f"{name} forward: {_long_product(products.forward)}",
+                f"{name} gradient of the input: {_long_product(products.grad_a)}",
+                f"{name} gradient of the weight: {_long_product(products.grad_b)}",
+            ]
+        return [*lines, f"lowered: {self.lowered:.1%}"]
 
 
-_RUN_HEAD = (
-    "place",
-    "kind",
-    "shapes",
-    "share",
-    "forward",
-    "gradient of the input",
-    "gradient of the weight",
-    "wide because",
-)
+_RUN_HEAD = ("place", "kind", "shapes", "share", "formats")
 
 
-def _run_cells(one: ProductReport) -> tuple[str, ...]:
+def _run_cells(one: ProductReport, names: dict[Products, str]) -> tuple[str, ...]:
     place = f"{one.place or '(model)'}{f' #{one.number}' if one.number else ''}"
     shapes = " ".join("x".join(map(str, shape)) or "()" for shape in one.shapes)
     share = "?" if one.multiply_adds is None else f"{one.share:.1%}"
-    products = one.products
-    texts = ("",) * 3 if products is None else map(short_product, (products.forward, products.grad_a, products.grad_b))
-    return place, one.kind, shapes, share, *texts, one.reason
+    return place, one.kind, shapes, share, f"wide: {one.reason}" if one.products is None else names[one.products]
 
 
 def short_product(product: Product) -> str:
@@ -199,6 +215,19 @@ def short_product(product: Product) -> str:
         'e4m3fn x float32'
     """
     return " x ".join(map(_short_operand, product.operands))
+
+
+def _long_product(product: Product) -> str:
+    """The formats of a product's operands, and its accumulator if that is not exact."""
+    sums = "" if product.accumulator == Accumulator() else f", {product.accumulator.text}"
+    return f"{_long_operand(product.first)} x {_long_operand(product.second)}{sums}"
+
+
+def _long_operand(operand: Operand) -> str:
+    """An operand's text; "float32" or the format alone, if it has nothing else."""
+    if operand == Operand(operand.number):
+        return "float32" if operand.number is None else operand.number.text
+    return operand.text
 
 
 def _short_operand(operand: Operand) -> str:

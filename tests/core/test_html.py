@@ -57,7 +57,7 @@ def test_reports():
     assert (found["path"], found["scale"], found["reason"]) == ("a<b>&c", "0.25", '"why"')
     run = RunReport([ProductReport("head", 0, "linear", ((2, 8), (4, 8)), 64, reason="no entry of the recipe")])
     assert "head" in rows(run)[1]
-    assert run._repr_html_().endswith("<p>lowered: 0.0%</p>")
+    assert run._repr_html_().endswith("<pre>lowered: 0.0%</pre>")
 
 
 def test_recipes():

@@ -21,14 +21,28 @@ def test_shares_are_of_all_known_multiply_adds():
 
 
 def test_tables_name_formats_and_reasons():
-    head, *lines, end = str(RUN).splitlines()
+    head, *lines, forward, grad_input, grad_weight, end = str(RUN).splitlines()
     assert head.split()[:4] == ["place", "kind", "shapes", "share"]
     assert lines[0].split()[:4] == ["a", "linear", "2x8", "4x8"]
     assert "33.3%" in lines[0]
     assert lines[1].startswith("(model) #1")
-    assert lines[1].endswith("no entry")
+    assert [line.split("%")[-1].strip() for line in lines[:2]] == ["(1)", "wide: no entry"]
     assert lines[2].split()[3] == "?"
+    rows, columns = "scaled(e4m3fn,{-1:32},rule=rceil)", "scaled(e4m3fn,{-2:32},rule=rceil)"
+    assert forward == f"(1) forward: {rows} x {rows}"
+    assert grad_input == f"(1) gradient of the input: {rows} x {columns}"
+    assert grad_weight == f"(1) gradient of the weight: {columns} x {columns}"
     assert end == "lowered: 33.3%"
+
+
+def test_equal_formats_have_one_name_and_accumulators_are_named():
+    chunked = RECIPES["fp8_chunked"].entries[-1].products
+    places = {"a": LOW, "b": chunked, "c": LOW}
+    run = RunReport([ProductReport(place, 0, "linear", ((2, 8),), 64, one) for place, one in places.items()])
+    lines = str(run).splitlines()
+    assert [line.split()[-1] for line in lines[1:4]] == ["(1)", "(2)", "(1)"]
+    assert [line[:4] for line in lines[4:-1]] == ["(1) "] * 3 + ["(2) "] * 3
+    assert lines[7].endswith(", accumulator(float(6,9),chunk=64,inner=accumulator(float(6,9),chunk=1))")
 
 
 def test_formats_are_short():
