@@ -19,13 +19,14 @@ from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from qcore.arguments import check_choice, quoted
 from qcore.arrays import decode, encode
 from qcore.cli.properties import digits, why_no_codes
-from qcore.cli.sum_inputs import KINDS, row_codes, scale_codes
+from qcore.cli.sum_inputs import KINDS, every_second, row_codes, scale_codes, shrink
 from qcore.cli.sums import Operands, Results, Unit, check_fields
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
@@ -65,9 +66,11 @@ class Layer:
 
     def __post_init__(self) -> None:
         check_choice("bias", self.bias, list(BIASES))
-        self._form.check(self.input, self.weight)
         if not self.is_convolution and len(self.weight) != 2:
             raise ValueError(f"weight has shape {self.weight}; allowed are (outputs, inputs)")
+        if min(self.input + self.weight) < 1:
+            raise ValueError(f"input has shape {self.input}, weight has shape {self.weight}; allowed are sizes >= 1")
+        self._form.check(self.input, self.weight)
         if self.unit.product.block and self.is_convolution:
             raise ValueError(
                 f"{self.accumulator} with a convolution; allowed is a linear layer, whose blocks lie along its inputs"
@@ -90,7 +93,7 @@ class Layer:
         kinds |= {"input": sizes, "weight": sizes, "bias": text, "result": optional, "mode": text}
         found = check_fields(header, kinds)
         for name in ("input", "weight"):
-            if not all(type(size) is int and size > 0 for size in found[name]):
+            if not all(type(size) is int for size in found[name]):
                 raise ValueError(f"{name} is {quoted(found[name])}; allowed are sizes")
             found[name] = tuple(found[name])
         return cls(**found)
@@ -122,7 +125,11 @@ class Layer:
     @property
     def text(self) -> str:
         """The layer for people."""
-        return f"{self.form}, input {list(self.input)}, weight {list(self.weight)}, {self.accumulator}"
+        form = self.form
+        if self.is_convolution:
+            words = zip(("stride", "padding", "dilation", "groups"), form.split(" ")[1:], strict=True)
+            form = f"convolution, {', '.join(f'{name} {value}' for name, value in words)}"
+        return f"{form}, input {list(self.input)}, weight {list(self.weight)}, {self.accumulator}"
 
     @property
     def tensors(self) -> dict[str, tuple[int, tuple[int, ...]]]:
@@ -184,26 +191,36 @@ class Layer:
         """Hard operands."""
         rng, unit, scales = np.random.default_rng(seed), self.unit, None
         with np.errstate(all="ignore"):
-            a = self._draw_input(rng)
             outputs, terms = self.weight[0], prod(self.weight[1:])
             kinds = np.resize([KINDS.index(kind) for kind in _WEIGHTS], outputs)
             b = row_codes(unit.numbers[1], kinds, terms, rng, -1).reshape(self.weight)
+            a = self._draw_input(b, rng)
             if unit.product.block:
                 of_a, of_b = (self.tensors[f"{name}_scale"][1] for name in ("input", "weight"))
                 scales = scale_codes(unit.scale, of_a, rng), scale_codes(unit.scale, of_b, rng)
             bias = None if self.bias == "none" else self._draw_bias(a, b, rng)
         return Operands(a, b, scales, bias)
 
-    def _draw_input(self, rng: np.random.Generator) -> np.ndarray:
+    def _draw_input(self, weight: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Codes of the input: rows of all kinds, for a convolution by example and place along the first dimension."""
-        number = self.unit.numbers[0]
-        if not self.is_convolution:
-            rows = prod(self.input[:-1])
-            return row_codes(number, np.arange(rows) % len(KINDS), self.input[-1], rng, 1).reshape(self.input)
-        batch, channels, first, *rest = self.input
-        kinds = np.arange(batch)[:, None] + np.arange(first) * len(KINDS) // first
-        codes = row_codes(number, kinds.reshape(-1) % len(KINDS), channels * prod(rest), rng, 1)
-        return np.moveaxis(codes.reshape(batch, first, channels, *rest), 1, 2)
+        (number, of_weight), batch, channels, first, rest = (
+            self.unit.numbers,
+            prod(self.input[:-1]),
+            1,
+            1,
+            self.input[-1:],
+        )
+        if self.is_convolution:
+            batch, channels, first, *rest = self.input
+        kinds = (np.arange(batch)[:, None] + np.arange(first) * len(KINDS) // first).reshape(-1) % len(KINDS)
+        codes = row_codes(number, kinds, channels * prod(rest), rng, 1)
+        if not self.unit.product.block:
+            rows = every_second(kinds)
+            # Each sum is at most the row's largest number times the weights of one output.
+            reach = np.abs(decode(weight, of_weight).astype(np.float64)).reshape(len(weight), -1).sum(1).max()
+            bounds = np.abs(decode(codes[rows], number).astype(np.float64)).max(1) * reach
+            shrink(codes, number, rows, bounds, self.unit.largest)
+        return np.moveaxis(codes.reshape(batch, first, channels, *rest), 1, 2).reshape(self.input)
 
     def _draw_bias(self, a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Numbers as large as products and larger, zeros, and tiny ones."""
@@ -252,8 +269,13 @@ def form_text(dimensions: int, settings: dict[str, Any]) -> str:
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
     """The arrays input, weight and bias of a file of NumPy's."""
-    with np.load(path) as file:
-        found = {name: file[name] for name in ("input", "weight", "bias") if name in file}
+    try:
+        with np.load(path) as file:
+            found = {name: file[name] for name in ("input", "weight", "bias") if name in file}
+    except (ValueError, TypeError, BadZipFile) as error:
+        raise ValueError(
+            f"{path} is not what np.savez writes; allowed is a file with input, weight and bias"
+        ) from error
     for name in ("input", "weight"):
         if name not in found:
             raise ValueError(f"{path} has no {name}; allowed are float32 arrays input, weight and bias")

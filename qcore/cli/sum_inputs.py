@@ -9,8 +9,11 @@ import numpy as np
 from qcore.arrays import decode, encode
 from qcore.cli.properties import has_places, properties
 from qcore.cli.sums import Operands, Unit
+from qcore.formats.fixed import FixedPoint
 
 KINDS = "random", "near", "cancellation", "subnormal", "large", "special", "tie", "zero"
+_FINITE = float(np.finfo(np.float32).max)
+_INSIDE = "random", "near", "cancellation"  # of these, every second row stays inside the accumulator's range
 # Addends of special rows: zeros, infinities, NaN with one bit and with all bits, nearly 2^128, the smallest number, 1.
 _SPECIAL = np.array([0, 1 << 31, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x7F61B1E6, 1, 0x3F800000], np.uint32)
 
@@ -26,14 +29,18 @@ def draw(unit: Unit, count: int, seed: int) -> tuple[np.ndarray, Operands]:
     with np.errstate(all="ignore"):
         a, b = (_codes(number, kinds, shape, rng) for number in unit.numbers)
         left, right = (decode(x, number).astype(np.float64) for x, number in zip((a, b), unit.numbers, strict=True))
-        c = (left[:, 0] * right[:, 0]).astype(np.float32)
         exponents = rng.integers(-20, 21, count)
-        c = np.where(rng.integers(0, 2, count) > 0, np.ldexp(c, exponents), 0).astype(np.float32)
+        c = np.where(rng.integers(0, 2, count) > 0, np.ldexp(left[:, 0] * right[:, 0], exponents), 0)
+        c = np.clip(c, -_FINITE, _FINITE).astype(np.float32)
         half = unit.terms // 2
         rows = kinds == KINDS.index("cancellation")
         a[rows, half : 2 * half] = a[rows, :half]
         negative = encode(-decode(b, unit.numbers[1]), unit.numbers[1], "nearest")
         b[rows, half : 2 * half] = negative[rows, :half]
+        if scales is None:
+            rows = every_second(kinds)
+            x, y = (decode(x[rows], number).astype(np.float64) for x, number in zip((a, b), unit.numbers, strict=True))
+            c[rows] *= shrink(a, unit.numbers[0], rows, np.abs(x * y).sum(1) + np.abs(c[rows]), unit.largest)
         c[kinds == KINDS.index("large")] *= np.float32(2.0**100)
         # In half of these rows all products have one sign, so that sums grow; in a quarter they are the largest ones,
         # and the addend does not cut them off.
@@ -105,21 +112,50 @@ def _codes(
     return codes
 
 
+def every_second(kinds: np.ndarray) -> np.ndarray:
+    """The rows, every second one of a kind, whose sums stay inside the accumulator's range."""
+    return np.concatenate([np.flatnonzero(kinds == KINDS.index(kind))[::2] for kind in _INSIDE])
+
+
+def shrink(codes: np.ndarray, number: Any, rows: np.ndarray, bounds: np.ndarray, largest: float) -> np.ndarray:
+    """Makes numbers of rows smaller, so that `bounds` of their sums become at most half of the largest number.
+
+    Returns:
+        The factors of the rows.
+    """
+    factors = np.minimum(1.0, largest / 2 / np.maximum(bounds, 1e-300))
+    x = decode(codes[rows], number).astype(np.float64) * factors[:, None]
+    codes[rows] = encode(x.astype(np.float32), number, "toward_zero")
+    return factors
+
+
 def _ties(unit: Unit, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """One product that is a power of two, beside an addend whose last place is twice as much."""
+    accumulator = unit.product.accumulator.number
+    bits = min(accumulator.span[0] if has_places(accumulator) else 24, 24)
+    step, highest = accumulator.span[1], min(properties(accumulator).largest.log2, 127)
+    ends = [_powers(number) for number in unit.numbers]
+    (low, high), (low_b, high_b) = ends
+    # The exponents of products: of half a step of the accumulator, or more for floats, as far as the addend is inside.
+    bottom, top = step - 1, step - 1 if isinstance(accumulator, FixedPoint) else highest - bits - 1
+    bottom, top = (min(max(end, low + low_b), high + high_b) for end in (bottom, max(bottom, top)))
+    exponents = rng.integers(max(bottom, top - 40), top + 1, count)
+    of_a = rng.integers(np.maximum(low, exponents - high_b), np.minimum(high, exponents - low_b) + 1)
     factors = []
-    for number in unit.numbers:
-        known = properties(number)
-        highest = known.largest.log2
-        lowest = min(highest, max(known.smallest.log2 if known.smallest else highest, highest - 8))
+    for number, powers in zip(unit.numbers, (of_a, exponents - of_a), strict=True):
         x = np.zeros((count, unit.terms), np.float32)
-        x[:, 0] = np.ldexp(1.0, rng.integers(lowest, highest + 1, count))
+        x[:, 0] = np.ldexp(1.0, powers)
         factors.append(encode(x, number, "nearest"))
-    product = np.prod([decode(x[:, :1], n).astype(np.float64) for x, n in zip(factors, unit.numbers, strict=True)], 0)[
-        :, 0
-    ]
-    number = unit.product.accumulator.number
-    bits = min(number.span[0] if has_places(number) else 24, 24)
-    significand = rng.integers(1 << (bits - 1), 1 << bits, count)
-    c = (significand * product * 2 * (1 - 2 * rng.integers(0, 2, count))).astype(np.float32)
+    a, b = (decode(x[:, 0], number).astype(np.float64) for x, number in zip(factors, unit.numbers, strict=True))
+    # A power of two has smaller steps below it, where the product is no tie.
+    significand = rng.integers((1 << (bits - 1)) + (bits > 1), 1 << bits, count)
+    c = significand * a * b * 2 * (1 - 2 * rng.integers(0, 2, count))
+    c = np.clip(c, -unit.largest, unit.largest).astype(np.float32)  # beyond it if no product is so small
     return factors[0], factors[1], c
+
+
+def _powers(number: Any) -> tuple[int, int]:
+    """The exponents of a format's smallest and largest number."""
+    known = properties(number)
+    highest = known.largest.log2
+    return min(highest, known.smallest.log2 if known.smallest else highest), highest

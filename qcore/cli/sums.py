@@ -218,6 +218,11 @@ class Unit:
         return getattr(self.product.first.number, "scale_format", None) if self.product.block else None
 
     @property
+    def largest(self) -> float:
+        """The accumulator's largest number."""
+        return float(properties(self.product.accumulator.number).largest)
+
+    @property
     def fraction_bits(self) -> int | None:
         """The bits of fraction that aligned terms keep; None if the outermost accumulator does not align."""
         accumulator = self.product.accumulator
@@ -341,7 +346,7 @@ def marks(unit: Unit, step: Step) -> dict[str, np.ndarray]:
         found["ties"] = (bits["guard"] & ~rest & 1) > 0
         found["inexact sums"] = (bits["guard"] | rest) > 0
     found["carries of a rounding"] = inside & (np.frexp(step.total)[1] - 1 > top)
-    beyond = (np.abs(step.sum) > float(properties(number).largest)) | ~np.isfinite(step.total)
+    beyond = (np.abs(step.sum) > unit.largest) | ~np.isfinite(step.total)
     found["sums beyond the largest number"] = np.isfinite(step.sum) & beyond
     found["subnormal sums"] = subnormal(step.total, number)
     found["sums of zero"] = step.total == 0

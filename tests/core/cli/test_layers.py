@@ -183,7 +183,14 @@ def test_undefined_bits_are_differences(capsys, tmp_path):
         ),
         (lambda path: path.write_text(path.read_text().replace('"linear"', '"lin"')), r"line 1: form='lin'; allowed"),
         (lambda path: path.write_text(path.read_text().replace("[2, 32]", "[2, 33]")), r"line 1: input has shape"),
-        (lambda path: path.write_text(path.read_text().replace("[2, 32]", "[2, -1]")), r"weight is \[2, -1\]; allowed"),
+        (
+            lambda path: path.write_text(path.read_text().replace("[2, 32]", "[2, -1]")),
+            r"weight has shape \(2, -1\); allo",
+        ),
+        (
+            lambda path: path.write_text(path.read_text().replace("[2, 32]", "[2, 1.5]")),
+            r"weight is \[2, 1\.5\]; allowed",
+        ),
         (lambda path: path.write_text(path.read_text().replace('"none"', '"some"')), r"line 1: bias='some'; allowed"),
     ],
 )
@@ -199,6 +206,9 @@ def test_malformed_files(capsys, tmp_path, change, message):
         ([HOPPER], r"--input and --weight are needed, or --tensors alone"),
         ([HOPPER, "--input", "3,x", "--weight", "2,32"], r"argument --input: 'x'; allowed is an int"),
         ([HOPPER, "--input", "3,32", "--weight", "2,33"], r"input has shape \(3, 32\), weight has shape \(2, 33\)"),
+        ([HOPPER, "--input", "3,32", "--weight", "32"], r"weight has shape \(32,\); allowed are \(outputs, inputs\)"),
+        ([HOPPER, "--input", "0,32", "--weight", "2,32"], r"input has shape \(0, 32\), .*; allowed are sizes >= 1"),
+        ([HOPPER, "--tensors", __file__], r"test_layers\.py is not what np\.savez writes"),
         ([HOPPER, *LINEAR, "--stride", "2"], r"stride with a linear layer; allowed is it with a convolution"),
         ([HOPPER, *LINEAR, "--result", "mxfp4"], r"result='mxfp4'; allowed are formats with codes"),
         ([HOPPER, *LINEAR, "--result", "int8", "--mode", "stochastic"], r"mode='stochastic'; allowed are"),

@@ -16,6 +16,7 @@ from qcore.__main__ import main
 from qcore.arrays import decode
 from qcore.cli.layouts import read_rows
 from qcore.cli.sum_files import read
+from qcore.cli.sum_inputs import KINDS
 
 ONE = Fraction(1)
 
@@ -238,3 +239,23 @@ def test_malformed_files(capsys, tmp_path, old, new, message):
     assert old in text
     path.write_text(text.replace(old, new))
     assert re.search(message, refused(capsys, "check", str(path)))
+
+
+@pytest.mark.parametrize(
+    ("text", "operands"),
+    [
+        ("accumulator(fixed(20,19),chunk=1)", ("fixed(16,15)", "fixed(16,15)")),
+        ("accumulator(float16,chunk=4)", ("e5m2", "e5m2")),
+        ("accumulator(float(4,5),chunk=4)", ("e3m2fn", "e3m2fn")),
+        ("accumulator(bfloat16,chunk=4)", ("bfloat16", "bfloat16")),
+    ],
+)
+def test_random_sums_are_inside_the_range_and_ties_are_ties(tmp_path, text, operands):
+    path = write(tmp_path / "v.csv", text, "--operands", *operands, "--terms", "16", "--count", "800")
+    vectors = read(read_rows(path))
+    beyond, ties = vectors.met["sums beyond the largest number"], vectors.met["ties"]
+    assert ties[vectors.kinds == KINDS.index("tie")].all()
+    for kind in ("random", "near", "cancellation"):
+        inside = (vectors.kinds == KINDS.index(kind)).nonzero()[0][::2]
+        assert not beyond[inside].any()
+        assert not vectors.met["infinite or NaN inputs"][inside].any()
