@@ -22,6 +22,7 @@ from rich.table import Table
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import by_turns, clock_for, keep_pages, machine, versions
 from qcore import FloatingPoint
+from qcore.law.rounding import RoundingName
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
 
@@ -56,7 +57,7 @@ def parameters() -> list[torch.nn.Parameter]:
     return found
 
 
-def measure(optimizer: str, rounding: str, seconds: float) -> dict[str, object]:
+def measure(optimizer: str, rounding: RoundingName, seconds: float) -> dict[str, object]:
     """One row: medians in seconds a step."""
     make = OPTIMIZERS[optimizer]
     low, high = (Quantizer(FloatingPoint(*bits), forward_rounding=rounding) for bits in ((5, 2), (6, 9)))

@@ -35,6 +35,7 @@ from qcore import Number, Rounding
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import prepare
 from qcore.law.carrier import FLOAT32
+from qcore.law.rounding import RoundingName
 
 ROOT = Path(__file__).parent.parent
 COUNT = 7000  # inputs of a format, beside the patterns
@@ -132,7 +133,7 @@ def compared(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _all_cases() -> Iterator[tuple[str, Number]]:
+def _all_cases() -> Iterator[tuple[RoundingName, Number]]:
     """All formats in all modes that they have."""
     for mode in MODES:
         for number in FORMATS + MORE + BLOCKS:
@@ -143,7 +144,7 @@ def _all_cases() -> Iterator[tuple[str, Number]]:
             yield mode, number
 
 
-def _case(arrays: dict[str, list[np.ndarray]], number: Number, mode: str) -> list[Any]:
+def _case(arrays: dict[str, list[np.ndarray]], number: Number, mode: RoundingName) -> list[Any]:
     """How many results there are, and the digest of inputs and results."""
     digest, count = hashlib.sha256(), 0
     settings = RANDOM if mode.startswith("stochastic") else {}

@@ -27,6 +27,7 @@ from benchmarks.support.arguments import output_file
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import ROOT, machine, versions
 from qcore import NVFP4, Accumulator, Rounding, decode, p3109, parse, quantize
+from qcore.law.rounding import RoundingName
 from qcore.linalg import matmul
 from qcore.pictures import draw_curves, picture
 
@@ -388,7 +389,7 @@ def gupta(epochs: int = 30, hidden: int = 64, fractions: tuple[int, ...] = FRACT
         yield Line("gupta", name, list(enumerate((round(error, 3) for error in errors), 1)))
 
 
-def _rounding(text: str, mode: str) -> Callable[[np.ndarray], np.ndarray]:
+def _rounding(text: str, mode: RoundingName) -> Callable[[np.ndarray], np.ndarray]:
     """Rounds each array that it gets, with a fresh key."""
     keys = iter(range(1 << 40))
     return lambda x: quantize(x, text, mode, key=next(keys) if mode == "stochastic" else None)

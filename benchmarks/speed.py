@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 import torch
 from rich.box import SIMPLE
@@ -45,6 +45,7 @@ from benchmarks.support.timing import (
 )
 from benchmarks.support.vectors import instruction_sets, measure_apart
 from qcore import parse
+from qcore.law.rounding import RoundingName
 from qtorch._rounding.paths.kernels import round_by_package
 from qtorch._rounding.plan import plan_for
 from qtorch.quantization import quantize_per_tensor
@@ -73,6 +74,11 @@ class Case:
     format: str
     dtype: str
     exponent: int
+
+    @property
+    def mode(self) -> RoundingName:
+        """The rounding mode of an operation that rounds."""
+        return cast("RoundingName", self.operation.partition(",")[0])
 
     @property
     def is_stochastic(self) -> bool:
@@ -158,7 +164,13 @@ def torch_call(case: Case, x: torch.Tensor) -> Callable[[], object]:
         return partial(qtorch.decode, codes, number, x.dtype, scales=scales)
     if case.operation == PACKAGE:
         return partial(round_by_package, x, plan_for(number, "nearest", x.dtype, None, False), None)
-    return partial(qtorch.quantize, x, number, case.operation.split(",")[0], key=key if case.is_stochastic else None)
+    return partial(
+        qtorch.quantize,
+        x,
+        number,
+        case.mode,
+        key=key if case.is_stochastic else None,
+    )
 
 
 def time_torch(case: Case, device: str, seconds: float) -> list[Timing]:
@@ -179,7 +191,7 @@ def time_jax(case: Case, device: str, seconds: float) -> list[Timing]:
     with jax.default_device(jax.devices(device)[0]):
         x = jax.random.normal(jax.random.key(case.exponent), case.shape)
         key = jnp.array([0, KEY], jnp.uint32) if case.is_stochastic else None
-        rounded = jax.jit(lambda x, key: qjax.quantize(x, parse(case.format), case.operation, key=key))
+        rounded = jax.jit(lambda x, key: qjax.quantize(x, parse(case.format), case.mode, key=key))
         absolute = jax.jit(jnp.abs)
         calls = [lambda: rounded(x, key).block_until_ready(), lambda: absolute(x).block_until_ready()]
         return by_turns(calls, clock_for("cpu"), seconds)  # the calls wait by themselves

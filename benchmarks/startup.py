@@ -200,12 +200,13 @@ def _dynamo() -> dict[str, Any]:
 def _memory_probe(case: str, exponent: int, device: str) -> dict[str, Any]:
     import torch
 
-    from qtorch import BlockFloatingPoint, FloatingPoint, Number, quantize
+    from qtorch import BlockFloatingPoint, FloatingPoint, Number, Rounding, quantize
 
-    kind, rounding = case.split()
+    kind, mode = case.split()
+    rounding = Rounding(mode)
     number: Number = FloatingPoint(5, 2) if kind == "float" else BlockFloatingPoint(8, dim=0 if kind == "rows" else -1)
     rows = 1 if kind == "float" else 64
-    key = 1 if rounding == "stochastic" else None
+    key = 1 if rounding.stochastic else None
     quantize(
         torch.randn(rows, 1 << 10, device=device), number, rounding, key=key
     )  # loads the kernel, starts the threads

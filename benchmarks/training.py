@@ -37,6 +37,7 @@ from benchmarks.support.results import write_results
 from benchmarks.support.timing import Call, by_turns, clock_for, keep_pages, machine, versions
 from benchmarks.support.vectors import instruction_sets, measure_apart
 from qcore import FloatingPoint
+from qcore.law.rounding import Rounding
 
 LOW, HIGH = FloatingPoint(5, 2), FloatingPoint(6, 9)
 COPIED = "copied"
@@ -117,7 +118,8 @@ def torch_step(batch: int, rounding: str | None, compiled: bool) -> Call:
     if rounding == COPIED:
         makes = [Copy, Copy]
     elif rounding:
-        makes = [partial(Quantizer, number, number, rounding, rounding) for number in (LOW, HIGH)]
+        mode = Rounding(rounding)
+        makes = [partial(Quantizer, number, number, mode, mode) for number in (LOW, HIGH)]
     model = PreResNet20(*makes)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     program = torch.compile(model, fullgraph=True) if compiled else model
@@ -140,7 +142,8 @@ def jax_step(batch: int, rounding: str | None) -> Call:
     from examples.models_jax import PreResNet20, Trainer, plain_updates
     from qjax import quantizer
 
-    functions = [quantizer(number, number, rounding, rounding) for number in (LOW, HIGH)] if rounding else []
+    mode = Rounding(rounding or "nearest")
+    functions = [quantizer(number, number, mode, mode) for number in (LOW, HIGH)] if rounding else []
     tx = optax.chain(optax.add_decayed_weights(5e-4), optax.sgd(0.05, momentum=0.9))
     trainer = Trainer(PreResNet20(*functions, rngs=nnx.Rngs(0)), tx, apply=plain_updates)
     inputs, targets = images(batch)

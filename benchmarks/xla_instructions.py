@@ -31,6 +31,7 @@ from benchmarks.speed import BLOCKS, ELEMENTS, STOCHASTIC
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import machine, versions
 from qcore import parse
+from qcore.law.rounding import Rounding
 
 SHAPE = (4096, 4096)
 _BYTES = {"x": 16, "y": 32, "z": 64}
@@ -77,12 +78,13 @@ def measure(folder: Path) -> Iterator[dict[str, Any]]:
 
     import qjax
 
-    kinds = [(text, "nearest") for text in (*ELEMENTS, *BLOCKS)] + [(text, "stochastic") for text in STOCHASTIC]
+    kinds = [(text, Rounding.NEAREST) for text in (*ELEMENTS, *BLOCKS)]
+    kinds += [(text, Rounding.STOCHASTIC) for text in STOCHASTIC]
     x, key = jax.ShapeDtypeStruct(SHAPE, jnp.float32), jax.ShapeDtypeStruct((2,), jnp.uint32)
     for index, (text, mode) in enumerate(kinds):
 
-        def rounded(x: Any, key: Any, text: str = text, mode: str = mode) -> Any:
-            return qjax.quantize(x, parse(text), mode, key=key if mode.startswith("stochastic") else None)
+        def rounded(x: Any, key: Any, text: str = text, mode: Rounding = mode) -> Any:
+            return qjax.quantize(x, parse(text), mode, key=key if mode.stochastic else None)
 
         rounded.__name__ = f"rounding_{index}"
         jax.jit(rounded).lower(x, key).compile()
@@ -91,7 +93,7 @@ def measure(folder: Path) -> Iterator[dict[str, Any]]:
         for name, size in sizes.items():  # one of blocks' values has fewer elements
             objects = folder.glob(f"*{rounded.__name__}.*.{name}_kernel_module.o")
             count += sum(each(path) for path in objects) * size / math.prod(SHAPE)
-        yield {"format": text, "operation": mode, "fusions": len(sizes), "each": count}
+        yield {"format": text, "operation": mode.value, "fusions": len(sizes), "each": count}
 
 
 def main(argv: list[str] | None = None) -> int:

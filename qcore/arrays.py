@@ -14,7 +14,7 @@ from qcore.formats.number import Number, check_number, prepare
 from qcore.law import doubled
 from qcore.law.carrier import CARRIERS, Carrier, check_dtype, check_result_dtype
 from qcore.law.program import Decoding
-from qcore.law.rounding import Rounding, check_rounding
+from qcore.law.rounding import RoundingLike, check_rounding
 from qcore.law.tiles import block_counts, tiles
 from qcore.namespace import Names
 from qcore.packing import check_codes, storage
@@ -26,7 +26,7 @@ Key = int | tuple[int, int] | None
 def quantize(
     x: np.ndarray,
     number: Number | str,
-    rounding: str | Rounding = "nearest",
+    rounding: RoundingLike = "nearest",
     *,
     key: Key = None,
     random_bits: int = 24,
@@ -72,7 +72,7 @@ def quantize(
 def encode(
     x: np.ndarray,
     number: Number | str,
-    rounding: str | Rounding = "nearest",
+    rounding: RoundingLike = "nearest",
     *,
     key: Key = None,
     random_bits: int = 24,

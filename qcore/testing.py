@@ -16,7 +16,7 @@ from qcore.formats.number import Number, check_number, prepare
 from qcore.formats.text import parse
 from qcore.law.carrier import CARRIERS
 from qcore.law.program import WRAPPING
-from qcore.law.rounding import Rounding, check_rounding
+from qcore.law.rounding import Rounding, RoundingLike, check_rounding
 from qcore.lazy import public_names
 
 __all__ = ["check_format"]
@@ -42,7 +42,7 @@ _TIES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def check_format(number: Number | str, modes: Sequence[str | Rounding] | None = None) -> None:
+def check_format(number: Number | str, modes: Sequence[RoundingLike] | None = None) -> None:
     """Tests a format on NumPy arrays; it takes about a second. `qtorch.testing` and `qjax.testing` go on from there.
 
     The format must be a value: immutable, hashable, equal to its copy, and the same after pickle and as text. Rounding
@@ -93,7 +93,7 @@ def inputs(number: Number) -> Iterator[tuple[np.dtype, np.ndarray]]:
             yield dtype, _hard(number, dtype)
 
 
-def chosen_modes(modes: Sequence[str | Rounding] | None) -> list[Rounding]:
+def chosen_modes(modes: Sequence[RoundingLike] | None) -> list[Rounding]:
     """The rounding modes of the argument `modes`."""
     if modes is None:
         return list(Rounding)

@@ -12,6 +12,7 @@ import numpy as np
 import qcore
 from qcore import Number, Rounding
 from qcore.formats.number import check_number
+from qcore.law.rounding import RoundingLike
 from qcore.lazy import public_names
 from qcore.testing import KEY, chosen_modes, compare, has_codes
 from qcore.testing import check_format as check_in_numpy
@@ -21,7 +22,7 @@ __all__ = ["check_format"]
 __dir__ = public_names(__name__)
 
 
-def check_format(number: Number | str, modes: Sequence[str | Rounding] | None = None) -> None:
+def check_format(number: Number | str, modes: Sequence[RoundingLike] | None = None) -> None:
     """Tests a format on NumPy arrays, as `qcore.testing.check_format` does, and compares the bits of JAX.
 
     Compared are rounding and codes, by themselves and inside a jitted program; float64 where x64 is enabled.

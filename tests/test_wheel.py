@@ -59,6 +59,8 @@ WRONG = """\
 qtorch.quantize(x, 5)
 qtorch.quantize(a, "e5m2")
 qtorch.quantize(x, "e5m2", rounding=3)
+qtorch.quantize(x, "e5m2", "neerest")
+qjax.quantizer("e5m2", None, "to_nearest")
 qtorch.quantise(x, "e5m2")
 qjax.quantize([1.0], "e5m2")
 qjax.quantize(a, "e5m2", "nearest", 3)

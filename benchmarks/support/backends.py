@@ -16,6 +16,7 @@ import qcore
 import qjax
 import qtorch
 from qcore import NAMED, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Number, Posit
+from qcore.law.rounding import RoundingName
 from qcore.random.threefry import Noise
 from qtorch._kernels.launch import serve_cpu
 from qtorch._rounding.keys import key_tensor, window_tensor
@@ -69,7 +70,7 @@ class Backend:
 
     name: str
     load: Callable[[np.ndarray], Any]
-    prepare: Callable[[Number, str], Quantizer]
+    prepare: Callable[[Number, RoundingName], Quantizer]
     store: Callable[[Any], np.ndarray]
     pairs: tuple[tuple[Number, str], ...] | None = None
     hard_only: bool = False
@@ -162,11 +163,11 @@ def _from_torch(x: torch.Tensor) -> np.ndarray:
     return x.cpu().numpy()
 
 
-def _numpy(number: Number, rounding: str) -> Quantizer:
+def _numpy(number: Number, rounding: RoundingName) -> Quantizer:
     return lambda x, start: qcore.quantize(x, number, rounding, key=KEY, start=start)
 
 
-def _numpy_in_parts(number: Number, rounding: str) -> Quantizer:
+def _numpy_in_parts(number: Number, rounding: RoundingName) -> Quantizer:
     def quantizer(x: np.ndarray, start: int) -> np.ndarray:
         result = np.empty_like(x)
         for begin in range(0, x.size, PART):
@@ -177,7 +178,7 @@ def _numpy_in_parts(number: Number, rounding: str) -> Quantizer:
     return quantizer
 
 
-def _torch_operations(number: Number, rounding: str) -> Quantizer:
+def _torch_operations(number: Number, rounding: RoundingName) -> Quantizer:
     plan = plan_for(number, rounding, torch.float32, None, False)
 
     def quantizer(x: torch.Tensor, start: int) -> torch.Tensor:
@@ -187,11 +188,11 @@ def _torch_operations(number: Number, rounding: str) -> Quantizer:
     return quantizer
 
 
-def _torch_kernel(number: Number, rounding: str) -> Quantizer:
+def _torch_kernel(number: Number, rounding: RoundingName) -> Quantizer:
     return lambda x, start: qtorch.quantize(x, number, rounding, key=KEY, start=start)
 
 
-def _torch_cuda(number: Number, rounding: str) -> Quantizer:
+def _torch_cuda(number: Number, rounding: RoundingName) -> Quantizer:
     def quantizer(x: torch.Tensor, start: int) -> torch.Tensor:
         result = qtorch.quantize(x, number, rounding, key=KEY, start=start)
         torch.cuda.synchronize()
@@ -200,7 +201,7 @@ def _torch_cuda(number: Number, rounding: str) -> Quantizer:
     return quantizer
 
 
-def _jax_call(number: Number, rounding: str, device: Any) -> Quantizer:
+def _jax_call(number: Number, rounding: RoundingName, device: Any) -> Quantizer:
     def quantizer(x: jax.Array, start: int) -> jax.Array:
         with jax.default_device(device):
             return qjax.quantize(x, number, rounding, key=KEY, start=start).block_until_ready()
@@ -208,7 +209,7 @@ def _jax_call(number: Number, rounding: str, device: Any) -> Quantizer:
     return quantizer
 
 
-def _jax_eager(number: Number, rounding: str, device: Any) -> Quantizer:
+def _jax_eager(number: Number, rounding: RoundingName, device: Any) -> Quantizer:
     call = _jax_call(number, rounding, device)
 
     def quantizer(x: jax.Array, start: int) -> jax.Array:
@@ -218,7 +219,7 @@ def _jax_eager(number: Number, rounding: str, device: Any) -> Quantizer:
     return quantizer
 
 
-def _jax_inline(number: Number, rounding: str, device: Any) -> Quantizer:
+def _jax_inline(number: Number, rounding: RoundingName, device: Any) -> Quantizer:
     key = np.array([KEY >> 32, KEY & 0xFFFFFFFF], np.uint32)
     program = jax.jit(lambda x, key: qjax.quantize(x, number, rounding, key=key))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from benchmarks.support.backends import Backend
 from qcore import Number
+from qcore.law.rounding import RoundingName
 
 
 class Piece(NamedTuple):
@@ -71,7 +72,7 @@ class Case:
 def compare(number: Number, mode: str, pieces: Iterable[Piece], backends: Sequence[Backend]) -> list[Case]:
     """Rounds the pieces on each backend that takes the format and mode; the first backend is the reference."""
     taking = [backend for backend in backends if backend.pairs is None or (number, mode) in backend.pairs]
-    quantizers = [backend.prepare(number, mode) for backend in taking]
+    quantizers = [backend.prepare(number, cast("RoundingName", mode)) for backend in taking]
     cases = [Case(number.text, mode, backend.name) for backend in taking]
     shapes = set()
     for piece in pieces:

@@ -28,6 +28,7 @@ from benchmarks.support.comparison import Case, Piece
 from benchmarks.support.inputs import MODES, hard_inputs
 from qcore import BlockFloatingPoint, parse
 from qcore.formats.block import BlockNumber
+from qcore.law.rounding import RoundingName
 from qtorch._rounding.keys import key_tensor
 
 # One format of each kind of law.
@@ -61,7 +62,7 @@ class Program(NamedTuple):
     format: str
     dtype: str
     layout: str
-    modes: tuple[str, ...]
+    modes: tuple[RoundingName, ...]
     wide: int = 2
 
 
@@ -183,7 +184,7 @@ def _run(program: Program, step: Any, *arrays: np.ndarray) -> list[list[np.ndarr
 
 
 def _expected(
-    number: Any, mode: str, x: np.ndarray, gradient: np.ndarray, finite: np.ndarray, wide: bool
+    number: Any, mode: RoundingName, x: np.ndarray, gradient: np.ndarray, finite: np.ndarray, wide: bool
 ) -> list[np.ndarray]:
     key = KEY if mode.startswith("stochastic") else None
     found = [-qcore.quantize(-x, number, mode, key=key)]

@@ -29,6 +29,7 @@ from qcore import (
     encode,
     p3109,
 )
+from qcore.law.rounding import RoundingName
 from qcore.law.tiles import block_sizes, tiles
 
 FORMATS: tuple[Number, ...] = (
@@ -92,7 +93,7 @@ MORE = tuple(
         if variant not in FORMATS
     )
 )
-MODES = tuple(mode.value for mode in Rounding)
+MODES: tuple[RoundingName, ...] = tuple(mode.value for mode in Rounding)
 
 _SEED = 20_261_120
 

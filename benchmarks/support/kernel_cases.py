@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import qcore
 from benchmarks.support.inputs import hard_inputs
+from qcore.law.rounding import RoundingName
 
 FORMATS = ("e5m2", "float(5,10)", "fixed(8,4)", "block(8)", "mxfp8_e4m3", "nvfp4", "posit8")
 CODED = ("e5m2", "posit8", "mxfp4", "nvfp4")
@@ -114,21 +116,22 @@ def rounding_calls(tensors: _Tensors) -> Iterator[Case]:
 
     import qtorch
 
+    def rounded(text: str, mode: RoundingName, dtype: str) -> list[torch.Tensor]:
+        return [qtorch.quantize(x, text, mode, **_random(mode)) for x in tensors.of_format(text, dtype)]
+
     for text in FORMATS:
         for mode in ("nearest", "toward_zero", "stochastic"):
             for dtype in DTYPES if mode != "toward_zero" else DTYPES[:1]:
                 yield (
                     *("quantize", mode, f"{text} {dtype}"),
-                    lambda text=text, mode=mode, dtype=dtype: [
-                        qtorch.quantize(x, text, mode, **_random(mode)) for x in tensors.of_format(text, dtype)
-                    ],
+                    partial(rounded, text, mode, dtype),
                 )
     for text in ("e5m2", "block(8,dim=1)", "mxfp8_e4m3"):
         for mode in ("nearest", "stochastic"):
             x = tensors.get("bfloat16 all numbers", "bfloat16").contiguous(memory_format=torch.channels_last)
             yield (
                 *("quantize", mode, f"{text} channels_last"),
-                lambda text=text, mode=mode, x=x: qtorch.quantize(x, text, mode, **_random(mode)),
+                partial(qtorch.quantize, x, text, mode, **_random(mode)),
             )
 
 
@@ -136,7 +139,7 @@ def code_calls(tensors: _Tensors) -> Iterator[Case]:
     """Codes of numbers, and numbers of codes."""
     import qtorch
 
-    def both(text: str, mode: str) -> Any:
+    def both(text: str, mode: RoundingName) -> Any:
         x = tensors.get("float32 all numbers", "float32")
         found = qtorch.encode(x, text, mode, **_random(mode))
         codes, scales = found if isinstance(found, tuple) else (found, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ import qcore
 import qtorch
 from benchmarks.support.timing import Call
 from qcore.formats.number import check_number
+from qcore.law.rounding import RoundingName
 
 KEY = 7
 
@@ -32,12 +33,18 @@ class Match(NamedTuple):
 def on_torch(call: str, theirs: Call, x: np.ndarray, number: Any, rounding: str = "nearest", **options: Any) -> Match:
     label = check_number(number).text + (" saturating" if options else "")
     options |= {"key": KEY} if rounding.startswith("stochastic") else {}
-    ours = partial(qtorch.quantize, torch.from_numpy(x), number, rounding, **options)
+    ours = partial(qtorch.quantize, torch.from_numpy(x), number, cast("RoundingName", rounding), **options)
     return Match(call, "torch", label, rounding, theirs, ours)
 
 
 def on_numpy(call: str, theirs: Call, x: np.ndarray, number: Any, rounding: str = "nearest") -> Match:
-    ours = partial(qcore.quantize, x, number, rounding, key=KEY if rounding.startswith("stochastic") else None)
+    ours = partial(
+        qcore.quantize,
+        x,
+        number,
+        cast("RoundingName", rounding),
+        key=KEY if rounding.startswith("stochastic") else None,
+    )
     return Match(call, f"numpy {x.dtype}", check_number(number).text, rounding, theirs, ours)
 
 

@@ -16,6 +16,7 @@ from qcore.cli.properties import Properties, properties
 from qcore.formats.block import BlockFloatingPoint, BlockNumber
 from qcore.formats.number import Number, check_number
 from qcore.law.carrier import FLOAT64
+from qcore.law.rounding import RoundingName
 from qcore.pictures import BLUE, FAINT, GREEN, ORANGE, check_path, picture
 
 if TYPE_CHECKING:
@@ -136,11 +137,11 @@ def _in_rows(number: Any) -> BlockNumber:
     return replace(number, dim=0) if isinstance(number, BlockFloatingPoint) else replace(number, block={-1: None})
 
 
-def _beside_one(number: BlockNumber, x: np.ndarray, rounding: str) -> np.ndarray:
+def _beside_one(number: BlockNumber, x: np.ndarray, rounding: RoundingName) -> np.ndarray:
     return quantize(np.stack([np.ones_like(x), x], 1), number, rounding)[:, 1]
 
 
-def _alone(number: BlockNumber, x: np.ndarray, rounding: str) -> np.ndarray:
+def _alone(number: BlockNumber, x: np.ndarray, rounding: RoundingName) -> np.ndarray:
     return quantize(np.append(1.0, x)[:, None], number, rounding)[1:, 0]
 
 

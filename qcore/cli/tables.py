@@ -13,6 +13,7 @@ from qcore.arrays import decode, encode, quantize
 from qcore.cli.properties import Dyadic, Properties, properties, why_no_codes
 from qcore.formats.names import NAMED
 from qcore.formats.number import check_number
+from qcore.law.rounding import Rounding
 from qcore.linalg.designs import DESIGNS, nearest_designs
 
 if TYPE_CHECKING:
@@ -153,7 +154,9 @@ def special_values(known: Properties) -> dict[int, tuple[list[str], float]]:
         return math.nan if number is None else float(number)
 
     below_normal = quantize(np.nextafter([of(known.min_normal)], 0), known.number, "down")[0]
-    around_one = [quantize(np.nextafter([1.0], to), known.number, mode)[0] for to, mode in ((0, "down"), (2, "up"))]
+    around_one = [
+        quantize(np.nextafter([1.0], to), known.number, mode)[0] for to, mode in ((0, Rounding.DOWN), (2, Rounding.UP))
+    ]
     wanted = {
         "zero": 0.0,
         "smallest": of(known.smallest),

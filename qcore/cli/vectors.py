@@ -39,6 +39,7 @@ from qcore.formats.gguf import GGUF
 from qcore.formats.number import Number, check_number
 from qcore.formats.posit import Posit
 from qcore.law.carrier import CARRIERS
+from qcore.law.rounding import Rounding, RoundingName
 from qcore.packing import storage
 from qcore.version import __version__
 
@@ -57,7 +58,7 @@ class Header:
     """
 
     format: str
-    mode: str
+    mode: RoundingName
     dtype: str
     overflow: str | None
     key: int | None
@@ -267,7 +268,7 @@ def _values(number: Number, dtype: np.dtype[Any], rng: np.random.Generator) -> n
 def _midpoints(number: Number, values: np.ndarray) -> np.ndarray:
     """The midpoints between each number and the next ones above and below it, of posits those of their codes."""
     around = [values]
-    for mode, end in (("down", -np.inf), ("up", np.inf)):
+    for mode, end in ((Rounding.DOWN, -np.inf), (Rounding.UP, np.inf)):
         following = quantize(np.nextafter(values, end), number, mode)
         around += [values / 2 + following / 2, following]
         if isinstance(number, Posit):

@@ -22,6 +22,7 @@ from qcore.formats.block import BlockNumber, check_element
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.number import Number
 from qcore.formats.text import parse
+from qcore.law.rounding import RoundingName
 
 CASTS = {  # the formats that ONNX has, and how NumPy and ml_dtypes call them
     "float16": "float16",
@@ -35,7 +36,7 @@ _BITS = 16  # of the widest format with a table
 _STEPS = {"nearest": "Round", "down": "Floor", "up": "Ceil"}
 
 
-def rounded(x: Symbol, number: str, rounding: str, overflow: str) -> Symbol:
+def rounded(x: Symbol, number: str, rounding: RoundingName, overflow: str) -> Symbol:
     """x rounded to a format, by the law of `qcore.quantize`, in x's dtype.
 
     Args:
@@ -70,7 +71,7 @@ def scaled(x: Symbol, scale: np.ndarray, number: str, axis: int) -> Symbol:
     return Names.astype(y, x.dtype)
 
 
-def _law(text: str, rounding: str, overflow: str) -> Any:
+def _law(text: str, rounding: RoundingName, overflow: str) -> Any:
     number = parse(text)
     wraps = overflow == "wrap" or getattr(number, "wrap", False)
     if not wraps and not isinstance(number, BlockNumber) and not rounding.startswith("stochastic"):
@@ -105,7 +106,7 @@ def _has_table(number: Number) -> bool:
         return False
 
 
-def _by_cast(x: Any, text: str, rounding: str, overflow: str) -> Symbol:
+def _by_cast(x: Any, text: str, rounding: RoundingName, overflow: str) -> Symbol:
     """A cast there and back, of x inside the range."""
     number, dtype = parse(text), CASTS[_name(text)]
     largest = _numbers(number)[-1]
@@ -122,7 +123,7 @@ def _by_cast(x: Any, text: str, rounding: str, overflow: str) -> Symbol:
     return y * _taken(x.graph, factors, _count(abs(x), starts))
 
 
-def _by_steps(x: Any, text: str, rounding: str, overflow: str) -> Symbol:
+def _by_steps(x: Any, text: str, rounding: RoundingName, overflow: str) -> Symbol:
     """Fixed point: products with powers of two, which are exact, around a rounding to integers."""
     number: Any = parse(text)
     low, high = (float(end) for end in _law_of(number, rounding, overflow)(np.array([-np.inf, np.inf], np.float32)))
@@ -131,7 +132,7 @@ def _by_steps(x: Any, text: str, rounding: str, overflow: str) -> Symbol:
     return Names.clip(steps * step, low, high)
 
 
-def _by_table(x: Any, text: str, rounding: str, overflow: str) -> Symbol:
+def _by_table(x: Any, text: str, rounding: RoundingName, overflow: str) -> Symbol:
     """A search for the piece of the law in which x lies."""
     number = parse(text)
     finite = np.finfo(np.float32).max
@@ -243,7 +244,7 @@ def _taken(graph: Graph, row: np.ndarray, places: Symbol) -> Symbol:
     return Symbol(graph, name, row.dtype.name, places.ndim)
 
 
-def _law_of(number: Number, rounding: str, overflow: str) -> Any:
+def _law_of(number: Number, rounding: RoundingName, overflow: str) -> Any:
     return lambda x: quantize(x, number, rounding, overflow=overflow or None)
 
 
@@ -255,7 +256,7 @@ def _numbers(number: Number) -> np.ndarray:
     return _from_ordered(np.unique(_ordered(np.concatenate([found, np.array([-0.0, 0.0], np.float32)]))))
 
 
-def _pieces(number: Number, rounding: str, overflow: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _pieces(number: Number, rounding: RoundingName, overflow: str, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The pieces on which the law is constant: where all but the first begin, and their values.
 
     Between two neighbours among the points the law changes at most once.

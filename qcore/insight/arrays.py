@@ -25,7 +25,7 @@ from qcore.insight.law import (
     to_float32,
 )
 from qcore.insight.statistics import Statistics
-from qcore.law.rounding import Rounding
+from qcore.law.rounding import RoundingLike
 from qcore.law.tiles import tiles
 from qcore.namespace import Names
 
@@ -33,7 +33,7 @@ from qcore.namespace import Names
 def statistics_of(
     x: np.ndarray,
     number: Number | str,
-    rounding: str | Rounding = "nearest",
+    rounding: RoundingLike = "nearest",
     *,
     key: Key = None,
     random_bits: int = 24,

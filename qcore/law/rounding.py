@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from qcore.arguments import check_choice
 
@@ -96,7 +96,24 @@ class Rounding(Enum):
         return None
 
 
-MODES = {mode.value: mode for mode in Rounding}
+# The modes' names as type checkers and editors read them. A test compares them with the members.
+RoundingName = Literal[
+    "nearest",
+    "nearest_away",
+    "nearest_zero",
+    "nearest_up",
+    "nearest_down",
+    "toward_zero",
+    "away",
+    "up",
+    "down",
+    "odd",
+    "stochastic",
+    "stochastic_b",
+    "stochastic_c",
+]
+RoundingLike = Rounding | RoundingName  # as users give modes
+MODES: dict[RoundingName, Rounding] = {mode.value: mode for mode in Rounding}
 
 
 def check_rounding(rounding: Any, argument: str = "rounding") -> Rounding:

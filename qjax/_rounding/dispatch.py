@@ -20,7 +20,7 @@ from qcore.formats.number import check_number, prepare, with_overflow
 from qcore.law import doubled
 from qcore.law.carrier import CARRIERS, Carrier, check_result_dtype
 from qcore.law.program import Decoding, Program
-from qcore.law.rounding import check_rounding
+from qcore.law.rounding import RoundingLike, check_rounding
 from qcore.law.tiles import Sizes, block_counts, is_flat, tiles
 from qcore.random.threefry import Noise, leading_bits_mask, rounding_words
 from qjax._namespace import Names
@@ -33,7 +33,7 @@ from qjax._rounding.scopes import DECODE, ROUND, operation, text_in_scope
 def quantize(
     x: ArrayLike,
     number: Number | str,
-    rounding: str | Rounding = "nearest",
+    rounding: RoundingLike = "nearest",
     *,
     key: Key = None,
     random_bits: int = 24,
@@ -68,7 +68,7 @@ def quantize(
 def encode(
     x: ArrayLike,
     number: Number | str,
-    rounding: str | Rounding = "nearest",
+    rounding: RoundingLike = "nearest",
     *,
     key: Key = None,
     random_bits: int = 24,

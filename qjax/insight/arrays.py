@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qcore import Number, Rounding
+from qcore import Number
 from qcore.arguments import check_type
 from qcore.formats.number import check_number
 from qcore.insight.bounds import Range, bounds, check_carrier, range_of
@@ -30,6 +30,7 @@ from qcore.insight.law import (
 from qcore.insight.statistics import Statistics, hashes
 from qcore.law.carrier import Carrier
 from qcore.law.program import Program
+from qcore.law.rounding import RoundingLike
 from qcore.law.tiles import Sizes, tiles
 from qjax._namespace import Names
 from qjax._rounding.array_law import pad, to_lanes
@@ -49,7 +50,7 @@ _MOST = 1 << 30  # elements
 def statistics_of(
     x: ArrayLike,
     number: Number | str,
-    rounding: str | Rounding = "nearest",
+    rounding: RoundingLike = "nearest",
     *,
     key: Key = None,
     random_bits: int = 24,

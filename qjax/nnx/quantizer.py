@@ -8,8 +8,9 @@ from typing import Any
 import jax
 from flax import nnx
 
-from qcore import Number, Rounding
+from qcore import Number
 from qcore.arguments import quoted
+from qcore.law.rounding import RoundingLike
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
 from qjax.quant import quantizer
@@ -42,8 +43,8 @@ class Quantizer(nnx.Module):
         self,
         forward_number: Number | str | None = None,
         backward_number: Number | str | None = None,
-        forward_rounding: str | Rounding = "stochastic",
-        backward_rounding: str | Rounding = "stochastic",
+        forward_rounding: RoundingLike = "stochastic",
+        backward_rounding: RoundingLike = "stochastic",
         clamping_grad_zero: bool = False,
         backward_hooks: Iterable[Callable[[Any], Any]] = (),
         overflow: str | None = None,

@@ -6,7 +6,8 @@ from functools import lru_cache
 
 import jax
 
-from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding
+from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number
+from qcore.law.rounding import RoundingLike
 from qcore.lazy import public_names
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import ArrayLike
@@ -23,7 +24,7 @@ def fixed_point_quantize(
     fl: int,
     clamp: bool = True,
     symmetric: bool = False,
-    rounding: str | Rounding = "stochastic",
+    rounding: RoundingLike = "stochastic",
     key: Key = None,
 ) -> jax.Array:
     """Rounds an array to fixed point.
@@ -49,7 +50,7 @@ def fixed_point_quantize(
 
 
 def block_quantize(
-    x: ArrayLike, wl: int, dim: int = -1, rounding: str | Rounding = "stochastic", key: Key = None
+    x: ArrayLike, wl: int, dim: int = -1, rounding: RoundingLike = "stochastic", key: Key = None
 ) -> jax.Array:
     """Rounds an array to block floating point.
 
@@ -73,7 +74,7 @@ def block_quantize(
 
 
 def float_quantize(
-    x: ArrayLike, exp: int, man: int, rounding: str | Rounding = "stochastic", key: Key = None
+    x: ArrayLike, exp: int, man: int, rounding: RoundingLike = "stochastic", key: Key = None
 ) -> jax.Array:
     """Rounds an array to floating point; see `FloatingPoint`.
 

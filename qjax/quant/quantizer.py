@@ -14,6 +14,7 @@ import numpy as np
 from qcore import Number, Quantization, Rounding
 from qcore.arguments import missing_key
 from qcore.formats.number import call_text
+from qcore.law.rounding import RoundingLike
 from qcore.linalg.scaling import is_delayed, next_rows, round_delayed
 from qjax._rounding.dispatch import quantize, same_bits
 from qjax._rounding.inputs import ArrayLike, as_array
@@ -54,8 +55,8 @@ class QuantizeFunction(Quantization):
 def quantizer(
     forward_number: Number | str | None = None,
     backward_number: Number | str | None = None,
-    forward_rounding: str | Rounding = "stochastic",
-    backward_rounding: str | Rounding = "stochastic",
+    forward_rounding: RoundingLike = "stochastic",
+    backward_rounding: RoundingLike = "stochastic",
     clamping_grad_zero: bool = False,
     backward_hooks: Iterable[Callable[[Any], Any]] = (),
     overflow: str | None = None,

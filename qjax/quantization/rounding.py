@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from qcore import Number, Rounding
+from qcore import Number
+from qcore.law.rounding import RoundingLike
 from qjax._rounding.dispatch import decode, encode, quantize
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.packing import pack, unpack
@@ -95,7 +96,7 @@ class CodedArray:
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, x: jax.Array, number: Number, rounding: Rounding | str = "nearest") -> CodedArray:
+    def of(cls, x: jax.Array, number: Number, rounding: RoundingLike = "nearest") -> CodedArray:
         """The codes of an array of floats."""
         bits = code_width(number)
         if bits is None:

@@ -12,8 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from qcore import Entry, Number, Quantization, Recipe, Rounding, Rule
+from qcore import Entry, Number, Quantization, Recipe, Rule
 from qcore.arguments import missing_key, quoted
+from qcore.law.rounding import RoundingLike
 from qcore.lazy import public_names
 from qcore.notices import warn
 from qcore.recipes.published import NOTHING_TO_LOWER, recipe_hint
@@ -36,11 +37,11 @@ def lower(
     layer_types: Iterable[str] | Recipe = ("conv", "linear"),
     forward_number: Number | str | None = None,
     backward_number: Number | str | None = None,
-    forward_rounding: str | Rounding = "stochastic",
-    backward_rounding: str | Rounding = "stochastic",
+    forward_rounding: RoundingLike = "stochastic",
+    backward_rounding: RoundingLike = "stochastic",
     *,
     weight_number: Number | str | None = None,
-    weight_rounding: str | Rounding = "nearest",
+    weight_rounding: RoundingLike = "nearest",
     rules: Iterable[Rule] = (),
     overflow: str | None = None,
     on: str | None = None,

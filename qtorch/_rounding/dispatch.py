@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 
-from qcore import Number, Rounding
+from qcore import Number
 from qcore.formats.block import check_float_scales, check_scales
 from qcore.formats.doubled import Doubled
 from qcore.formats.gguf import GGUF
 from qcore.formats.number import check_number
 from qcore.law import doubled
+from qcore.law.rounding import RoundingLike
 from qcore.random.threefry import Noise
 from qtorch._namespace import FLOATS, Names
 from qtorch._rounding.gradients import for_transforms, is_differentiated
@@ -27,7 +28,7 @@ from qtorch._torch_internals import apply_directly
 def quantize(
     x: torch.Tensor,
     number: Number | str,
-    rounding: str | Rounding = "nearest",
+    rounding: RoundingLike = "nearest",
     *,
     key: Key = None,
     random_bits: int = 24,
@@ -92,7 +93,7 @@ def quantize(
 def encode(
     x: torch.Tensor,
     number: Number | str,
-    rounding: str | Rounding = "nearest",
+    rounding: RoundingLike = "nearest",
     *,
     key: Key = None,
     random_bits: int = 24,

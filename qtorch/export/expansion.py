@@ -15,6 +15,7 @@ from qcore.exchange import laws
 from qcore.exchange.graph import Graph, dtype_of, number_of, onnx_package
 from qcore.exchange.rounding import decoded, rounded, scaled
 from qcore.exchange.symbols import Names, Symbol, is_known
+from qcore.law.rounding import RoundingName
 from qcore.packing import unpack
 from qtorch._exported import DOMAIN
 
@@ -154,7 +155,7 @@ def _fake_quantize(graph: Graph, x: Any, scale: Any, zero_point: Any, axis: int 
     return laws.fake_quantize(x, scale, zero_point, axis, form_of(**form))
 
 
-def _round(graph: Graph, x: Any, number: str, rounding: str, overflow: str) -> Any:
+def _round(graph: Graph, x: Any, number: str, rounding: RoundingName, overflow: str) -> Any:
     if is_known(x):
         return quantize(x, number, rounding, overflow=overflow or None)
     return rounded(x, number, rounding, overflow)

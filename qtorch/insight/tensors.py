@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from qcore import Number, Rounding
+from qcore import Number
 from qcore.arguments import check_type
 from qcore.formats.number import check_number
 from qcore.formats.text import parse
@@ -29,6 +29,7 @@ from qcore.insight.law import (
     to_float32,
 )
 from qcore.insight.statistics import Statistics, hashes
+from qcore.law.rounding import RoundingLike
 from qcore.law.tiles import Tiles, tiles
 from qtorch._kernels.insight import statistics
 from qtorch._kernels.store import Function
@@ -47,7 +48,7 @@ _kept: list[torch.Tensor] = []  # constants, see `_addresses`
 def statistics_of(
     x: torch.Tensor,
     number: Number | str,
-    rounding: str | Rounding = "nearest",
+    rounding: RoundingLike = "nearest",
     *,
     key: Key = None,
     random_bits: int = 24,

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from qcore.formats.number import check_number
-from qcore.law.rounding import check_rounding
+from qcore.law.rounding import RoundingName, check_rounding
 from qcore.linalg.operands import Operand
 from qcore.linalg.product import Products
 from qcore.linalg.scaling import is_delayed, newest_magnitude, next_row, operand_of, round_delayed
@@ -125,7 +125,7 @@ def gather_product(
 
 
 def round_with_state(
-    x: torch.Tensor, key: torch.Tensor | None, scale: torch.Tensor, number: str, rounding: str
+    x: torch.Tensor, key: torch.Tensor | None, scale: torch.Tensor, number: str, rounding: RoundingName
 ) -> torch.Tensor:
     """A tensor rounded to a format, with the scale that is given if the format's is delayed."""
     given = _number(number)

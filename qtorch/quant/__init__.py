@@ -10,7 +10,7 @@ import torch
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Rounding, Table
 from qcore.arguments import check_float, quoted
 from qcore.formats.table import check_numbers
-from qcore.law.rounding import check_rounding
+from qcore.law.rounding import RoundingLike, check_rounding
 from qcore.lazy import public_names
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.dispatch import quantize
@@ -36,7 +36,7 @@ def fixed_point_quantize(
     fl: int,
     clamp: bool = True,
     symmetric: bool = False,
-    rounding: str | Rounding = "stochastic",
+    rounding: RoundingLike = "stochastic",
     key: Key = None,
 ) -> torch.Tensor:
     """Rounds a tensor to fixed point.
@@ -61,7 +61,7 @@ def fixed_point_quantize(
 
 
 def block_quantize(
-    x: torch.Tensor, wl: int, dim: int = -1, rounding: str | Rounding = "stochastic", key: Key = None
+    x: torch.Tensor, wl: int, dim: int = -1, rounding: RoundingLike = "stochastic", key: Key = None
 ) -> torch.Tensor:
     """Rounds a tensor to block floating point.
 
@@ -84,7 +84,7 @@ def block_quantize(
 
 
 def float_quantize(
-    x: torch.Tensor, exp: int, man: int, rounding: str | Rounding = "stochastic", key: Key = None
+    x: torch.Tensor, exp: int, man: int, rounding: RoundingLike = "stochastic", key: Key = None
 ) -> torch.Tensor:
     """Rounds a tensor to floating point; see `FloatingPoint`.
 
@@ -109,7 +109,7 @@ def configurable_table_quantize(
     x: torch.Tensor,
     table_lookup: torch.Tensor,
     scale: float = 1.0,
-    rounding: str | Rounding = "nearest",
+    rounding: RoundingLike = "nearest",
     key: Key = None,
 ) -> torch.Tensor:
     """Rounds a tensor to numbers of a table of magnitudes: a function of qtorch-plus, QPyTorch's extension.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from qcore import Number, Quantization, Rounding
+from qcore.law.rounding import RoundingLike
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.gradients import for_transforms, refuse_recording
 from qtorch._rounding.keys import Key, fold_in, given_or_drawn
@@ -61,8 +62,8 @@ class Quantizer(Unscripted, torch.nn.Module):
         self,
         forward_number: Number | str | None = None,
         backward_number: Number | str | None = None,
-        forward_rounding: str | Rounding = "stochastic",
-        backward_rounding: str | Rounding = "stochastic",
+        forward_rounding: RoundingLike = "stochastic",
+        backward_rounding: RoundingLike = "stochastic",
         clamping_grad_zero: bool = False,
         backward_hooks: Iterable[Callable[[torch.Tensor], torch.Tensor]] = (),
         overflow: str | None = None,

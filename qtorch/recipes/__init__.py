@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from qcore import Number, Quantization, Recipe, Rounding, Rule
+from qcore import Number, Quantization, Recipe, Rule
 from qcore.arguments import quoted
+from qcore.law.rounding import RoundingLike
 from qcore.lazy import public_names
 from qcore.notices import warn
 from qcore.recipes.published import NOTHING_TO_LOWER, recipe_hint
@@ -43,13 +44,13 @@ def lower(
     layer_types: LayerTypes | Recipe = (),
     forward_number: Number | str | None = None,
     backward_number: Number | str | None = None,
-    forward_rounding: str | Rounding = "stochastic",
-    backward_rounding: str | Rounding = "stochastic",
+    forward_rounding: RoundingLike = "stochastic",
+    backward_rounding: RoundingLike = "stochastic",
     *,
     layer_type: LayerTypes = (),
     rules: Sequence[Rule] = (),
     weight_number: Number | str | None = None,
-    weight_rounding: str | Rounding = "nearest",
+    weight_rounding: RoundingLike = "nearest",
     overflow: str | None = None,
     on: str | None = None,
 ) -> Model:
@@ -129,13 +130,13 @@ def sequential_lower(
     layer_types: LayerTypes = (),
     forward_number: Number | str | None = None,
     backward_number: Number | str | None = None,
-    forward_rounding: str | Rounding = "stochastic",
-    backward_rounding: str | Rounding = "stochastic",
+    forward_rounding: RoundingLike = "stochastic",
+    backward_rounding: RoundingLike = "stochastic",
     *,
     layer_type: LayerTypes = (),
     rules: Sequence[Rule] = (),
     weight_number: Number | str | None = None,
-    weight_rounding: str | Rounding = "nearest",
+    weight_rounding: RoundingLike = "nearest",
     overflow: str | None = None,
 ) -> nn.Module:
     """A new model in which layers are pairs, `Sequential(layer, Quantizer)`; the old one is not touched.

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from qcore import Number, Rounding
+from qcore import Number
 from qcore.affine import AffineInteger, QParams
+from qcore.law.rounding import RoundingLike
 from qtorch import _exported as exported
 from qtorch._affine import conversion
 from qtorch._affine.dtypes import FixedDtypes, integers
@@ -120,7 +121,7 @@ class CodedWeight(Weight):
 
     codes: torch.Tensor
 
-    def __init__(self, weight: torch.Tensor, number: Number, rounding: Rounding | str = "nearest") -> None:
+    def __init__(self, weight: torch.Tensor, number: Number, rounding: RoundingLike = "nearest") -> None:
         super().__init__(weight.dtype)
         self.number, self.shape, self.bits = number, tuple(weight.shape), _width(number)
         weight = weight.detach().to(torch.float32)

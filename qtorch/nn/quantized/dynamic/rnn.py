@@ -7,7 +7,7 @@ law. States are float32 inside, and results have the input's dtype.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
@@ -16,6 +16,7 @@ from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_choice, check_flag, check_int, check_size
 from qcore.law.carrier import check_dtype
+from qcore.law.rounding import RoundingName
 from qtorch import _exported as exported
 from qtorch._affine.namespace import Names
 from qtorch._affine.products import DynamicKernel, kernel_of
@@ -157,7 +158,8 @@ def _product_of(
 
 def _product_of_floats(weight: torch.Tensor, bias: torch.Tensor | None = None, *, rounding: str) -> Product:
     """The product of floats with a weight in float32, after a rounding."""
-    mode, _, text = rounding.partition(" ")
+    name, _, text = rounding.partition(" ")
+    mode = cast("RoundingName", name)
 
     def product(x: torch.Tensor) -> torch.Tensor:
         x = x.to(torch.float32)
