@@ -44,6 +44,8 @@ def cross_entropy(logits: Any, targets: Any) -> jax.Array:
         4.0
     """
     logarithms, targets = jax.nn.log_softmax(as_numbers(logits, "logits")), as_numbers(targets, "targets")
+    if not jnp.issubdtype(targets.dtype, jnp.integer):
+        raise TypeError(f"targets has dtype {targets.dtype}; allowed are ints, the classes")
     known = (targets >= 0) & (targets < logarithms.shape[-1])
     chosen = jnp.take_along_axis(logarithms, jnp.where(known, targets, 0)[..., None], -1)[..., 0]
     return -jnp.where(known, chosen, jnp.nan).mean(where=targets != IGNORED)

@@ -53,7 +53,7 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     if not logits.is_floating_point():
         raise TypeError(f"logits has dtype {logits.dtype}; allowed are floats")
     if targets.dtype is not torch.int64:
-        raise TypeError(f"targets has dtype {targets.dtype}; allowed is torch.int64")
+        raise TypeError(f"targets has dtype {targets.dtype}; allowed is torch.int64, the classes")
     if logits.dim() < 2:
         raise ValueError(f"logits has shape {tuple(logits.shape)}; allowed are two dimensions or more")
     if targets.shape != logits.shape[:-1]:

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
-from qjax.insight import sensitivity
+from qjax.insight import cross_entropy, sensitivity
 from qjax.recipes import lower
 
 W = jnp.ones((2, 3))
@@ -21,3 +21,8 @@ DATA = [(jnp.ones((4, 2)), jnp.zeros(4, int))]
 def test_refused(model, data, text):
     with pytest.raises(ValueError, match=text):
         sensitivity(model, data, ["e4m3fn"])
+
+
+def test_targets_are_classes():
+    with pytest.raises(TypeError, match="targets has dtype float32; allowed are ints, the classes"):
+        cross_entropy(jnp.zeros((4, 3)), jnp.zeros(4))
