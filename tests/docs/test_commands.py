@@ -44,12 +44,15 @@ def test_commands_of_qbits_exist(name):
     assert [one for one in options if f'"{one}"' not in source] == []
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if "sh" in dict(blocks(name))])
+SHELL = ("sh", "")  # languages of blocks; other texts have the language text
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if {*SHELL} & {*dict(blocks(name))}])
 def test_blocks_of_commands_are_read_by_a_shell_and_by_qbits(name, monkeypatch):
     """Formats, accumulators and numbers of a command are checked too; nothing runs."""
     monkeypatch.setattr(command_line.argparse.ArgumentParser, "error", lambda parser, message: pytest.fail(message))
     for language, text in blocks(name):
-        if language == "sh":
+        if language in SHELL:
             subprocess.run(["bash", "-n", "-c", text], check=True)
             for line in re.findall(r"^qbits .*", text.replace("\\\n", ""), re.M):
                 command_line._parser("qbits").parse_args(shlex.split(line)[1:])
