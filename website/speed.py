@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from benchmarks.formats import limits_of
 from benchmarks.support.limits import BOUNDS, LARGE, SMALL, kind_of
 from qcore.linalg.designs import DESIGNS
 from website.records import Record, link, results, span, table, where
@@ -133,12 +134,14 @@ def speed_of_tables_and_laws() -> str:
     columns = [name for name in VECTORS if any(name in cells for cells in found.values())]
     rows = []
     for (text, operation, exponent), cells in found.items():
-        limits = {row["limit"] for row in cells.values()} - {None}
+        limits = {limits_of(name)[operation, text].get(exponent) for name in cells} - {None}
         ratios = (f"{cells[name]['ratio']:.2f}" if name in cells else "" for name in columns)
         what = text if " " in text else f"`{text}`"
         what += ", as a multiple of torchao's law" if operation == "te / torchao" else ""
-        rows.append((f"{what}, 2^{exponent}", *ratios, " or ".join(f"{limit:g}" for limit in sorted(limits))))
-    shown = table(("to nearest", *(VECTORS[name] for name in columns), "what we aim at"), rows)
+        rows.append(
+            (f"{what}, 2^{exponent}", *ratios, " or ".join(f"{limit:g}" for limit in sorted(filter(None, limits))))
+        )
+    shown = table(("to nearest", *(VECTORS[name] for name in columns), "limit"), rows)
     return f"`python -m benchmarks.formats`, on {where(record)} ({link('formats-speed')}).\n\n{shown}"
 
 
