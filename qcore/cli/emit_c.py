@@ -276,14 +276,16 @@ def _origin(innermost: FrameType | None) -> Origin:
 class _Module:
     """A file of the law: its statements, and its expressions by their places."""
 
-    source: str
+    lines: list[bytes]
     statements: tuple[ast.stmt, ...]
     expressions: dict[tuple[int | None, ...], ast.expr]
 
     def text(self, node: ast.stmt) -> str:
-        return (
-            re.sub(r"\s+", " ", ast.get_source_segment(self.source, node) or "").replace("( ", "(").replace(" )", ")")
-        )
+        """A statement in one line. `ast.get_source_segment` takes milliseconds: it splits the file at each call."""
+        lines = self.lines[node.lineno - 1 : node.end_lineno]
+        lines[-1] = lines[-1][: node.end_col_offset]
+        lines[0] = lines[0][node.col_offset :]
+        return re.sub(r"\s+", " ", b"".join(lines).decode()).replace("( ", "(").replace(" )", ")")
 
 
 @cache
@@ -292,7 +294,7 @@ def _module(path: str) -> _Module:
     nodes = list(ast.walk(ast.parse(source)))
     expressions = [one for one in nodes if isinstance(one, ast.BinOp | ast.UnaryOp | ast.Compare | ast.Call)]
     return _Module(
-        source,
+        source.encode().splitlines(keepends=True),
         tuple(one for one in nodes if isinstance(one, ast.Assign | ast.AugAssign | ast.Return | ast.Expr)),
         {(one.lineno, one.end_lineno, one.col_offset, one.end_col_offset): one for one in expressions},
     )
