@@ -3,13 +3,17 @@
 import gc
 import os
 import sys
+import threading
 from pathlib import Path
 
 import hypothesis
 import numpy as np
 import pytest
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+# XLA's programs are small here: to compile one in 32 parts, each with a start of its own, takes a tenth longer.
+FLAGS = " --xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_split_count=1"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + FLAGS
+os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "0")  # without a folder it has keys only, which take time
 # Threads that have no work sleep: spinning, those of one test process take the cores of the other.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 sys.path.insert(0, str(Path(__file__).parent))  # for `benchmarks`, which is not installed
@@ -23,13 +27,14 @@ hypothesis.settings.load_profile("any machine")
 # XLA compiles thousands of programs for these tests, most of the time in LLVM's passes and in its newer emitters.
 # Ordinary tests do without both: most are about what programs become, about messages and about integers, which no pass
 # changes. Where floats could be contracted or reordered, in laws and in whole models, tests take all optimizations, as
-# heavy ones do.
+# heavy ones do. A program of one operation, as each operation is without jit, has nothing to contract or to reorder.
 OPTIMIZED = (
-    "tests/benchmarks/",
+    *(f"tests/benchmarks/test_{name}.py" for name in ("consistency", "same_training")),
     "tests/peers/",
-    *(f"tests/jax/{file}.py" for file in ("linalg/test_parts", "rounding/test_quantize")),
-    *(f"tests/parity/test_{law}.py" for law in ("affine", "arithmetic", "bits", "gguf", "numerics")),
+    "tests/jax/linalg/test_parts.py",
+    *(f"tests/parity/test_{law}.py" for law in ("arithmetic", "bits", "gguf", "numerics")),
     *(f"tests/parity/test_{name}.py" for name in ("reproducible", "workflow_layers", "workflow_models")),
+    *(f"tests/parity/test_affine.py::test_{name}" for name in ("fake_quantize", "observers", "per_")),
     *(f"tests/parity/test_{name}" for name in ("blocks.py::test_all_backends", "products.py::test_all_shapes")),
 )
 
@@ -52,21 +57,46 @@ def pytest_runtest_teardown(item, nextitem):
 def pytest_runtest_protocol(item):
     """Less time in XLA for tests, and their fixtures, that are not of OPTIMIZED and not heavy."""
     compiler = sys.modules.get("jax._src.compiler")
-    if compiler is None or item.nodeid.startswith(OPTIMIZED) or item.get_closest_marker("heavy"):
+    if compiler is None or item.get_closest_marker("heavy"):
         return (yield)
-    of_jax = compiler.backend_compile_and_load
+    of_jax, optimized = compiler.backend_compile_and_load, item.nodeid.startswith(OPTIMIZED)
 
     def with_fewer_passes(backend, module, devices, options, callbacks):
-        options.env_option_overrides = [*options.env_option_overrides, ("xla_cpu_use_fusion_emitters", False)]
-        debug = options.executable_build_options.debug_options
-        debug.xla_backend_optimization_level, debug.xla_llvm_disable_expensive_passes = 0, True
+        if not optimized or has_one_operation(module):
+            options.env_option_overrides = [*options.env_option_overrides, ("xla_cpu_use_fusion_emitters", False)]
+            debug = options.executable_build_options.debug_options
+            debug.xla_backend_optimization_level, debug.xla_llvm_disable_expensive_passes = 0, True
         return of_jax(backend, module, devices, options, callbacks)
 
-    compiler.backend_compile_and_load = with_fewer_passes
-    try:
+    mlir = sys.modules["jax._src.interpreters.mlir"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "backend_compile_and_load", with_fewer_passes)
+        # JAX makes a context for each program, which takes milliseconds.
+        patch.setattr(mlir, "make_ir_context", shared_by_programs(mlir.make_ir_context))
         return (yield)
-    finally:
-        compiler.backend_compile_and_load = of_jax
+
+
+def has_one_operation(module):
+    """Whether a program is one operation on elements and its return."""
+    first, *more = module.body.operations
+    operations = [operation.name for operation in first.regions[0].blocks[0].operations]
+    return not more and len(operations) == 2 and operations[0] not in ("stablehlo.dot_general", "stablehlo.convolution")
+
+
+def shared_by_programs(make_context):
+    """Gives all programs of a thread one context of MLIR, except a program that is made while JAX writes another."""
+    from jax._src.lib.mlir import ir
+
+    of_thread = threading.local()
+
+    def context():
+        if ir.Context.current is not None:
+            return make_context()
+        if not hasattr(of_thread, "context"):
+            of_thread.context = make_context()
+        return of_thread.context
+
+    return context
 
 
 @pytest.fixture(autouse=True)

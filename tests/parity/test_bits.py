@@ -11,6 +11,7 @@ from support import BACKENDS, DTYPES, OTHERS, assert_same_bits, by_numpy, key_fo
 import qtorch
 from benchmarks.support.inputs import FORMATS, MODES, MORE, hard_inputs
 from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint, Posit
+from qcore.formats.block import BlockNumber
 from qcore.law.carrier import FLOAT32
 
 KEY = 0x1234_5678_9ABC_DEF0 >> 32
@@ -26,6 +27,7 @@ inputs = lru_cache(4)(hard_inputs)
 def pairs():
     """Every format in the usual modes; the formats of a kind share the other modes, and what compiles.
 
+    Formats of blocks, whose kernels take GCC a second each, share four of the other modes.
     All modes of all FORMATS are among the heavy tests, and in benchmarks.consistency. JAX without jit takes the
     first of a kind in nearest; under jit it takes FORMATS in nearest, and otherwise two of a kind.
     """
@@ -39,7 +41,8 @@ def pairs():
             of_few = place > 1 and (mode != "nearest" or i >= len(FORMATS))
             backends = BACKENDS if place == 0 and mode == "nearest" else IN_TORCH if of_few else OTHERS
             if i < len(FORMATS) or mode in (*USUAL, *shared):
-                marks = [] if mode in (*USUAL, *(shared if count > 1 else shared[:2])) else [pytest.mark.heavy]
+                few = shared[: 1 if place < 4 else 0] if isinstance(number, BlockNumber) else shared
+                marks = [] if mode in (*USUAL, *(few if count > 1 else shared[:2])) else [pytest.mark.heavy]
                 yield pytest.param(number, mode, backends, id=f"{number}-{mode}", marks=marks)
 
 

@@ -9,8 +9,13 @@ import qcore
 from qcore.exchange import encode_weight, load_quantized, save_quantized
 
 pytestmark = pytest.mark.heavy
-functional = pytest.importorskip("bitsandbytes.functional")
 SHAPE = (250, 1030)  # whose last block is smaller
+
+
+@pytest.fixture
+def functional():
+    """Imported where it is used: it takes seconds."""
+    return pytest.importorskip("bitsandbytes.functional")
 
 
 def inputs():
@@ -36,7 +41,7 @@ def file_of(path, weight, state):
 @pytest.mark.parametrize("double", [False, True], ids=["", "double"])
 @pytest.mark.parametrize("size", [64, 128, 4096])
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
-def test_files_and_bytes(kind, size, double, tmp_path):
+def test_files_and_bytes(kind, size, double, functional, tmp_path):
     x = inputs()
     given = {"blocksize": size, "compress_statistics": double, "quant_type": kind}
     weight, state = functional.quantize_4bit(torch.from_numpy(x), **given)
@@ -55,7 +60,7 @@ def test_files_and_bytes(kind, size, double, tmp_path):
 
 
 @pytest.mark.parametrize("double", [False, True], ids=["", "double"])
-def test_bitsandbytes_reads_what_is_written(double, tmp_path):
+def test_bitsandbytes_reads_what_is_written(double, functional, tmp_path):
     x = inputs()
     x[3] = 0
     mine = encode_weight(x, "bitsandbytes 4 bits" + ", double" * double)
@@ -74,14 +79,14 @@ def test_bitsandbytes_reads_what_is_written(double, tmp_path):
     assert (bits(functional.dequantize_4bit(ours["w"], again)) == bits(mine.dequantize())).all()
 
 
-def test_integers_of_8_bits(tmp_path):
+def test_integers_of_8_bits(functional, tmp_path):
     codes, scales, _ = functional.int8_vectorwise_quant(torch.from_numpy(inputs()).half().clamp(-6e4, 6e4))
     save_file({"x.weight": codes, "x.SCB": scales}, tmp_path / "m.safetensors")
     found = load_quantized(tmp_path)["x.weight"].dequantize()
     assert (bits(found) == bits(functional.int8_vectorwise_dequant(codes, scales))).all()
 
 
-def test_the_dynamic_map_decodes(tmp_path):
+def test_the_dynamic_map_decodes(functional, tmp_path):
     """Blocks of 8 bits; its own encoding on the CPU goes by a table of 65,536 bins, so it is not the nearest number."""
     x = torch.from_numpy(inputs())
     codes, state = functional.quantize_blockwise(x, blocksize=256)

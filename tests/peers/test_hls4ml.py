@@ -19,7 +19,6 @@ from qtorch.quant import Quantizer
 from qtorch.quantization import QConfig, quantize_model
 
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]
-hls4ml = pytest.importorskip("hls4ml")
 pytest.importorskip("qonnx")
 
 INPUT, WEIGHT, BIAS = "fixed(8,4)", "fixed(6,4)", "fixed(8,6)"
@@ -116,6 +115,7 @@ def executed(path, x):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_of_fixed_point(name, tmp_path):
+    hls4ml = pytest.importorskip("hls4ml")
     make, network = NETWORKS[name]
     path = tmp_path / "model.onnx"
     x, wanted = make(network, path)
