@@ -66,6 +66,24 @@ def names_of(model: nnx.Module) -> dict[str, nnx.Module]:
     return dict(reversed(all_names(model)))
 
 
+def places_of(model: nnx.Module) -> dict[str, tuple[int, ...]]:
+    """For each module's name its place: places sort modules as PyTorch lists them, in the order of definition.
+
+    `nnx.iter_modules` lists attributes by name instead. So does `vars` of a model that `nnx.merge` or `nnx.clone` made.
+    """
+    modules = modules_of(model)
+
+    def position(module: nnx.Module | None, part: Any) -> int:
+        if isinstance(part, int):
+            return part
+        return list(vars(module)).index(part) if module is not None and part in vars(module) else 0
+
+    return {
+        name_of(path, modules): tuple(position(modules.get(path[:end]), part) for end, part in enumerate(path))
+        for path in reversed(modules)  # of several modules with one name the outermost
+    }
+
+
 def rebuilt(
     model: nnx.Module, change: Callable[[str, nnx.Module], nnx.Module], whole: Callable[[nnx.Module], bool]
 ) -> nnx.Module:

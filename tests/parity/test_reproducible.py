@@ -16,6 +16,7 @@ import qjax
 import qtorch
 from qcore import Accumulator, Entry, Product, Recipe, reproducible
 from qcore.reproducible import Names
+from qjax._models import names_of
 from qtorch.reproducible import optimizers
 
 RNG = np.random.default_rng(11)
@@ -193,6 +194,33 @@ def test_models_switched_by_one_call():
 class Cumulative(nn.Module):
     def forward(self, x):
         return torch.cumsum(x, 0)
+
+
+class Deep(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.up, self.down = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.inner = nn.ModuleList(Deep(depth - 1) for _ in range(11 if depth > 1 else depth))
+        self.end = nn.Linear(2, 2)
+
+
+class DeepNNX(nnx.Module):
+    def __init__(self, depth):
+        self.up, self.down = (nnx.Linear(2, 2, rngs=nnx.Rngs(0)) for _ in range(2))
+        self.inner = nnx.List([DeepNNX(depth - 1) for _ in range(11 if depth > 1 else depth)])
+        self.end = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("ends", [{"first": 1}, {"last": 1}, {"first": 2, "last": 3}, {"first": 7}], ids=str)
+def test_ends_of_a_recipe_are_the_same_layers(ends):
+    """Layers count in the order of definition: neither by depth nor by name."""
+    recipe = Recipe([Entry("*", "linear", Product("e4m3fn", "e4m3fn"), **ends)])
+    switched = qtorch.reproducible.convert(Deep(2), recipe)
+    want = {name for name, layer in switched.named_modules() if getattr(layer, "products", None)}
+    made = qjax.reproducible.convert(DeepNNX(2), recipe)
+    found = {name for name, layer in names_of(made).items() if getattr(layer, "products", None)}
+    assert found == want
+    assert len(want) == sum(ends.values())
 
 
 def test_what_has_no_law_raises_and_names_the_layer():

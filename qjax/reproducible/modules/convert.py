@@ -14,7 +14,7 @@ from qcore.formats.text import parse
 from qcore.linalg.product import Products
 from qcore.random import initial_state
 from qcore.workflow.settings import shown
-from qjax._models import check_model, names_of, rebuilt
+from qjax._models import check_model, names_of, places_of, rebuilt
 from qjax.reproducible.modules import layers
 from qjax.reproducible.modules.checkpoint import load_state_dict, state_dict
 from qjax.reproducible.modules.guard import guarded, kind_of
@@ -46,7 +46,8 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
         model: any module; it does not change.
         recipe: the products of its linear layers and convolutions. Products that it leaves wide, or all without a
             recipe, have float32 operands and the sequential float64 sum; products of attention modules always have
-            these. Layers of `qjax.nnx` keep their products.
+            these. Layers of `qjax.nnx` keep their products. `Entry(first=1, last=1)` counts layers in the order in
+            which modules set them, as in PyTorch; models that `nnx.merge` or `nnx.clone` made have them by name.
 
     Returns:
         The copy. If products or dropout are random, `set_key` must set their keys before each step.
@@ -77,7 +78,9 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
     kinds = {name: _SWITCHED[kind_of(layer)][0] for name, layer in found.items() if kind_of(layer) in _SWITCHED}
     products: dict[str, Products | None] = {}
     if recipe is not None:
+        place = places_of(model)
         multiplied = [(name, kind) for name, kind in kinds.items() if kind is not None]
+        multiplied.sort(key=lambda layer: place[layer[0]])
         recipe.check(multiplied)
         products = {name: found for (name, _), found in zip(multiplied, recipe.products_of(multiplied), strict=True)}
 
