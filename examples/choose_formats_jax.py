@@ -17,10 +17,11 @@ import numpy as np
 import optax
 from flax import nnx
 
-from examples.choosing import Batch, main
+from examples.choosing import Batch, choose_all
 from examples.gpt_jax import GPT
 from examples.models_jax import PreResNet20, Trainer, plain_updates
 from examples.recipes import LENGTH, LETTERS, batches
+from examples.text import load
 from qcore import Recipe
 from qjax.insight import choose_formats, cross_entropy
 from qjax.recipes import lower
@@ -33,7 +34,7 @@ def train(name: str, steps: int, seed: int) -> Model:
     rngs = nnx.Rngs(seed)
     model: Any = GPT(LETTERS, LENGTH, rngs=rngs) if name == "gpt" else PreResNet20(rngs=rngs)
     trainer = Trainer(model, optax.adam(2e-3), cross_entropy, apply=plain_updates)
-    for inputs, targets in islice(batches(name, seed), steps):
+    for inputs, targets in islice(batches(name, seed, load()), steps):
         trainer.state, _ = trainer.step(trainer.state, inputs, targets)
     params, statistics, _ = trainer.state
     model.eval()
@@ -48,5 +49,9 @@ def loss_of(model: Model, data: list[Batch]) -> float:
     return float(np.mean([cross_entropy(model(inputs), targets) for inputs, targets in data]))
 
 
+def main(argv: list[str] | None = None) -> None:
+    choose_all(__doc__, "jax", train, choose_formats, lowered, loss_of, argv)
+
+
 if __name__ == "__main__":
-    main(__doc__, "jax", train, choose_formats, lowered, loss_of, None)
+    main()

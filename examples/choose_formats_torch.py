@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from examples.choosing import Batch, main
+from examples.choosing import Batch, choose_all
 from examples.gpt_torch import GPT
 from examples.models_torch import PreResNet20
 from examples.recipes import LENGTH, LETTERS, batches
+from examples.text import load
 from qcore import Recipe
 from qcore.insight import Choice
 from qtorch.insight import choose_formats, cross_entropy
@@ -32,7 +33,7 @@ def train(name: str, steps: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     model: Any = GPT(LETTERS, LENGTH) if name == "gpt" else PreResNet20()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    for inputs, targets in islice(batches(name, seed), steps):
+    for inputs, targets in islice(batches(name, seed, load()), steps):
         loss = cross_entropy(model(torch.from_numpy(inputs.copy())), torch.from_numpy(targets))
         optimizer.zero_grad()
         loss.backward()
@@ -59,5 +60,9 @@ def _tensors(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(inputs.copy()), torch.from_numpy(targets.copy())
 
 
+def main(argv: list[str] | None = None) -> None:
+    choose_all(__doc__, "torch", train, choose, lowered, loss_of, argv)
+
+
 if __name__ == "__main__":
-    main(__doc__, "torch", train, choose, lowered, loss_of, None)
+    main()

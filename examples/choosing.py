@@ -14,8 +14,8 @@ from rich.table import Table
 
 from benchmarks.support.results import write_results
 from examples import data, text
+from examples.command import at_least, console, parsed, parser_of
 from examples.recipes import LENGTH
-from examples.report import console
 from qcore import Recipe
 from qcore.insight import Choice
 
@@ -35,14 +35,15 @@ Lower = Callable[[Model, Recipe], Model]  # of a copy
 
 
 def arguments(description: str | None, argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=MODELS, nargs="+", default=list(MODELS), help="default: both")
-    parser.add_argument("--steps", type=int, metavar="N", help=f"of training; default: {MODELS}")
-    parser.add_argument("--budget", type=float, default=BUDGET, metavar="BITS", help=f"default: {BUDGET}")
-    parser.add_argument("--limit", type=int, metavar="N", help="texts or images to choose and to test on; default: all")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and data")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to keep the results")
-    return parser.parse_args(argv)
+    parser = parser_of(description)
+    add = parser.add_argument
+    add("--model", choices=MODELS, nargs="+", default=list(MODELS), help="what is trained")
+    add("--steps", type=at_least(1), metavar="N", help="of training (default: 300 for gpt, 120 for preresnet20)")
+    add("--budget", type=at_least(4.0), default=BUDGET, metavar="BITS", help="the largest mean of bits of all weights")
+    add("--limit", type=at_least(1), metavar="N", help="texts or images to choose and to test on (default: all)")
+    add("--seed", type=at_least(0), default=0, help="of weights and data")
+    add("--json", type=Path, metavar="FILE", help="keep the results there")
+    return parsed(parser, argv)
 
 
 def examples_of(model: str, limit: int | None) -> tuple[list[Batch], list[Batch]]:
@@ -60,7 +61,7 @@ def examples_of(model: str, limit: int | None) -> tuple[list[Batch], list[Batch]
     ]
 
 
-def main(
+def choose_all(
     description: str | None,
     framework: str,
     train: Callable[[str, int, int], Model],
@@ -81,9 +82,12 @@ def main(
     """
     options = arguments(description, argv)
     for name in options.model:
-        model = train(name, options.steps or MODELS[name], options.seed)
-        chosen_on, tested_on = examples_of(name, options.limit)
-        choice = choose(model, chosen_on, options.budget, CANDIDATES)
+        steps = options.steps or MODELS[name]
+        console.print(f"{name}: {steps} steps of training without rounding, then the loss of each format in each layer")
+        with console.status(f"{name}: training and choosing"):
+            model = train(name, steps, options.seed)
+            chosen_on, tested_on = examples_of(name, options.limit)
+            choice = choose(model, chosen_on, options.budget, CANDIDATES)
         rows = [{"kind": "wide", "bits": 32.0, "loss": loss_of(model, chosen_on), "test": loss_of(model, tested_on)}]
         for kind, points in (("uniform", choice.uniform), ("front", choice.front)):
             for point in points:
@@ -93,7 +97,9 @@ def main(
                 )
         kept = [{"model": name, "framework": framework, "measured": choice.measured} | _rounded(row) for row in rows]
         console.print(_table(f"{name}, {framework}: loss by mean bits", kept))
-        console.print(f"chosen for {options.budget:g} bits: {choice.recipe.text}", soft_wrap=True, markup=False)
+        console.print(f"chosen for {options.budget:g} bits: {choice.recipe.text}", markup=False)
+        best = min(row["loss"] for row in rows if row["kind"] == "front" and row["bits"] <= options.budget)
+        console.print(f"{name}: the loss is {best:.4f} with these formats, {rows[0]['loss']:.4f} without rounding.")
         if options.json:
             _keep(options.json, kept)
 

@@ -1,4 +1,4 @@
-"""The picture of docs/insight.md: loss by mean bits of chosen formats, and of one format for all layers.
+"""Draws the picture of docs/insight.md: loss by mean bits of chosen formats, and of one format for all layers.
 
     python -m examples.choosing_report
     python -m examples.choosing_report --results my-results --picture choices.svg
@@ -8,16 +8,16 @@ It draws the files that `examples.choose_formats_torch` and `_jax` write with --
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from examples.command import console, file_of, folder, parsed, parser_of
 from qcore.pictures import BLUE, FAINT, INK, ORANGE, SMALL, picture
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
+RESULTS, PICTURE = ROOT / "benchmarks" / "results", ROOT / "docs" / "choices.svg"
 FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX"}
 MODELS = {"gpt": "GPT, two blocks", "preresnet20": "PreResNet20"}
 
@@ -69,11 +69,13 @@ def _panel(axes: Any, rows: Sequence[Row]) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, metavar="DIR", default=RESULTS)
-    parser.add_argument("--picture", type=Path, metavar="FILE", default=ROOT / "docs" / "choices.svg")
-    options = parser.parse_args(argv)
-    draw(read(options.results), options.picture)
+    parser = parser_of(__doc__)
+    parser.add_argument("--results", type=folder, metavar="DIR", default=RESULTS, help="with choices-*.json")
+    parser.add_argument("--picture", type=file_of(".svg"), metavar="FILE", default=str(PICTURE), help="for the picture")
+    options = parsed(parser, argv)
+    runs = read(options.results)
+    draw(runs, Path(options.picture))
+    console.print(f"{len(runs)} panels saved to {options.picture}")
 
 
 if __name__ == "__main__":

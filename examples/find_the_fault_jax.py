@@ -8,7 +8,6 @@ The network and the faults are those of `examples.find_the_fault_torch`.
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import jax
@@ -16,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
+from examples.command import console, file_of, parsed, parser_of
 from examples.gpt_jax import named
+from qcore.insight import findings
 from qjax.insight import Record, cross_entropy, draw, print_worst, watch
 from qjax.recipes import lower
 
@@ -57,14 +58,17 @@ def record(fault: str, steps: int = 3) -> Record:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("fault", choices=FAULTS)
-    parser.add_argument("--plot", metavar="FILE", help="a page of pictures, .svg")
-    options = parser.parse_args(argv)
+    parser = parser_of(__doc__)
+    parser.add_argument("fault", choices=FAULTS, help="what is planted: too large outputs, or too small gradients")
+    parser.add_argument("--plot", type=file_of(".svg"), metavar="FILE", help="draw a page of pictures, .svg")
+    options = parsed(parser, argv)
     found = record(options.fault)
     print_worst(found)
+    worst = findings(found)[0]
+    console.print(f"The worst site is {worst.site} in {worst.statistics.number}: {worst.advice}.", style="bold")
     if options.plot:
         draw(found, options.plot)
+        console.print(f"pictures saved to {options.plot}")
 
 
 if __name__ == "__main__":

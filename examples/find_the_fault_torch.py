@@ -9,12 +9,12 @@ e4m3fn; with "vanish" the output of `quiet` is multiplied by 1e-7, and its gradi
 
 from __future__ import annotations
 
-import argparse
-
 import torch
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 from torch import nn
 
+from examples.command import console, file_of, parsed, parser_of
+from qcore.insight import findings
 from qtorch.insight import Record, cross_entropy, draw, print_worst, watch
 from qtorch.recipes import lower
 
@@ -55,14 +55,17 @@ def record(fault: str, steps: int = 3) -> Record:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("fault", choices=FAULTS)
-    parser.add_argument("--plot", metavar="FILE", help="a page of pictures, .svg")
-    options = parser.parse_args(argv)
+    parser = parser_of(__doc__)
+    parser.add_argument("fault", choices=FAULTS, help="what is planted: too large outputs, or too small gradients")
+    parser.add_argument("--plot", type=file_of(".svg"), metavar="FILE", help="draw a page of pictures, .svg")
+    options = parsed(parser, argv)
     found = record(options.fault)
     print_worst(found)
+    worst = findings(found)[0]
+    console.print(f"The worst site is {worst.site} in {worst.statistics.number}: {worst.advice}.", style="bold")
     if options.plot:
         draw(found, options.plot)
+        console.print(f"pictures saved to {options.plot}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import optax
 from flax import nnx
 
 from examples.data import Data
-from examples.gpt_jax import named
+from examples.gpt_jax import Ordinary, named
 from examples.report import Epoch
 from qjax.optim import apply_updates
 
@@ -31,18 +31,18 @@ def same(x: jax.Array) -> jax.Array:
 class Block(nnx.Module):
     """Two convolutions, each after normalization and ReLU, around which the input is added."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, quant: Function, rngs: nnx.Rngs) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, quant: Function, functions: Any, rngs: nnx.Rngs) -> None:
         self.bn1 = norm(inputs, rngs)
         self.conv1 = conv(inputs, outputs, 3, rngs, stride)
         self.bn2 = norm(outputs, rngs)
         self.conv2 = conv(outputs, outputs, 3, rngs)
         self.shortcut = same if inputs == outputs else conv(inputs, outputs, 1, rngs, stride)
-        self.quant = quant
+        self.quant, self.functions = quant, nnx.static(functions)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = self.quant(named("conv1", self.conv1, self.quant(nnx.relu(self.bn1(x)))))
-        y = self.quant(named("conv2", self.conv2, self.quant(nnx.relu(self.bn2(y)))))
-        return y + named("shortcut", self.shortcut, x)
+        y = self.quant(named("conv1", self.conv1, self.quant(self.functions.relu(self.bn1(x)))))
+        y = self.quant(named("conv2", self.conv2, self.quant(self.functions.relu(self.bn2(y)))))
+        return self.functions.add(y, named("shortcut", self.shortcut, x))
 
 
 class PreResNet20(nnx.Module):
@@ -51,24 +51,29 @@ class PreResNet20(nnx.Module):
     Args:
         quant: rounds activations and errors.
         edge_quant: rounds the images and the logits.
+        functions: those between layers: `Ordinary`, or `qjax.reproducible`.
         rngs: for the weights.
     """
 
-    def __init__(self, quant: Function = same, edge_quant: Function = same, *, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, quant: Function = same, edge_quant: Function = same, functions: Any = Ordinary, *, rngs: nnx.Rngs
+    ) -> None:
         self.conv = conv(3, 16, 3, rngs)
         widths = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
-        self.blocks = nnx.List([Block(i, o, 1 if i == o else 2, quant, rngs) for i, o in pairwise(widths)])
+        sizes = [(i, o, 1 if i == o else 2) for i, o in pairwise(widths)]
+        self.blocks = nnx.List([Block(*size, quant, functions, rngs) for size in sizes])
         self.bn = norm(64, rngs)
         self.fc = nnx.Linear(64, 10, rngs=rngs)
         self.quant = quant
         self.edge_quant = edge_quant
+        self.functions = nnx.static(functions)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         x = self.quant(named("conv", self.conv, self.edge_quant(images.transpose(0, 2, 3, 1))))
         for index, block in enumerate(self.blocks):
             x = named(f"blocks.{index}", block, x)
-        x = self.quant(nnx.relu(self.bn(x)))
-        return self.edge_quant(named("fc", self.fc, x.mean((1, 2))))
+        x = self.quant(self.functions.relu(self.bn(x)))
+        return self.edge_quant(named("fc", self.fc, self.functions.mean(x, (1, 2))))
 
 
 def conv(inputs: int, outputs: int, size: int, rngs: nnx.Rngs, stride: int = 1) -> nnx.Conv:

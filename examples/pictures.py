@@ -1,4 +1,4 @@
-"""Lines that examples draw; their numbers can be kept in a file, which draws the same picture again.
+"""Draws the lines of examples again from the numbers that they have kept in files.
 
     python -m examples.cifar10_torch --plot examples/results/training-cifar10-torch.json
     python -m examples.pictures                     draws docs/*.svg from all numbers in examples/results
@@ -9,12 +9,12 @@ The first keeps the numbers of a program; every one that has --plot can.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from examples.command import console, folder, parsed, parser_of
 from qcore.files import write_text
 from qcore.pictures import draw_curves, picture
 
@@ -73,12 +73,14 @@ def _draw(drawn: Picture, path: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="a folder; default: examples/results")
-    parser.add_argument("--pictures", type=Path, default=DOCS, help="a folder; default: docs")
-    options = parser.parse_args(argv)
-    for path in sorted(path for name in NAMES for path in options.results.glob(name)):
+    parser = parser_of(__doc__)
+    parser.add_argument("--results", type=folder, metavar="DIR", default=RESULTS, help="with the numbers")
+    parser.add_argument("--pictures", type=folder, metavar="DIR", default=DOCS, help="for the pictures")
+    options = parsed(parser, argv)
+    paths = sorted(path for name in NAMES for path in options.results.glob(name))
+    for path in paths:
         save(read(path), options.pictures / f"{path.stem}.svg")
+    console.print(f"{len(paths)} pictures saved to {options.pictures}")
 
 
 if __name__ == "__main__":

@@ -1,121 +1,137 @@
-"""The pictures and the tables of docs/recipes.md, from the results that `examples.recipes_torch` and `_jax` have kept.
+"""Draws the pictures and prints the tables of docs/recipes.md, from results of `examples.recipes_torch` and `_jax`.
 
-python -m examples.recipes_report
-python -m examples.recipes_report --results my-results --pictures .
+    python -m examples.recipes_report
+    python -m examples.recipes_report --results my-results --pictures .
+
+Nothing is trained: the numbers are those of the files.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
-
+from examples import recipes
+from examples.command import console, folder, parsed, parser_of
 from examples.pictures import DOCS, RESULTS
-from examples.recipes import ACCUMULATORS, CHUNKS, MODELS, WIDTHS, accumulator_text, final
-from qcore import parse
-from qcore.pictures import CURVES, draw_curves, picture
+from examples.recipes import CHUNKED, NARROW, Run, spread
+from qcore.pictures import draw_curves, picture
 
-FRAMEWORKS = ("torch", "jax")
-TITLES = {"gpt": "GPT, 2 blocks", "preresnet20": "PreResNet20", "torch": "PyTorch", "jax": "JAX"}
-_SMOOTH = 5  # steps whose losses are one point's mean
-
-
-class Run(NamedTuple):
-    """A training run, as `examples.recipes.main` keeps it."""
-
-    model: str
-    run: str
-    framework: str
-    steps: int
-    seconds: float
-    losses: list[float]
+TITLES = {"gpt": "GPT", "preresnet20": "PreResNet20", NARROW: "6-3 sums", CHUNKED: "6-3 sums, chunks of 64"}
+PANELS = [
+    ("GPT: too few bits", "gpt", "loss", ["fp32", "fp4_tensor", NARROW, CHUNKED]),
+    ("GPT: recipes that train", "gpt", "loss above fp32", ["mxfp8", "nvfp4_pretraining", "mxfp4_nearest"]),
+    ("PreResNet20", "preresnet20", "accuracy (%)", recipes.RUNS["preresnet20"]),
+]
 
 
 def read(folder: Path) -> list[Run]:
     """The runs of all files of a folder."""
-    return [
-        Run(**one)
-        for path in sorted(folder.glob("recipes-*.json"))
-        for one in json.loads(path.read_text(encoding="utf-8"))
+    return [run for path in sorted(folder.glob("recipes-*.json")) for run in recipes.read(path)]
+
+
+def named(runs: Sequence[Run], model: str, framework: str = "torch") -> dict[str, list[Run]]:
+    """The runs of a model in a framework by the names of recipes, in the order of `RUNS`."""
+    ours = [run for run in runs if (run.model, run.framework) == (model, framework)]
+    names = sorted({run.run for run in ours}, key=(recipes.RUNS[model] + [run.run for run in ours]).index)
+    return {name: sorted((run for run in ours if run.run == name), key=lambda run: run.seed) for name in names}
+
+
+def table(runs: Sequence[Run], model: str) -> str:
+    """Markdown: what came out of each recipe, the mean of the seeds and the standard deviation."""
+    heads = [
+        "recipe",
+        "test loss",
+        "above fp32",
+        "test accuracy",
+        "seeds",
+        "hash of seed 0",
+        "steps with the same bits in JAX",
     ]
-
-
-def table(runs: Sequence[Run]) -> str:
-    """Markdown: the final loss of each recipe, by model and framework."""
-    recipes = list(dict.fromkeys(run.run for run in runs if run.run not in ACCUMULATORS))
-    columns = [(model, framework) for model in MODELS for framework in FRAMEWORKS]
-    found = {(run.run, run.model, run.framework): f"{final(run.losses):.3f}" for run in runs}
-    heads = [f"{TITLES[model]}, {TITLES[framework]}" for model, framework in columns]
-    lines = [f"| {' | '.join(['recipe', *heads])} |", "| --- |" + " ---: |" * len(heads)]
-    for recipe in recipes:
-        cells = [found.get((recipe, *column), "") for column in columns]
-        lines.append(f"| {' | '.join([f'`{recipe}`', *cells])} |")
+    lines = [f"| {' | '.join(heads)} |", "| --- | ---: | ---: | ---: | ---: | --- | ---: |"]
+    found, in_jax = named(runs, model), named(runs, model, "jax")
+    base = {run.seed: run.loss for run in found.get("fp32", [])}
+    for name, ours in found.items():
+        above = [run.loss - base[run.seed] for run in ours if run.seed in base]
+        cells = [
+            f"`{name}`",
+            _number([run.loss for run in ours], 3),
+            _number(above, 3) if above and name != "fp32" else "",
+            f"{_number([run.accuracy for run in ours], 1)} %",
+            str(len(ours)),
+            f"`{ours[0].hashes[-1]}`",
+            str(same_steps(ours[0], in_jax[name][0])) if name in in_jax else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def accumulator_table(runs: Sequence[Run]) -> str:
-    """Markdown: the final loss of the GPT by the accumulator's bits of fraction and chunk."""
-    found = {run.run: f"{final(run.losses):.3f}" for run in runs if run.framework == "torch"}
-    heads = ["bits of fraction", *(f"chunks of {chunk}" for chunk in CHUNKS)]
-    lines = [f"| {' | '.join(heads)} |", "| ---: |" + " ---: |" * len(CHUNKS)]
-    for man in WIDTHS:
-        cells = [found.get(accumulator_text(man, chunk), "") for chunk in CHUNKS]
-        lines.append(f"| {' | '.join([str(man), *cells])} |")
-    return "\n".join(lines)
-
-
-def draw_losses(runs: Sequence[Run], path: Path) -> None:
-    """Loss by step in PyTorch: for each model panels with fp32 and some of the recipes."""
-    panels = []
-    for model in MODELS:
-        found = {run.run: _smooth(run) for run in runs if (run.model, run.framework) == (model, "torch")}
-        base = {name: found.pop(name) for name in ("fp32",) if name in found}
-        names = [name for name in found if name not in ACCUMULATORS]
-        groups = [names[i : i + len(CURVES) - 1] for i in range(0, len(names), len(CURVES) - 1)] or [[]]
-        panels += [(TITLES[model], base | {name: found[name] for name in group}) for group in groups]
-    text = "; ".join(f"{title}: {', '.join(curves)}" for title, curves in panels)
-    with picture(path, 2.1 * len(panels), "Training loss by step in PyTorch", text) as figure:
-        for axes, (title, curves) in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
-            axes.set(title=title, xlabel="step", ylabel="training loss")
-            draw_curves(axes, curves)
-
-
-def _smooth(run: Run) -> list[tuple[float, float]]:
-    means = np.convolve(run.losses, np.full(_SMOOTH, 1 / _SMOOTH), "valid")
-    return [(step, float(mean)) for step, mean in enumerate(means, _SMOOTH)]
-
-
-def draw_accumulators(runs: Sequence[Run], path: Path) -> None:
-    """Final loss of the GPT by the accumulator's mantissa bits, a line for each chunk."""
-    lines: dict[int, list[tuple[float, float]]] = {}
+def same_steps(one: Run, other: Run) -> int:
+    """Up to which step two runs have the same hashes."""
     steps = 0
-    for run in runs:
-        if run.run in ACCUMULATORS:
-            accumulator, steps = parse(run.run), run.steps
-            lines.setdefault(accumulator.chunk, []).append((accumulator.number.man, final(run.losses)))
-    curves = {f"chunks of {chunk}": sorted(points) for chunk, points in sorted(lines.items())}
-    wide = [run for run in runs if (run.model, run.run, run.framework) == ("gpt", "fp32", "torch")]
-    level = ("fp32", final(wide[0].losses[:steps])) if steps and wide else None
-    title, ylabel = "Training loss by accumulator", f"training loss after {steps} steps"
-    with picture(path, 2.8, title, f"{ylabel} by bits of fraction: {', '.join(curves)}") as figure:
-        axes = figure.subplots()
-        axes.set(xlabel="bits of fraction of the accumulator", ylabel=ylabel)
-        draw_curves(axes, curves, level)
+    for (step, *_), a, b in zip(one.tests, one.hashes, other.hashes, strict=False):
+        if a != b:
+            break
+        steps = step
+    return steps
+
+
+def _number(values: Sequence[float], digits: int) -> str:
+    mean, deviation = spread(values)
+    return f"{mean:.{digits}f}" + (f" ± {deviation:.{digits}f}" if len(values) > 1 else "")
+
+
+def pairs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """The runs in PyTorch with the same run in JAX, where there is one."""
+    in_jax = [run for run in runs if run.framework == "jax"]
+    return [(run, other) for run in runs for other in in_jax if run.job == replace(other, framework="torch").job]
+
+
+def compared(runs: Sequence[Run]) -> str:
+    """How many hashes of both frameworks there are, and how many differ."""
+    found = pairs(runs)
+    hashes = [(a, b) for one, other in found for a, b in zip(one.hashes, other.hashes, strict=False)]
+    steps, differ = sum(min(one.trained, other.trained) for one, other in found), sum(a != b for a, b in hashes)
+    return f"{len(found)} runs of {steps:,} steps in both frameworks: {len(hashes)} hashes, {differ} differ"
+
+
+def draw(runs: Sequence[Run], path: Path) -> None:
+    """Tests by step: a panel for recipes that fail, one for recipes that train, one for the digits."""
+    curves = ", ".join(TITLES.get(name, name) for *_, names in PANELS for name in names)
+    with picture(path, 8.0, "Training by recipe", f"Tests by step; bars are deviations of seeds. {curves}.") as figure:
+        for axes, (title, model, what, names) in zip(figure.subplots(len(PANELS), 1), PANELS, strict=True):
+            axes.set(title=title, xlabel="step", ylabel=f"test {what}")
+            found = named(runs, model)
+            spreads = {name: _spreads(found[name], what, found["fp32"]) for name in names if name in found}
+            draw_curves(axes, {TITLES.get(name, name): [one[:2] for one in points] for name, points in spreads.items()})
+            for points, line in zip(spreads.values(), axes.lines, strict=True):
+                axes.errorbar(*zip(*points, strict=True), fmt="none", ecolor=line.get_color(), elinewidth=1)
+
+
+def _spreads(ours: Sequence[Run], what: str, base: Sequence[Run]) -> list[tuple[int, float, float]]:
+    """For each test the step, the mean of the seeds and the deviation."""
+    found = []
+    for i, (step, *_) in enumerate(ours[0].tests):
+        if what == "loss above fp32":
+            of_base = {run.seed: run.tests[i][1] for run in base}
+            values = [run.tests[i][1] - of_base[run.seed] for run in ours]
+        else:
+            values = [run.tests[i][1 if what == "loss" else 2] for run in ours]
+        found.append((step, *spread(values)))
+    return found
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="a folder; default: examples/results")
-    parser.add_argument("--pictures", type=Path, default=DOCS, help="a folder; default: docs")
-    options = parser.parse_args(argv)
-    runs = read(options.results)
-    draw_losses(runs, options.pictures / "recipes-losses.svg")
-    draw_accumulators(runs, options.pictures / "recipes-accumulators.svg")
-    print(table(runs), accumulator_table(runs), sep="\n\n")
+    parser = parser_of(__doc__)
+    parser.add_argument("--results", type=folder, metavar="DIR", default=RESULTS, help="with recipes-*.json")
+    parser.add_argument("--pictures", type=folder, metavar="DIR", default=DOCS, help="for the pictures")
+    options = parsed(parser, argv)
+    runs, path = read(options.results), options.pictures / "recipes.svg"
+    draw(runs, path)
+    for model in recipes.RUNS:
+        console.print(f"\n{TITLES[model]}\n\n{table(runs, model)}", markup=False)
+    console.print(f"\n{compared(runs)}; the picture is in {path}")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
-"""What the examples share besides images: arguments, progress, the closing table and the plot of the curves."""
+"""What the examples share besides images: options, progress, the closing table and the curves."""
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Table
 
+from examples.command import at_least, console, file_of, parsed, parser_of
 from examples.pictures import Panel, Picture, save
 
-console = Console(highlight=False)
+PLOTS = ".svg", ".png", ".json"  # endings of files that `examples.pictures.save` writes
 
 
 class Epoch(NamedTuple):
@@ -34,28 +34,32 @@ class Curve(NamedTuple):
 
 def arguments(description: str | None, epochs: int, argv: list[str] | None) -> argparse.Namespace:
     """Reads the options that every example has; `epochs` is the default."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=epochs, help=f"default: {epochs}")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, order of images and stochastic rounding")
-    parser.add_argument("--limit", type=int, metavar="N", help="how many training images to use; default: all")
-    parser.add_argument("--plot", metavar="FILE", help="save the curves there, .svg, .png, or .json; default: NAME.svg")
-    return parser.parse_args(argv)
+    parser = parser_of(description)
+    parser.add_argument("--epochs", type=at_least(1), default=epochs, metavar="N", help="of training")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="of weights, order of images, stochastic rounding")
+    parser.add_argument("--limit", type=at_least(1), metavar="N", help="training images to use (default: all)")
+    parser.add_argument(
+        "--plot", type=file_of(*PLOTS), metavar="FILE", help="save curves, .svg, .png or .json (default: NAME.svg)"
+    )
+    return parsed(parser, argv)
 
 
 def follow(name: str, epochs: Iterator[Epoch]) -> Curve:
-    """Runs a training and prints each epoch when it is over."""
+    """Runs a training and prints each epoch when it is over; on a terminal, also which one runs."""
     curve = Curve(name, [])
-    for epoch in epochs:
-        curve.epochs.append(epoch)
-        console.print(
-            f"{name}, epoch {len(curve.epochs)}: loss {epoch.loss:.4f}, train {epoch.train:.2f} %, "
-            f"test {epoch.test:.2f} %, {epoch.seconds:.1f} s"
-        )
+    with console.status(f"{name}, epoch 1") as status:
+        for number, epoch in enumerate(epochs, start=1):
+            curve.epochs.append(epoch)
+            console.print(
+                f"{name}, epoch {number}: loss {epoch.loss:.4f}, train {epoch.train:.2f} %, "
+                f"test {epoch.test:.2f} %, {epoch.seconds:.1f} s"
+            )
+            status.update(f"{name}, epoch {number + 1}")
     return curve
 
 
 def finish(title: str, curves: Sequence[Curve], plot: str) -> None:
-    """Prints the closing table and saves the curves.
+    """Prints the closing table, and what came out in a sentence, and saves the curves.
 
     Args:
         title: of the table and the plot.
@@ -74,4 +78,14 @@ def finish(title: str, curves: Sequence[Curve], plot: str) -> None:
         lines = {name: [(i, getattr(epoch, field)) for i, epoch in enumerate(epochs, 1)] for name, epochs in curves}
         panels.append(Panel("epoch", what, lines))
     save(Picture(title, panels), plot)
-    console.print(f"curves saved to {plot}")
+    outcome({name: epochs[-1].test for name, epochs in curves}, plot)
+
+
+def outcome(accuracies: Mapping[str, float], plot: str) -> None:
+    """Prints in a sentence what came out: test accuracies in percent by name, and the file of the curves."""
+    first, *others = accuracies
+    rest = ", ".join(f"{name} has {accuracies[name]:.2f} %" for name in others)
+    console.print(
+        f"Of the test images {first} has {accuracies[first]:.2f} % right, {rest}; curves saved to {plot}.",
+        style="bold",
+    )

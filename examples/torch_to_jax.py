@@ -21,9 +21,10 @@ from safetensors.numpy import load_file
 import qjax.nnx as qnn
 from examples import quantized_models_jax as of_jax
 from examples import quantized_models_torch as of_torch
+from examples.command import console
 from examples.data import load
 from examples.quantized_report import FUSED, SHOWN, finish
-from examples.report import arguments, console
+from examples.report import arguments
 from qtorch.quantization import convert, fuse_modules, save
 
 

@@ -1,4 +1,4 @@
-"""Figures of the pages, from `benchmarks/results`, the law and tables, between `<!-- name -->` and `<!-- end -->`."""
+"""Figures of the pages, from result files, the law and tables, between `<!-- name -->` and `<!-- end -->`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 from types import FunctionType
 
-from website import bits, claims, evidence, kernels, limits, speed, spellings
+from website import bits, claims, evidence, kernels, limits, recipes, speed, spellings
 
 FIGURES: dict[str, Callable[[], str]] = {
     name.replace("_", "-"): function
-    for module in (bits, claims, evidence, kernels, limits, speed, spellings)
+    for module in (bits, claims, evidence, kernels, limits, recipes, speed, spellings)
     for name, function in vars(module).items()
     if isinstance(function, FunctionType) and function.__module__ == module.__name__ and not name.startswith("_")
 }

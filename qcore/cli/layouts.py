@@ -165,15 +165,12 @@ def _contents(layout: str, text: str, lines: list[str]) -> tuple[Any, list[list[
 
 def partly(found: dict[str, Column], count: int) -> Iterator[str]:
     """Lines about columns that have results in some of the rows only, or results of undefined bits."""
-    empty = dict[int, list[str]]()
     for name, column in found.items():
-        missing = count - int(column.present.sum())
-        if 0 < missing < count:
-            empty.setdefault(missing, []).append(name)
+        present = int(column.present.sum())
+        if 0 < present < count:
+            yield f"  {name} is empty in {count - present} of {count} rows"
         if column.undefined:
-            yield f"  {name} has undefined bits, x or z, in {len(column.undefined)} of {count} rows"
-    for missing, names in empty.items():
-        yield f"  empty in {missing} of {count} rows: {_some(names)}"
+            yield f"  {name} has undefined bits, x or z, in {len(column.undefined)} rows"
 
 
 def _layout(path: Path) -> str:

@@ -130,39 +130,27 @@ def shrink(codes: np.ndarray, number: Any, rows: np.ndarray, bounds: np.ndarray,
 
 
 def _ties(unit: Unit, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Half a step of the accumulator: one product beside an addend, in every second row beside other products."""
+    """One product that is a power of two, beside an addend whose last place is twice as much."""
     accumulator = unit.product.accumulator.number
     bits = min(accumulator.span[0] if has_places(accumulator) else 24, 24)
     step, highest = accumulator.span[1], min(properties(accumulator).largest.log2, 127)
-    (low, high), (low_b, high_b) = (_powers(number) for number in unit.numbers)
-    least, most = low + low_b, high + high_b  # the exponents of products
-    fixed = isinstance(accumulator, FixedPoint)
-    # Of floats the steps may be larger ones, as far as the addend is inside.
-    bottom, top = step - 1, step - 1 if fixed else max(step - 1, highest - bits - 1)
-    bottom, top = (min(max(end, least), most) for end in (bottom, top))
-    x = np.zeros((2, count, unit.terms), np.float32)
-
-    def put(rows: Any, term: int, exponents: np.ndarray) -> None:
-        of_a = rng.integers(np.maximum(low, exponents - high_b), np.minimum(high, exponents - low_b) + 1)
-        x[0, rows, term], x[1, rows, term] = np.ldexp(1.0, of_a), np.ldexp(1.0, exponents - of_a)
-
-    put(slice(None), 0, rng.integers(max(bottom, top - 40), top + 1, count))
-    # A power of two has smaller steps below it, where the product is not a tie.
+    ends = [_powers(number) for number in unit.numbers]
+    (low, high), (low_b, high_b) = ends
+    # The exponents of products: of half a step of the accumulator, or more for floats, as far as the addend is inside.
+    bottom, top = step - 1, step - 1 if isinstance(accumulator, FixedPoint) else highest - bits - 1
+    bottom, top = (min(max(end, low + low_b), high + high_b) for end in (bottom, max(bottom, top)))
+    exponents = rng.integers(max(bottom, top - 40), top + 1, count)
+    of_a = rng.integers(np.maximum(low, exponents - high_b), np.minimum(high, exponents - low_b) + 1)
+    factors = []
+    for number, powers in zip(unit.numbers, (of_a, exponents - of_a), strict=True):
+        x = np.zeros((count, unit.terms), np.float32)
+        x[:, 0] = np.ldexp(1.0, powers)
+        factors.append(encode(x, number, "nearest"))
+    a, b = (decode(x[:, 0], number).astype(np.float64) for x, number in zip(factors, unit.numbers, strict=True))
+    # A power of two has smaller steps below it, where the product is no tie.
     significand = rng.integers((1 << (bits - 1)) + (bits > 1), 1 << bits, count)
-    factors = [encode(side, number, "nearest") for side, number in zip(x, unit.numbers, strict=True)]
-    a, b = (decode(side[:, 0], number).astype(np.float64) for side, number in zip(factors, unit.numbers, strict=True))
     c = significand * a * b * 2 * (1 - 2 * rng.integers(0, 2, count))
     c = np.clip(c, -unit.largest, unit.largest).astype(np.float32)  # beyond it if no product is so small
-
-    rows, limit = np.arange(1, count, 2), min(most, highest - 1)
-    top = bottom if fixed else min(top, limit - bits)
-    if unit.terms > 2 and top >= bottom and (not fixed or step - 1 >= least) and bottom + 3 <= limit:
-        half = rng.integers(max(bottom, top - 40), top + 1, rows.size)
-        put(rows, 0, rng.integers(half + 2, limit + 1) if fixed else half + bits)
-        put(rows, 1, half + 1)
-        put(rows, 2, half)
-        x[0, rows[::2], 1], c[rows] = 0, 0  # an even and an odd last place
-        factors = [encode(side, number, "nearest") for side, number in zip(x, unit.numbers, strict=True)]
     return factors[0], factors[1], c
 
 

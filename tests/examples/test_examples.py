@@ -1,5 +1,6 @@
 """The examples run as their users run them, and the images are what they should be."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -16,6 +17,8 @@ ROOT = Path(__file__).parent.parent.parent
 ROWS = {
     "overview_torch": ["fp32", "low precision"],
     "overview_jax": ["fp32", "low precision"],
+    "mx_linear_torch": ["fp32", "mxfp8", "nvfp4"],
+    "mx_linear_jax": ["fp32", "mxfp8", "nvfp4"],
     "cifar10_torch": ["fp32", "low precision"],
     "cifar10_jax": ["fp32", "low precision"],
     "wage_torch": ["fp32", "fixed point"],
@@ -35,13 +38,45 @@ QUANTIZED = {  # models of the closing table
 RECIPES = {"recipes_torch", "recipes_jax", "recipes_report"}  # see test_recipes.py
 INSIGHT = {f"{name}_{framework}" for name in ("find_the_fault", "choose_formats") for framework in ("torch", "jax")}
 INSIGHT |= {"choosing_report"}
+OPTIONAL = {"json", "plot"}  # options without a default: nothing is written
+WRONG = [
+    ("overview_torch", ["--epochs", "0"], "'0'; allowed are ints of at least 1"),
+    ("static_torch", ["--limit", "few"], "'few'; allowed are ints of at least 1"),
+    ("cifar10_jax", ["--plot", "curves.pdf"], "'curves.pdf'; allowed are files that end in .svg, .png, .json"),
+    ("choose_formats_torch", ["--budget", "3"], "'3'; allowed are numbers of at least 4.0"),
+    ("recipes_jax", ["--recipe", "mxfp7"], "'mxfp7'; allowed are fp32, mxfp8, "),
+    ("recipes_torch", ["--recipe", "float(6,"], "text='float(6,'"),
+    ("pictures", ["--results", "nowhere"], "'nowhere' is not there; allowed are folders that exist"),
+]
 PICTURES = {"pictures"}  # see test_pictures.py
 SLOW = {*ROWS, *QUANTIZED} - {"overview_torch"}  # to compile, above all
+PROGRAMS = {file.stem for file in (ROOT / "examples").glob("*.py") if "__main__" in file.read_text(encoding="utf-8")}
 
 
 def test_every_example_is_tested():
-    programs = {file.stem for file in (ROOT / "examples").glob("*.py") if "__main__" in file.read_text()}
-    assert programs == set(ROWS) | set(QUANTIZED) | RECIPES | INSIGHT | PICTURES
+    assert set(ROWS) | set(QUANTIZED) | RECIPES | INSIGHT | PICTURES == PROGRAMS
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_help_says_what_an_example_does_and_the_defaults(name, capsys):
+    program = importlib.import_module(f"examples.{name}")
+    with pytest.raises(SystemExit) as done:
+        program.main(["--help"])
+    assert done.value.code == 0
+    text = capsys.readouterr().out
+    assert program.__doc__.partition("\n")[0] in text
+    options = text.partition("options:")[2].split("\n  --")[1:]
+    assert len(options) == len(re.findall("^  --", text, re.M)) > 0
+    silent = [option for option in options if "(default:" not in option and option.split()[0] not in OPTIONAL]
+    assert silent == []
+
+
+@pytest.mark.parametrize(("name", "options", "words"), WRONG)
+def test_a_wrong_option_is_named_with_what_is_allowed(name, options, words, capsys):
+    with pytest.raises(SystemExit) as done:
+        importlib.import_module(f"examples.{name}").main(options)
+    assert done.value.code == 2
+    assert f"error: argument {options[-2]}: {words}" in capsys.readouterr().err
 
 
 def each(names):
@@ -58,6 +93,12 @@ def run(name, plot, rows):
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr
     progress, table = done.stdout.split("test accuracy")
+    what = (importlib.import_module(f"examples.{name}").__doc__ or "").partition("\n")[0]
+    assert progress.startswith(f"{what}\n")
+    outcome = [f"{row} has [0-9.]+ %" for row in rows]
+    assert re.search(
+        f"^Of the test images {', '.join(outcome).replace('%', '% right', 1)}; curves saved to", table, re.M
+    )
     assert "epoch 1: loss" in progress
     assert plot.read_bytes().startswith(b"\x89PNG")
     lines = [[line for line in table.splitlines() if line.strip().startswith(f"{row}  ")] for row in rows]

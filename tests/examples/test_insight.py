@@ -22,9 +22,12 @@ NAMES = {"overflow": ("loud:output", "e4m3fn", "overflows"), "vanish": ("quiet:g
 def test_the_table_names_the_fault(program, fault, capsys, tmp_path):
     page = tmp_path / "page.svg"
     program.main([fault, *(["--plot", str(page)] if fault == "vanish" else [])])
-    title, _, _, worst, *others = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
+    first, title, _, _, worst, *others, outcome = lines[:-1] if fault == "vanish" else lines
+    assert first == program.__doc__.partition("\n")[0]
     assert title.startswith(f"net with {fault}, steps 0 to 2: 8 of 8 sites")
     site, number, problem = NAMES[fault]
+    assert outcome.startswith(f"The worst site is {site} in {number}: {problem} (")
     assert worst.split()[:2] == [site, number]
     assert f"  {problem} (" in worst
     assert sum(" overflows (" in line for line in [worst, *others]) == (fault == "overflow")
@@ -38,9 +41,8 @@ def test_the_table_names_the_fault(program, fault, capsys, tmp_path):
 def test_formats_are_chosen(program, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(choosing, "CANDIDATES", choosing.CANDIDATES[1:4:2])
     file, name = tmp_path / "choices.json", program.__name__.rpartition("_")[2]
-    arguments = "", name, program.train, vars(program).get("choose", program.choose_formats)
     options = ["--model", "gpt", "--steps", "2", "--limit", "1", "--json", str(file)]
-    choosing.main(*arguments, program.lowered, program.loss_of, options)
+    program.main(options)
     assert f"gpt, {name}: loss by mean bits" in capsys.readouterr().out
     rows = json.loads(file.read_text())["rows"]
     assert [row["kind"] for row in rows[:3]] == ["wide", "uniform", "uniform"]

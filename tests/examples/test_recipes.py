@@ -1,17 +1,17 @@
-"""The examples of recipes: a few steps by name, the results' file, and the page that is made of committed results."""
+"""The examples of recipes: runs that go on, in the other framework too, and what committed results show."""
 
 import json
-import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from examples import recipes, recipes_jax, recipes_report, recipes_torch, text
+from examples import recipes, recipes_report, text
+from examples.recipes import CHUNKED, NARROW, RUNS, Run
+from examples.recipes_jax import JaxTrainer
+from examples.recipes_torch import TorchTrainer
 from qcore import RECIPES, Recipe, parse
 
-ROOT = Path(__file__).parent.parent.parent
-NARROW = "accumulator(float(6,2),chunk=1)"
+TRAINERS = {"torch": TorchTrainer, "jax": JaxTrainer}
 
 
 def test_names_are_recipes():
@@ -19,11 +19,9 @@ def test_names_are_recipes():
     assert recipes.recipe_of("hfp8") is RECIPES["hfp8"]
     assert recipes.recipe_of(RECIPES["hfp8"].text) == RECIPES["hfp8"]
     (entry,) = recipes.recipe_of(NARROW).entries
-    assert [product.accumulator for product in (entry.forward, entry.grad_input, entry.grad_weight)] == [
-        parse(NARROW)
-    ] * 3
+    found = [product.accumulator for product in (entry.forward, entry.grad_input, entry.grad_weight)]
+    assert found == [parse("accumulator(float(6,3),chunk=1)")] * 3
     assert all(isinstance(recipe, Recipe) for recipe in recipes.OWN.values())
-    assert len(RECIPES | recipes.OWN) >= 6
 
 
 def test_letters_are_those_of_the_help():
@@ -36,32 +34,130 @@ def test_letters_are_those_of_the_help():
     assert np.array_equal(inputs[:, 1:], targets[:, :-1])
 
 
-@pytest.mark.parametrize(("framework", "trainer"), [("torch", recipes_torch.trainer), ("jax", recipes_jax.trainer)])
-def test_runs_differ_by_recipe_and_are_kept(framework, trainer, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(recipes, "TEXTS", 2)
-    file = tmp_path / "recipes-few.json"
-    names = ["fp32", NARROW] if framework == "torch" else ["fp32"]
-    for steps in ("1", "3"):
-        recipes.main("", framework, trainer, ["--steps", steps, "--json", str(file), "--recipe", *names])
-    runs = json.loads(file.read_text())
-    assert [run["run"] for run in runs] == names
-    assert [len(run["losses"]) for run in runs] == [3] * len(names)
-    for run in runs:
-        assert run["losses"][0] == pytest.approx(math.log(96), abs=0.1)
-        assert run["losses"][-1] < run["losses"][0]
-    assert len({str(run["losses"]) for run in runs}) == len(names)
-    recipes_report.main(["--results", str(tmp_path), "--pictures", str(tmp_path)])
-    assert "| `fp32` |" in capsys.readouterr().out
-    assert "<svg" in (tmp_path / "recipes-losses.svg").read_text()
+def test_no_run_trains_on_what_it_is_tested_with():
+    letters = text.load()
+    (inputs, _), held = next(recipes.test_batches("gpt")), letters[-recipes.HELD_OUT[0] :]
+    texts = np.lib.stride_tricks.sliding_window_view(held, recipes.LENGTH)
+    assert all((texts == one).all(1).any() for one in inputs[:8])
+    batches = recipes.batches("preresnet20", 0)
+    seen = {image.tobytes() for _ in range(50) for image in next(batches)[0]}
+    assert len(seen) > 1200
+    assert not any(image.tobytes() in seen for images, _ in recipes.test_batches("preresnet20") for image in images)
 
 
-def test_the_page_is_made_of_the_results():
-    runs, page = recipes_report.read(recipes_report.RESULTS), (ROOT / "docs" / "recipes.md").read_text()
-    assert recipes_report.table(runs) in page
-    assert recipes_report.accumulator_table(runs) in page
-    found = {(run.model, run.run, run.framework): run for run in runs}
-    for name in recipes.RUNS:
-        assert len(found["gpt", name, "torch"].losses) == len(found["gpt", name, "jax"].losses) == 100
-    assert len([run for run in runs if (run.model, run.framework) == ("preresnet20", "torch")]) >= 7
-    narrow, wide = (recipes.final(found["gpt", recipes.accumulator_text(man, 1), "torch"].losses) for man in (2, 9))
-    assert narrow > wide + 0.5
+@pytest.fixture
+def small(monkeypatch):
+    """Runs of few numbers, with a test after each second step."""
+    for name, value in {"TEXTS": 2, "LENGTH": 8, "EVERY": {"gpt": 2}, "HELD_OUT": (50_000, 4)}.items():
+        monkeypatch.setattr(recipes, name, value)
+
+
+def interrupted(trainer, after):
+    """A trainer that is interrupted in the step after so many."""
+    step = trainer.step
+
+    def counted(*arguments):
+        nonlocal after
+        if after == 0:
+            raise KeyboardInterrupt
+        after -= 1
+        return step(*arguments)
+
+    trainer.step = counted
+    return trainer
+
+
+@pytest.mark.parametrize("framework", ["torch", pytest.param("jax", marks=pytest.mark.heavy)])
+def test_an_interrupted_run_goes_on_to_the_same_bits(framework, small, tmp_path, capsys):
+    """In either framework: the checkpoint of a run in PyTorch also goes on in JAX."""
+    command = ["--recipe", "swalp", "--steps", "5", "--checkpoints", str(tmp_path)]
+    files = {name: tmp_path / f"recipes-{name}.json" for name in ("whole", "again")}
+    recipes.train_all("Whole.", "torch", TorchTrainer, [*command, "--json", str(files["whole"])])
+    printed = capsys.readouterr().out
+    assert printed.startswith("Whole.\ngpt, swalp, seed 0, step 2 of 5: training loss ")
+    assert "\nAfter 5 steps the least test loss is " in printed
+    (whole,) = recipes.read(files["whole"])
+    assert [test[0] for test in whole.tests] == [2, 4, 5]
+    assert len(set(whole.hashes)) == 3
+    with pytest.raises(SystemExit) as stopped:
+        recipes.train_all("", "torch", lambda *one: interrupted(TorchTrainer(*one), 3), command)
+    assert stopped.value.code == 130
+    assert "goes on from the last test" in capsys.readouterr().out
+    (checkpoint,) = tmp_path.glob("*.npz")
+    checkpoint.rename(tmp_path / checkpoint.name.replace("torch", framework))
+    command += ["--json", str(files["again"])]
+    recipes.train_all("", framework, TRAINERS[framework], command)
+    assert "step 2 of 5: training loss" in capsys.readouterr().out  # of the checkpoint
+    (again,) = recipes.read(files["again"])
+    assert (again.framework, again.tests, again.hashes) == (framework, whole.tests, whole.hashes)
+    assert not list(tmp_path.glob("*.npz"))
+    recipes.train_all("", framework, None, command)  # nothing is left to train
+
+
+@pytest.mark.parametrize("framework", [pytest.param(name, marks=pytest.mark.heavy) for name in TRAINERS])
+@pytest.mark.parametrize("name", RUNS["preresnet20"])
+def test_the_residual_network_repeats_its_committed_hash(framework, name, tmp_path):
+    """The first test of a run, which has as many steps as the committed one."""
+    (want,) = (run for run in committed() if (run.job) == ("preresnet20", name, "torch", 0))
+
+    class Stopped(Exception):
+        pass
+
+    def follow(step, _):
+        if step > recipes.EVERY["preresnet20"]:
+            raise Stopped
+
+    run = Run(*want.job[:2], framework, 0, want.steps)
+    with pytest.raises(Stopped):
+        recipes.trained(run, TRAINERS[framework](run.model, recipes.recipe_of(name), 0), tmp_path / "a.npz", follow)
+    assert (run.tests, run.hashes) == (want.tests[:1], want.hashes[:1])
+
+
+def committed():
+    return recipes_report.read(recipes_report.RESULTS)
+
+
+def test_all_runs_have_results():
+    runs = committed()
+    for model, names in RUNS.items():
+        found = recipes_report.named(runs, model)
+        assert [*found] == names
+        assert all(run.trained == run.steps == recipes.STEPS[model] for ours in found.values() for run in ours)
+
+
+def test_both_frameworks_have_one_curve():
+    """Runs in JAX may be the first steps of the runs in PyTorch."""
+    pairs = recipes_report.pairs(committed())
+    assert {one.run for one, _ in pairs} >= {"fp32", "mxfp8", "mxfp4_nearest", "fp4_tensor", NARROW}
+    for one, other in pairs:
+        count = len(other.tests)
+        assert count > 0
+        assert one.steps == other.steps
+        assert (one.tests[:count], one.hashes[:count]) == (other.tests, other.hashes)
+
+
+def test_recipes_separate_as_the_page_says():
+    """By the differences to fp32 of the same seed."""
+    found = recipes_report.named(committed(), "gpt")
+    base = [run.loss for run in found["fp32"]]
+    above = {name: recipes.spread(np.subtract([run.loss for run in ours], base)) for name, ours in found.items()}
+    assert {len(ours) for ours in found.values()} == {3}
+    for name in ("mxfp8", "nvfp4_pretraining", CHUNKED):
+        assert abs(above[name][0]) < above[name][1]
+    mean, deviation = above["mxfp4_nearest"]
+    assert mean > 10 * deviation
+    for name in ("fp4_tensor", NARROW):
+        assert min(run.loss for run in found[name]) > np.log(recipes.LETTERS)
+    digits = recipes_report.named(committed(), "preresnet20")
+    assert min(run.accuracy for ours in digits.values() for run in ours) > 95
+
+
+def test_results_of_other_runs_stay(tmp_path):
+    file = tmp_path / "recipes-a.json"
+    runs = [Run("gpt", name, "torch", 0, 2, [(2, 1.0, 50.0)], ["0" * 16]) for name in ("fp32", "mxfp8")]
+    for run in (*runs, runs[0]):
+        recipes.keep(file, run)
+    assert [run.run for run in recipes.read(file)] == ["mxfp8", "fp32"]
+    assert recipes.kept(file, runs[1]).tests == [(2, 1.0, 50.0)]
+    assert recipes.kept(file, Run("gpt", "mxfp8", "torch", 1, 2)) is None
+    assert len(json.loads(file.read_text())) == 2

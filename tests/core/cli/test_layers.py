@@ -163,7 +163,7 @@ def test_undefined_bits_are_differences(capsys, tmp_path):
     assert main(["check", str(path)]) == 1
     out = capsys.readouterr().out
     assert "2 of 6 rows differ" in out
-    assert "result has undefined bits, x or z, in 2 of 6 rows" in out
+    assert "result has undefined bits, x or z, in 2 rows" in out
     assert re.search(r"line 5, output\[1, 0\]:\n(?:.*\n)+?  result \w{8} \(found xxxxxxxx\)", out)
 
 
@@ -185,7 +185,7 @@ def test_undefined_bits_are_differences(capsys, tmp_path):
         (lambda path: path.write_text(path.read_text().replace("[2, 32]", "[2, 33]")), r"line 1: input has shape"),
         (
             lambda path: path.write_text(path.read_text().replace("[2, 32]", "[2, -1]")),
-            r"weight has shape \(2, -1\); allowed",
+            r"weight has shape \(2, -1\); allo",
         ),
         (
             lambda path: path.write_text(path.read_text().replace("[2, 32]", "[2, 1.5]")),

@@ -185,7 +185,7 @@ def test_a_column_that_is_partly_empty(capsys, tmp_path):
     path = tmp_path / "hand.txt"
     path.write_text(HAND.replace(",2,1,", ",,1,"))
     assert main(["check", str(path)]) == 0
-    assert "24 fields compared)\n  empty in 1 of 5 rows: code" in capsys.readouterr().out
+    assert "24 fields compared)\n  code is empty in 1 of 5 rows" in capsys.readouterr().out
 
 
 def test_any_nan(capsys, tmp_path):

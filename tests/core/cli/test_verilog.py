@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from documents import ROOT, blocks
+from documents import ROOT, text_of
 
 from qcore.__main__ import main
 
@@ -57,7 +57,7 @@ def test_the_unit_has_the_bits_of_the_law_and_a_wrong_one_has_not(capsys, folder
 
 def fences(kind):
     """The blocks of a language on the page about verification."""
-    return [text for language, text in blocks("docs/verification.md") if language == kind]
+    return re.findall(rf"^```{kind}\n(.*?)^```", text_of("docs/verification.md"), re.S | re.M)
 
 
 def run(folder, commands):
