@@ -30,7 +30,7 @@ from qcore.cli.sum_inputs import KINDS, every_second, row_codes, scale_codes, sh
 from qcore.cli.sums import Operands, Results, Unit, check_fields
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
-from qcore.law.rounding import MODES
+from qcore.law.rounding import MODES, Rounding
 from qcore.linalg.convolution import ConvolutionForm, convolution_form, form_of
 from qcore.linalg.forms import FORWARD, MatrixForm, check_bias
 from qcore.linalg.law import batch_shape
@@ -82,7 +82,7 @@ class Layer:
                     f"result={quoted(self.result)}; allowed are formats with codes, and without shared scales"
                 )
         check_choice("mode", self.mode, list(MODES))
-        if MODES[self.mode].stochastic:
+        if Rounding(self.mode).stochastic:
             raise ValueError(f"mode={quoted(self.mode)}; allowed are modes of results that are not stochastic")
 
     @classmethod
@@ -180,7 +180,7 @@ class Layer:
             result.view(np.uint32)[np.isnan(result)] = self.unit.product.accumulator.nan
             columns["biased"] = result.view(np.uint32).reshape(-1).astype(np.uint64)
         if self.result is not None:
-            columns["output"] = encode(result, self.result, self.mode).reshape(-1).astype(np.uint64)
+            columns["output"] = encode(result, self.result, Rounding(self.mode)).reshape(-1).astype(np.uint64)
         return columns, found
 
     def _along_outputs(self, bias: np.ndarray) -> np.ndarray:

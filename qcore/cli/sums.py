@@ -207,7 +207,7 @@ class Unit:
     @property
     def numbers(self) -> list[Any]:
         """The formats of the operands' elements."""
-        given = [operand.number for operand in self.product.operands]
+        given: list[Any] = [operand.number for operand in self.product.operands]
         if self.product.block:
             return [number.element for number in given]
         return [FLOAT32_NUMBER if number is None else number for number in given]
@@ -316,7 +316,7 @@ class Unit:
     def _codes_of(self, total: np.ndarray) -> np.ndarray:
         """The codes of accumulators, or float64 bits; a NaN of an instruction has the leading bits of its result's."""
         accumulator = self.product.accumulator
-        number = accumulator.number
+        number: Any = accumulator.number
         if why_no_codes(number):
             return total.view(np.uint64)
         codes = encode(total, number, "nearest")

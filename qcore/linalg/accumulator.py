@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qcore.arguments import check_choice, check_flag, check_int, quoted
 from qcore.formats.block import BlockNumber
@@ -18,9 +18,9 @@ from qcore.formats.table import Table
 from qcore.formats.text import MOST_NESTED, Kind, Reader, choice, parse, register, write
 from qcore.law.carrier import FLOAT64, Carrier
 from qcore.law.program import Program
-from qcore.law.rounding import MODES, Rounding, check_rounding
+from qcore.law.rounding import MODES, Rounding, RoundingLike, check_rounding
 from qcore.law.tiles import MOST_ELEMENTS
-from qcore.linalg.designs import ALIGNED, GROUPED, design_of
+from qcore.linalg.designs import ALIGNED, GROUPED, Design, design_of
 from qcore.random.threefry import MOST_HALF_BITS
 
 FLOAT32_NUMBER, FLOAT64_NUMBER = BinaryFloat(8, 23), BinaryFloat(11, 52)
@@ -75,17 +75,33 @@ class Accumulator:
         Rounding.TOWARD_ZERO
     """
 
-    number: Any = FLOAT32_NUMBER
+    number: Number = FLOAT32_NUMBER
     chunk: int | None = None
-    rounding: Any = Rounding.NEAREST
-    product: Any = None
+    rounding: Rounding = Rounding.NEAREST
+    product: Number | None = None
     inner: Accumulator | None = None
     tree: bool = False
     fraction_bits: int | None = None
-    output: Any = None
+    output: Rounding | None = None
     random_bits: int = 24
-    design: Any = None
+    design: Design | None = None
     text: str = field(init=False, repr=False, compare=False)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            number: Number | str | None = FLOAT32_NUMBER,
+            chunk: int | None = None,
+            rounding: RoundingLike = Rounding.NEAREST,
+            product: Number | str | None = None,
+            inner: Accumulator | None = None,
+            tree: bool = False,
+            fraction_bits: int | None = None,
+            output: RoundingLike | None = None,
+            random_bits: int = 24,
+            design: Design | str | None = None,
+        ) -> None: ...
 
     @classmethod
     def of(cls, name: str) -> Accumulator:
@@ -246,6 +262,9 @@ class Accumulator:
 def rounding_program(number: Number, mode: Rounding, carrier: Carrier = FLOAT64) -> tuple[Program, tuple[int, ...]]:
     """The program that rounds sums to a format, and its constants."""
     return prepare(number, mode, carrier, None, coded=False)
+
+
+AccumulatorLike = Accumulator | str | None  # as users give accumulators
 
 
 def check_accumulator(accumulator: Any, argument: str = "accumulator") -> Accumulator:

@@ -8,12 +8,13 @@ import numpy as np
 
 from qcore import arrays
 from qcore.arguments import check_int, check_seed, missing_key
+from qcore.linalg.accumulator import AccumulatorLike
 from qcore.linalg.convolution import Form
 from qcore.linalg.forms import FORWARD, MatrixForm
 from qcore.linalg.law import batch_shape, multiply
 from qcore.linalg.namespace import Float64
 from qcore.linalg.operands import Operand
-from qcore.linalg.product import ROLES, ROWS, Product, Products, apart, check_addend, check_products, matrices
+from qcore.linalg.product import ROLES, ROWS, Operands, Product, Products, apart, check_addend, check_products, matrices
 from qcore.linalg.scaling import newest_magnitude, next_row, prepared, rescaled
 from qcore.random.threefry import fold_in
 
@@ -23,8 +24,8 @@ def matmul(
     b: np.ndarray,
     c: np.ndarray | None = None,
     *,
-    operands: Any = None,
-    accumulator: Any = None,
+    operands: Operands = None,
+    accumulator: AccumulatorLike = None,
     key: arrays.Key = None,
 ) -> np.ndarray:
     """The product of two matrices, or of batches of them, with a defined accumulator; with c, the sum a b + c.
@@ -88,7 +89,8 @@ def multiply_arrays(
         x, inverse = prepared(Float64, x, operand, given)
         if coded:
             key = _fold(words, role) if operand.stochastic else None
-            return apart(operand.number, arrays.encode(x, operand.number, operand.rounding, key=key), arrays.decode)
+            number: Any = operand.number  # blocks, as only those are coded
+            return apart(number, arrays.encode(x, number, operand.rounding, key=key), arrays.decode)
         if operand.number is not None:
             x = arrays.quantize(x, operand.number, operand.rounding, key=_fold(words, role))
         return x, inverse

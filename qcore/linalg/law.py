@@ -100,7 +100,7 @@ def _fold(
 
 def _run_steps(xp: Any, a: Any, b: Any, accumulator: Accumulator, least: Any, scales: Any, addend: Any) -> Any:
     """The accumulator after all steps of an instruction; the last one is filled with zeros, as in a tile."""
-    design = accumulator.design
+    design: Any = accumulator.design
     missing = -a.shape[-1] % design.step
     if missing:
         before = [(0, 0)] * (len(a.shape) - 2), [(0, 0)] * (len(b.shape) - 2)

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qcore.arguments import check_choice, check_flag, check_int, check_seed, check_type, quoted
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
-from qcore.formats.number import call_text, check_target
+from qcore.formats.number import Number, call_text, check_target
 from qcore.formats.text import Kind, Reader, choice, parse, register, write
-from qcore.law.rounding import MODES, Rounding, check_rounding
+from qcore.law.rounding import MODES, Rounding, RoundingLike, check_rounding
 from qcore.law.tiles import MOST_ELEMENTS, Sizes
 from qcore.linalg.accumulator import optional_number
 from qcore.random.threefry import threefry
@@ -194,12 +194,23 @@ class Operand:
         'operand(e4m3fn,scale=scale(outer=1,terms=128))'
     """
 
-    number: Any = None
-    rounding: Any = Rounding.NEAREST
-    scale: Any = None
-    transform: Any = None
+    number: Number | None = None
+    rounding: Rounding = Rounding.NEAREST
+    scale: Scale | None = None
+    transform: Hadamard | None = None
     matrix: bool = False
     text: str = field(init=False, repr=False, compare=False)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            number: Number | str | None = None,
+            rounding: RoundingLike = Rounding.NEAREST,
+            scale: Scale | str | None = None,
+            transform: Hadamard | str | None = None,
+            matrix: bool = False,
+        ) -> None: ...
 
     def __repr__(self) -> str:
         return call_text(self)
@@ -211,18 +222,18 @@ class Operand:
             object.__setattr__(self, name, _part(name, getattr(self, name), kind))
         check_flag("matrix", self.matrix)
         if self.scale is not None:
-            self._check_scale()
+            self._check_scale(self.scale)
         object.__setattr__(self, "text", write(self))
 
-    def _check_scale(self) -> None:
+    def _check_scale(self, scale: Scale) -> None:
         if not isinstance(self.number, FixedPoint | FloatingPoint | BinaryFloat) or self.largest is None:
             raise ValueError(
-                f"scale={self.scale.text} with number={self.number}; allowed are fixed and floating point formats with "
+                f"scale={scale.text} with number={self.number}; allowed are fixed and floating point formats with "
                 "a largest number"
             )
         # A history follows the tensor, and a transform makes another one of it in each of its two products.
-        if self.transform is not None and self.scale.history is not None:
-            raise ValueError(f"scale={self.scale.text} with {self.transform.text}; allowed is a scale without history")
+        if self.transform is not None and scale.history is not None:
+            raise ValueError(f"scale={scale.text} with {self.transform.text}; allowed is a scale without history")
 
     @property
     def largest(self) -> float | None:
@@ -230,7 +241,8 @@ class Operand:
         if isinstance(self.number, FixedPoint):
             digits = self.number.wl - self.number.signed
             return ((1 << digits) - 1) * 2.0**-self.number.fl if self.number.clamp or self.number.wrap else None
-        count, exponent = self.number.magnitudes.largest
+        number: Any = self.number  # a float format, as `_check_scale` makes sure
+        count, exponent = number.magnitudes.largest
         return float(count) * 2.0**exponent if exponent + count.bit_length() <= 128 else None
 
     @property
@@ -249,9 +261,17 @@ class Operand:
         return self.scale is not None and not self.scale.whole
 
     @property
+    def history(self) -> int | None:
+        """The number of past tensors that the scale follows from; None if it is not delayed."""
+        return None if self.scale is None else self.scale.history
+
+    @property
     def delayed(self) -> bool:
         """True if the scale is delayed, and so is state."""
-        return self.scale is not None and self.scale.history is not None
+        return self.history is not None
+
+
+OperandLike = Operand | Number | str | None  # as users give operands
 
 
 def _part(name: str, value: Any, kind: Any) -> Any:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from qcore.arguments import quoted
 from qcore.formats.block import BlockScaled
 from qcore.formats.number import call_text
 from qcore.formats.text import Kind, Reader, parse, register, write
 from qcore.law.rounding import Rounding
-from qcore.linalg.accumulator import FLOAT32_NUMBER, FLOAT64_NUMBER, Accumulator, check_accumulator
+from qcore.linalg.accumulator import FLOAT32_NUMBER, FLOAT64_NUMBER, Accumulator, AccumulatorLike, check_accumulator
 from qcore.linalg.convolution import Form
 from qcore.linalg.designs import design_for, least_exponent
 from qcore.linalg.exactness import (
@@ -26,7 +26,7 @@ from qcore.linalg.exactness import (
 )
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Shape
 from qcore.linalg.law import Sums
-from qcore.linalg.operands import SIZE, Operand, check_operand
+from qcore.linalg.operands import SIZE, Operand, OperandLike, check_operand
 from qcore.linalg.scaling import of_both, spread
 
 # Numbers that are folded into keys: into a layer's key for the products of gradients, into a product's for its
@@ -57,10 +57,16 @@ class Product:
         'e4m3fn'
     """
 
-    first: Any = None
-    second: Any = None
-    accumulator: Any = None
+    first: Operand = None  # type: ignore[assignment]  # `__post_init__` makes it of what users give
+    second: Operand = None  # type: ignore[assignment]
+    accumulator: Accumulator = None  # type: ignore[assignment]
     text: str = field(init=False, repr=False, compare=False)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, first: OperandLike = None, second: OperandLike = None, accumulator: AccumulatorLike = None
+        ) -> None: ...
 
     def __repr__(self) -> str:
         return call_text(self)
@@ -103,15 +109,13 @@ class Product:
         for name, operand in zip(("first", "second"), self.operands, strict=True):
             if not operand.tiled:
                 continue
+            scale: Any = operand.scale
             if aligned:  # these add the total and the products at once, so that no scale fits between
                 given = "fraction_bits" if design is None else design.name
+                raise ValueError(f"{name} has {scale.text} with {given}; allowed are aligned sums as inner accumulator")
+            if scale.terms is not None and (chunk is None or scale.terms % chunk):
                 raise ValueError(
-                    f"{name} has {operand.scale.text} with {given}; allowed are aligned sums as inner accumulator"
-                )
-            if operand.scale.terms is not None and (chunk is None or operand.scale.terms % chunk):
-                raise ValueError(
-                    f"{name} has {operand.scale.text}, accumulator has chunk={chunk}; allowed is a divisor of "
-                    f"{operand.scale.terms}"
+                    f"{name} has {scale.text}, accumulator has chunk={chunk}; allowed is a divisor of {scale.terms}"
                 )
 
     def on(self, machine: str) -> Product:
@@ -235,7 +239,7 @@ class Products:
             if any(operand.delayed for operand in pair) and len({(one.scale, one.number) for one in pair}) > 1:
                 texts = " and ".join(operand.text for operand in pair)
                 raise ValueError(f"{name} is {texts} in two products; allowed is one format and scale if it is delayed")
-        if len({operand.scale.history for operand in self.rows if operand.delayed}) > 1:
+        if len({operand.history for operand in self.rows} - {None}) > 1:
             raise ValueError("delayed scales have different histories; allowed is one length in all three products")
 
     def _pairs(self) -> tuple[tuple[Operand, Operand], ...]:
@@ -256,7 +260,7 @@ class Products:
     @property
     def history(self) -> int | None:
         """The number of past tensors in the history of delayed scales; None if no scale is delayed."""
-        return next((operand.scale.history for operand in self.rows if operand.delayed), None)
+        return next((operand.history for operand in self.rows if operand.delayed), None)
 
     @property
     def plain(self) -> bool:
@@ -270,8 +274,9 @@ class Products:
         for operand in self.forward.operands:
             if operand.scale is not None and operand.scale.whole:
                 return operand.scale.text
-            if self.forward.block and operand.number.tensor_scale is not None:  # which the instruction does not read
-                return operand.number.text
+            number: Any = operand.number
+            if self.forward.block and number.tensor_scale is not None:  # which the instruction does not read
+                return number.text
         return None
 
     @property
@@ -282,6 +287,29 @@ class Products:
     @property
     def stochastic(self) -> bool:
         return self.forward.stochastic or self.grad_a.stochastic or self.grad_b.stochastic
+
+
+# As users give the arguments of products.
+ProductLike = Product | str | None
+Operands = tuple[OperandLike, OperandLike] | list[OperandLike] | None
+
+
+class ProductArguments(TypedDict, total=False):
+    """The arguments of a product by name, for functions with several products."""
+
+    operands: Operands
+    accumulator: AccumulatorLike
+    grad_a: ProductLike
+    grad_b: ProductLike
+
+
+class LayerArguments(TypedDict, total=False):
+    """`ProductArguments` of a product with a weight."""
+
+    operands: Operands
+    accumulator: AccumulatorLike
+    grad_input: ProductLike
+    grad_weight: ProductLike
 
 
 def check_products(operands: Any, accumulator: Any, grad_a: Any, grad_b: Any, names: Sequence[str]) -> Products:
@@ -409,6 +437,7 @@ def matrices(
     if not product.tiled:
         return Matrices(left, right, None, of_both(xp, inverses[0], inverses[1]))
     terms = left.shape[-1]
+    scale: Any
     chunk, spreads = product.accumulator.length(terms), []
     for x, index in zip(sides, places, strict=True):
         inverse, scale = inverses[index], product.operands[index].scale
@@ -421,7 +450,8 @@ def matrices(
 
 def _of_rows(xp: Any, scales: Any, x: Any, product: Product, index: int) -> Any:
     """The scales of blocks for each row of a matrix: (..., rows, blocks)."""
-    rows = product.operands[index].number.block_sizes(2)[0] or x.shape[-2]
+    number: Any = product.operands[index].number
+    rows = number.block_sizes(2)[0] or x.shape[-2]
     return xp.repeat(scales, rows, -2)[..., : x.shape[-2], :] if rows > 1 else scales
 
 

@@ -48,7 +48,8 @@ def largest_magnitude(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
 def scale_of(xp: Any, bits: Any, operand: Operand, previous: Any) -> Any:
     """s for largest magnitudes, given as bits; `previous` where these are zero or not finite."""
     largest: Any = operand.largest
-    quotient = largest / xp.wide(xp.float32_from(bits)) * 2.0**-operand.scale.margin
+    scale: Any = operand.scale
+    quotient = largest / xp.wide(xp.float32_from(bits)) * 2.0**-scale.margin
     found = xp.narrow(xp.clip(quotient, None, _LARGEST))
     return xp.where((bits > 0) & (bits < _INFINITY), found, previous)
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qcore.arguments import check_choice, check_int, quoted
 from qcore.formats.number import call_text
 from qcore.formats.text import Kind, Reader, choice, register
 from qcore.html import html_table
 from qcore.law.tiles import MOST_ELEMENTS
-from qcore.linalg.product import Product, Products, check_product, check_products
+from qcore.linalg.product import Product, ProductLike, Products, check_product, check_products
 
 # What is multiplied: a layer's weight by a matrix product or a convolution; the two products of attention; two other
 # tensors. "attention" is both of attention's.
@@ -61,12 +61,25 @@ class Entry:
 
     name: str = "*"
     layer_type: str | None = None
-    forward: Any = None
-    grad_input: Any = None
-    grad_weight: Any = None
+    forward: Product | None = None
+    grad_input: Product | None = None
+    grad_weight: Product | None = None
     first: int | None = None
     last: int | None = None
     text: str = field(init=False, repr=False, compare=False)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            name: str = "*",
+            layer_type: str | None = None,
+            forward: ProductLike = None,
+            grad_input: ProductLike = None,
+            grad_weight: ProductLike = None,
+            first: int | None = None,
+            last: int | None = None,
+        ) -> None: ...
 
     def __repr__(self) -> str:
         return call_text(self)
@@ -114,7 +127,9 @@ class Entry:
     @property
     def products(self) -> Products | None:
         """The three products; None for layers that are left wide."""
-        return None if self.forward is None else Products(self.forward, self.grad_input, self.grad_weight)
+        if self.forward is None or self.grad_input is None or self.grad_weight is None:
+            return None
+        return Products(self.forward, self.grad_input, self.grad_weight)
 
     @property
     def of_layers(self) -> bool:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import InitVar, dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qcore.arguments import check_choice, check_flag, quoted
 from qcore.formats.block import BlockScaled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.number import OVERFLOWS, Number, call_text, check_target, with_overflow
-from qcore.law.rounding import Rounding, check_rounding
+from qcore.law.rounding import Rounding, RoundingLike, check_rounding
 
 
 def _optional_number(name: str, number: Any, overflow: Any = None) -> Number | None:
@@ -69,6 +69,19 @@ class Quantization:
     overflow: InitVar[str | None] = None
     stochastic: bool = field(init=False, repr=False, compare=False)
     unclamped: FixedPoint | None = field(init=False, repr=False, compare=False)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            forward_number: Number | str | None = None,
+            backward_number: Number | str | None = None,
+            forward_rounding: RoundingLike = Rounding.STOCHASTIC,
+            backward_rounding: RoundingLike = Rounding.STOCHASTIC,
+            clamping_grad_zero: bool = False,
+            backward_hooks: Iterable[Callable[[Any], Any]] = (),
+            overflow: str | None = None,
+        ) -> None: ...
 
     def __repr__(self) -> str:
         return call_text(self)
@@ -134,6 +147,18 @@ class Rule:
     weight_number: Number | None = None
     weight_rounding: Rounding = Rounding.NEAREST
     overflow: InitVar[str | None] = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            name: str = "*",
+            layer_type: str | type | None = None,
+            outputs: Quantization = Quantization(),
+            weight_number: Number | str | None = None,
+            weight_rounding: RoundingLike = Rounding.NEAREST,
+            overflow: str | None = None,
+        ) -> None: ...
 
     def __repr__(self) -> str:
         return call_text(self)

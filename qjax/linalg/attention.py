@@ -10,6 +10,7 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from qcore.linalg.attention import check_attention, check_mask, softmax, softmax_gradient
+from qcore.linalg.product import ProductArguments
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax.linalg.matrices import matmul
@@ -71,12 +72,12 @@ def scaled_dot_product_attention(
     query: ArrayLike,
     key: ArrayLike,
     value: ArrayLike,
-    attn_mask: Any = None,
+    attn_mask: ArrayLike | None = None,
     is_causal: bool = False,
     scale: float | None = None,
     *,
-    scores: Any = None,
-    output: Any = None,
+    scores: ProductArguments | None = None,
+    output: ProductArguments | None = None,
     rounding_key: Key = None,
 ) -> jax.Array:
     """softmax(scale * query @ key^T + mask) @ value, whose two products and their gradients are `matmul`s.
@@ -116,10 +117,9 @@ def scaled_dot_product_attention(
     check_mask(attn_mask, query.shape, key.shape)
     keys = (None, None) if rounding_key is None else tuple(fold_in(key_words(rounding_key), role) for role in (1, 2))
     found = matmul(query * factor, key.mT, **(scores or {}), key=keys[0])
-    if is_causal:
-        attn_mask = jnp.tril(jnp.ones((query.shape[-2], key.shape[-2]), bool))
-    if attn_mask is not None and attn_mask.dtype == bool:
-        found = jnp.where(attn_mask, found, -jnp.inf)
-    elif attn_mask is not None:
-        found = found + attn_mask
+    mask: Any = jnp.tril(jnp.ones((query.shape[-2], key.shape[-2]), bool)) if is_causal else attn_mask
+    if mask is not None and mask.dtype == bool:
+        found = jnp.where(mask, found, -jnp.inf)
+    elif mask is not None:
+        found = found + mask
     return matmul(_softmax(found), value, **(output or {}), key=keys[1])

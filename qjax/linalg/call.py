@@ -131,7 +131,7 @@ def _newest(row: jax.Array, x: jax.Array, operand: Operand) -> jax.Array:
     """The bits of x's largest magnitude; in shard_map the largest over devices that share the state."""
     found = newest_magnitude(Float64, x)
     shared, own = tuple(varying(found) - varying(row)), tuple(varying(row) - varying(found))
-    if shared and not operand.scale.reduce_amax:
+    if shared and operand.scale is not None and not operand.scale.reduce_amax:
         raise ValueError(
             f"scaling is the same along the axes {', '.join(map(repr, sorted(shared)))} of a mesh, with "
             "reduce_amax=False; allowed is a state for each device there"

@@ -6,7 +6,9 @@ from typing import Any
 
 import jax
 
+from qcore.linalg.accumulator import AccumulatorLike
 from qcore.linalg.convolution import convolution_form
+from qcore.linalg.product import Operands, ProductLike
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
 from qjax.linalg.call import add_bias, call
@@ -22,10 +24,10 @@ def conv1d(
     groups: int = 1,
     *,
     c: ArrayLike | None = None,
-    operands: Any = None,
-    accumulator: Any = None,
-    grad_input: Any = None,
-    grad_weight: Any = None,
+    operands: Operands = None,
+    accumulator: AccumulatorLike = None,
+    grad_input: ProductLike = None,
+    grad_weight: ProductLike = None,
     key: Key = None,
     scaling: jax.Array | None = None,
 ) -> jax.Array:
@@ -61,10 +63,10 @@ def conv2d(
     groups: int = 1,
     *,
     c: ArrayLike | None = None,
-    operands: Any = None,
-    accumulator: Any = None,
-    grad_input: Any = None,
-    grad_weight: Any = None,
+    operands: Operands = None,
+    accumulator: AccumulatorLike = None,
+    grad_input: ProductLike = None,
+    grad_weight: ProductLike = None,
     key: Key = None,
     scaling: jax.Array | None = None,
 ) -> jax.Array:
@@ -110,10 +112,10 @@ def conv3d(
     groups: int = 1,
     *,
     c: ArrayLike | None = None,
-    operands: Any = None,
-    accumulator: Any = None,
-    grad_input: Any = None,
-    grad_weight: Any = None,
+    operands: Operands = None,
+    accumulator: AccumulatorLike = None,
+    grad_input: ProductLike = None,
+    grad_weight: ProductLike = None,
     key: Key = None,
     scaling: jax.Array | None = None,
 ) -> jax.Array:

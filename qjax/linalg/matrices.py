@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 
+from qcore.linalg.accumulator import AccumulatorLike
 from qcore.linalg.forms import MatrixForm, check_batches
+from qcore.linalg.product import Operands, ProductLike
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
 from qjax.linalg.call import add_bias, call, float32_array
@@ -19,10 +19,10 @@ def matmul(
     b: ArrayLike,
     c: ArrayLike | None = None,
     *,
-    operands: Any = None,
-    accumulator: Any = None,
-    grad_a: Any = None,
-    grad_b: Any = None,
+    operands: Operands = None,
+    accumulator: AccumulatorLike = None,
+    grad_a: ProductLike = None,
+    grad_b: ProductLike = None,
     key: Key = None,
     scaling: jax.Array | None = None,
 ) -> jax.Array:
@@ -69,10 +69,10 @@ def bmm(
     b: ArrayLike,
     c: ArrayLike | None = None,
     *,
-    operands: Any = None,
-    accumulator: Any = None,
-    grad_a: Any = None,
-    grad_b: Any = None,
+    operands: Operands = None,
+    accumulator: AccumulatorLike = None,
+    grad_a: ProductLike = None,
+    grad_b: ProductLike = None,
     key: Key = None,
     scaling: jax.Array | None = None,
 ) -> jax.Array:
@@ -105,10 +105,10 @@ def linear(
     bias: ArrayLike | None = None,
     *,
     c: ArrayLike | None = None,
-    operands: Any = None,
-    accumulator: Any = None,
-    grad_input: Any = None,
-    grad_weight: Any = None,
+    operands: Operands = None,
+    accumulator: AccumulatorLike = None,
+    grad_input: ProductLike = None,
+    grad_weight: ProductLike = None,
     key: Key = None,
     scaling: jax.Array | None = None,
 ) -> jax.Array:

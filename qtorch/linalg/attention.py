@@ -9,6 +9,7 @@ import torch
 
 from qcore.arguments import check_type
 from qcore.linalg.attention import check_attention, check_mask, softmax, softmax_gradient
+from qcore.linalg.product import ProductArguments
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.gradients import refuse_recording
 from qtorch._rounding.keys import Key, fold_in, key_tensor
@@ -93,8 +94,8 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     *,
-    scores: Any = None,
-    output: Any = None,
+    scores: ProductArguments | None = None,
+    output: ProductArguments | None = None,
     rounding_key: Key = None,
 ) -> torch.Tensor:
     """softmax(scale * query @ key^T + mask) @ value, whose two products and their gradients are `matmul`s.
@@ -128,14 +129,15 @@ def scaled_dot_product_attention(
         ... )[0]
         tensor([1., 0.])
     """
-    scores, output = settings_of("scores", scores), settings_of("output", output)
+    of_scores: ProductArguments = settings_of("scores", scores)
+    of_output: ProductArguments = settings_of("output", output)
     keys = _keys(rounding_key)
 
     def multiply_scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return matmul(query, key.mT, **scores, key=keys[0])
+        return matmul(query, key.mT, **of_scores, key=keys[0])
 
     def multiply_output(weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        return matmul(weights, value, **output, key=keys[1])
+        return matmul(weights, value, **of_output, key=keys[1])
 
     return attention(query, key, value, attn_mask, is_causal, scale, multiply_scores, multiply_output)
 

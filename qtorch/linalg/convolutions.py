@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 from qcore.arguments import quoted
+from qcore.linalg.accumulator import AccumulatorLike
 from qcore.linalg.convolution import convolution_form
+from qcore.linalg.product import Operands, ProductLike
 from qtorch._rounding.keys import Key
 from qtorch.linalg.call import add_bias, check_operand, differentiable_product, in_float32, prepare
 
@@ -23,10 +25,10 @@ def conv1d(
     groups: int = 1,
     *,
     c: torch.Tensor | None = None,
-    operands: Any = None,
-    accumulator: Any = None,
-    grad_input: Any = None,
-    grad_weight: Any = None,
+    operands: Operands = None,
+    accumulator: AccumulatorLike = None,
+    grad_input: ProductLike = None,
+    grad_weight: ProductLike = None,
     key: Key = None,
     scaling: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -62,10 +64,10 @@ def conv2d(
     groups: int = 1,
     *,
     c: torch.Tensor | None = None,
-    operands: Any = None,
-    accumulator: Any = None,
-    grad_input: Any = None,
-    grad_weight: Any = None,
+    operands: Operands = None,
+    accumulator: AccumulatorLike = None,
+    grad_input: ProductLike = None,
+    grad_weight: ProductLike = None,
     key: Key = None,
     scaling: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -112,10 +114,10 @@ def conv3d(
     groups: int = 1,
     *,
     c: torch.Tensor | None = None,
-    operands: Any = None,
-    accumulator: Any = None,
-    grad_input: Any = None,
-    grad_weight: Any = None,
+    operands: Operands = None,
+    accumulator: AccumulatorLike = None,
+    grad_input: ProductLike = None,
+    grad_weight: ProductLike = None,
     key: Key = None,
     scaling: torch.Tensor | None = None,
 ) -> torch.Tensor:

@@ -77,7 +77,7 @@ def _reduce(advances: Iterable[_Advance]) -> None:
         (one, row)
         for one in advances
         for row, operand in enumerate(one.rows)
-        if operand.delayed and operand.scale.reduce_amax
+        if operand.delayed and operand.scale is not None and operand.scale.reduce_amax
     ]
     if places:
         bits = torch.stack([one.newest[row] for one, row in places])

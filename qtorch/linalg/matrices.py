@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from qcore.linalg.accumulator import AccumulatorLike
 from qcore.linalg.forms import MatrixForm, check_batches
+from qcore.linalg.product import Operands, ProductLike
 from qtorch._rounding.keys import Key
 from qtorch.linalg.call import add_bias, check_operand, differentiable_product, in_float32, prepare
 
@@ -19,10 +19,10 @@ def matmul(
     b: torch.Tensor,
     c: torch.Tensor | None = None,
     *,
-    operands: Any = None,
-    accumulator: Any = None,
-    grad_a: Any = None,
-    grad_b: Any = None,
+    operands: Operands = None,
+    accumulator: AccumulatorLike = None,
+    grad_a: ProductLike = None,
+    grad_b: ProductLike = None,
     key: Key = None,
     scaling: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -69,10 +69,10 @@ def bmm(
     b: torch.Tensor,
     c: torch.Tensor | None = None,
     *,
-    operands: Any = None,
-    accumulator: Any = None,
-    grad_a: Any = None,
-    grad_b: Any = None,
+    operands: Operands = None,
+    accumulator: AccumulatorLike = None,
+    grad_a: ProductLike = None,
+    grad_b: ProductLike = None,
     key: Key = None,
     scaling: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -107,10 +107,10 @@ def linear(
     bias: torch.Tensor | None = None,
     *,
     c: torch.Tensor | None = None,
-    operands: Any = None,
-    accumulator: Any = None,
-    grad_input: Any = None,
-    grad_weight: Any = None,
+    operands: Operands = None,
+    accumulator: AccumulatorLike = None,
+    grad_input: ProductLike = None,
+    grad_weight: ProductLike = None,
     key: Key = None,
     scaling: torch.Tensor | None = None,
 ) -> torch.Tensor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from qcore.arguments import check_flag, check_int, check_size
-from qcore.linalg.product import Products, check_products
+from qcore.linalg.product import LayerArguments, ProductArguments, Products, check_products
 from qcore.report import short_product
 from qtorch._states import apply_but_states, keep_states
 from qtorch._torch_internals import Unscripted
@@ -77,7 +77,7 @@ def products_of(layer: Any) -> Products:
     return _check(layer.products)
 
 
-def _check(products: dict[str, Any]) -> Products:
+def _check(products: Mapping[str, Any]) -> Products:
     return check_products(*(products.get(name) for name in _NAMES), names=("grad_input", "grad_weight"))
 
 
@@ -193,17 +193,18 @@ class MultiheadAttention(Unscripted, torch.nn.MultiheadAttention):
         bias: bool = True,
         batch_first: bool = True,
         *,
-        linear: dict[str, Any] | None = None,
-        scores: dict[str, Any] | None = None,
-        output: dict[str, Any] | None = None,
+        linear: LayerArguments | None = None,
+        scores: ProductArguments | None = None,
+        output: ProductArguments | None = None,
     ) -> None:
         if check_size("embed_dim", embed_dim) % check_int("num_heads", num_heads, 1):
             raise ValueError(f"embed_dim={embed_dim} with num_heads={num_heads}; allowed are multiples of num_heads")
         check_flag("bias", bias)
         check_flag("batch_first", batch_first)
         super().__init__(embed_dim, num_heads, bias=bias, batch_first=batch_first)
-        self.linear = settings_of("linear", linear)
-        self.scores, self.output = settings_of("scores", scores), settings_of("output", output)
+        self.linear: LayerArguments = settings_of("linear", linear)
+        self.scores: ProductArguments = settings_of("scores", scores)
+        self.output: ProductArguments = settings_of("output", output)
         _check(self.linear)
 
     def forward(  # type: ignore[override]

@@ -17,7 +17,7 @@ from qtorch.recipes.layers import multiplies, named_layers
 from qtorch.recipes.modes import KINDS, Listing, Lowering, ProductMode, list_wide, listing, tensors_in
 
 
-def report(model: nn.Module, *inputs: Any, **options: Any) -> RunReport:
+def report(model: nn.Module, *inputs: object, **options: object) -> RunReport:
     """Runs a model once, and lists every product of the run: its place, its formats, and its part of the work.
 
     It lists the products of torch's functions that multiply, and of layers of `qtorch.linalg`. The model runs in its
