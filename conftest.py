@@ -1,5 +1,7 @@
 """What tests find before they import: eight simulated JAX devices, threads that sleep, the folders of tests."""
 
+import copy
+import functools
 import gc
 import os
 import sys
@@ -38,11 +40,29 @@ OPTIMIZED = (
     *(f"tests/parity/test_{name}" for name in ("blocks.py::test_all_backends", "products.py::test_all_shapes")),
 )
 
+PATCHED = []  # modules of others, which are patched once in a process
+
 collect_ignore = ["tests/support/own_formats.py"]  # registers formats, which a module may do once; tests import it
 
 
 def pytest_collection_finish():
     gc.freeze()  # modules and thousands of tests stay: no collection needs to look at them
+
+
+def pytest_runtest_setup():
+    """torch.onnx.export reads the signatures of two thousand functions in each call, for half a second: here once."""
+    registration = sys.modules.get("torch.onnx._internal.exporter._registration")
+    if registration is None or registration in PATCHED:
+        return
+    PATCHED.append(registration)
+    of_torch = functools.cache(registration.ONNXRegistry.from_torchlib)
+
+    def from_torchlib(opset_version):
+        registry = copy.copy(of_torch(opset_version))
+        registry.functions = {target: [*metas] for target, metas in registry.functions.items()}
+        return registry
+
+    registration.ONNXRegistry.from_torchlib = staticmethod(from_torchlib)
 
 
 @pytest.hookimpl(trylast=True)
