@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 from website import notebooks, reference
@@ -56,7 +56,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             if DOCS not in target.parents and target.parent != ROOT and files.get_file_from_path(_uri(target)) is None:
                 files.append(File.generated(config, _uri(target), abs_src_path=str(target)))
     for name, text in reference.pages().items():
-        files.append(File.generated(config, f"reference/{name}.md", content=text))
+        # The page of a module has links to its parts, so the navigation is shorter without them.
+        inclusion = InclusionLevel.INCLUDED if name in reference.modules() else InclusionLevel.NOT_IN_NAV
+        files.append(File.generated(config, f"reference/{name}.md", content=text, inclusion=inclusion))
     return files
 
 
@@ -77,7 +79,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 def _reference_sections() -> list[Any]:
     """The reference's part of the navigation: a section for each package, and one for each room with many modules."""
-    names = list(reference.pages())
+    names = list(reference.modules())
     rooms = Counter(".".join(name.split(".")[:2]) for name in names)
     sections: dict[str, list[Any]] = {}
     for name in names:

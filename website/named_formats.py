@@ -41,7 +41,7 @@ TEXTS = (
 _TOP = """\
 # Named formats
 
-Written by `python -m website`; change nothing here.
+<!-- Written by `python -m website`; change nothing here. -->
 
 These have names: `qcore.quantize(x, "e4m3fn")`, and the same in `qtorch` and `qjax`. "exp, man" are the bits of
 exponent and mantissa, for fixed point the fractional bits, for posits those of the exponent; "max" is rounded to five

@@ -1,4 +1,4 @@
-"""The pages of the API reference: one for each public module, with every name of its `__all__`."""
+"""The pages of the API reference: one for each public module and part of one, with every name of its `__all__`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+
+from website.parts import PARTS, part_of
 
 _TORCH = "https://docs.pytorch.org/docs/stable/generated/torch.nn."
 ROOT = Path(__file__).parent.parent
@@ -36,16 +38,24 @@ def _is_a_part(module: ModuleType) -> bool:
 
 
 @cache
-def pages() -> dict[str, str]:
-    """The pages by the names of their modules. A name that several modules have is described where it is first."""
+def modules() -> dict[str, dict[str, str]]:
+    """The pages of each module by their names: the module's own page, and those of its parts.
+
+    A name that several modules have is described where it is first.
+    """
     homes: dict[int, str] = {}
-    return {module.__name__: _page(module, homes) for module in public_modules()}
+    return {module.__name__: _pages(module, homes) for module in public_modules()}
 
 
-def _page(module: ModuleType, homes: dict[int, str]) -> str:
+def pages() -> dict[str, str]:
+    """All pages by their names."""
+    return {name: text for pages_of in modules().values() for name, text in pages_of.items()}
+
+
+def _pages(module: ModuleType, homes: dict[int, str]) -> dict[str, str]:
     """mkdocstrings' directives for a module; adds to homes what is described here."""
     path = module.__name__
-    parts = [f"# {path}\n\n::: {path}\n    options:\n      members: false\n      show_root_toc_entry: false\n"]
+    described: dict[str | None, list[str]] = {title: [] for title in (*PARTS.get(path, ()), None)}
     elsewhere = []
     for name in sorted(set(module.__all__), key=str.lower):
         thing = getattr(module, name)
@@ -57,7 +67,23 @@ def _page(module: ModuleType, homes: dict[int, str]) -> str:
             elsewhere.append(f"- [`{path}.{name}`][{homes[id(thing)]}], the same as `{homes[id(thing)]}`")
         else:
             homes[id(thing)] = f"{path}.{name}"
-            parts.append(f"::: {path}.{name}\n")
+            described[part_of(path, name)].append(name)
+    own = [
+        f"::: {path}\n    options:\n      heading_level: 1\n      members: false\n      show_root_toc_entry: false\n"
+    ]
+    own += [_directive(path, name) for name in described.pop(None)]
+    found = {}
+    for title, names in described.items():
+        page = f"{path}.{title.replace(' ', '-')}"
+        links = ", ".join(f"[`{name}`][{path}.{name}]" for name in names)
+        own.append(f"## [{title.capitalize()}]({page}.md)\n\n{links}\n")
+        found[page] = "\n".join([f"# [{path}]({path}.md): {title}\n", *(_directive(path, name) for name in names)])
     if elsewhere:
-        parts.append("## Described elsewhere\n\n" + "\n".join(elsewhere) + "\n")
-    return "\n".join(parts)
+        own.append("## Described elsewhere\n\n" + "\n".join(elsewhere) + "\n")
+    return {path: "\n".join(own)} | found
+
+
+def _directive(path: str, name: str) -> str:
+    # The page of Number is for authors of formats; its subclasses say the same of these methods.
+    filters = '\n    options:\n      filters: ["!^_"]' if (path, name) == ("qcore", "Number") else ""
+    return f"::: {path}.{name}{filters}\n"

@@ -24,7 +24,7 @@ bits: the frameworks differentiate the backward law in float64, with operations 
         return y, (x, weight)                        # the result, and the arrays that backward needs
     def backward(xp, saved, gradient, eps=1e-5):     # of the result
         ...
-        return of_x, of_weight                       # one for each array; None for an array without a gradient
+        return of_x, of_weight                       # one for each array, or None
 
 A package runs laws by `apply(law, *arrays, **options)` (NumPy) or `differentiable(law)` (PyTorch, JAX) in its
 `reproducible.functions`. They settle arguments, and write 0x7fc00000 for each NaN of the results.

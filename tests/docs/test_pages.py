@@ -49,7 +49,7 @@ def test_pages_are_short(name):
     assert len(words) <= MOST_WORDS
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "CONTRIBUTING.md", "SECURITY.md"])
 def test_code_fits_the_column(name):
     """Longer lines are cut on a screen of 1280 pixels. Commands (`sh`) and the repository's C wrap."""
     blocks = re.findall(r"^ *```(.*?)\n(.*?)^ *```", text_of(name), re.S | re.M)

@@ -12,6 +12,7 @@ import pytest
 from documents import COLUMN, ROOT
 
 from website import reference
+from website.parts import PARTS
 
 
 def public_modules():
@@ -33,13 +34,26 @@ MODULES = [
 
 
 def test_public_modules_are_the_pages():
-    assert set(reference.pages()) == set(MODULES)
+    assert set(reference.modules()) == set(MODULES)
+    pages = [page for pages in reference.modules().values() for page in pages]
+    assert len(pages) == len(set(pages))
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_have_names_of_their_module(name):
+    parts = [text for page, text in reference.modules()[name].items() if page != name]
+    assert len(parts) == len(PARTS[name])
+    assert all(text.count("\n::: ") > 1 for text in parts)
+
+
+def text_of_reference(name):
+    return "\n".join(reference.modules()[name].values())
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_name_is_described_once(name):
     """By a directive, or by a link to the page that has it."""
-    module, text = importlib.import_module(name), reference.pages()[name]
+    module, text = importlib.import_module(name), text_of_reference(name)
     for public in module.__all__:
         described = re.findall(rf"^::: {name}\.{public}$|^- \[`{name}\.{public}`\][(\[]", text, re.M)
         assert len(described) == 1, public
@@ -47,8 +61,8 @@ def test_every_name_is_described_once(name):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_links_to_pages_lead_somewhere(name):
-    pages = reference.pages()
-    assert set(re.findall(r"\]\(((?:qcore|qtorch|qjax)[\w.]*)\.md\)", pages[name])) <= set(pages)
+    links = re.findall(r"\]\(((?:qcore|qtorch|qjax)[\w.-]*)\.md\)", text_of_reference(name))
+    assert set(links) <= set(reference.pages())
 
 
 @pytest.fixture(scope="module")

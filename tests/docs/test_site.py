@@ -2,11 +2,14 @@
 
 import importlib
 import inspect
+import io
 import re
 import zlib
 
+import numpy as np
 import pytest
 from documents import PHONE
+from matplotlib.image import imread
 
 from website import reference
 
@@ -21,18 +24,94 @@ def test_the_reference_has_every_name(site):
     assert not directives - described
 
 
-def test_every_page_loads(site, address, page):
-    """Without an error on the console; pictures are there, and have texts; nothing is wider than a phone."""
+# Of a page: code that is cut, tables without a way to their last columns, names in tables that are broken.
+CUT = """
+const inSight = one => one.checkVisibility() && one.clientWidth > 0;
+const longest = code => code.textContent.split("\\n").reduce((a, b) => a.length > b.length ? a : b, "");
+const code = [...document.querySelectorAll(".md-content pre > code")]
+    .filter(one => inSight(one) && !one.closest("details") && one.scrollWidth > one.clientWidth).map(longest);
+const scrolls = one => one && ["auto", "scroll"].includes(getComputedStyle(one).overflowX);
+const tables = [...document.querySelectorAll(".md-content table")].filter(inSight).filter(one => {
+    const box = one.closest(".md-typeset__scrollwrap");
+    return one.scrollWidth > (box || one.parentElement).clientWidth && !scrolls(box);
+}).map(one => one.innerText.slice(0, 60));
+const names = [...document.querySelectorAll(".md-content :is(td, th) code")]
+    .filter(one => inSight(one) && one.getClientRects().length > 1).map(one => one.textContent);
+return {code, tables, names, width: document.scrollingElement.scrollWidth};
+"""
+LONGEST_PAGE = 20_000  # pixels
+
+
+@pytest.fixture(scope="module")
+def names(site):
     found = [path.relative_to(site).as_posix() for path in site.rglob("*.html") if path.name != "404.html"]
     assert len(found) > 40
-    for name in found:
-        page.set_viewport_size(PHONE)
+    return sorted(found)
+
+
+def test_every_page_on_a_desk(names, address, page):
+    """Without an error on the console; nothing is cut; pictures are there, and have texts."""
+    for name in names:
         page.goto(f"{address}/{name}")
         assert page.complaints == [], name
         assert page.title()
         pictures = page.eval_on_selector_all(".md-content img", "all => all.map(one => [one.alt, one.naturalWidth])")
         assert all(alt and width for alt, width in pictures), (name, pictures)
-        assert page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"], name
+        found = page.evaluate(f"() => {{{CUT}}}")
+        # What programs of notebooks print has the width that they give it, and scrolls.
+        cut = [] if name.startswith("tutorials/") else found["code"]
+        assert (cut, found["tables"], found["names"]) == ([], [], []), name
+        height = page.evaluate("document.scrollingElement.scrollHeight")
+        assert height <= LONGEST_PAGE, (name, height)
+
+
+def test_every_page_on_a_phone(names, address, page):
+    """Nothing is wider than the screen: code and tables scroll in their boxes."""
+    page.set_viewport_size(PHONE)
+    for name in names:
+        page.goto(f"{address}/{name}")
+        found = page.evaluate(f"() => {{{CUT}}}")
+        assert (found["width"] <= PHONE["width"], found["tables"], found["names"]) == (True, [], []), name
+
+
+def luminance(colours):
+    """Relative luminance, as WCAG 2 defines it, of colours from 0 to 1 in the last axis."""
+    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+    return linear @ [0.2126, 0.7152, 0.0722]
+
+
+def read(image):
+    """A picture's paper, as its corners show it, and the contrast of each pixel with it."""
+    pixels = imread(io.BytesIO(image))[..., :3]
+    corners = pixels[[0, 0, -1, -1], [0, -1, 0, -1]]
+    levels, paper = luminance(pixels) + 0.05, luminance(corners[0]) + 0.05
+    return corners * 255, np.maximum(levels, paper) / np.minimum(levels, paper)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pictures_are_seen_on_the_page(scheme, names, site, address, page):
+    """Their paper is the page's, without a box, and their ink has a contrast of 3 with it; the reader's choice of a
+    dark page decides, not the system's."""
+    system = {"light": "dark", "dark": "light"}[scheme]
+    page.emulate_media(color_scheme=system)
+    page.goto(f"{address}/index.html")
+    page.locator("label[for^=__palette]:visible").click()
+    seen = set()
+    for name in [name for name in names if "<img" in (site / name).read_text(encoding="utf-8")]:
+        page.goto(f"{address}/{name}")
+        expected = {"light": "default", "dark": "slate"}[scheme]
+        assert page.locator("body").get_attribute("data-md-color-scheme") == expected
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        for picture in page.locator(".md-content img").all():
+            source = picture.get_attribute("src")
+            if source not in seen:
+                seen.add(source)
+                picture.scroll_into_view_if_needed()
+                page.wait_for_function("one => one.complete", arg=picture.element_handle())
+                corners, contrasts = read(picture.screenshot())
+                assert np.abs(corners - [int(part) for part in re.findall(r"\d+", paper)[:3]]).max() < 3, source
+                assert (contrasts >= 3).mean() > 0.005, source
+    assert len(seen) > 10
 
 
 def test_search_finds_a_name(address, page):
@@ -70,8 +149,9 @@ def test_the_table_of_formats_is_live(address, page):
 def test_the_reference_shows_functions_whole(site):
     """Also those of the reproducible rooms, which are bound methods."""
     for name in ("qcore", "qtorch.quantization", "qjax.nnx", "qtorch.reproducible", "qjax.reproducible"):
-        text = (site / "reference" / f"{name}.html").read_text()
-        described = re.findall(rf"^::: {name}\.(\w+)$", reference.pages()[name], re.M)
+        pages = reference.modules()[name]
+        text = "".join((site / "reference" / f"{page}.html").read_text() for page in pages)
+        described = re.findall(rf"^::: {name}\.(\w+)$", "\n".join(pages.values()), re.M)
         functions = [one for one in described if inspect.isroutine(getattr(importlib.import_module(name), one))]
         for heading in ("Source code in", "Returns:", "Examples:"):
             assert text.count(heading) >= len(functions) > 7, (name, heading)
