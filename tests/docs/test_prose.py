@@ -60,8 +60,7 @@ def test_parentheses_are_closed(name):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_sentences_are_short(name):
-    """At most 18 words on average over a page, half of them fewer than 20, and none has more than 40. Tables and headings
-    do not count."""
+    """At most 18 words on average over a page, half of them fewer than 20, none more than 40. Tables do not count."""
     text = re.sub(r"(?s:<!--.*?-->)|^[#|].*", "\n\n", text_of(name), flags=re.M)
     sentences = [one.split() for one in re.split(r"(?<=[.!?])\s+|\n\s*\n|^- ", prose(text), flags=re.M)]
     lengths = [len(words) for words in sentences if len(words) > 2]

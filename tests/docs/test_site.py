@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 import pytest
-from documents import PHONE
+from documents import DESK, PHONE
 from matplotlib.image import imread
 
 from website import reference
@@ -37,7 +37,8 @@ const tables = [...document.querySelectorAll(".md-content table")].filter(inSigh
 }).map(one => one.innerText.slice(0, 60));
 const names = [...document.querySelectorAll(".md-content :is(td, th) code")]
     .filter(one => inSight(one) && one.getClientRects().length > 1).map(one => one.textContent);
-return {code, tables, names, width: document.scrollingElement.scrollWidth};
+const {scrollWidth, scrollHeight} = document.scrollingElement;
+return {code, tables, names, width: scrollWidth, height: scrollHeight};
 """
 LONGEST_PAGE = 20_000  # pixels
 
@@ -49,9 +50,11 @@ def names(site):
     return sorted(found)
 
 
-def test_every_page_on_a_desk(names, address, page):
-    """Without an error on the console; nothing is cut; pictures are there, and have texts."""
+def test_every_page_on_a_desk_and_on_a_phone(names, address, page):
+    """Without an error on the console; nothing is cut, and nothing wider than the screen. Pictures are there, and have
+    texts. On a phone code scrolls in its box."""
     for name in names:
+        page.set_viewport_size(DESK)
         page.goto(f"{address}/{name}")
         assert page.complaints == [], name
         assert page.title()
@@ -61,15 +64,8 @@ def test_every_page_on_a_desk(names, address, page):
         # What programs of notebooks print has the width that they give it, and scrolls.
         cut = [] if name.startswith("tutorials/") else found["code"]
         assert (cut, found["tables"], found["names"]) == ([], [], []), name
-        height = page.evaluate("document.scrollingElement.scrollHeight")
-        assert height <= LONGEST_PAGE, (name, height)
-
-
-def test_every_page_on_a_phone(names, address, page):
-    """Nothing is wider than the screen: code and tables scroll in their boxes."""
-    page.set_viewport_size(PHONE)
-    for name in names:
-        page.goto(f"{address}/{name}")
+        assert found["height"] <= LONGEST_PAGE, (name, found["height"])
+        page.set_viewport_size(PHONE)
         found = page.evaluate(f"() => {{{CUT}}}")
         assert (found["width"] <= PHONE["width"], found["tables"], found["names"]) == (True, [], []), name
 
@@ -133,6 +129,13 @@ def test_the_table_of_formats_is_live(address, page):
     def largest():
         return [float(text) for text in column(5)]
 
+    page.set_viewport_size(PHONE)
+    cell = table.locator("tbody td").first
+    left = cell.bounding_box()["x"]
+    moved = table.locator(".md-typeset__scrollwrap").evaluate("one => { one.scrollLeft = 200; return one.scrollLeft; }")
+    assert moved > 0
+    assert cell.bounding_box()["x"] >= left - 1  # the names stay in sight
+    page.set_viewport_size(DESK)
     everything = column(1)
     table.get_by_role("button", name="max").click()
     assert sorted(column(1)) == sorted(everything)
