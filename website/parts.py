@@ -59,9 +59,9 @@ PARTS = {
 }
 
 
-def part_of(module: str, name: str) -> str | None:
-    """The part of a module that describes a name; None if the module has one page."""
+def part_of(module: str, name: str) -> str:
+    """The part of a module that describes a name; "" if the module has one page."""
     for title, patterns in PARTS.get(module, {}).items():
         if any(fnmatchcase(name, pattern) for pattern in patterns.split()):
             return title
-    return None
+    return ""

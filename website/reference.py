@@ -55,7 +55,7 @@ def pages() -> dict[str, str]:
 def _pages(module: ModuleType, homes: dict[int, str]) -> dict[str, str]:
     """mkdocstrings' directives for a module; adds to homes what is described here."""
     path = module.__name__
-    described: dict[str | None, list[str]] = {title: [] for title in (*PARTS.get(path, ()), None)}
+    described: dict[str, list[str]] = {title: [] for title in (*PARTS.get(path, ()), "")}
     elsewhere = []
     for name in sorted(set(module.__all__), key=str.lower):
         thing = getattr(module, name)
@@ -71,7 +71,7 @@ def _pages(module: ModuleType, homes: dict[int, str]) -> dict[str, str]:
     own = [
         f"::: {path}\n    options:\n      heading_level: 1\n      members: false\n      show_root_toc_entry: false\n"
     ]
-    own += [_directive(path, name) for name in described.pop(None)]
+    own += [_directive(path, name) for name in described.pop("")]
     found = {}
     for title, names in described.items():
         page = f"{path}.{title.replace(' ', '-')}"
