@@ -73,7 +73,7 @@ RUNS = {
         NARROW,
         CHUNKED,
     ],
-    "preresnet20": ["fp32", "bfp8"],
+    "preresnet20": ["fp32", "bfp8", "fp4_tensor"],
 }
 
 Batch = tuple[np.ndarray, np.ndarray]

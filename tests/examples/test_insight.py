@@ -43,7 +43,9 @@ def test_formats_are_chosen(program, capsys, tmp_path, monkeypatch):
     file, name = tmp_path / "choices.json", program.__name__.rpartition("_")[2]
     options = ["--model", "gpt", "--steps", "2", "--limit", "1", "--json", str(file)]
     program.main(options)
-    assert f"gpt, {name}: loss by mean bits" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"gpt, {name}: loss by mean bits" in printed
+    assert printed.splitlines()[-1].endswith(" without rounding.")
     rows = json.loads(file.read_text())["rows"]
     assert [row["kind"] for row in rows[:3]] == ["wide", "uniform", "uniform"]
     assert len(rows) > 3
