@@ -14,10 +14,9 @@ HOMES = {id(getattr(module, name)): module.__name__ for module in [*MODULES.valu
 # Where arrays of any package, or trees of them, have no type of their own yet. The list may only become shorter.
 UNTYPED = {
     *("qcore", "qcore.affine", "qcore.affine.arithmetic", "qcore.exchange", "qcore.insight", "qcore.reproducible"),
-    *("qtorch", "qtorch.exchange", "qtorch.export", "qtorch.insight", "qtorch.optim", "qtorch.reproducible"),
-    *("qtorch.nn.intrinsic.quantized", "qtorch.nn.qat", "qtorch.nn.rounded", "qtorch.quantization"),
-    *("qtorch.nn.quantized", "qtorch.nn.quantized.dynamic", "qtorch.nn.quantized.functional"),
-    *("qjax", "qjax.exchange", "qjax.export", "qjax.insight", "qjax.optim", "qjax.recipes", "qjax.reproducible"),
+    *("qtorch", "qtorch.exchange", "qtorch.insight", "qtorch.optim", "qtorch.reproducible"),
+    *("qtorch.quantization", "qtorch.nn.quantized", "qtorch.nn.quantized.functional"),
+    *("qjax", "qjax.exchange", "qjax.insight", "qjax.optim", "qjax.reproducible"),
     *("qjax.nnx", "qjax.nnx.intrinsic", "qjax.nnx.rounded", "qjax.nnx.quantized", "qjax.nnx.quantized.dynamic"),
     *("qjax.quantization", "qjax.quantization.functional"),
 }

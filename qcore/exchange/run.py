@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,11 +19,14 @@ from qcore.exchange.operators.shapes import of_host
 from qcore.exchange.values import Value, check_tensor, lifted, of_tensor, of_user, returned_as, type_of
 from qcore.reproducible.operations import Names
 
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
 _DEEPEST = 64  # functions and graphs within one another
 
 
 def run_onnx(
-    file: str | os.PathLike[str] | bytes | Any,
+    file: str | os.PathLike[str] | bytes | ModelProto,
     inputs: Mapping[str, np.ndarray],
     outputs: Sequence[str] | None = None,
 ) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from qjax.export.operations import OPERATIONS, STORED, given, reader, taken
 from qjax.export.walk import Value, Walk
 
 
-def to_qonnx(fn: Callable[..., Any], args: tuple[Any, ...], file: str | PathLike[str]) -> None:
+def to_qonnx(fn: Callable[..., object], args: tuple[object, ...], file: str | PathLike[str]) -> None:
     """Writes a function or a model of rounded floats as QONNX: its executor has the same numbers, and hls4ml reads it.
 
     Roundings to fixed point and to floats become Quant and FloatQuant, also those of weights, and fake quantization

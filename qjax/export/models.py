@@ -21,7 +21,7 @@ from qjax.export.primitives import PRIMITIVES
 from qjax.export.walk import Translation, Walk
 
 
-def to_onnx(fn: Callable[..., Any], args: tuple[Any, ...], file: str | PathLike[str]) -> None:
+def to_onnx(fn: Callable[..., object], args: tuple[object, ...], file: str | PathLike[str]) -> None:
     """Writes a function or a model as ONNX: a runtime that follows the standard computes the same integers.
 
     Quantized layers become MatMulInteger and ConvInteger with the law's own rounding, weights keep their integers, and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,12 @@ from qcore.arguments import check_type, quoted
 from qcore.exchange.run import execute
 from qjax.reproducible.operations import Names
 
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
 
 def run_onnx(
-    file: str | os.PathLike[str] | bytes | Any,
+    file: str | os.PathLike[str] | bytes | ModelProto,
     inputs: Mapping[str, jax.Array],
     outputs: Sequence[str] | None = None,
 ) -> dict[str, jax.Array]:

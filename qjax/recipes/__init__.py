@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import WRAPPER_ASSIGNMENTS, wraps
 from inspect import Parameter, Signature, signature
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -31,9 +31,11 @@ __dir__ = public_names(__name__)
 
 _MARK = "__lowered__"
 
+Result = TypeVar("Result")
+
 
 def lower(
-    fn: Callable[..., Any],
+    fn: Callable[..., Result],
     layer_types: Iterable[str] | Recipe = ("conv", "linear"),
     forward_number: Number | str | None = None,
     backward_number: Number | str | None = None,
@@ -45,7 +47,7 @@ def lower(
     rules: Iterable[Rule] = (),
     overflow: str | None = None,
     on: str | None = None,
-) -> Callable[..., Any]:
+) -> Callable[..., Result]:
     """Returns a function with the results of fn, in which the outputs of layers and their gradients are rounded.
 
     Layers are operations of the traced program, at any depth: in jit, checkpoint, scan, while_loop, cond, vmap,
@@ -239,7 +241,7 @@ def _settings(layer_types: Any, rule: Rule, rules: Iterable[Rule], on: str | Non
     return _Settings(given, [replace(rule, layer_type=group) for group in groups])
 
 
-def report(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> RunReport:
+def report(fn: Callable[..., object], *args: object, **kwargs: object) -> RunReport:
     """Every product of a function's run: its place, shapes, formats, and share of all multiply-adds.
 
     A product's place is its dotted name scope. Without a scope it is the module that owns its weight, by its path in
@@ -294,7 +296,7 @@ def _why_wide(planner: Planner, found: Found) -> str:
     return "the recipe leaves it wide" if matches else f"no entry of the recipe is for {found.kind} here"
 
 
-def first_scaling(lowered: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[jax.Array, ...]:
+def first_scaling(lowered: Callable[..., object], *args: object, **kwargs: object) -> tuple[jax.Array, ...]:
     """The states of delayed scales that a lowered function takes as `scaling=`, before the first call.
 
     The next states are the derivative with respect to the states: `jax.grad` of a loss with respect to parameters and

@@ -16,7 +16,7 @@ from qtorch.export.expansion import LAWS, Laws, form_of
 from qtorch.export.models import made_of
 
 
-def to_qonnx(model: torch.nn.Module, args: tuple[Any, ...], file: str | os.PathLike[str]) -> None:
+def to_qonnx(model: torch.nn.Module, args: tuple[object, ...], file: str | os.PathLike[str]) -> None:
     """Writes a model of rounded floats as QONNX: QONNX's executor has the model's numbers, and hls4ml and FINN read it.
 
     Roundings to fixed point and to floats become Quant and FloatQuant, also those of weights, and fake quantization

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import NoneType
 from typing import Any
@@ -22,7 +22,11 @@ from qtorch.export.expansion import LAWS, Laws, expanded
 
 
 def to_onnx(
-    model: torch.nn.Module, args: tuple[Any, ...], file: str | os.PathLike[str], *, dynamic_shapes: Any = None
+    model: torch.nn.Module,
+    args: tuple[object, ...],
+    file: str | os.PathLike[str],
+    *,
+    dynamic_shapes: Mapping[str, object] | tuple[object, ...] | list[object] | None = None,
 ) -> None:
     """Writes a model as ONNX: a runtime that follows the standard computes the same integers at every layer.
 

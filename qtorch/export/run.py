@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ import torch
 from qcore.arguments import check_type, quoted
 from qcore.exchange.run import execute
 from qtorch.reproducible.operations import Names
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 
 class _OnDevice(Names):
@@ -23,7 +26,7 @@ class _OnDevice(Names):
 
 
 def run_onnx(
-    file: str | os.PathLike[str] | bytes | Any,
+    file: str | os.PathLike[str] | bytes | ModelProto,
     inputs: Mapping[str, torch.Tensor],
     outputs: Sequence[str] | None = None,
 ) -> dict[str, torch.Tensor]:

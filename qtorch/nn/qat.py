@@ -124,7 +124,7 @@ class Linear(QATLayer, nn.Linear):
 
     floats = nn.Linear
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, qconfig: Any = None) -> None:
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, qconfig: QConfig | None = None) -> None:
         check_size("in_features", in_features)
         check_size("out_features", out_features)
         check_flag("bias", bias)
@@ -152,7 +152,7 @@ class QATConv(QATLayer):
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
-        qconfig: Any = None,
+        qconfig: QConfig | None = None,
     ) -> None:
         dimensions = next(n for n, kind in enumerate(_CONVOLUTIONS, 1) if isinstance(self, kind))
         sizes = check_convolution_sizes(in_channels, out_channels, kernel_size, stride, dilation, groups, dimensions)

@@ -47,7 +47,7 @@ class RoundedLayer(nn.Module):
         self.weight, self.relu, self.output = weight, relu, output
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
 
-    def forward(self, input: torch.Tensor | QTensor) -> Any:
+    def forward(self, input: torch.Tensor | QTensor) -> torch.Tensor | QTensor:
         """The rounded result, in the input's dtype; sums are float32's."""
         x = input.dequantize() if isinstance(input, QTensor) else input
         weight, given = self.weight(), x.dtype

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from qcore.arguments import check_flag
@@ -37,9 +35,9 @@ class LinearReLU(Linear):
         in_features: int,
         out_features: int,
         bias: bool = True,
-        dtype: Any = torch.qint8,
+        dtype: torch.dtype = torch.qint8,
         *,
-        output_dtype: Any = torch.quint8,
+        output_dtype: torch.dtype = torch.quint8,
     ) -> None:
         check_flag("bias", bias)
         super().__init__(in_features, out_features, bias, dtype, output_dtype=output_dtype)

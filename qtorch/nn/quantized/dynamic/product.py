@@ -58,7 +58,7 @@ class DynamicProduct(KeepsMade):
     bias: torch.Tensor | None
     layer_name = ""
 
-    def __init__(self, shape: tuple[int, int], bias_: bool = True, dtype: Any = torch.qint8) -> None:
+    def __init__(self, shape: tuple[int, int], bias_: bool = True, dtype: torch.dtype = torch.qint8) -> None:
         super().__init__()
         self.activations: AffineInteger = ACTIVATIONS
         if dtype is torch.float16:
@@ -213,14 +213,16 @@ class Linear(DynamicProduct):
         tensor([[0.9961]])
     """
 
-    def __init__(self, in_features: int, out_features: int, bias_: bool = True, dtype: Any = torch.qint8) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, bias_: bool = True, dtype: torch.dtype = torch.qint8
+    ) -> None:
         check_flag("bias_", bias_)
         self.in_features = check_size("in_features", in_features)
         self.out_features = check_size("out_features", out_features)
         super().__init__((out_features, in_features), bias_, dtype)
 
     @classmethod
-    def from_float(cls, mod: Any) -> Linear:
+    def from_float(cls, mod: torch.nn.Linear) -> Linear:
         """The dynamic layer of a float layer with `qconfig` or `weight_fake_quant`; TypeError if it has neither."""
         linear: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
         weight, bias = float_parameters(mod)

@@ -199,7 +199,7 @@ class _Cell(Unscripted, torch.nn.Module):
     gates: ClassVar[int]
     layer_name = ""
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, dtype: Any = torch.qint8) -> None:
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, dtype: torch.dtype = torch.qint8) -> None:
         super().__init__()
         check_flag("bias", bias)
         self.input_size = check_int("input_size", input_size, 1)
@@ -293,7 +293,7 @@ class RNNCell(_Cell):
         input_size: int,
         hidden_size: int,
         bias: bool = True,
-        dtype: Any = torch.qint8,
+        dtype: torch.dtype = torch.qint8,
         nonlinearity: str = "tanh",
     ) -> None:
         check_choice("nonlinearity", nonlinearity, ("tanh", "relu"))
@@ -330,7 +330,7 @@ class _Recurrent(Unscripted, torch.nn.Module):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        dtype: Any = torch.qint8,
+        dtype: torch.dtype = torch.qint8,
         proj_size: int = 0,
     ) -> None:
         super().__init__()
