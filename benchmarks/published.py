@@ -149,7 +149,7 @@ UNIT = 2.0**-8  # the unit roundoff of bfloat16
 def stochastic_sums(terms: int = 4096, rows: int = 16, part: int = 64) -> Found:
     """The relative error of sums of uniform numbers in bfloat16, mean of several, by the number of terms."""
     x = quantize(np.random.default_rng(1).random((rows, terms), np.float32), "bfloat16")
-    bounds = {"nearest": "stagnates", "stochastic": "at most a multiple of sqrt(n) u"}
+    bounds: dict[RoundingName, str] = {"nearest": "stagnates", "stochastic": "at most a multiple of sqrt(n) u"}
     sizes = [terms // 16, terms // 4, terms]
     for mode, bound in bounds.items():
         found = _partial_sums(x, Accumulator("bfloat16", chunk=1, rounding=mode), part)

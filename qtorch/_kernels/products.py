@@ -191,7 +191,8 @@ def source_of_chunks(accumulator: Accumulator | None) -> str:
 
 def source_of_aligned(accumulator: Accumulator) -> str:
     """The C of `aligned`."""
-    design, number = accumulator.design, accumulator.number
+    design = accumulator.design
+    number: Any = accumulator.number
     sets = {FLOOR: 1, PARITY: 2}.get(design.law, 0) if design else 0
     cut = design is not None and not sets and number.exp == 8  # as `_in_format` of `qcore.linalg.steps`
     constant, rounded = ([], []) if cut or sets else _rounded(accumulator, False)
