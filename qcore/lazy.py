@@ -52,6 +52,6 @@ def public_names(module: str, *names: str) -> Callable[[], list[str]]:
 
     def listed() -> list[str]:
         known = vars(sys.modules[module])
-        return sorted({*known["__all__"], *names, *(name for name in known if name.startswith("__"))})
+        return sorted({*known.get("__all__", ()), *names, *(name for name in known if name.startswith("__"))})
 
     return listed
