@@ -114,11 +114,11 @@ def test_times_do_not_replace_a_record(program, times, tmp_path, capsys):
 
 def test_hard_inputs_are_found():
     """Nearly all again: where float64 functions of platforms differ, so do the ends of the 16 units."""
-    hard, _ = hard_inputs()["log"]
-    ordinary = np.arange(START, START + 4096, dtype=np.uint32)
+    all_hard, _ = hard_inputs()["log"]
+    hard, ordinary = all_hard[::8], np.arange(START, START + 512, dtype=np.uint32)
     found = is_hard("log")(np.concatenate([hard, ordinary]).view(np.float32))
     assert found[: len(hard)].mean() > 0.8
-    assert found[len(hard) :].sum() <= np.isin(ordinary, hard).sum()
+    assert found[len(hard) :].sum() <= np.isin(ordinary, all_hard).sum()
 
 
 def test_a_part_of_the_search_has_every_sixteenth_number(monkeypatch):

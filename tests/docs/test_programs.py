@@ -6,10 +6,11 @@ Shell blocks that begin with `qbits` run between them. `test_walks.py` runs the 
 import os
 import re
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
-from documents import NAMES, ROOT, blocks, in_shell, programs
+from documents import NAMES, ROOT, WALKS, blocks, in_shell, programs
 
 
 def steps(name):
@@ -32,8 +33,15 @@ def qbits(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
 
 
+def pages():
+    """Pages with programs; those that a walk of tests/docs/test_walks.py runs in CI are heavy here."""
+    for name in NAMES:
+        if list(steps(name)) and not name.endswith(".ipynb"):
+            yield pytest.param(name, marks=[pytest.mark.heavy] if Path(name).stem in WALKS else [])
+
+
 @pytest.mark.usefixtures("qbits")
-@pytest.mark.parametrize("name", [name for name in NAMES if list(steps(name)) and not name.endswith(".ipynb")])
+@pytest.mark.parametrize("name", [*pages()])
 def test_the_programs_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     module = ModuleType("program_of_a_page")

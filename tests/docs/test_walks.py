@@ -11,17 +11,11 @@ import sys
 import time
 
 import pytest
-from documents import ROOT, blocks, in_shell
+from documents import ROOT, WALKS, blocks, in_shell
 
 pytestmark = pytest.mark.heavy
 MOST_SECONDS = 600  # what the pages promise
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-# Each page, the package that it imports, and packages that its reader does not need.
-WALKS = {
-    "start-pytorch": ("qtorch", ["jax", "flax"]),
-    "start-jax": ("qjax", ["torch"]),
-    "chip-designers": ("qcore", ["torch", "jax"]),
-}
 
 
 def run(command, folder):

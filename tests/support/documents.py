@@ -11,6 +11,12 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md"), 
 COLUMN = 100  # letters of code that fit a page on a desk's screen
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}  # screens that pages are looked at on
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+# Pages whose commands tests/docs/test_walks.py runs in fresh environments: what each imports, and does not need.
+WALKS = {
+    "start-pytorch": ("qtorch", ["jax", "flax"]),
+    "start-jax": ("qjax", ["torch"]),
+    "chip-designers": ("qcore", ["torch", "jax"]),
+}
 
 
 def text_of(name):

@@ -185,7 +185,7 @@ def test_undefined_bits_are_differences(capsys, tmp_path):
         (lambda path: path.write_text(path.read_text().replace("[2, 32]", "[2, 33]")), r"line 1: input has shape"),
         (
             lambda path: path.write_text(path.read_text().replace("[2, 32]", "[2, -1]")),
-            r"weight has shape \(2, -1\); allo",
+            r"weight has shape \(2, -1\); allowed",
         ),
         (
             lambda path: path.write_text(path.read_text().replace("[2, 32]", "[2, 1.5]")),
