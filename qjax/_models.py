@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from flax import nnx
@@ -15,6 +15,7 @@ from flax import nnx
 from qcore.notices import running
 from qcore.workflow.settings import shown
 
+Model = TypeVar("Model", bound=nnx.Module)
 Path = tuple[Any, ...]
 
 # Attributes that PyTorch's names leave out: a Sequential's list, and the inner module of a wrapper.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +40,7 @@ class Encoded(encoded.Encoded):
 jax.tree_util.register_dataclass(Encoded, ["codes", "scales"], ["number", "factor", "dialect", "stored"])
 
 
-def load_quantized(path: str | os.PathLike[str]) -> dict[str, Any]:
+def load_quantized(path: str | os.PathLike[str]) -> dict[str, Encoded | jax.Array]:
     """The weights of a file, or of a sharded model, as JAX arrays; see `qcore.exchange.load_quantized`.
 
     Args:
@@ -69,7 +68,7 @@ def load_quantized(path: str | os.PathLike[str]) -> dict[str, Any]:
     }
 
 
-def save_quantized(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
+def save_quantized(path: str | os.PathLike[str], entries: Mapping[str, Encoded | jax.Array | np.ndarray]) -> None:
     """Writes weights to a safetensors file, each with its dialect's names; see `qcore.exchange.save_quantized`.
 
     Args:

@@ -16,9 +16,7 @@ UNTYPED = {
     *("qcore", "qcore.affine", "qcore.affine.arithmetic", "qcore.exchange", "qcore.insight", "qcore.reproducible"),
     *("qtorch", "qtorch.exchange", "qtorch.insight", "qtorch.optim", "qtorch.reproducible"),
     *("qtorch.quantization", "qtorch.nn.quantized", "qtorch.nn.quantized.functional"),
-    *("qjax", "qjax.exchange", "qjax.insight", "qjax.optim", "qjax.reproducible"),
-    *("qjax.nnx", "qjax.nnx.intrinsic", "qjax.nnx.rounded", "qjax.nnx.quantized", "qjax.nnx.quantized.dynamic"),
-    *("qjax.quantization", "qjax.quantization.functional"),
+    *("qjax", "qjax.quantization", "qjax.quantization.functional"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,9 @@ from qjax._rounding.array_law import arange, from_lanes, materialize, pad, to_la
 from qjax._rounding.inputs import ArrayLike, as_array, as_integers
 from qjax._rounding.keys import Key, key_words, window_words
 from qjax._rounding.scopes import DECODE, ROUND, operation, text_in_scope
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 
 def quantize(
@@ -95,7 +98,13 @@ def encode(
     return _apply(x, number, rounding, key, random_bits, start, overflow, coded=True)
 
 
-def decode(codes: ArrayLike, number: Number | str, dtype: Any = jnp.float32, *, scales: Any = None) -> jax.Array:
+def decode(
+    codes: ArrayLike,
+    number: Number | str,
+    dtype: DTypeLike = jnp.float32,
+    *,
+    scales: ArrayLike | tuple[ArrayLike, ...] | None = None,
+) -> jax.Array:
     """The exact numbers of integer codes; see `qcore.decode`.
 
     Args:

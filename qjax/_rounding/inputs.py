@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,9 @@ from qcore.arguments import quoted
 from qcore.law.carrier import CARRIERS, check_dtype
 
 ArrayLike = jax.Array | np.ndarray | np.generic
+PyTree = Any  # arrays in any containers: JAX has no type for it
+Tree = TypeVar("Tree")  # a PyTree, where the result has its structure
+Result = TypeVar("Result")  # of a function that is transformed
 
 
 def as_array(x: Any, name: str = "x") -> jax.Array:

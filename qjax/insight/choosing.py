@@ -14,7 +14,7 @@ from qcore.insight import choosing
 from qcore.insight.choosing import Batch, Choice, Evaluate, Formats, Sensitivity, check_batches, mean_over, recipe_of
 from qcore.lazy import public_names
 from qcore.reproducible.norms import IGNORED
-from qjax._rounding.inputs import as_numbers
+from qjax._rounding.inputs import ArrayLike, as_numbers
 from qjax.recipes import lower, product_sites
 
 __all__ = ["choose_formats", "cross_entropy", "sensitivity"]
@@ -24,7 +24,7 @@ Model = Callable[[Any], Any]
 Loss = Callable[[Any, Any], Any]
 
 
-def cross_entropy(logits: Any, targets: Any) -> jax.Array:
+def cross_entropy(logits: ArrayLike, targets: ArrayLike) -> jax.Array:
     """The mean cross entropy of logits, with classes along the last axis, and of target classes.
 
     Args:

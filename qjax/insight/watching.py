@@ -21,7 +21,7 @@ from qcore.insight import Site, Statistics
 from qcore.insight.law import DIGIT, LENGTH, SUMS, merge_lanes
 from qcore.insight.record import KINDS
 from qjax import _jaxprs as jaxprs
-from qjax._rounding.inputs import varying
+from qjax._rounding.inputs import Result, varying
 from qjax._rounding.scopes import MARK, PREFIX, PRODUCT, ROUND, ROUNDING, UNWATCHED, number_of
 from qjax.insight.arrays import digest_of, over_mesh, statistics_between
 from qjax.linalg.operator import compute
@@ -31,7 +31,7 @@ Found = dict[Site, Statistics]
 _digests: ContextVar[bool] = ContextVar("digests", default=False)  # True while a watch that keeps them is traced
 
 
-def watch(fn: Callable[..., Any], digests: bool = False) -> Callable[..., tuple[Any, Found]]:
+def watch(fn: Callable[..., Result], digests: bool = False) -> Callable[..., tuple[Result, Found]]:
     """A function that returns fn's result, with the same bits, and the statistics of all its roundings.
 
     The sites are: calls of `quantize` and of `quantizer`s, and roundings of `qjax.recipes.lower`, by the dotted name

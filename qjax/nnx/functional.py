@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import index
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from qjax.quantization import QTensor, functional
 __all__ = ["avg_pool", "hard_tanh", "leaky_relu", "max_pool", "relu", "relu6", "softmax"]
 __dir__ = public_names(__name__)
 
-Padding = Any  # a str, or pairs: flax says str alone
+Padding = str | Sequence[tuple[int, int]]
 
 
 @partial(jax.jit, static_argnums=(0, 2))
@@ -32,7 +32,11 @@ def keeps_scale(function: Callable[..., Any], x: jax.Array, settings: tuple[Any,
         return function(x, *settings)
 
 
-def relu(x: Any) -> Any:
+@overload
+def relu(x: QTensor) -> QTensor: ...
+@overload
+def relu(x: jax.typing.ArrayLike) -> jax.Array: ...
+def relu(x: jax.typing.ArrayLike | QTensor) -> jax.Array | QTensor:
     """max(x, 0) of an array or of a QTensor; -0.0 and subnormal numbers stay, as in PyTorch.
 
     Args:
@@ -62,7 +66,11 @@ def _relu(x: jax.Array) -> jax.Array:
     return jnp.where(magnitudes == 0, jax.lax.stop_gradient(x), jnp.where(passes, x, jnp.zeros_like(x)))
 
 
-def relu6(x: Any) -> Any:
+@overload
+def relu6(x: QTensor) -> QTensor: ...
+@overload
+def relu6(x: jax.typing.ArrayLike) -> jax.Array: ...
+def relu6(x: jax.typing.ArrayLike | QTensor) -> jax.Array | QTensor:
     """min(max(x, 0), 6) of an array or of a QTensor, for which 6 is quantized.
 
     Args:
@@ -82,7 +90,11 @@ def relu6(x: Any) -> Any:
     return arithmetic.clamp(x, 0, 6) if isinstance(x, QTensor) else keeps_scale(jax.nn.relu6, as_numbers(x, "x"))
 
 
-def hard_tanh(x: Any) -> Any:
+@overload
+def hard_tanh(x: QTensor) -> QTensor: ...
+@overload
+def hard_tanh(x: jax.typing.ArrayLike) -> jax.Array: ...
+def hard_tanh(x: jax.typing.ArrayLike | QTensor) -> jax.Array | QTensor:
     """min(max(x, -1), 1) of an array or of a QTensor, for which the bounds are quantized.
 
     Args:
@@ -102,7 +114,11 @@ def hard_tanh(x: Any) -> Any:
     return arithmetic.clamp(x, -1, 1) if isinstance(x, QTensor) else keeps_scale(jax.nn.hard_tanh, as_numbers(x, "x"))
 
 
-def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
+@overload
+def leaky_relu(x: QTensor, negative_slope: float = 0.01) -> QTensor: ...
+@overload
+def leaky_relu(x: jax.typing.ArrayLike, negative_slope: float = 0.01) -> jax.Array: ...
+def leaky_relu(x: jax.typing.ArrayLike | QTensor, negative_slope: float = 0.01) -> jax.Array | QTensor:
     """x where it is above 0, else x * negative_slope, of an array or of a QTensor, whose parameters stay.
 
     Args:
@@ -125,7 +141,11 @@ def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
     return jax.nn.leaky_relu(x, negative_slope)
 
 
-def softmax(x: Any, axis: int = -1) -> Any:
+@overload
+def softmax(x: QTensor, axis: int = -1) -> QTensor: ...
+@overload
+def softmax(x: jax.typing.ArrayLike, axis: int = -1) -> jax.Array: ...
+def softmax(x: jax.typing.ArrayLike | QTensor, axis: int = -1) -> jax.Array | QTensor:
     """The softmax of an array, or of a QTensor, whose result has the parameters of numbers from 0 to 1.
 
     Args:
@@ -146,9 +166,20 @@ def softmax(x: Any, axis: int = -1) -> Any:
     return arithmetic.softmax(x, axis) if isinstance(x, QTensor) else jax.nn.softmax(x, axis)
 
 
+@overload
 def max_pool(
-    inputs: Any, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
-) -> Any:
+    inputs: QTensor, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
+) -> QTensor: ...
+@overload
+def max_pool(
+    inputs: ArrayLike, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
+) -> jax.Array: ...
+def max_pool(
+    inputs: ArrayLike | QTensor,
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: Padding = "VALID",
+) -> jax.Array | QTensor:
     """The greatest number of each window, of an array or of a QTensor.
 
     Args:
@@ -174,9 +205,20 @@ def max_pool(
     return functional.max_pool(*_padded(inputs, *settings, inputs.form.qmin), channels_last=True)
 
 
+@overload
 def avg_pool(
-    inputs: Any, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
-) -> Any:
+    inputs: QTensor, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
+) -> QTensor: ...
+@overload
+def avg_pool(
+    inputs: ArrayLike, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Padding = "VALID"
+) -> jax.Array: ...
+def avg_pool(
+    inputs: ArrayLike | QTensor,
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: Padding = "VALID",
+) -> jax.Array | QTensor:
     """The mean of each window, of an array or of a QTensor; padding counts as 0.
 
     Args:

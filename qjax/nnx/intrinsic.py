@@ -37,12 +37,13 @@ class Fused(nnx.Module):
     has_norm: ClassVar[bool] = False
     has_relu: ClassVar[bool] = False
 
-    def __init__(self, layer: Any, bn: nnx.BatchNorm | None = None) -> None:
+    def __init__(self, layer: nnx.Module, bn: nnx.BatchNorm | None = None) -> None:
         if type(layer) is not self.kind or (type(bn) is nnx.BatchNorm) is not self.has_norm:
             given = ", ".join(type(part).__name__ for part in (layer, bn) if part is not None)
             allowed = self.kind.__name__ + (", BatchNorm" if self.has_norm else "")
             raise TypeError(f"layer and bn of {type(self).__name__} are ({given}); allowed are exactly ({allowed})")
-        self.layer, self.bn = layer, nnx.data(bn)
+        self.layer: Any = layer
+        self.bn = nnx.data(bn)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = self.layer(x)

@@ -162,9 +162,9 @@ class MultiheadAttention(nnx.Module):
         in_features: int,
         use_bias: bool = True,
         *,
-        linear: dict[str, Any] | None = None,
-        scores: dict[str, Any] | None = None,
-        output: dict[str, Any] | None = None,
+        linear: dict[str, object] | None = None,
+        scores: dict[str, object] | None = None,
+        output: dict[str, object] | None = None,
         rngs: nnx.Rngs,
     ) -> None:
         check_int("num_heads", num_heads)

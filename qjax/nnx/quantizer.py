@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import jax
 from flax import nnx
@@ -46,7 +45,7 @@ class Quantizer(nnx.Module):
         forward_rounding: RoundingLike = "stochastic",
         backward_rounding: RoundingLike = "stochastic",
         clamping_grad_zero: bool = False,
-        backward_hooks: Iterable[Callable[[Any], Any]] = (),
+        backward_hooks: Iterable[Callable[[jax.Array], jax.Array]] = (),
         overflow: str | None = None,
         *,
         rngs: nnx.Rngs | None = None,

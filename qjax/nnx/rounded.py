@@ -11,6 +11,7 @@ from flax import nnx
 from qcore import Number
 from qcore.lazy import public_names
 from qjax._namespace import Names
+from qjax._rounding.inputs import ArrayLike
 from qjax.nnx.activations import PReLU
 from qjax.nnx.functional import relu
 from qjax.nnx.layouts import set_torch_weight, torch_weight
@@ -79,7 +80,14 @@ class RoundedLayer(nnx.Module):
     layer_name = observed_by = ""
     is_uncalibrated = False
 
-    def __init__(self, layer: Any, weight: nnx.Module, bias: Any, relu: bool, output: nnx.Module) -> None:
+    def __init__(
+        self,
+        layer: nnx.Linear | nnx.Conv | nnx.ConvTranspose | PReLU,
+        weight: nnx.Module,
+        bias: ArrayLike | None,
+        relu: bool,
+        output: nnx.Module,
+    ) -> None:
         # In PyTorch, layers that keep their class read the weight in its original dtype, the others in float32.
         self.dtype = str(torch_weight(layer).dtype) if isinstance(layer, KEEPING_CODE) else "float32"
         self.layer: Any = nnx.clone(layer, variables=False)

@@ -213,7 +213,8 @@ class _LowPrecision(NamedTuple):
 
     def _rows(self, state: LowPrecisionState, params: Any) -> dict[str, list[Any] | None]:
         """The rows of each role's tensors, in the order of the leaves; None where scales are not delayed."""
-        delayed, scaling = self._delayed(), state.scaling
+        scaling: Any = state.scaling
+        delayed = self._delayed()
         given = sorted(scaling) if isinstance(scaling, dict) else None if scaling is None else type(scaling).__name__
         if given != (sorted(delayed) or None):
             raise ValueError(
@@ -221,7 +222,7 @@ class _LowPrecision(NamedTuple):
             )
         rows: dict[str, list[Any] | None] = dict.fromkeys(_ROLES)
         for role in delayed:
-            tree = state.scaling[role]
+            tree = scaling[role]
             expected = jax.eval_shape(lambda role=role: self._first_rows(role, state.inner, params))
             if jax.tree.structure(tree) != jax.tree.structure(expected):
                 raise ValueError(
@@ -264,7 +265,7 @@ class _LowPrecision(NamedTuple):
         written = optax.apply_updates(params, changes)
         scaling = state.scaling
         if scaling is not None:
-            advanced = dict(zip(_ROLES, (of_grads, of_kept, of_weights, of_momenta), strict=True))
+            advanced: dict[str, Any] = dict(zip(_ROLES, (of_grads, of_kept, of_weights, of_momenta), strict=True))
             scaling = {role: jax.tree.structure(tree).unflatten(advanced[role]) for role, tree in scaling.items()}
         return changes, LowPrecisionState(state.step + 1, state.key, weights, written, accumulators, inner, scaling)
 

@@ -13,7 +13,7 @@ from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves, tree_map_
 
 from qcore.arguments import quoted
 from qjax._rounding.dispatch import same_bits
-from qjax._rounding.inputs import ArrayLike
+from qjax._rounding.inputs import ArrayLike, PyTree
 
 
 class LowPrecisionState(NamedTuple):
@@ -42,14 +42,14 @@ class LowPrecisionState(NamedTuple):
 
     step: jax.Array
     key: jax.Array | None
-    weights: Any
-    written: Any
-    accumulators: Any
-    inner: Any
-    scaling: Any
+    weights: PyTree
+    written: PyTree
+    accumulators: PyTree | None
+    inner: optax.OptState
+    scaling: dict[str, PyTree] | None
 
 
-def apply_updates(params: Any, updates: Any, state: Any) -> Any:
+def apply_updates(params: PyTree, updates: PyTree, state: optax.OptState) -> PyTree:
     """Adds updates to parameters as `optax.apply_updates` does, and gives exactly the quantized weights.
 
     p + (q - p) is not q for all floats, so optax's function alone can miss a quantized weight by a rounding error of p,
@@ -101,7 +101,7 @@ def _exactly(weight: Any, written: Any, param: Any) -> Any:
     return param if _is_masked(weight) else jnp.where(same_bits(param, written), weight, param)
 
 
-def accumulators(state: Any) -> Any:
+def accumulators(state: optax.OptState) -> PyTree:
     """The high-precision copies of the parameters, from which the optimizer steps.
 
     Args:

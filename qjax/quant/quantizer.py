@@ -58,7 +58,7 @@ def quantizer(
     forward_rounding: RoundingLike = "stochastic",
     backward_rounding: RoundingLike = "stochastic",
     clamping_grad_zero: bool = False,
-    backward_hooks: Iterable[Callable[[Any], Any]] = (),
+    backward_hooks: Iterable[Callable[[jax.Array], jax.Array]] = (),
     overflow: str | None = None,
 ) -> QuantizeFunction:
     """Makes a function that rounds arrays to one format and their gradients to another.

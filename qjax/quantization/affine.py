@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -51,7 +52,7 @@ def fake_quantize(x: ArrayLike, qparams: QParams, dtype: Form = "quint8") -> jax
 
 
 def fake_quantize_per_tensor_affine(
-    x: ArrayLike, scale: Any, zero_point: Any, quant_min: int, quant_max: int
+    x: ArrayLike, scale: float | ArrayLike, zero_point: int | ArrayLike, quant_min: int, quant_max: int
 ) -> jax.Array:
     """Quantizes and dequantizes with one scale; see `fake_quantize`.
 
@@ -78,7 +79,12 @@ def fake_quantize_per_tensor_affine(
 
 
 def fake_quantize_per_channel_affine(
-    x: ArrayLike, scale: Any, zero_point: Any, axis: int, quant_min: int, quant_max: int
+    x: ArrayLike,
+    scale: Sequence[float] | ArrayLike,
+    zero_point: Sequence[int] | ArrayLike,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
 ) -> jax.Array:
     """Quantizes and dequantizes with a scale for each index along one dimension; see `fake_quantize`.
 

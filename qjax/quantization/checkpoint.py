@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +11,11 @@ import numpy as np
 
 from qcore.affine import checkpoint
 from qcore.arguments import check_type
+from qjax._rounding.inputs import ArrayLike, PyTree, Tree
 from qjax.quantization.tensor import QTensor
 
 
-def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
+def save(path: str | os.PathLike[str], entries: Mapping[str, PyTree]) -> None:
     """Writes a flat dict to a safetensors file, which `qtorch.quantization` reads too; needs safetensors.
 
     Args:
@@ -43,7 +43,7 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
     checkpoint.save_file(path, {name: jax.tree.map(np.asarray, value) for name, value in entries.items()})
 
 
-def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+def load(path: str | os.PathLike[str]) -> dict[str, jax.Array | QTensor]:
     """The entries of a safetensors file from `save`, from `qtorch.quantization`, or from a `state_dict` of torch.
 
     Args:
@@ -71,7 +71,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     return {name: jax.tree.map(jnp.asarray, checkpoint.wrapped(value, QTensor)) for name, value in entries}
 
 
-def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
+def restore(state: Tree, entries: Mapping[str, ArrayLike | QTensor], name: str) -> Tree:
     """The state of an observer or of `FakeQuantize` that a checkpoint holds.
 
     Args:

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from qcore import Number
 from qcore.affine import Counts, Extremes, QParams
 from qcore.arguments import check_flag, quoted
-from qjax._rounding.inputs import ArrayLike, as_array
-from qjax.quantization.affine import fake_quantize
+from qjax._rounding.inputs import ArrayLike, PyTree, Tree, as_array
+from qjax.quantization.affine import Form, fake_quantize
 from qjax.quantization.observer import HistogramObserver, MovingAverageMinMaxObserver, RangeObserver, WithArgs
 from qjax.quantization.scaled import check_scaled, round_with_scale, scale_of_range
 
@@ -32,11 +32,11 @@ class FakeQuantizeState(NamedTuple):
         (Array(1., dtype=float32), Array(True, dtype=bool))
     """
 
-    scale: Any
-    zero_point: Any
-    fake_quant_enabled: Any
-    observer_enabled: Any
-    activation_post_process: Any
+    scale: jax.Array
+    zero_point: jax.Array
+    fake_quant_enabled: jax.Array
+    observer_enabled: jax.Array
+    activation_post_process: Extremes | Counts
 
 
 @dataclass(frozen=True, init=False)
@@ -79,7 +79,7 @@ class FakeQuantize:
         observer: RangeObserver | type[RangeObserver] = MovingAverageMinMaxObserver,
         *,
         number: Number | str | None = None,
-        **observer_kwargs: Any,
+        **observer_kwargs: Form | float | None,
     ) -> None:
         kind = observer if isinstance(observer, type) else type(observer)
         if not issubclass(kind, RangeObserver):
@@ -93,7 +93,7 @@ class FakeQuantize:
         Args:
             shape: the shape of the arrays to observe; per-channel observers need it, at least up to the channels.
         """
-        observed = self.observer.init(shape)
+        observed: Any = self.observer.init(shape)
         one = jnp.ones_like(observed.min_val)
         on = jnp.bool_(True)
         return FakeQuantizeState(one, jnp.zeros_like(one, jnp.int32), on, on, observed)
@@ -148,7 +148,7 @@ def _format_qparams(observer: RangeObserver, number: Number, observed: Any) -> Q
 def _observed(
     observer: RangeObserver, number: Number | None, state: FakeQuantizeState, x: jax.Array
 ) -> FakeQuantizeState:
-    observed = observer.update(state.activation_post_process, x)
+    observed: Any = observer.update(state.activation_post_process, x)
     qparams = observer.qparams(observed) if number is None else _format_qparams(observer, number, observed)
     empty = observed.min_val > observed.max_val
     return state._replace(
@@ -158,7 +158,7 @@ def _observed(
     )
 
 
-def enable_fake_quant(states: Any, enabled: Any = True) -> Any:
+def enable_fake_quant(states: Tree, enabled: bool | jax.Array = True) -> Tree:
     """A pytree of states with all fake quantization switched on, or off if `enabled` is False.
 
     Args:
@@ -179,7 +179,7 @@ def enable_fake_quant(states: Any, enabled: Any = True) -> Any:
     return _switched(states, "fake_quant_enabled", enabled)
 
 
-def disable_fake_quant(states: Any) -> Any:
+def disable_fake_quant(states: Tree) -> Tree:
     """A pytree of states with all fake quantization switched off: arrays pass unchanged.
 
     Args:
@@ -198,7 +198,7 @@ def disable_fake_quant(states: Any) -> Any:
     return _switched(states, "fake_quant_enabled", False)
 
 
-def enable_observer(states: Any, enabled: Any = True) -> Any:
+def enable_observer(states: Tree, enabled: bool | jax.Array = True) -> Tree:
     """A pytree of states with all observers switched on, or off if `enabled` is False.
 
     Args:
@@ -219,7 +219,7 @@ def enable_observer(states: Any, enabled: Any = True) -> Any:
     return _switched(states, "observer_enabled", enabled)
 
 
-def disable_observer(states: Any) -> Any:
+def disable_observer(states: Tree) -> Tree:
     """A pytree of states with all observers switched off: parameters do not change.
 
     Args:
@@ -238,7 +238,7 @@ def disable_observer(states: Any) -> Any:
     return _switched(states, "observer_enabled", False)
 
 
-def get_observer_dict(states: Any, prefix: str = "") -> dict[str, Any]:
+def get_observer_dict(states: PyTree, prefix: str = "") -> dict[str, Extremes | Counts]:
     """The states of all observers in a pytree, by their paths.
 
     Args:

@@ -15,6 +15,7 @@ from qcore.arguments import quoted
 from qcore.notices import warn
 from qjax import _jaxprs as jaxprs
 from qjax._jaxprs import Program, bind, is_array, take_arrays
+from qjax._rounding.inputs import PyTree, Result
 from qjax.quant import quantizer
 from qjax.quantization.fake_state import FakeQuantize
 from qjax.quantization.functional.dynamic import ACTIVATIONS, halves
@@ -26,6 +27,7 @@ from qjax.quantization.rounding import FormatRounding, rounds_to_format
 from qjax.quantization.tensor import QTensor, quantize_affine
 
 States = dict[str, Any]
+LayerStates = dict[str, LayerState]
 Replace = Callable[[Any, Layer, list[Any], Any], tuple[Any, Any]]
 
 
@@ -34,7 +36,9 @@ _CASTS = ("convert_element_type", "copy", "stop_gradient", "sharding_constraint"
 Rules = Mapping[str, QConfig | QConfigDynamic | None] | QConfig | QConfigDynamic
 
 
-def prepare_fn(apply_fn: Callable[..., Any], rules: Rules) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def prepare_fn(
+    apply_fn: Callable[..., Result], rules: Rules
+) -> tuple[Callable[..., LayerStates], Callable[..., tuple[Result, LayerStates]]]:
     """Two functions: one makes the state of observers for a function's layers, the other runs the function with it.
 
     A layer is a product of matrices or a convolution, of floats, of which one operand is a parameter: an array in the
@@ -93,7 +97,7 @@ def prepare_fn(apply_fn: Callable[..., Any], rules: Rules) -> tuple[Callable[...
     return init, apply
 
 
-def convert_params(params: Any, state: States, rules: Rules) -> Any:
+def convert_params(params: PyTree, state: LayerStates, rules: Rules) -> PyTree:
     """Replaces the parameters of layers by integers.
 
     Args:
@@ -143,7 +147,7 @@ def convert_params(params: Any, state: States, rules: Rules) -> Any:
     return made
 
 
-def convert_fn(apply_fn: Callable[..., Any]) -> Callable[..., Any]:
+def convert_fn(apply_fn: Callable[..., Result]) -> Callable[..., Result]:
     """The function that takes the result of `convert_params`, and computes its layers in integers.
 
     A layer's result is float32(sums) * (scale of its input * scale of its weight), where sums are exact; with float16
@@ -295,15 +299,16 @@ def _observed(settings: Any, layer: Layer, operands: list[Any], own: LayerState)
     if isinstance(settings, QConfigDynamic):
         return operands, own
     x, weight = operands[1 - layer.weight], operands[layer.weight]
-    of_weight = own.weight
+    of_input: Any = own.input
+    of_weight: Any = own.weight
     if isinstance(settings.activation, ROUNDS):
-        x, seen = settings.activation.apply(own.input, x)
+        x, of_input = settings.activation.apply(of_input, x)
     else:
-        seen = settings.activation.update(own.input, x)
+        of_input = settings.activation.update(of_input, x)
     if isinstance(settings.weight, ROUNDS):
-        rounded, of_weight = settings.weight.apply(own.weight, jnp.transpose(weight, layer.axes))
+        rounded, of_weight = settings.weight.apply(of_weight, jnp.transpose(weight, layer.axes))
         weight = jnp.transpose(rounded, inverse(layer.axes))
-    return [weight, x] if layer.weight == 0 else [x, weight], LayerState(seen, of_weight, own.use)
+    return [weight, x] if layer.weight == 0 else [x, weight], LayerState(of_input, of_weight, own.use)
 
 
 def _find_layers(program: Program) -> dict[str, list[Use]]:
@@ -446,7 +451,7 @@ def has_not_seen(settings: Any, own: LayerState) -> bool:
     """True if a layer's observer has no range yet."""
     if isinstance(settings, QConfigDynamic):
         return False
-    seen = getattr(own.input, "activation_post_process", own.input)
+    seen: Any = getattr(own.input, "activation_post_process", own.input)
     return hasattr(seen, "min_val") and bool((seen.min_val > seen.max_val).any())
 
 

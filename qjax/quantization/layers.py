@@ -15,8 +15,9 @@ from qcore.affine.arithmetic import recurrent
 from qjax._jaxprs import bind
 from qjax._namespace import Names
 from qjax.quantization.affine import fake_quantize
-from qjax.quantization.fake_state import FakeQuantize
+from qjax.quantization.fake_state import FakeQuantize, FakeQuantizeState
 from qjax.quantization.integer import PackedTensor, sums_of_products, sums_of_windows
+from qjax.quantization.observer import State
 from qjax.quantization.rounding import CodedArray, FormatRounding
 from qjax.quantization.scaled import round_with_scale
 from qjax.quantization.tensor import QTensor
@@ -76,8 +77,8 @@ class LayerState:
         LayerState(input=None, weight=None, use=Use(order=(1, 0), stacked=0))
     """
 
-    input: Any
-    weight: Any
+    input: FakeQuantizeState | State | None
+    weight: FakeQuantizeState | None
     use: Use
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import wraps
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -17,15 +18,40 @@ from qcore.affine import arithmetic
 from qcore.affine.arithmetic.operands import check_operand, integer_of
 from qcore.affine.quantized import QuantizedArray
 from qcore.arguments import check_choice, check_flag, check_int
+from qjax._rounding.inputs import ArrayLike
+
+if TYPE_CHECKING:  # the class has a table of these functions
+    from qjax.quantization.tensor import QTensor
+
+P = ParamSpec("P")
+OfArray = TypeVar("OfArray", covariant=True)
+OfQTensor = TypeVar("OfQTensor", covariant=True)
 
 
-def _moving(function: Callable[..., Any]) -> Callable[..., Any]:
+class Either(Protocol[P, OfArray, OfQTensor]):
+    """A function of arrays that returns arrays, and of QTensors that returns QTensors."""
+
+    __name__: str
+
+    @overload
+    def __call__(self, x: QTensor, *arguments: P.args, **settings: P.kwargs) -> OfQTensor: ...
+    @overload
+    def __call__(self, x: ArrayLike, *arguments: P.args, **settings: P.kwargs) -> OfArray: ...
+
+
+@overload
+def _moving(function: Callable[Concatenate[Any, P], jax.Array | QTensor]) -> Either[P, jax.Array, QTensor]: ...
+@overload
+def _moving(
+    function: Callable[Concatenate[Any, P], Sequence[jax.Array] | tuple[QTensor, ...]],
+) -> Either[P, Sequence[jax.Array], tuple[QTensor, ...]]: ...
+def _moving(function: Callable[..., Any]) -> Any:
     """Extends a function of arrays to quantized arrays, whose integers it moves."""
 
     @wraps(function)
     def either(x: Any, *arguments: Any, **settings: Any) -> Any:
         if not isinstance(x, QuantizedArray):
-            return function(jnp.asarray(x), *arguments, **settings)
+            return function(x, *arguments, **settings)
         x._whole(function.__name__)
         return x._moved(function, *arguments, **settings)
 
@@ -33,7 +59,9 @@ def _moving(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_moving
-def split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> Any:
+def split(
+    x: ArrayLike | QTensor, indices_or_sections: int | Sequence[int], axis: int = 0
+) -> list[jax.Array] | tuple[QTensor, ...]:
     """`jnp.split`: parts of equal size, or parts between given indices.
 
     Args:
@@ -51,13 +79,14 @@ def split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> An
         >>> split(jnp.int8([1, 2, 3, 4]), 2)[1]
         Array([3, 4], dtype=int8)
     """
-    if getattr(x, "ndim", 0) == 0:
+    x = jnp.asarray(x)
+    if x.ndim == 0:
         raise ValueError("x has no axes; allowed are arrays with some")
     return jnp.split(x, indices_or_sections, axis)
 
 
 @_moving
-def chunk(x: Any, chunks: int, axis: int = 0) -> Any:
+def chunk(x: ArrayLike | QTensor, chunks: int, axis: int = 0) -> list[jax.Array] | tuple[QTensor, ...]:
     """`torch.chunk`: a number of parts, of which the last may be smaller, or missing.
 
     Args:
@@ -75,13 +104,14 @@ def chunk(x: Any, chunks: int, axis: int = 0) -> Any:
         >>> [len(part) for part in chunk(jnp.arange(5), 3)]
         [2, 2, 1]
     """
+    x = jnp.asarray(x)
     size = x.shape[axis]
     step = max(1, -(-size // check_int("chunks", chunks, 1)))
     return jnp.split(x, list(range(step, size, step)), axis)
 
 
 @_moving
-def unbind(x: Any, axis: int = 0) -> Any:
+def unbind(x: ArrayLike | QTensor, axis: int = 0) -> tuple[jax.Array, ...] | tuple[QTensor, ...]:
     """`torch.unbind`, which is `jnp.unstack`: all slices along an axis.
 
     Args:
@@ -98,11 +128,11 @@ def unbind(x: Any, axis: int = 0) -> Any:
         >>> unbind(jnp.int8([[1, 2], [3, 4]]), 1)
         (Array([1, 3], dtype=int8), Array([2, 4], dtype=int8))
     """
-    return jnp.unstack(x, axis=axis)
+    return jnp.unstack(jnp.asarray(x), axis=axis)
 
 
 @_moving
-def flip(x: Any, axis: int | Sequence[int] | None = None) -> Any:
+def flip(x: ArrayLike | QTensor, axis: int | Sequence[int] | None = None) -> jax.Array | QTensor:
     """`jnp.flip`: reverses the order along axes.
 
     Args:
@@ -119,11 +149,11 @@ def flip(x: Any, axis: int | Sequence[int] | None = None) -> Any:
         >>> flip(jnp.int8([1, 2, 3]))
         Array([3, 2, 1], dtype=int8)
     """
-    return jnp.flip(x, axis)
+    return jnp.flip(jnp.asarray(x), axis)
 
 
 @_moving
-def repeat(x: Any, repeats: int, axis: int | None = None) -> Any:
+def repeat(x: ArrayLike | QTensor, repeats: int, axis: int | None = None) -> jax.Array | QTensor:
     """`jnp.repeat`: repeats each number.
 
     Args:
@@ -141,11 +171,11 @@ def repeat(x: Any, repeats: int, axis: int | None = None) -> Any:
         >>> repeat(jnp.int8([1, 2]), 2)
         Array([1, 1, 2, 2], dtype=int8)
     """
-    return jnp.repeat(x, repeats, axis)
+    return jnp.repeat(jnp.asarray(x), repeats, axis)
 
 
 @_moving
-def tile(x: Any, reps: int | Sequence[int]) -> Any:
+def tile(x: ArrayLike | QTensor, reps: int | Sequence[int]) -> jax.Array | QTensor:
     """`jnp.tile`, torch's `repeat`: repeats the array along each of the last axes.
 
     Args:
@@ -162,11 +192,11 @@ def tile(x: Any, reps: int | Sequence[int]) -> Any:
         >>> tile(jnp.int8([1, 2]), 2)
         Array([1, 2, 1, 2], dtype=int8)
     """
-    return jnp.tile(x, reps)
+    return jnp.tile(jnp.asarray(x), reps)
 
 
 @_moving
-def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Any:
+def unflatten(x: ArrayLike | QTensor, axis: int, sizes: Sequence[int]) -> jax.Array | QTensor:
     """`torch.unflatten`: one axis becomes several.
 
     Args:
@@ -184,6 +214,7 @@ def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Any:
         >>> unflatten(jnp.zeros((2, 6)), 1, (3, -1)).shape
         (2, 3, 2)
     """
+    x = jnp.asarray(x)
     axis = check_int("axis", axis, -x.ndim, x.ndim - 1) % x.ndim
     known = prod(size for size in sizes if size != -1)
     made = tuple(x.shape[axis] // known if size == -1 and known else size for size in sizes)
@@ -193,7 +224,7 @@ def unflatten(x: Any, axis: int, sizes: Sequence[int]) -> Any:
 
 
 @_moving
-def pixel_shuffle(x: Any, upscale_factor: int, channels_last: bool = False) -> Any:
+def pixel_shuffle(x: ArrayLike | QTensor, upscale_factor: int, channels_last: bool = False) -> jax.Array | QTensor:
     """`torch.nn.functional.pixel_shuffle`: channels become pixels beside each other.
 
     Args:
@@ -212,6 +243,7 @@ def pixel_shuffle(x: Any, upscale_factor: int, channels_last: bool = False) -> A
         Array([[1, 2],
                [3, 4]], dtype=int8)
     """
+    x = jnp.asarray(x)
     factor = check_int("upscale_factor", upscale_factor, 1)
     check_flag("channels_last", channels_last)
     if x.ndim < 3 or x.shape[-1 if channels_last else -3] % factor**2:
@@ -228,7 +260,7 @@ def pixel_shuffle(x: Any, upscale_factor: int, channels_last: bool = False) -> A
 
 
 @_moving
-def channel_shuffle(x: Any, groups: int, channels_last: bool = False) -> Any:
+def channel_shuffle(x: ArrayLike | QTensor, groups: int, channels_last: bool = False) -> jax.Array | QTensor:
     """`torch.nn.functional.channel_shuffle`: the first channel of each group, then the second of each, and so on.
 
     Args:
@@ -247,6 +279,7 @@ def channel_shuffle(x: Any, groups: int, channels_last: bool = False) -> Any:
         Array([[1, 3, 2, 4]], dtype=int8)
     """
     check_flag("channels_last", channels_last)
+    x = jnp.asarray(x)
     axis = x.ndim - 1 if channels_last else 1
     channels = x.shape[axis]
     if channels % check_int("groups", groups, 1):
@@ -258,7 +291,16 @@ def channel_shuffle(x: Any, groups: int, channels_last: bool = False) -> Any:
 _MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
-def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float = 0.0) -> Any:
+Widths = int | Sequence[int] | Sequence[Sequence[int]]
+
+
+@overload
+def pad(x: QTensor, pad_width: Widths, mode: str = "constant", constant_values: float = 0.0) -> QTensor: ...
+@overload
+def pad(x: ArrayLike, pad_width: Widths, mode: str = "constant", constant_values: float = 0.0) -> jax.Array: ...
+def pad(
+    x: ArrayLike | QTensor, pad_width: Widths, mode: str = "constant", constant_values: float = 0.0
+) -> jax.Array | QTensor:
     """`jnp.pad`: numbers around an array: one number, which is quantized, or by the other modes numbers of its own.
 
     Args:
@@ -280,7 +322,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float =
         (Array([0., 1., 2., 3.], dtype=float32), Array([1., 2., 3., 2., 1.], dtype=float32))
     """
     check_choice("mode", mode, _MODES)
-    more = {"constant_values": constant_values} if mode == "constant" else {}
+    more: dict[str, Any] = {"constant_values": constant_values} if mode == "constant" else {}
     if not isinstance(x, QuantizedArray):
         return jnp.pad(jnp.asarray(x), pad_width, mode, **more)
     check_operand("x", x)
@@ -290,7 +332,11 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float =
     return x._moved(jnp.pad, pad_width, mode, **more)
 
 
-def masked_fill(x: Any, mask: Any, value: float) -> Any:
+@overload
+def masked_fill(x: QTensor, mask: ArrayLike, value: float) -> QTensor: ...
+@overload
+def masked_fill(x: ArrayLike, mask: ArrayLike, value: float) -> jax.Array: ...
+def masked_fill(x: ArrayLike | QTensor, mask: ArrayLike, value: float) -> jax.Array | QTensor:
     """A number, which is quantized, where a mask is true; see `qcore.affine.arithmetic.masked_fill`.
 
     Args:
@@ -309,7 +355,7 @@ def masked_fill(x: Any, mask: Any, value: float) -> Any:
         Array([0.5, 2. ], dtype=float32)
     """
     if isinstance(x, QuantizedArray):
-        return arithmetic.masked_fill(x, mask, value)
+        return cast("QTensor", arithmetic.masked_fill(x, mask, value))
     x = jnp.asarray(x)
     return jnp.where(mask, jnp.asarray(value, x.dtype), x)
 
@@ -317,7 +363,11 @@ def masked_fill(x: Any, mask: Any, value: float) -> Any:
 METHODS = split, chunk, unbind, flip, repeat, tile, unflatten, pixel_shuffle, channel_shuffle, pad, masked_fill
 
 
-def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
+@overload
+def concatenate(arrays: Sequence[QTensor], axis: int = 0) -> QTensor: ...
+@overload
+def concatenate(arrays: Sequence[ArrayLike], axis: int = 0) -> jax.Array: ...
+def concatenate(arrays: Sequence[ArrayLike] | Sequence[QTensor], axis: int = 0) -> jax.Array | QTensor:
     """`jnp.concatenate`; QTensors get the parameters of the first, as by torch's kernel for quantized tensors.
 
     Numbers beyond the first one's range are clipped to it: `FloatFunctional.cat` gives the result a scale of its own.
@@ -336,10 +386,15 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
         >>> concatenate([jnp.int8([1, 2]), jnp.int8([3])])
         Array([1, 2, 3], dtype=int8)
     """
-    return arithmetic.cat(arrays, axis) if _has_quantized(arrays) else jnp.concatenate(arrays, axis)
+    given: Any = arrays
+    return arithmetic.cat(given, axis) if _has_quantized(given) else jnp.concatenate(given, axis)
 
 
-def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
+@overload
+def stack(arrays: Sequence[QTensor], axis: int = 0) -> QTensor: ...
+@overload
+def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> jax.Array: ...
+def stack(arrays: Sequence[ArrayLike] | Sequence[QTensor], axis: int = 0) -> jax.Array | QTensor:
     """`jnp.stack`; QTensors get the parameters of the first, as by `concatenate`.
 
     Args:
@@ -357,7 +412,8 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
         Array([[1, 3],
                [2, 4]], dtype=int8)
     """
-    return arithmetic.stack(arrays, axis) if _has_quantized(arrays) else jnp.stack(arrays, axis)
+    given: Any = arrays
+    return arithmetic.stack(given, axis) if _has_quantized(given) else jnp.stack(given, axis)
 
 
 def _has_quantized(arrays: Any) -> bool:

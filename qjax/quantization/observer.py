@@ -19,6 +19,8 @@ from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax.quantization.affine import Form, form_of, scheme_of
 
+State = affine.Extremes | affine.Counts | tuple[jax.Array, ...]
+
 
 class WithArgs:
     """`with_args`: makes an instance from a class, or a copy of an instance with some arguments changed."""
@@ -55,7 +57,7 @@ class ObserverBase(ABC):
     def __post_init__(self) -> None:
         self.rule  # noqa: B018 - wrong arguments raise here
 
-    def init(self, shape: tuple[int, ...] = ()) -> Any:
+    def init(self, shape: tuple[int, ...] = ()) -> State:
         """The state before any array was seen.
 
         Args:
@@ -63,7 +65,7 @@ class ObserverBase(ABC):
         """
         return self.rule.init(shape, Names)
 
-    def update(self, state: Any, x: ArrayLike) -> Any:
+    def update(self, state: State, x: ArrayLike) -> State:
         """The state after one more array of float32, float16, bfloat16 or, where x64 is enabled, float64.
 
         Raises:
@@ -73,7 +75,7 @@ class ObserverBase(ABC):
         x = as_array(x)
         return _update(self.rule, state, jax.lax.stop_gradient(x))
 
-    def qparams(self, state: Any) -> QParams:
+    def qparams(self, state: State) -> QParams:
         """The parameters that follow from the observed arrays.
 
         Raises:

@@ -20,12 +20,16 @@ from qjax.quantization.rounding import FormatRounding, rounds_to_format
 _KINDS = (observers.ObserverBase, FakeQuantize, FormatRounding)
 
 
+Description = observers.ObserverBase | FakeQuantize | FormatRounding
+Setting = Description | type[observers.ObserverBase | FakeQuantize] | QuantizeFunction | Number | str | None
+
+
 class _Checked:
     def __repr__(self) -> str:
         return call_text(self)
 
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
+    def _set(self, **settings: Setting) -> None:
+        for name, value in settings.items():
             object.__setattr__(self, name, _description(name, value))
 
 
@@ -55,7 +59,7 @@ def _description(name: str, value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, init=False)
 class QConfig(_Checked):
     """What observes, fake-quantizes or rounds a layer's output and its weight.
 
@@ -84,8 +88,11 @@ class QConfig(_Checked):
     activation: Any
     weight: Any
 
+    def __init__(self, activation: Setting, weight: Setting) -> None:
+        self._set(activation=activation, weight=weight)
 
-@dataclass(frozen=True, repr=False)
+
+@dataclass(frozen=True, repr=False, init=False)
 class QConfigDynamic(_Checked):
     """What observes the weight of a layer whose activations are quantized at run time.
 
@@ -104,6 +111,9 @@ class QConfigDynamic(_Checked):
 
     weight: Any
     activation: Any = None
+
+    def __init__(self, weight: Setting, activation: Setting = None) -> None:
+        self._set(weight=weight, activation=activation)
 
 
 _SYMMETRIC: dict[str, Any] = {"dtype": "qint8", "qscheme": "per_tensor_symmetric"}

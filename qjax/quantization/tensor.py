@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, NoReturn
@@ -15,7 +15,7 @@ from qcore.affine import AffineInteger, QParams, check_qparams, law
 from qcore.affine.quantized import QuantizedArray, moving
 from qcore.arguments import check_type, quoted
 from qjax._namespace import Names
-from qjax._rounding.inputs import ArrayLike, as_array
+from qjax._rounding.inputs import ArrayLike, Result, as_array
 from qjax._rounding.scopes import operation
 from qjax.quantization.affine import Form, form_of, qparams_of
 from qjax.quantization.moves import METHODS, Places
@@ -147,7 +147,7 @@ class QTensor(QuantizedArray):
         """`q.at[index].set(numbers)`: the same with other numbers at some places, quantized with its parameters."""
         return Places(self)
 
-    def integers_of(self, source: Any) -> jax.Array:
+    def integers_of(self, source: QTensor | ArrayLike | float) -> jax.Array:
         """Numbers, or a QTensor's, as integers with the parameters that are here."""
         if isinstance(source, QTensor):
             if source.qparams is self.qparams and source.form == self.form:
@@ -159,7 +159,7 @@ class QTensor(QuantizedArray):
         """ "per_tensor_affine" or "per_channel_affine"."""
         return "per_tensor_affine" if self.qparams.axis is None else "per_channel_affine"
 
-    def equal(self, other: Any) -> jax.Array:
+    def equal(self, other: object) -> jax.Array:
         """True if integers and parameters are the same, a bool of shape ()."""
         if not isinstance(other, QTensor) or (self.form, self.qparams.axis) != (other.form, other.qparams.axis):
             return jnp.bool_(False)
@@ -202,11 +202,11 @@ for _method in METHODS:
     setattr(QTensor, _method.__name__, _method)
 
 
-def _function(method: Callable[[QTensor], Any]) -> Callable[[QTensor], Any]:
+def _function(method: Callable[[QTensor], Result]) -> Callable[[QTensor], Result]:
     """A method as a function, which others than QTensors are given to as well."""
 
     @wraps(method)
-    def function(q: QTensor) -> Any:
+    def function(q: QTensor) -> Result:
         check_type("q", q, QTensor, "a QTensor")
         return method(q)
 
@@ -251,7 +251,7 @@ def quantize_affine(x: ArrayLike, qparams: QParams, dtype: Form) -> QTensor:
     return QTensor(_quantize(form, x, qparams), jax.tree.map(jnp.asarray, qparams), form)
 
 
-def quantize_per_tensor(x: ArrayLike, scale: Any, zero_point: Any, dtype: Form) -> QTensor:
+def quantize_per_tensor(x: ArrayLike, scale: float | ArrayLike, zero_point: int | ArrayLike, dtype: Form) -> QTensor:
     """Quantizes with one scale; see `quantize_affine`.
 
     Args:
@@ -274,7 +274,9 @@ def quantize_per_tensor(x: ArrayLike, scale: Any, zero_point: Any, dtype: Form) 
     return quantize_affine(x, qparams_of(scale, zero_point), dtype)
 
 
-def quantize_per_channel(x: ArrayLike, scales: Any, zero_points: Any, axis: int, dtype: Form) -> QTensor:
+def quantize_per_channel(
+    x: ArrayLike, scales: Sequence[float] | ArrayLike, zero_points: Sequence[int] | ArrayLike, axis: int, dtype: Form
+) -> QTensor:
     """Quantizes with a scale for each index along one dimension; see `quantize_affine`.
 
     Args:

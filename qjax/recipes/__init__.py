@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import WRAPPER_ASSIGNMENTS, wraps
 from inspect import Parameter, Signature, signature
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from qcore.recipes.published import NOTHING_TO_LOWER, recipe_hint
 from qcore.recipes.recipe import check_alone, check_machine
 from qcore.report import ProductReport, RunReport
 from qjax import linalg
+from qjax._rounding.inputs import Result
 from qjax._rounding.keys import Key, key_words
 from qjax.recipes.call import TracedCall
 from qjax.recipes.layers import GROUPS
@@ -30,8 +31,6 @@ __all__ = ["GROUPS", "first_scaling", "lower", "report"]
 __dir__ = public_names(__name__)
 
 _MARK = "__lowered__"
-
-Result = TypeVar("Result")
 
 
 def lower(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -22,7 +20,7 @@ class Names(operations.Names, namespace.Names):
     root = staticmethod(jnp.sqrt)
 
     @staticmethod
-    def is_float32(x: Any) -> bool:
+    def is_float32(x: jax.Array) -> bool:
         return x.dtype == jnp.float32
 
     @staticmethod
@@ -46,7 +44,7 @@ class Names(operations.Names, namespace.Names):
         return bits.view(jnp.float32)
 
     @staticmethod
-    def product(a: Any, b: Any) -> jax.Array:
+    def product(a: jax.Array, b: jax.Array) -> jax.Array:
         return namespace.Names.rounded(a * b)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from qcore.arguments import MOST_QUOTED, check_float, check_type
 from qcore.reproducible.optimizers import adam_options, sgd_options
+from qjax._rounding.inputs import PyTree
 from qjax.reproducible.functions import FUNCTIONS
 
 
@@ -30,8 +31,8 @@ class Optimizer(NamedTuple):
         Array([0.75], dtype=float32)
     """
 
-    init: Callable[..., Any]
-    step: Callable[..., Any]
+    init: Callable[[PyTree], PyTree]
+    step: Callable[..., tuple[PyTree, PyTree]]
 
 
 def sgd(rate: float = 1e-3, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> Optimizer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -20,7 +20,8 @@ from qcore.workflow.settings import (
     warn_of_floats,
 )
 from qjax._jaxprs import is_array
-from qjax._models import all_names, check_model, names_of, rebuilt
+from qjax._models import Model, all_names, check_model, names_of, rebuilt
+from qjax._rounding.inputs import PyTree
 from qjax.nnx.activations import ReLU, ReLU6
 from qjax.nnx.quantization.conversion import convert, unseen_layers
 from qjax.nnx.quantization.flow import Arguments, first_arguments, record, takes_integers
@@ -28,7 +29,7 @@ from qjax.nnx.quantization.fusion import aliases, fuse_modules, why_not_fused
 from qjax.nnx.quantization.observing import FloatFunctional, Observed
 from qjax.nnx.quantization.one_call import quantize_dynamic
 from qjax.nnx.quantization.preparation import trained_layer, with_observers
-from qjax.nnx.quantization.propagation import check_effects, settings_of
+from qjax.nnx.quantization.propagation import SettingsOf, check_effects, settings_of
 from qjax.nnx.quantization.quantization_mappings import is_whole
 from qjax.nnx.quantization.reasons import why_float, why_not_dynamic
 from qjax.nnx.quantization.reporting import arrays_in, report
@@ -40,7 +41,11 @@ Settings = dict[str, Any]
 
 
 def quantize_model(
-    model: nnx.Module, qconfig: Any = None, calibrate: Any = None, *, train: Callable[[nnx.Module], Any] | None = None
+    model: Model,
+    qconfig: SettingsOf[QConfig | QConfigDynamic] | None = None,
+    calibrate: Iterable[PyTree] | Callable[[Model], object] | None = None,
+    *,
+    train: Callable[[Model], object] | None = None,
 ) -> nnx.Module:
     """A quantized copy of a float model.
 

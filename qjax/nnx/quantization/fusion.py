@@ -17,7 +17,9 @@ from qjax.nnx.quantization.stubs import Identity
 from qjax.quantization.functional.conv_bn import ConvBnParams, fold_conv_bn
 
 
-def fuse_modules(model: nnx.Module, modules_to_fuse: Sequence[Any], relu: bool = False) -> nnx.Module:
+def fuse_modules(
+    model: nnx.Module, modules_to_fuse: Sequence[str] | Sequence[Sequence[str]], relu: bool = False
+) -> nnx.Module:
     """A copy of a model with fused layers: conv, bn, relu; conv, bn; conv, relu; linear, relu; linear, bn; bn, relu.
 
     The first name then means the fused layer, and the others mean an `Identity`. A batch norm with
@@ -48,7 +50,7 @@ def fuse_modules(model: nnx.Module, modules_to_fuse: Sequence[Any], relu: bool =
     check_model("model", model)
     check_flag("relu", relu)
     check_type("modules_to_fuse", modules_to_fuse, (list, tuple), "a list of names, or of lists of names")
-    rows = [modules_to_fuse] if all(isinstance(name, str) for name in modules_to_fuse) else modules_to_fuse
+    rows: Any = [modules_to_fuse] if all(isinstance(name, str) for name in modules_to_fuse) else modules_to_fuse
     copy = nnx.clone(model)
     modules = names_of(copy)
     made: dict[str, nnx.Module] = {}

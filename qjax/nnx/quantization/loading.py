@@ -29,7 +29,7 @@ from qjax.nnx.quantization.loading_integers import (
 )
 from qjax.nnx.quantization.observing import FloatFunctional, Observed
 from qjax.nnx.quantization.one_call import name_of_settings
-from qjax.nnx.quantization.propagation import settings_of
+from qjax.nnx.quantization.propagation import SettingsOf, settings_of
 from qjax.nnx.quantization.quantization_mappings import CELLS, LSTM_GATES, is_whole, parts_of
 from qjax.nnx.quantization.reasons import name_of_observer, why_float
 from qjax.nnx.quantization.training import Trained
@@ -40,7 +40,11 @@ from qjax.quantization import QConfig, QConfigDynamic
 OBSERVER = "activation_post_process"
 
 
-def from_torch(model: nnx.Module, tensors: Mapping[str, Any], qconfig: Any = None) -> nnx.Module:
+def from_torch(
+    model: nnx.Module,
+    tensors: Mapping[str, np.ndarray],
+    qconfig: SettingsOf[QConfig | QConfigDynamic] | None = None,
+) -> nnx.Module:
     """A copy of a model with the arrays of the same model in PyTorch: floats, observers, or integers.
 
     Modules are found by their dotted names, in which a Sequential's layers are "0", "1", ... as in PyTorch. Kernels are

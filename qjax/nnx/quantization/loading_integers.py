@@ -192,7 +192,8 @@ def _static(module: Any, entries: Entries, settings: QConfig | None, form: Affin
 
 
 def _norm(layer: Any, entries: Entries, output: QParams, form: AffineInteger, relu: bool) -> Any:
-    weight, bias, mean, var = map(entries.maybe, ("weight", "bias", "running_mean", "running_var"))
+    given: list[Any] = [entries.maybe(part) for part in ("weight", "bias", "running_mean", "running_var")]
+    weight, bias, mean, var = given
     if isinstance(layer, nnx.BatchNorm):
         return quantized.BatchNorm(weight, bias, mean, var, layer.epsilon, output, form, relu)
     more = () if isinstance(layer, nnx.LayerNorm) else (getattr(layer, "num_groups", None),)

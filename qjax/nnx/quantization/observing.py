@@ -15,7 +15,9 @@ from qcore.affine import QParams
 from qcore.arguments import check_type
 from qjax._models import unnamed
 from qjax.nnx.functional import relu
-from qjax.quantization import FakeQuantize, QConfig, disable_observer
+from qjax.quantization import FakeQuantize, FakeQuantizeState, QConfig, disable_observer
+from qjax.quantization.observer import State
+from qjax.quantization.qconfig import Description
 from qjax.quantization.rounding import FormatRounding
 
 
@@ -69,11 +71,12 @@ class Observer(nnx.Module):
         Array(64, dtype=int32)
     """
 
-    def __init__(self, description: Any, shape: tuple[int, ...] = ()) -> None:
+    def __init__(self, description: Description, shape: tuple[int, ...] = ()) -> None:
         if not hasattr(description, "init"):
             kind = type(description).__name__
             raise TypeError(f"description is a {kind}; allowed are an observer, a FakeQuantize and a format's rounding")
-        self.description, self._evaluates, self._has_ranges = description, False, False
+        self.description: Any = description
+        self._evaluates, self._has_ranges = False, False
         self.state = ObserverState(description.init(shape))
         self.ran = Ran()
 
@@ -119,7 +122,7 @@ class Observer(nnx.Module):
         self.state.set_value(state)
         return y
 
-    def load(self, state: Any) -> None:
+    def load(self, state: State | FakeQuantizeState) -> None:
         """Takes over a state, for example from a file, with its ranges."""
         self.state.set_value(state)
         self._has_ranges = self._has_seen
@@ -181,7 +184,7 @@ class Observed(nnx.Module):
         module: Any = self.module
         return self.observed(module(*arguments, **settings))
 
-    def observed(self, y: Any) -> Any:
+    def observed(self, y: jax.Array) -> jax.Array:
         """A result after the clamp and the observer."""
         return self.activation_post_process(y if self.bounds == (None, None) else jnp.clip(y, *self.bounds))
 

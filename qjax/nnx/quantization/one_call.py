@@ -14,7 +14,7 @@ from qcore.workflow.settings import shown
 from qjax._models import check_model, rebuilt
 from qjax.nnx.intrinsic import LinearReLU
 from qjax.nnx.layouts import torch_weight
-from qjax.nnx.quantization.propagation import check_effects, settings_of
+from qjax.nnx.quantization.propagation import ByPart, check_effects, settings_of
 from qjax.nnx.quantization.quantization_mappings import CELLS, RECURRENT, is_whole, parts_of
 from qjax.nnx.quantization.reasons import why_not_dynamic
 from qjax.nnx.quantization.rounding import quantized_weight, rounded_layer
@@ -36,7 +36,7 @@ _BY_DTYPE = {"qint8": default_dynamic_qconfig, "float16": float16_dynamic_qconfi
 
 def quantize_dynamic(
     model: nnx.Module,
-    qconfig_spec: Mapping[Any, Any] | Iterable[Any] | None = None,
+    qconfig_spec: ByPart[QConfigDynamic | QConfig] | Iterable[str | type[nnx.Module]] | None = None,
     dtype: str | AffineInteger = "qint8",
 ) -> nnx.Module:
     """A copy of a model whose layers have quantized weights, and quantize inputs by their own range.

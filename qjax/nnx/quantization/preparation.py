@@ -13,7 +13,7 @@ from qjax._models import all_names, check_model, children_of, modules_of, rebuil
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantization.observing import FloatFunctional, Observed
 from qjax.nnx.quantization.one_call import name_of_settings, needs_no_observer
-from qjax.nnx.quantization.propagation import check_effects, settings_of
+from qjax.nnx.quantization.propagation import SettingsOf, check_effects, settings_of
 from qjax.nnx.quantization.quantization_mappings import WEIGHTED, is_whole
 from qjax.nnx.quantization.reasons import why_float
 from qjax.nnx.quantization.rounding import has_weight
@@ -22,7 +22,7 @@ from qjax.quantization import FakeQuantize, QConfig
 from qjax.quantization.rounding import FormatRounding
 
 
-def prepare(model: nnx.Module, qconfig: Any) -> nnx.Module:
+def prepare(model: nnx.Module, qconfig: SettingsOf[QConfig]) -> nnx.Module:
     """A copy of a model with observers of its layers' results.
 
     Run the copy on calibration data, under `nnx.jit` if you like, and `convert` it. Layers that are prepared already
@@ -93,7 +93,7 @@ def _rounds_nothing(module: nnx.Module, settings: QConfig) -> bool:
     return isinstance(rounding, FormatRounding) and rounding.number is None and not has_weight(module)
 
 
-def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
+def prepare_qat(model: nnx.Module, qconfig: SettingsOf[QConfig]) -> nnx.Module:
     """A copy of a model for quantization-aware training: it trains with the rounding of its quantized form.
 
     Weights of Linear and Conv layers, also of fused ones, and all results are fake-quantized. Ranges are observed in
@@ -128,7 +128,7 @@ def prepare_qat(model: nnx.Module, qconfig: Any) -> nnx.Module:
     return prepared
 
 
-def trained_layer(name: str, module: nnx.Module, settings: QConfig) -> nnx.Module:
+def trained_layer(name: str, module: Any, settings: QConfig) -> nnx.Module:
     """The form of a layer in training; raises TypeError if its settings do not fake-quantize."""
     for part, description in (("activation", settings.activation), ("weight", settings.weight)):
         if not isinstance(description, (FakeQuantize, FormatRounding)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from flax import nnx
 
@@ -11,6 +11,12 @@ from qcore.arguments import quoted
 from qcore.workflow.settings import check_entries, is_in
 from qjax._models import all_names, modules_of, name_of
 from qjax.quantization import QConfig
+
+One = TypeVar("One")
+# By dotted names and exact types of modules; None leaves a part in floats. Mappings are invariant in their keys: with
+# `str | type` for them, a dictionary of names alone would be refused.
+ByPart = Mapping[Any, One | None]
+SettingsOf = One | ByPart[One]
 
 
 def settings_of(model: nnx.Module, entries: Any, *kinds: type) -> dict[str, Any]:

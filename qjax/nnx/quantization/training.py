@@ -41,7 +41,7 @@ class Trained(Observed):
         (True, False)
     """
 
-    def __init__(self, module: Any, qconfig: QConfig) -> None:
+    def __init__(self, module: nnx.Linear | nnx.Conv | Fused, qconfig: QConfig) -> None:
         super().__init__(module, qconfig)
         layer = module.layer if isinstance(module, Fused) else module
         if not hasattr(layer, "kernel"):

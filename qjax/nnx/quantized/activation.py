@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qcore.affine import AffineInteger, QParams, arithmetic
 from qcore.arguments import check_choice
 from qjax.nnx.quantized.base import Quantized, checked
 from qjax.nnx.quantized.weights import QuantizedWeight
 from qjax.quantization import QTensor
+
+if TYPE_CHECKING:
+    from qjax import nnx
 
 LAWS = {
     "elu": arithmetic.elu,
@@ -86,6 +89,6 @@ class PReLU(Quantized):
         return checked(self, arithmetic.prelu, input, self.weight(), self.output, self.form, -1)
 
     @classmethod
-    def of(cls, layer: Any, weight: QTensor, bias: None, output: QParams, form: AffineInteger) -> PReLU:
+    def of(cls, layer: nnx.PReLU, weight: QTensor, bias: None, output: QParams, form: AffineInteger) -> PReLU:
         """The integer form of a `qjax.nnx.PReLU`."""
         return cls(weight, output, form)

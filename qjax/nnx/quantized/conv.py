@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from qjax.quantization.functional.products import conv_to
 
 # Paddings with the image's own integers, and their names in `pad_images`
 _OWN = {"CIRCULAR": "circular", "REFLECT": "reflect"}
+Padding = str | int | Sequence[int | tuple[int, int]]
 NAMED_PADDINGS = ("SAME", "VALID", "CAUSAL", *_OWN)
 
 
@@ -61,9 +63,9 @@ class Conv(Quantized):
         bias: jax.Array | None,
         output: QParams,
         form: AffineInteger,
-        strides: Any = 1,
-        padding: Any = "SAME",
-        kernel_dilation: Any = 1,
+        strides: int | Sequence[int] | None = 1,
+        padding: Padding = "SAME",
+        kernel_dilation: int | Sequence[int] | None = 1,
         feature_group_count: int = 1,
         relu: bool = False,
     ) -> None:
@@ -124,7 +126,15 @@ class Conv(Quantized):
         return tuple((int(before), int(after)) for before, after in pairs)
 
     @classmethod
-    def of(cls, layer: nnx.Conv, weight: QTensor, bias: Any, output: QParams, form: AffineInteger, relu: bool) -> Conv:
+    def of(
+        cls,
+        layer: nnx.Conv,
+        weight: QTensor,
+        bias: jax.Array | None,
+        output: QParams,
+        form: AffineInteger,
+        relu: bool,
+    ) -> Conv:
         """The integer form of an `nnx.Conv`."""
         geometry = layer.strides, layer.padding, layer.kernel_dilation, layer.feature_group_count
         return cls(weight, bias, output, form, *geometry, relu)
@@ -191,9 +201,9 @@ class ConvTranspose(Quantized):
         bias: ArrayLike | None,
         output: QParams,
         form: AffineInteger,
-        strides: Any = 1,
-        padding: Any = "SAME",
-        kernel_dilation: Any = 1,
+        strides: int | Sequence[int] | None = 1,
+        padding: Padding = "SAME",
+        kernel_dilation: int | Sequence[int] | None = 1,
     ) -> None:
         super().__init__(output, form)
         self.weight = _TransposedWeight(weight)
@@ -227,7 +237,7 @@ class ConvTranspose(Quantized):
 
     @classmethod
     def of(
-        cls, layer: nnx.ConvTranspose, weight: QTensor, bias: Any, output: QParams, form: AffineInteger
+        cls, layer: nnx.ConvTranspose, weight: QTensor, bias: jax.Array | None, output: QParams, form: AffineInteger
     ) -> ConvTranspose:
         """The integer form of an `nnx.ConvTranspose`; the weight has outputs first."""
         axis = None if weight.qparams.axis is None else 1

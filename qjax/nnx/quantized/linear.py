@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,10 @@ from qjax.nnx.quantized.base import Quantized, checked, float_variable, place_of
 from qjax.nnx.quantized.weights import QuantizedWeight, Weight, rounded_weight
 from qjax.quantization import QTensor
 from qjax.quantization.functional.products import WIDTHS, linear_to
+from qjax.quantization.rounding import CodedArray
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 
 class Linear(Quantized):
@@ -62,7 +66,15 @@ class Linear(Quantized):
         return result.relu() if self.relu else result
 
     @classmethod
-    def of(cls, layer: Any, weight: QTensor, bias: Any, output: QParams, form: AffineInteger, relu: bool) -> Linear:
+    def of(
+        cls,
+        layer: nnx.Linear,
+        weight: QTensor,
+        bias: jax.Array | None,
+        output: QParams,
+        form: AffineInteger,
+        relu: bool,
+    ) -> Linear:
         """The integer form of an `nnx.Linear`."""
         return cls(weight, bias, output, form, relu)
 
@@ -90,7 +102,7 @@ class Embed(nnx.Module):
 
     layer_name = ""
 
-    def __init__(self, weight: Any, dtype: Any = "float32") -> None:
+    def __init__(self, weight: QTensor | CodedArray | ArrayLike, dtype: DTypeLike = "float32") -> None:
         self.weight: Weight = QuantizedWeight(weight) if isinstance(weight, QTensor) else rounded_weight(weight)
         if len(self.weight.shape) != 2:
             raise ValueError(f"weight has shape {self.weight.shape}; allowed is (rows, features)")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from flax import nnx
+
 from qcore.affine import AffineInteger, QParams
 from qcore.arguments import check_float
+from qjax._rounding.inputs import ArrayLike
 from qjax.nnx.quantized.base import Quantized, check_real, checked, float_variable
 from qjax.quantization import QTensor
 from qjax.quantization.functional import batch_norm, group_norm, layer_norm
@@ -18,7 +21,9 @@ def _value(variable: Any) -> Any:
 class Norm(Quantized):
     """The base of the norms: an affine transformation, epsilon, and the parameters of the result."""
 
-    def __init__(self, weight: Any, bias: Any, epsilon: float, output: QParams, form: AffineInteger) -> None:
+    def __init__(
+        self, weight: ArrayLike | None, bias: ArrayLike | None, epsilon: float, output: QParams, form: AffineInteger
+    ) -> None:
         super().__init__(output, form)
         self.weight, self.bias = float_variable("weight", weight), float_variable("bias", bias)
         self.epsilon = check_float("epsilon", epsilon)
@@ -52,10 +57,10 @@ class BatchNorm(Norm):
 
     def __init__(
         self,
-        weight: Any,
-        bias: Any,
-        running_mean: Any,
-        running_var: Any,
+        weight: ArrayLike | None,
+        bias: ArrayLike | None,
+        running_mean: ArrayLike,
+        running_var: ArrayLike,
         epsilon: float,
         output: QParams,
         form: AffineInteger,
@@ -81,7 +86,7 @@ class BatchNorm(Norm):
         return checked(self, batch_norm, *given, channels_last=True)
 
     @classmethod
-    def of(cls, layer: Any, output: QParams, form: AffineInteger, relu: bool = False) -> BatchNorm:
+    def of(cls, layer: nnx.BatchNorm, output: QParams, form: AffineInteger, relu: bool = False) -> BatchNorm:
         """The integer form of an `nnx.BatchNorm`."""
         given = _value(layer.scale), _value(layer.bias), layer.mean[...], layer.var[...]
         return cls(*given, layer.epsilon, output, form, relu)
@@ -110,7 +115,7 @@ class LayerNorm(Norm):
         return checked(self, layer_norm, input, input.shape[-1:], weight, bias, self.epsilon, self.output, self.form)
 
     @classmethod
-    def of(cls, layer: Any, output: QParams, form: AffineInteger) -> LayerNorm:
+    def of(cls, layer: nnx.LayerNorm, output: QParams, form: AffineInteger) -> LayerNorm:
         """The integer form of an `nnx.LayerNorm`."""
         return cls(_value(layer.scale), _value(layer.bias), layer.epsilon, output, form)
 
@@ -135,8 +140,8 @@ class GroupNorm(Norm):
 
     def __init__(
         self,
-        weight: Any,
-        bias: Any,
+        weight: ArrayLike | None,
+        bias: ArrayLike | None,
         epsilon: float,
         output: QParams,
         form: AffineInteger,
@@ -153,7 +158,7 @@ class GroupNorm(Norm):
         return checked(self, group_norm, input, *given, channels_last=True)
 
     @classmethod
-    def of(cls, layer: Any, output: QParams, form: AffineInteger) -> GroupNorm:
+    def of(cls, layer: nnx.GroupNorm | nnx.InstanceNorm, output: QParams, form: AffineInteger) -> GroupNorm:
         """The integer form of an `nnx.GroupNorm` or `nnx.InstanceNorm`."""
         groups = getattr(layer, "num_groups", None)
         return cls(_value(layer.scale), _value(layer.bias), layer.epsilon, output, form, groups)

@@ -10,6 +10,7 @@ from flax import nnx
 
 from qcore.affine import QParams
 from qcore.arguments import check_type
+from qjax._rounding.inputs import ArrayLike
 from qjax.nnx.quantized.base import IntegerVariable
 from qjax.quantization import QTensor
 from qjax.quantization.integer import packed, packs, unpacked
@@ -104,7 +105,7 @@ class Dequantized(nnx.Module):
         Array([1.], dtype=float32)
     """
 
-    def __init__(self, weight: Any) -> None:
+    def __init__(self, weight: QTensor | ArrayLike) -> None:
         self.shape = tuple(weight.shape)
         if isinstance(weight, QTensor):
             self.integers = QuantizedWeight(weight)

@@ -12,8 +12,8 @@ import numpy as np
 from qcore.arguments import check_flag, check_float, check_size, check_sizes, check_type
 from qjax._namespace import Names
 from qjax._rounding.inputs import as_array
-from qjax.quantization.fake_state import FakeQuantize, disable_observer
-from qjax.quantization.rounding import FormatRounding
+from qjax.quantization.fake_state import FakeQuantize, FakeQuantizeState, disable_observer
+from qjax.quantization.rounding import FormatRounding, NoState
 
 
 class ConvBnParams(NamedTuple):
@@ -48,7 +48,7 @@ class ConvBnState(NamedTuple):
 
     mean: jax.Array
     var: jax.Array
-    weight_fake_quant: Any = None
+    weight_fake_quant: FakeQuantizeState | NoState | None = None
 
 
 def fold_conv_bn(
@@ -191,7 +191,7 @@ def conv_bn(
     def rounded(weight: jax.Array) -> jax.Array:
         if fake_quant is None:
             return weight
-        own = after[0].weight_fake_quant
+        own: Any = after[0].weight_fake_quant
         y, own = fake_quant.apply(own if training else disable_observer(own), weight)
         after[0] = after[0]._replace(weight_fake_quant=own if training else after[0].weight_fake_quant)
         return y

@@ -13,6 +13,7 @@ from qcore.affine.arithmetic.convolutions import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
 from qcore.arguments import check_flag
 from qjax._namespace import Names
+from qjax._rounding.inputs import ArrayLike
 from qjax.quantization.affine import Form, form_of, qparams_of
 from qjax.quantization.functional.dynamic import check_bias
 from qjax.quantization.functional.images import channels_first, channels_last
@@ -23,7 +24,11 @@ WIDTHS = (8, 16)  # of integers in memory
 
 
 def linear(
-    input: QTensor, weight: QTensor, bias: jax.Array | None = None, scale: Any = None, zero_point: Any = None
+    input: QTensor,
+    weight: QTensor,
+    bias: jax.Array | None = None,
+    scale: float | ArrayLike | None = None,
+    zero_point: int | ArrayLike | None = None,
 ) -> QTensor:
     """The linear layer x W^T + b of quantized arrays; see `qcore.affine.requantize` for its rounding.
 
@@ -64,8 +69,8 @@ def conv2d(
     dilation: int | tuple[int, int] = 1,
     groups: int = 1,
     padding_mode: str = "zeros",
-    scale: Any = 1.0,
-    zero_point: Any = 0,
+    scale: float | ArrayLike | None = 1.0,
+    zero_point: int | ArrayLike | None = 0,
     dtype: Form = "quint8",
     channels_last: bool = False,
 ) -> QTensor:
@@ -112,8 +117,8 @@ def conv1d(
     dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
     padding_mode: str = "zeros",
-    scale: Any = 1.0,
-    zero_point: Any = 0,
+    scale: float | ArrayLike | None = 1.0,
+    zero_point: int | ArrayLike | None = 0,
     dtype: Form = "quint8",
     channels_last: bool = False,
 ) -> QTensor:
@@ -151,8 +156,8 @@ def conv3d(
     dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
     padding_mode: str = "zeros",
-    scale: Any = 1.0,
-    zero_point: Any = 0,
+    scale: float | ArrayLike | None = 1.0,
+    zero_point: int | ArrayLike | None = 0,
     dtype: Form = "quint8",
     channels_last: bool = False,
 ) -> QTensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,9 @@ from qcore.arguments import quoted
 from qcore.workflow.settings import shown
 from qjax._models import check_model, names_of
 from qjax.nnx.quantization.loading_integers import check_tensors
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 Move = Callable[[Any], Any]
 Entry = tuple[str, list[Any], Callable[..., Any], Callable[[Any], list[Any]]]
@@ -82,7 +85,7 @@ def state_dict(model: nnx.Module) -> dict[str, jax.Array]:
     return {name: there(*[variable[...] for variable in variables]) for name, variables, there, _ in _entries(model)}
 
 
-def load_state_dict(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
+def load_state_dict(model: nnx.Module, tensors: Mapping[str, ArrayLike]) -> None:
     """Puts arrays of `state_dict`, of this model or of the same one in torch, into a model.
 
     Args:

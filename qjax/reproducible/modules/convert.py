@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
@@ -14,13 +14,11 @@ from qcore.formats.text import parse
 from qcore.linalg.product import Products
 from qcore.random import initial_state
 from qcore.workflow.settings import shown
-from qjax._models import check_model, names_of, places_of, rebuilt
+from qjax._models import Model, check_model, names_of, places_of, rebuilt
 from qjax.reproducible.modules import layers
 from qjax.reproducible.modules.checkpoint import load_state_dict, state_dict
 from qjax.reproducible.modules.guard import guarded, kind_of
 from qjax.reproducible.modules.layers import MultiHeadAttention, check_attention_layer, new_key
-
-Model = TypeVar("Model", bound=nnx.Module)
 
 _SWITCHED: dict[type[nnx.Module], tuple[str | None, type[nnx.Module]]] = {
     **dict.fromkeys((nnx.Linear, rounded.Linear), ("linear", layers.Linear)),

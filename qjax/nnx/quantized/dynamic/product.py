@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 from flax import nnx
 
+from qjax._rounding.inputs import ArrayLike
 from qjax.nnx.functional import relu
 from qjax.nnx.quantized.base import IntegerVariable, check_real, checked, float_variable
 from qjax.nnx.quantized.weights import QuantizedWeight, rounded_weight
 from qjax.quantization import QTensor
 from qjax.quantization.functional.dynamic import RoundedWeight, Weight, check_weight, halves, product
-from qjax.quantization.rounding import FormatRounding
+from qjax.quantization.rounding import CodedArray, FormatRounding
 
 
 class Linear(nnx.Module):
@@ -41,7 +42,13 @@ class Linear(nnx.Module):
 
     layer_name = ""
 
-    def __init__(self, weight: Any, bias: Any, relu: bool = False, rounding: FormatRounding | None = None) -> None:
+    def __init__(
+        self,
+        weight: QTensor | CodedArray | ArrayLike,
+        bias: ArrayLike | None,
+        relu: bool = False,
+        rounding: FormatRounding | None = None,
+    ) -> None:
         self.weight: Any
         if rounding is not None:
             self.weight = rounded_weight(weight)
@@ -50,7 +57,7 @@ class Linear(nnx.Module):
             self.weight = QuantizedWeight(weight)
         else:
             check_real("weight", weight)
-            self.weight = IntegerVariable(halves(weight))
+            self.weight = IntegerVariable(halves(cast("ArrayLike", weight)))
         if len(self.weight.shape) != 2:
             raise ValueError(f"weight has shape {tuple(self.weight.shape)}; allowed is (outputs, features)")
         self.bias, self.relu = float_variable("bias", bias, self.weight.shape[:1]), relu

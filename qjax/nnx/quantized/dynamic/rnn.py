@@ -75,7 +75,9 @@ class Cell(nnx.Module):
         new = [one.astype(old.dtype) for one, old in zip(made, states, strict=True)]
         return tuple(new) if len(new) > 1 else new[0], made[-1].astype(inputs.dtype)
 
-    def initialize_carry(self, input_shape: tuple[int, ...], rngs: Any = None) -> Any:
+    def initialize_carry(
+        self, input_shape: tuple[int, ...], rngs: nnx.Rngs | nnx.RngStream | None = None
+    ) -> jax.Array | tuple[jax.Array, jax.Array]:
         """Zeros, for inputs of a shape."""
         dtype = "float32" if self.of_products else self.dtype
         return jnp.zeros((*input_shape[:-1], self.hidden_features), dtype)
@@ -103,8 +105,10 @@ class LSTMCell(Cell):
 
     gates, states = 4, ("cell", "hidden")
 
-    def initialize_carry(self, input_shape: tuple[int, ...], rngs: Any = None) -> tuple[jax.Array, jax.Array]:
-        zeros = super().initialize_carry(input_shape)
+    def initialize_carry(
+        self, input_shape: tuple[int, ...], rngs: nnx.Rngs | nnx.RngStream | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        zeros: Any = super().initialize_carry(input_shape)
         return zeros, zeros
 
     def _step(self, states: tuple[jax.Array, ...], of_input: jax.Array) -> tuple[jax.Array, ...]:
@@ -186,7 +190,7 @@ class RNN(nnx.RNN):
 
     layer_name = ""
 
-    def __init__(self, cell: Cell, **settings: Any) -> None:
+    def __init__(self, cell: Cell, **settings: object) -> None:
         if not isinstance(cell, Cell):
             raise TypeError(f"cell is a {type(cell).__name__}; allowed is a cell of qjax.nnx.quantized.dynamic")
         super().__init__(cell, **settings, rngs=False)  # type: ignore[arg-type]
