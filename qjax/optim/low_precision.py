@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -213,8 +213,7 @@ class _LowPrecision(NamedTuple):
 
     def _rows(self, state: LowPrecisionState, params: Any) -> dict[str, list[Any] | None]:
         """The rows of each role's tensors, in the order of the leaves; None where scales are not delayed."""
-        scaling: Any = state.scaling
-        delayed = self._delayed()
+        delayed, scaling = self._delayed(), state.scaling
         given = sorted(scaling) if isinstance(scaling, dict) else None if scaling is None else type(scaling).__name__
         if given != (sorted(delayed) or None):
             raise ValueError(
@@ -222,7 +221,7 @@ class _LowPrecision(NamedTuple):
             )
         rows: dict[str, list[Any] | None] = dict.fromkeys(_ROLES)
         for role in delayed:
-            tree = scaling[role]
+            tree = cast("dict[str, Any]", scaling)[role]
             expected = jax.eval_shape(lambda role=role: self._first_rows(role, state.inner, params))
             if jax.tree.structure(tree) != jax.tree.structure(expected):
                 raise ValueError(

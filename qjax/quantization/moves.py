@@ -357,7 +357,7 @@ def masked_fill(x: ArrayLike | QTensor, mask: ArrayLike, value: float) -> jax.Ar
     if isinstance(x, QuantizedArray):
         return cast("QTensor", arithmetic.masked_fill(x, mask, value))
     x = jnp.asarray(x)
-    return jnp.where(mask, jnp.asarray(value, x.dtype), x)
+    return jnp.where(cast("jax.Array", mask), jnp.asarray(value, x.dtype), x)
 
 
 METHODS = split, chunk, unbind, flip, repeat, tile, unflatten, pixel_shuffle, channel_shuffle, pad, masked_fill
