@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +34,7 @@ class Encoded(encoded.Encoded):
         return self._times_factor(numbers, lambda x, factor: x * float(factor))
 
 
-def load_quantized(path: str | os.PathLike[str]) -> dict[str, Any]:
+def load_quantized(path: str | os.PathLike[str]) -> dict[str, Encoded | torch.Tensor]:
     """The weights of a file, or of a sharded model, as tensors; see `qcore.exchange.load_quantized`.
 
     Args:
@@ -59,7 +58,7 @@ def load_quantized(path: str | os.PathLike[str]) -> dict[str, Any]:
     return {name: mapped(value, _tensor, Encoded) for name, value in loading.load_quantized(path).items()}
 
 
-def save_quantized(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
+def save_quantized(path: str | os.PathLike[str], entries: Mapping[str, Encoded | torch.Tensor]) -> None:
     """Writes weights to a safetensors file, each with its dialect's names; see `qcore.exchange.save_quantized`.
 
     Args:

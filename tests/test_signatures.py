@@ -14,8 +14,9 @@ HOMES = {id(getattr(module, name)): module.__name__ for module in [*MODULES.valu
 # Where arrays of any package, or trees of them, have no type of their own yet. The list may only become shorter.
 UNTYPED = {
     *("qcore", "qcore.affine", "qcore.affine.arithmetic", "qcore.exchange", "qcore.insight", "qcore.reproducible"),
-    *("qtorch", "qtorch.exchange", "qtorch.insight", "qtorch.optim", "qtorch.reproducible"),
-    *("qtorch.quantization", "qtorch.nn.quantized", "qtorch.nn.quantized.functional"),
+    # `encode` returns one array or, for formats of blocks, nested tuples. Groups and states of `OptimLP` are torch's:
+    # dictionaries of Any.
+    *("qtorch", "qtorch.optim", "qtorch.quantization"),
     *("qjax", "qjax.quantization", "qjax.quantization.functional"),
 }
 

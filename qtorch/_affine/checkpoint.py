@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -13,7 +12,7 @@ from qcore.files import replaced
 from qtorch._affine.tensor import QTensor
 
 
-def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
+def save(path: str | os.PathLike[str], entries: Mapping[str, torch.Tensor | QTensor]) -> None:
     """Writes a flat dict to a safetensors file, which `qjax.quantization` reads too; needs safetensors.
 
     Args:
@@ -45,7 +44,7 @@ def save(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
         write(separate, fresh, metadata)
 
 
-def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+def load(path: str | os.PathLike[str]) -> dict[str, torch.Tensor | QTensor]:
     """The entries of a safetensors file that `save`, `qjax.quantization` or another program wrote.
 
     Args:

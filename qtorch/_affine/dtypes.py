@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -15,7 +14,7 @@ _FORMS = {getattr(torch, name): form for name, form in FORMS.items()}
 
 
 def integers(
-    dtype: Any,
+    dtype: torch.dtype | AffineInteger,
     quant_min: int | None = None,
     quant_max: int | None = None,
     reduce_range: bool = False,
@@ -35,7 +34,7 @@ def integers(
     return form.part(quant_min, quant_max, reduce_range)
 
 
-def scheme(qscheme: Any, per_channel: bool) -> str:
+def scheme(qscheme: torch.qscheme | str, per_channel: bool) -> str:
     """ "affine" or "symmetric", from either text or from one of torch's schemes, per channel or per tensor.
 
     Example:

@@ -20,6 +20,7 @@ from qtorch._affine.observer import (
     MinMaxObserver,
     MovingAverageMinMaxObserver,
     MovingAveragePerChannelMinMaxObserver,
+    ObserverBase,
     PerChannelMinMaxObserver,
     RangeObserver,
     RuleObserver,
@@ -87,12 +88,12 @@ class FakeQuantize(Unscripted, torch.nn.Module):
 
     def __init__(
         self,
-        observer: Callable[..., Any] = MovingAverageMinMaxObserver,
+        observer: Callable[..., ObserverBase] = MovingAverageMinMaxObserver,
         quant_min: int | None = None,
         quant_max: int | None = None,
         *,
         number: Number | str | None = None,
-        **observer_kwargs: Any,
+        **observer_kwargs: object,
     ) -> None:
         super().__init__()
         self.number = None if number is None else check_scaled(number)
@@ -226,7 +227,7 @@ class FakeQuantize(Unscripted, torch.nn.Module):
         )
 
     @classmethod
-    def with_args(cls, **settings: Any) -> Factory:
+    def with_args(cls, **settings: object) -> Factory:
         """A factory of these modules, with these arguments as defaults."""
         return Factory(cls, settings)
 

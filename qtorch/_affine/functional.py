@@ -5,6 +5,7 @@ Sums of products are exact, and rounded by fbgemm's formula (`qcore.affine.requa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,7 +26,9 @@ from qtorch._rounding.paths.choice import is_plain_tensor
 WIDTHS = (8, 16)  # of integers in memory
 
 
-def quantize_per_tensor(x: torch.Tensor, scale: Any, zero_point: Any, dtype: Any) -> QTensor:
+def quantize_per_tensor(
+    x: torch.Tensor, scale: float | torch.Tensor, zero_point: int | torch.Tensor, dtype: torch.dtype | AffineInteger
+) -> QTensor:
     """A quantized tensor of the integers clip(rint(x * (1 / scale)) + zero_point).
 
     Args:
@@ -48,7 +51,9 @@ def quantize_per_tensor(x: torch.Tensor, scale: Any, zero_point: Any, dtype: Any
     return _quantize(x, scale, zero_point, None, dtype)
 
 
-def quantize_per_channel(x: torch.Tensor, scales: Any, zero_points: Any, axis: int, dtype: Any) -> QTensor:
+def quantize_per_channel(
+    x: torch.Tensor, scales: torch.Tensor, zero_points: torch.Tensor, axis: int, dtype: torch.dtype | AffineInteger
+) -> QTensor:
     """The integers of `quantize_per_tensor`, with a scale and a zero point for each channel.
 
     Args:
@@ -99,14 +104,24 @@ def dequantize(q: QTensor) -> torch.Tensor:
     return q.to(torch.float32)
 
 
-def _quantize(x: torch.Tensor, scale: Any, zero_point: Any, axis: int | None, dtype: Any) -> QTensor:
+def _quantize(
+    x: torch.Tensor,
+    scale: float | torch.Tensor,
+    zero_point: int | torch.Tensor,
+    axis: int | None,
+    dtype: torch.dtype | AffineInteger,
+) -> QTensor:
     plain = is_plain_tensor(x)
     qparams, form = make_qparams(scale, zero_point, axis, x.device, plain), integers(dtype)
     return QTensor(conversion.quantize(x, qparams, form), qparams, form)
 
 
 def linear(
-    input: QTensor, weight: QTensor, bias: torch.Tensor | None = None, scale: Any = None, zero_point: Any = None
+    input: QTensor,
+    weight: QTensor,
+    bias: torch.Tensor | None = None,
+    scale: float | torch.Tensor | None = None,
+    zero_point: int | torch.Tensor | None = None,
 ) -> QTensor:
     """input @ weight.T + bias in integers, requantized.
 
@@ -160,9 +175,9 @@ def conv2d(
     dilation: int | tuple[int, int] = 1,
     groups: int = 1,
     padding_mode: str = "zeros",
-    scale: Any = 1.0,
-    zero_point: Any = 0,
-    dtype: Any = torch.quint8,
+    scale: float | torch.Tensor | None = 1.0,
+    zero_point: int | torch.Tensor | None = 0,
+    dtype: torch.dtype | AffineInteger = torch.quint8,
 ) -> QTensor:
     """A convolution in integers, requantized; see `torch.nn.functional.conv2d`, and `linear` for the sums.
 
@@ -198,14 +213,14 @@ def conv1d(
     input: QTensor,
     weight: QTensor,
     bias: torch.Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     groups: int = 1,
     padding_mode: str = "zeros",
-    scale: Any = 1.0,
-    zero_point: Any = 0,
-    dtype: Any = torch.quint8,
+    scale: float | torch.Tensor | None = 1.0,
+    zero_point: int | torch.Tensor | None = 0,
+    dtype: torch.dtype | AffineInteger = torch.quint8,
 ) -> QTensor:
     """A convolution of signals in integers, requantized, with the arguments and the result of `conv2d`.
 
@@ -223,14 +238,14 @@ def conv3d(
     input: QTensor,
     weight: QTensor,
     bias: torch.Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     groups: int = 1,
     padding_mode: str = "zeros",
-    scale: Any = 1.0,
-    zero_point: Any = 0,
-    dtype: Any = torch.quint8,
+    scale: float | torch.Tensor | None = 1.0,
+    zero_point: int | torch.Tensor | None = 0,
+    dtype: torch.dtype | AffineInteger = torch.quint8,
 ) -> QTensor:
     """A convolution of volumes in integers, requantized, with the arguments and the result of `conv2d`.
 
@@ -252,9 +267,9 @@ def _conv(
     weight: QTensor,
     bias: torch.Tensor | None,
     geometry: tuple[Any, Any, Any, Any, Any],
-    scale: Any,
-    zero_point: Any,
-    dtype: Any,
+    scale: float | torch.Tensor | None,
+    zero_point: int | torch.Tensor | None,
+    dtype: torch.dtype | AffineInteger,
 ) -> QTensor:
     sizes = check_convolution(input, weight, *geometry, dimensions, WIDTHS)
     output = result_qparams(input, scale, zero_point)
@@ -279,7 +294,9 @@ def conv_to(
     return QTensor(rounded_windows(input, weight, geometry, Rounding(bias, output, form)), output, form)
 
 
-def elu(input: QTensor, scale: Any, zero_point: Any, alpha: float = 1.0) -> QTensor:
+def elu(
+    input: QTensor, scale: float | torch.Tensor | None, zero_point: int | torch.Tensor | None, alpha: float = 1.0
+) -> QTensor:
     """x where it is above 0, else alpha * (exp(x) - 1); see `qcore.affine.arithmetic.elu`.
 
     Args:
@@ -301,7 +318,9 @@ def elu(input: QTensor, scale: Any, zero_point: Any, alpha: float = 1.0) -> QTen
     return arithmetic.elu(input, result_qparams(input, scale, zero_point), alpha=alpha)
 
 
-def celu(input: QTensor, scale: Any, zero_point: Any, alpha: float = 1.0) -> QTensor:
+def celu(
+    input: QTensor, scale: float | torch.Tensor | None, zero_point: int | torch.Tensor | None, alpha: float = 1.0
+) -> QTensor:
     """x where it is above 0, else alpha * (exp(x / alpha) - 1), with the arguments of `elu`; alpha is not 0.
 
     Example:
@@ -312,7 +331,7 @@ def celu(input: QTensor, scale: Any, zero_point: Any, alpha: float = 1.0) -> QTe
     return arithmetic.celu(input, result_qparams(input, scale, zero_point), alpha=alpha)
 
 
-def hardswish(input: QTensor, scale: Any, zero_point: Any) -> QTensor:
+def hardswish(input: QTensor, scale: float | torch.Tensor | None, zero_point: int | torch.Tensor | None) -> QTensor:
     """x * clip(x + 3, 0, 6) / 6; see `qcore.affine.arithmetic.hardswish`.
 
     Args:

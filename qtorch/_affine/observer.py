@@ -71,7 +71,7 @@ class ObserverBase(Unscripted, ABC, torch.nn.Module):
         (True, tensor([1.]))
     """
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: torch.dtype | AffineInteger) -> None:
         super().__init__()
         self.dtype = dtype
 
@@ -84,7 +84,7 @@ class ObserverBase(Unscripted, ABC, torch.nn.Module):
         """The scale, float32, and the zero point, int32, each of shape (1,), or (channels,)."""
 
     @classmethod
-    def with_args(cls, **settings: Any) -> Factory:
+    def with_args(cls, **settings: object) -> Factory:
         """A factory of these observers, with these arguments as defaults."""
         return Factory(cls, settings)
 
@@ -114,8 +114,8 @@ class RangeObserver(ObserverBase, FixedDtypes):
 
     def __init__(
         self,
-        dtype: Any = torch.quint8,
-        qscheme: Any = torch.per_tensor_affine,
+        dtype: torch.dtype | AffineInteger = torch.quint8,
+        qscheme: torch.qscheme | str = torch.per_tensor_affine,
         reduce_range: bool = False,
         quant_min: int | None = None,
         quant_max: int | None = None,
@@ -319,8 +319,17 @@ class MovingAverageMinMaxObserver(MinMaxObserver):
 
     _rule_class = affine.MovingAverageMinMax
 
-    def __init__(self, averaging_constant: float = 0.01, *others: Any, **settings: Any) -> None:
-        super().__init__(*others, **settings)
+    def __init__(
+        self,
+        averaging_constant: float = 0.01,
+        dtype: torch.dtype | AffineInteger = torch.quint8,
+        qscheme: torch.qscheme | str = torch.per_tensor_affine,
+        reduce_range: bool = False,
+        quant_min: int | None = None,
+        quant_max: int | None = None,
+        eps: float = EPS,
+    ) -> None:
+        super().__init__(dtype, qscheme, reduce_range, quant_min, quant_max, eps)
         self._set(averaging_constant=averaging_constant)
 
 
@@ -347,13 +356,15 @@ class PerChannelMinMaxObserver(RangeObserver):
     def __init__(
         self,
         ch_axis: int = 0,
-        dtype: Any = torch.quint8,
-        qscheme: Any = torch.per_channel_affine,
-        *others: Any,
-        **settings: Any,
+        dtype: torch.dtype | AffineInteger = torch.quint8,
+        qscheme: torch.qscheme | str = torch.per_channel_affine,
+        reduce_range: bool = False,
+        quant_min: int | None = None,
+        quant_max: int | None = None,
+        eps: float = EPS,
     ) -> None:
         check_int("ch_axis", ch_axis, 0, 63)
-        super().__init__(dtype, qscheme, *others, **settings)
+        super().__init__(dtype, qscheme, reduce_range, quant_min, quant_max, eps)
         self._set(ch_axis=ch_axis)
 
 
@@ -374,8 +385,18 @@ class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver):
 
     _rule_class = affine.MovingAveragePerChannelMinMax
 
-    def __init__(self, averaging_constant: float = 0.01, *others: Any, **settings: Any) -> None:
-        super().__init__(*others, **settings)
+    def __init__(
+        self,
+        averaging_constant: float = 0.01,
+        ch_axis: int = 0,
+        dtype: torch.dtype | AffineInteger = torch.quint8,
+        qscheme: torch.qscheme | str = torch.per_channel_affine,
+        reduce_range: bool = False,
+        quant_min: int | None = None,
+        quant_max: int | None = None,
+        eps: float = EPS,
+    ) -> None:
+        super().__init__(ch_axis, dtype, qscheme, reduce_range, quant_min, quant_max, eps)
         self._set(averaging_constant=averaging_constant)
 
 
@@ -399,8 +420,18 @@ class HistogramObserver(RangeObserver):
     _steps_by_numpy = False
     histogram: torch.Tensor
 
-    def __init__(self, bins: int = 2048, upsample_rate: int = 16, *others: Any, **settings: Any) -> None:
-        super().__init__(*others, **settings)
+    def __init__(
+        self,
+        bins: int = 2048,
+        upsample_rate: int = 16,
+        dtype: torch.dtype | AffineInteger = torch.quint8,
+        qscheme: torch.qscheme | str = torch.per_tensor_affine,
+        reduce_range: bool = False,
+        quant_min: int | None = None,
+        quant_max: int | None = None,
+        eps: float = EPS,
+    ) -> None:
+        super().__init__(dtype, qscheme, reduce_range, quant_min, quant_max, eps)
         self._set(bins=bins, upsample_rate=upsample_rate)
 
 
@@ -441,7 +472,7 @@ class RecordingObserver(ObserverBase):
 
     rule = affine.Recording()
 
-    def __init__(self, dtype: Any = torch.quint8) -> None:
+    def __init__(self, dtype: torch.dtype | AffineInteger = torch.quint8) -> None:
         super().__init__(dtype)
         self.tensor_val: list[torch.Tensor] = []
 
@@ -473,7 +504,7 @@ class NoopObserver(ObserverBase):
 
     rule = affine.Noop()
 
-    def __init__(self, dtype: Any = torch.float16) -> None:
+    def __init__(self, dtype: torch.dtype | AffineInteger = torch.float16) -> None:
         super().__init__(dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

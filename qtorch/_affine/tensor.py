@@ -7,8 +7,8 @@ the same names call them: `torch.relu(q)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, overload
 
 import torch
 
@@ -101,11 +101,15 @@ class QTensor(QuantizedArray):
         return self.values.device
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> torch.dtype | AffineInteger:
         """torch's dtype of the integers, or their `AffineInteger` if torch has none."""
         return _TOKENS.get(self.form, self.form)
 
-    def size(self, dim: int | None = None) -> Any:
+    @overload
+    def size(self, dim: None = None) -> torch.Size: ...
+    @overload
+    def size(self, dim: int) -> int: ...
+    def size(self, dim: int | None = None) -> torch.Size | int:
         """`torch.Tensor.size`."""
         return self.values.size(dim)
 
@@ -117,7 +121,7 @@ class QTensor(QuantizedArray):
         """The number of elements."""
         return self.values.numel()
 
-    def qscheme(self) -> Any:
+    def qscheme(self) -> torch.qscheme:
         """torch.per_tensor_affine or torch.per_channel_affine."""
         return torch.per_tensor_affine if self.qparams.axis is None else torch.per_channel_affine
 
@@ -143,7 +147,11 @@ class QTensor(QuantizedArray):
         """`torch.Tensor.is_contiguous`."""
         return self.values.is_contiguous(memory_format=memory_format)
 
-    def stride(self, dim: int | None = None) -> Any:
+    @overload
+    def stride(self, dim: None = None) -> tuple[int, ...]: ...
+    @overload
+    def stride(self, dim: int) -> int: ...
+    def stride(self, dim: int | None = None) -> tuple[int, ...] | int:
         """`torch.Tensor.stride`."""
         return self.values.stride() if dim is None else self.values.stride(dim)
 
@@ -208,17 +216,25 @@ class QTensor(QuantizedArray):
             source = source.dequantize()
         return quantize(source, self.qparams, self.form)
 
-    def resize_(self, *sizes: Any) -> QTensor:
+    def resize_(self, *sizes: int | Sequence[int]) -> QTensor:
         """`torch.Tensor.resize_`."""
         self._whole("resize_")
-        self.values.resize_(*sizes)
+        self.values.resize_(*sizes)  # type: ignore[arg-type]
         return self
 
-    def min(self, dim: int | None = None, keepdim: bool = False) -> Any:
+    @overload
+    def min(self, dim: None = None, keepdim: bool = False) -> QTensor: ...
+    @overload
+    def min(self, dim: int, keepdim: bool = False) -> tuple[QTensor, torch.Tensor]: ...
+    def min(self, dim: int | None = None, keepdim: bool = False) -> QTensor | tuple[QTensor, torch.Tensor]:
         """The least number, or the least numbers along a dimension and their indices."""
         return self._select("min", *(() if dim is None else (dim, keepdim)))
 
-    def max(self, dim: int | None = None, keepdim: bool = False) -> Any:
+    @overload
+    def max(self, dim: None = None, keepdim: bool = False) -> QTensor: ...
+    @overload
+    def max(self, dim: int, keepdim: bool = False) -> tuple[QTensor, torch.Tensor]: ...
+    def max(self, dim: int | None = None, keepdim: bool = False) -> QTensor | tuple[QTensor, torch.Tensor]:
         """The greatest number, or the greatest numbers along a dimension and their indices."""
         return self._select("max", *(() if dim is None else (dim, keepdim)))
 

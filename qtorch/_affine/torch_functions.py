@@ -7,7 +7,7 @@ sigmoids, tanh and softmax follow from their range; joined tensors have the para
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,10 +28,10 @@ if TYPE_CHECKING:  # the class has a table of these functions
 
 def max_pool1d(
     input: QTensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> QTensor:
@@ -49,10 +49,10 @@ def max_pool1d(
 
 def max_pool2d(
     input: QTensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> QTensor:
@@ -81,9 +81,9 @@ def max_pool2d(
 
 def avg_pool2d(
     input: QTensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
@@ -112,9 +112,9 @@ def avg_pool2d(
 
 def avg_pool3d(
     input: QTensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
@@ -130,7 +130,7 @@ def avg_pool3d(
     return arithmetic.avg_pool(input, 3, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
-def adaptive_avg_pool2d(input: QTensor, output_size: Any) -> QTensor:
+def adaptive_avg_pool2d(input: QTensor, output_size: int | Sequence[int | None] | None) -> QTensor:
     """The means of a given number of windows; the law is that of `qcore.affine.arithmetic.adaptive_avg_pool`.
 
     Args:
@@ -152,7 +152,7 @@ def adaptive_avg_pool2d(input: QTensor, output_size: Any) -> QTensor:
     return arithmetic.adaptive_avg_pool(input, output_size, 2)
 
 
-def adaptive_avg_pool3d(input: QTensor, output_size: Any) -> QTensor:
+def adaptive_avg_pool3d(input: QTensor, output_size: int | Sequence[int | None] | None) -> QTensor:
     """The means of windows of volumes, with the arguments and the result of `adaptive_avg_pool2d`.
 
     Example:
@@ -166,8 +166,8 @@ def adaptive_avg_pool3d(input: QTensor, output_size: Any) -> QTensor:
 
 def interpolate(
     input: QTensor,
-    size: Any = None,
-    scale_factor: Any = None,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
     mode: str = "nearest",
     align_corners: bool | None = None,
 ) -> QTensor:
@@ -197,7 +197,9 @@ def interpolate(
 upsample = interpolate
 
 
-def upsample_bilinear(input: QTensor, size: Any = None, scale_factor: Any = None) -> QTensor:
+def upsample_bilinear(
+    input: QTensor, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None
+) -> QTensor:
     """The tensor in another size, with mode="bilinear", align_corners=True and other arguments of `interpolate`.
 
     Example:
@@ -209,7 +211,9 @@ def upsample_bilinear(input: QTensor, size: Any = None, scale_factor: Any = None
     return interpolate(input, size, scale_factor, "bilinear", True)
 
 
-def upsample_nearest(input: QTensor, size: Any = None, scale_factor: Any = None) -> QTensor:
+def upsample_nearest(
+    input: QTensor, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None
+) -> QTensor:
     """The tensor in another size, with mode="nearest" and other arguments of `interpolate`.
 
     Example:
@@ -337,7 +341,11 @@ def threshold(input: QTensor, threshold: float, value: float, inplace: bool = Fa
 
 
 def leaky_relu(
-    input: QTensor, negative_slope: float = 0.01, inplace: bool = False, scale: Any = None, zero_point: Any = None
+    input: QTensor,
+    negative_slope: float = 0.01,
+    inplace: bool = False,
+    scale: float | torch.Tensor | None = None,
+    zero_point: int | torch.Tensor | None = None,
 ) -> QTensor:
     """x where it is above 0, else x * negative_slope.
 
@@ -366,7 +374,9 @@ def leaky_relu(
     return written(input, result, inplace)
 
 
-def result_qparams(input: Any, scale: Any, zero_point: Any) -> QParams:
+def result_qparams(
+    input: QTensor, scale: float | torch.Tensor | None, zero_point: int | torch.Tensor | None
+) -> QParams:
     """The parameters of a result: the given parameters, with input's where they are None."""
     check_operand("input", input)
     scale = input.qparams.scale if scale is None else scale
@@ -374,7 +384,7 @@ def result_qparams(input: Any, scale: Any, zero_point: Any) -> QParams:
     return make_qparams(scale, zero_point, None, input.device, is_plain_tensor(input.values))
 
 
-def pad(input: QTensor, pad: Any, mode: str = "constant", value: float | None = None) -> QTensor:
+def pad(input: QTensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> QTensor:
     """Pads a tensor: with one number, which is quantized, or in the other modes with numbers of the tensor.
 
     Args:
@@ -491,7 +501,17 @@ def _clamp(input: QTensor, min: float | None = None, max: float | None = None) -
     return clamp(input, min, max)
 
 
-def _softmax(input: QTensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> QTensor:
+def _clamp_min(input: QTensor, min: float) -> QTensor:
+    """`torch.clamp_min`."""
+    return clamp(input, min)
+
+
+def _clamp_max(input: QTensor, max: float) -> QTensor:
+    """`torch.clamp_max`."""
+    return clamp(input, None, max)
+
+
+def _softmax(input: QTensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> QTensor:
     """`torch.softmax`; the result has parameters for numbers from 0 to 1."""
     if dtype is not None:
         raise ValueError(f"softmax of a QTensor with dtype={dtype}; allowed is None")
@@ -503,7 +523,7 @@ def _softmax(input: QTensor, dim: int | None = None, _stacklevel: int = 3, dtype
 def _in_place(function: Callable[..., QTensor]) -> Callable[..., QTensor]:
     """A function that writes its result over the input."""
 
-    def method(input: QTensor, *arguments: Any, **settings: Any) -> QTensor:
+    def method(input: QTensor, *arguments: object, **settings: object) -> QTensor:
         return written(input, function(input, *arguments, **settings), True)
 
     return method
@@ -524,8 +544,8 @@ _MOVES = (
 _CLAMPS = {
     "clamp": _clamp,
     "clip": _clamp,
-    "clamp_min": lambda input, min: clamp(input, min),
-    "clamp_max": lambda input, max: clamp(input, None, max),
+    "clamp_min": _clamp_min,
+    "clamp_max": _clamp_max,
 }
 
 # torch's functions of these names, for QTensors; a name that torch.Tensor has is a method of QTensor as well.

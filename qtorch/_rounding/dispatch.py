@@ -141,7 +141,7 @@ def decode(
     number: Number | str,
     dtype: torch.dtype = torch.float32,
     *,
-    scales: Any = None,
+    scales: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
 ) -> torch.Tensor:
     """The exact numbers of integer codes; see `qcore.decode`.
 

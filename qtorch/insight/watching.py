@@ -98,11 +98,11 @@ class Watch:
         if self._optimizer is not None:
             self._optimizer.observer = None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The record and the number of ended steps, as lists, numbers and texts that `torch.save` can keep."""
         return {"steps": self.steps, "record": self.record.to_json()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continues a watch from its `state_dict`.
 
         Raises:
@@ -111,7 +111,8 @@ class Watch:
         if not isinstance(state, Mapping) or set(state) != {"steps", "record"}:
             raise ValueError(f"state={state!r:.80}; allowed is what Watch.state_dict returns")
         steps = check_int("steps", state["steps"], 0)
-        self.record, self.steps = Record.from_json(state["record"], self.record.model), steps
+        record: Any = state["record"]  # checked by Record
+        self.record, self.steps = Record.from_json(record, self.record.model), steps
         self._found = {}
         self._watch_optimizer()
 

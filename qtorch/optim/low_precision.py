@@ -28,7 +28,7 @@ from qtorch.optim.quantizers import (
     is_stochastic,
     load_rows,
 )
-from qtorch.optim.step import Observer, Step
+from qtorch.optim.step import Loss, Observer, Step
 from qtorch.optim.trained import ENTRIES, NARROW, Masters, Pair, Trained
 from qtorch.quant import Quantizer
 
@@ -231,7 +231,7 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         self.optim.add_param_group(param_group)
 
     @_run_eagerly
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Loss] | None = None) -> Loss | None:  # type: ignore[override]
         """Takes a step; see the class. Programs for `torch.compile` call it as eager programs do, with the same bits.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from qtorch.optim.trained import Masters, Trained, is_momentum
 _GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles; a parameter's i-th momentum has the role 3 + i
 _AT_ONCE = 4  # roles whose keys one call computes, in the time of one key
 
+Loss = TypeVar("Loss")  # what a closure returns
 Observer = Callable[[torch.Tensor, str, torch.Tensor, torch.Tensor, Number], None]
 
 
@@ -56,7 +57,7 @@ class Step:
         self._stepped: list[torch.Tensor] = []  # the tensors that the inner optimizer steps in their places
         self._hidden: list[tuple[torch.Tensor, torch.Tensor]] = []  # frozen parameters and the gradients they had
 
-    def run(self, inner: torch.optim.Optimizer, closure: Callable[[], Any] | None) -> Any:
+    def run(self, inner: torch.optim.Optimizer, closure: Callable[[], Loss] | None) -> Loss | None:
         """Takes the step, once; returns the result of the inner optimizer's step."""
 
         def evaluate() -> Any:
@@ -70,7 +71,7 @@ class Step:
         try:
             if closure is None:
                 self._begin(inner.state)
-            loss = inner.step(*([evaluate] if closure else []))
+            loss: Any = inner.step(*([evaluate] if closure else []))
             self._finish(inner.state)
         finally:
             self._end(inner.state)

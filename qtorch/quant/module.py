@@ -207,9 +207,11 @@ class _Rounding(torch.autograd.Function):
         saved: tuple[Any, Any] = ctx.saved_tensors if ctx.saves else (None, None)
         words, clamped = saved
         for hook in quantization.backward_hooks:
-            grad = hook(grad)
-            if not isinstance(grad, torch.Tensor):
-                raise TypeError(f"a function of backward_hooks returned a {type(grad).__name__}; allowed is a tensor")
+            returned: Any = hook(grad)
+            if not isinstance(returned, torch.Tensor):
+                kind = type(returned).__name__
+                raise TypeError(f"a function of backward_hooks returned a {kind}; allowed is a tensor")
+            grad = returned
         if quantization.backward_number is not None:
             if words is not None:
                 words = fold_in(words, 1, is_plain_tensor(words))

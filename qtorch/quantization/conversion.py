@@ -33,16 +33,16 @@ from qtorch.quantization.reasons import name_of_observer, why_float
 from qtorch.quantization.rounding import has_output, has_weight, rounded_layer, stays_in_floats
 from qtorch.quantization.stubs import DeQuantStub
 from qtorch.quantization.swap import in_place_of, swap_module
-from qtorch.quantization.tree import check_classes, copied, entry_of, is_leaf, rebuilt, walk
+from qtorch.quantization.tree import LayerType, check_classes, copied, entry_of, is_leaf, rebuilt, walk
 
 
 def convert(
     module: nn.Module,
-    mapping: Mapping[Any, Any] | None = None,
+    mapping: Mapping[LayerType, type[nn.Module]] | None = None,
     inplace: bool = False,
     remove_qconfig: bool = True,
     *,
-    convert_custom_config_dict: Mapping[str, Any] | None = None,
+    convert_custom_config_dict: Mapping[str, Mapping[LayerType, type[nn.Module]]] | None = None,
     allow_uncalibrated: bool | Collection[str] = False,
 ) -> nn.Module:
     """A copy of a prepared model whose layers compute in integers, with the scales that were observed.
@@ -80,9 +80,9 @@ def convert(
         >>> [type(layer).__name__ for layer in convert(observed).children()]
         ['Quantize', 'DeQuantize', 'Linear']
     """
-    mapping = get_default_static_quant_module_mappings() if mapping is None else mapping
+    classes = get_default_static_quant_module_mappings() if mapping is None else mapping
     check_model("module", module)
-    check_classes("mapping", mapping)
+    check_classes("mapping", classes)
     check_flag("remove_qconfig", remove_qconfig)
     custom = entry_of(
         "convert_custom_config_dict", convert_custom_config_dict, "observed_to_quantized_custom_module_class"
@@ -90,8 +90,8 @@ def convert(
     allowed = allowed_names(allow_uncalibrated, {name for name, _ in module.named_modules(remove_duplicate=False)})
     model = copied(module, inplace)
     check_repeats(model)
-    unused = _check_calibrated(model, mapping, custom, allowed)
-    return converted(model, mapping, custom, inplace, remove_qconfig, unused)
+    unused = _check_calibrated(model, classes, custom, allowed)
+    return converted(model, classes, custom, inplace, remove_qconfig, unused)
 
 
 def converted(

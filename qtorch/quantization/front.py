@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -43,11 +43,17 @@ from qtorch.quantization.rounding import rounds_only
 from qtorch.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qtorch.quantization.subclasses import base_of, taken_apart
 from qtorch.quantization.swap import take_hooks
-from qtorch.quantization.tree import rebuilt
+from qtorch.quantization.tree import NameOrType, rebuilt
+
+Inputs = torch.Tensor | Sequence[object] | Mapping[str, object]  # of one call of a model
 
 
 def quantize_model(
-    model: nn.Module, qconfig: Any = None, calibrate: Any = None, *, train: Callable[[nn.Module], Any] | None = None
+    model: nn.Module,
+    qconfig: QConfig | QConfigDynamic | Mapping[NameOrType, QConfig | QConfigDynamic | None] | None = None,
+    calibrate: Iterable[Inputs] | Callable[[nn.Module], object] | None = None,
+    *,
+    train: Callable[[nn.Module], object] | None = None,
 ) -> nn.Module:
     """A quantized copy of a float model.
 

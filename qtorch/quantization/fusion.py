@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -15,6 +15,7 @@ from qtorch.quantization.swap import take_hooks
 from qtorch.quantization.tree import check_mapping, copied, entry_of
 
 Fuser = Callable[..., list[nn.Module]]
+LayerTypes = TypeVar("LayerTypes", bound=tuple[type[nn.Module], ...])  # as `LayerType`, of the layers in a row
 _CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
 _TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 _NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
@@ -22,10 +23,10 @@ _NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
 
 def fuse_modules(
     model: nn.Module,
-    modules_to_fuse: Sequence[Any],
+    modules_to_fuse: Sequence[str] | Sequence[Sequence[str]],
     inplace: bool = False,
     fuser_func: Fuser | None = None,
-    fuse_custom_config_dict: Mapping[str, Any] | None = None,
+    fuse_custom_config_dict: Mapping[str, Mapping[LayerTypes, Callable[..., nn.Module]]] | None = None,
 ) -> nn.Module:
     """A copy of a model in which layers in a row are one: conv, bn; conv, bn, relu; conv, relu; linear, relu; bn, relu.
 
@@ -75,10 +76,10 @@ def fuse_modules(
 
 def fuse_modules_qat(
     model: nn.Module,
-    modules_to_fuse: Sequence[Any],
+    modules_to_fuse: Sequence[str] | Sequence[Sequence[str]],
     inplace: bool = False,
     fuser_func: Fuser | None = None,
-    fuse_custom_config_dict: Mapping[str, Any] | None = None,
+    fuse_custom_config_dict: Mapping[str, Mapping[LayerTypes, Callable[..., nn.Module]]] | None = None,
 ) -> nn.Module:
     """`fuse_modules` that checks that the model is in training.
 
@@ -101,7 +102,10 @@ def fuse_modules_qat(
     return fuse_modules(model, modules_to_fuse, inplace, fuser_func, fuse_custom_config_dict)
 
 
-def fuse_known_modules(mod_list: list[nn.Module], additional_fuser_method_mapping: Any = None) -> list[nn.Module]:
+def fuse_known_modules(
+    mod_list: list[nn.Module],
+    additional_fuser_method_mapping: Mapping[LayerTypes, Callable[..., nn.Module]] | None = None,
+) -> list[nn.Module]:
     """The fused layer, followed by `torch.nn.Identity` in the other places of the row; see `fuse_modules`.
 
     The fused layer takes the pre-hooks of the first layer and the hooks of the last one.
@@ -126,7 +130,7 @@ def fuse_known_modules(mod_list: list[nn.Module], additional_fuser_method_mappin
         check_model(f"mod_list[{index}]", layer)
     if not mod_list:
         raise ValueError(f"mod_list={quoted(mod_list)}; allowed are one or more modules")
-    more = {} if additional_fuser_method_mapping is None else additional_fuser_method_mapping
+    more: Mapping[Any, Any] = {} if additional_fuser_method_mapping is None else additional_fuser_method_mapping
     check_mapping("additional_fuser_method_mapping", more)
     types = tuple(map(type, mod_list))
     training = mod_list[0].training

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,22 +10,22 @@ from torch import nn
 
 from qcore.arguments import check_type, quoted
 from qcore.workflow.settings import shown
-from qtorch._affine.qconfig import default_dynamic_qconfig, float16_dynamic_qconfig
+from qtorch._affine.qconfig import QConfig, QConfigDynamic, default_dynamic_qconfig, float16_dynamic_qconfig
 from qtorch._classes import plain_class
 from qtorch.quantization.conversion import convert, converted
 from qtorch.quantization.preparation import prepare, prepare_qat
 from qtorch.quantization.propagation import propagate_qconfig_
 from qtorch.quantization.quantization_mappings import get_default_dynamic_quant_module_mappings
-from qtorch.quantization.tree import check_classes, copied
+from qtorch.quantization.tree import LayerType, NameOrType, check_classes, copied
 
 _BY_DTYPE = {torch.qint8: default_dynamic_qconfig, torch.float16: float16_dynamic_qconfig}
 
 
 def quantize(
     model: nn.Module,
-    run_fn: Callable[..., Any],
-    run_args: Iterable[Any],
-    mapping: Mapping[Any, Any] | None = None,
+    run_fn: Callable[..., object],
+    run_args: Iterable[object],
+    mapping: Mapping[LayerType, type[nn.Module]] | None = None,
     inplace: bool = False,
 ) -> nn.Module:
     """The model prepared, calibrated and converted: quantization after training.
@@ -61,7 +61,7 @@ def quantize(
 
 
 def quantize_qat(
-    model: nn.Module, run_fn: Callable[..., Any], run_args: Iterable[Any], inplace: bool = False
+    model: nn.Module, run_fn: Callable[..., object], run_args: Iterable[object], inplace: bool = False
 ) -> nn.Module:
     """The model prepared, trained with simulated quantization, and converted.
 
@@ -96,9 +96,9 @@ def quantize_qat(
 
 def quantize_dynamic(
     model: nn.Module,
-    qconfig_spec: Mapping[Any, Any] | Iterable[Any] | None = None,
-    dtype: Any = torch.qint8,
-    mapping: Mapping[Any, Any] | None = None,
+    qconfig_spec: Mapping[NameOrType, QConfig | QConfigDynamic | None] | Iterable[str | type[nn.Module]] | None = None,
+    dtype: torch.dtype = torch.qint8,
+    mapping: Mapping[LayerType, type[nn.Module]] | None = None,
     inplace: bool = False,
 ) -> nn.Module:
     """A copy of a model whose layers have quantized weights, and quantize their input by its own range.
@@ -122,8 +122,8 @@ def quantize_dynamic(
         >>> type(quantize_dynamic(nn.Linear(2, 2)))
         <class 'qtorch.nn.quantized.dynamic.product.Linear'>
     """
-    mapping = get_default_dynamic_quant_module_mappings() if mapping is None else mapping
-    check_classes("mapping", mapping)
+    classes = get_default_dynamic_quant_module_mappings() if mapping is None else mapping
+    check_classes("mapping", classes)
     if not isinstance(dtype, torch.dtype) or dtype not in _BY_DTYPE:
         raise ValueError(f"dtype={quoted(dtype)}; allowed are {', '.join(map(str, _BY_DTYPE))}")
     model = copied(model, inplace)
@@ -131,21 +131,25 @@ def quantize_dynamic(
     settings = _BY_DTYPE[dtype]
     if qconfig_spec is None:
         present = {plain_class(module) for module in model.modules()}
-        qconfig_spec = {kind: settings for kind in mapping if kind in present and kind is not nn.Embedding}
-        if not qconfig_spec:
-            raise ValueError(f"model has no layer that is quantized dynamically; {_allowed(mapping)}")
+        entries: Mapping[Any, Any] = {
+            kind: settings for kind in classes if kind in present and kind is not nn.Embedding
+        }
+        if not entries:
+            raise ValueError(f"model has no layer that is quantized dynamically; {_allowed(classes)}")
     elif isinstance(qconfig_spec, (str, type)) or not isinstance(qconfig_spec, Iterable):
         allowed = "None, a dict, and a set of names and types of modules"
         raise TypeError(
             f"qconfig_spec={quoted(qconfig_spec)} is a {type(qconfig_spec).__name__}; allowed are {allowed}"
         )
-    elif not isinstance(qconfig_spec, Mapping):
+    elif isinstance(qconfig_spec, Mapping):
+        entries = qconfig_spec
+    else:
         for one in qconfig_spec:
             check_type("each of qconfig_spec", one, (str, type), "a name or a type of modules")
-        qconfig_spec = dict.fromkeys(qconfig_spec, settings)
-    propagate_qconfig_(model, qconfig_spec)
-    _check_spec(model, qconfig_spec, mapping)
-    return converted(model, mapping, {}, inplace, True)
+        entries = dict.fromkeys(qconfig_spec, settings)
+    propagate_qconfig_(model, entries)
+    _check_spec(model, entries, classes)
+    return converted(model, classes, {}, inplace, True)
 
 
 def _check_arguments(run_args: Any) -> None:
@@ -171,7 +175,7 @@ def _allowed(mapping: Mapping[Any, Any]) -> str:
     return f"allowed are exactly {names}, or a mapping that has more"
 
 
-def default_eval_fn(model: nn.Module, calib_data: Iterable[tuple[Any, Any]]) -> None:
+def default_eval_fn(model: nn.Module, calib_data: Iterable[Sequence[object]]) -> None:
     """Runs a model on the first element of each pair; a run_fn for `quantize`.
 
     Args:

@@ -23,7 +23,7 @@ from qtorch.quantization.quantization_mappings import (
 )
 from qtorch.quantization.rounding import check_rounded, has_output, has_weight, rounds_only
 from qtorch.quantization.swap import maker, swap_module
-from qtorch.quantization.tree import check_mapping, copied, entry_of, is_leaf, rebuilt, walk
+from qtorch.quantization.tree import LayerType, check_mapping, copied, entry_of, is_leaf, rebuilt, walk
 
 Types = Collection[type[nn.Module]]
 _CONVOLUTIONS = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}
@@ -34,7 +34,7 @@ def prepare(
     inplace: bool = False,
     allow_list: Types | None = None,
     observer_non_leaf_module_list: Types | None = None,
-    prepare_custom_config_dict: Mapping[str, Any] | None = None,
+    prepare_custom_config_dict: Mapping[str, Mapping[LayerType, type[nn.Module]]] | None = None,
     *,
     white_list: Types | None = None,
 ) -> nn.Module:
@@ -77,7 +77,9 @@ def prepare(
     return model
 
 
-def prepare_qat(model: nn.Module, mapping: Mapping[Any, Any] | None = None, inplace: bool = False) -> nn.Module:
+def prepare_qat(
+    model: nn.Module, mapping: Mapping[LayerType, type[nn.Module]] | None = None, inplace: bool = False
+) -> nn.Module:
     """A copy of a model for training with the rounding of its quantized form.
 
     Layers with weights become layers of `qtorch.nn.qat` and `qtorch.nn.intrinsic.qat`, and outputs are fake-quantized.
@@ -109,20 +111,20 @@ def prepare_qat(model: nn.Module, mapping: Mapping[Any, Any] | None = None, inpl
     check_model("model", model)
     if not model.training:
         raise ValueError("model is in evaluation; allowed is one in training: model.train()")
-    mapping = get_default_qat_module_mappings() if mapping is None else mapping
-    check_mapping("mapping", mapping)
+    classes: Mapping[Any, Any] = get_default_qat_module_mappings() if mapping is None else mapping
+    check_mapping("mapping", classes)
     calibrated = [
-        path for path, module in model.named_modules() if plain_class(module) in mapping and is_prepared(module)
+        path for path, module in model.named_modules() if plain_class(module) in classes and is_prepared(module)
     ]
     if calibrated:
         raise ValueError(f"{shown(calibrated[0])} was prepared for calibration; allowed is the float model")
     model = copied(model, inplace)
     propagate_qconfig_(model)
     _check_fused(model)
-    trained = rebuilt(model, lambda path, module: swap_module(module, mapping, path=path), is_whole)
+    trained = rebuilt(model, lambda path, module: swap_module(module, classes, path=path), is_whole)
     if inplace and trained is not model:
         raise ValueError("inplace=True cannot put another layer in the place of the model itself; allowed is False")
-    _add_observers(trained, None, tuple(mapping.values()))
+    _add_observers(trained, None, tuple(classes.values()))
     for module in trained.modules():
         if isinstance(module, FakeQuantize):
             module.observes_in_eval = False

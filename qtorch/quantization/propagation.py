@@ -11,14 +11,14 @@ from qcore.arguments import quoted
 from qcore.workflow.settings import check_entries, joined, shown
 from qtorch._affine.qconfig import QConfig, QConfigDynamic
 from qtorch._classes import check_model, plain_class
-from qtorch.quantization.tree import check_mapping
+from qtorch.quantization.tree import NameOrType, check_mapping
 
 Types = Collection[type[torch.nn.Module]]
 
 
 def propagate_qconfig_(
     module: torch.nn.Module,
-    qconfig_dict: Mapping[Any, Any] | None = None,
+    qconfig_dict: Mapping[NameOrType, QConfig | QConfigDynamic | None] | None = None,
     white_list: Types | None = None,
     *,
     allow_list: Types | None = None,

@@ -16,7 +16,7 @@ from qtorch.nn.qat import QATLayer
 from qtorch.nn.quantized import dynamic
 from qtorch.quantization.stubs import DeQuantStub, QuantStub
 
-Mapping = dict[type[nn.Module], Any]
+Mapping = dict[type[nn.Module], type[nn.Module]]
 
 _QAT: Mapping = {
     made.floats: made

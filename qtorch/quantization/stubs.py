@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from qcore.arguments import check_flag
+from qtorch._affine.qconfig import QConfig, QConfigDynamic
 from qtorch._classes import check_model
 from qtorch.quantization.tree import children, is_leaf
 
@@ -24,7 +25,7 @@ class QuantStub(torch.nn.Module):
         tensor([0.3000])
     """
 
-    def __init__(self, qconfig: Any = None) -> None:
+    def __init__(self, qconfig: QConfig | QConfigDynamic | None = None) -> None:
         super().__init__()
         if qconfig is not None:
             self.qconfig = qconfig

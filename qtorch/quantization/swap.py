@@ -16,13 +16,13 @@ from qtorch.nn.intrinsic import Fused
 from qtorch.nn.qat import QATLayer
 from qtorch.nn.quantized.weights import Weight
 from qtorch.quantization.observing import CountCalls, ObserveOutput
-from qtorch.quantization.tree import check_mapping
+from qtorch.quantization.tree import LayerType, check_mapping
 
 
 def swap_module(
     mod: nn.Module,
-    mapping: Mapping[Any, Any],
-    custom_module_class_mapping: Mapping[Any, Any] | None = None,
+    mapping: Mapping[LayerType, type[nn.Module]],
+    custom_module_class_mapping: Mapping[LayerType, type[nn.Module]] | None = None,
     *,
     path: str = "",
 ) -> nn.Module:

@@ -18,6 +18,8 @@ from qcore.notices import warn
 from qtorch._torch_internals import pack_linear, pack_recurrent, with_versions
 from qtorch.quantization.tree import check_mapping, check_state_dict
 
+# Entries of torch.ao's state_dicts; None is a bias that is not there.
+Entry = torch.Tensor | tuple[torch.Tensor, torch.Tensor | None] | torch.dtype | torch.ScriptObject | None
 _PACKED = "_packed_params."
 _RECURRENT, _CELL = re.compile(r"_all_weight_values\.(\d+)\.$"), re.compile("_packed_weight_(ih|hh)")
 _PRODUCT = re.compile(r"(?<![^.])(ih|hh)\.(?:(\d+)\.)?$")
@@ -27,7 +29,7 @@ _OBSERVED = "min_val", "fake_quant_enabled"
 _OLD_NAMES = {"min_vals": "min_val", "max_vals": "max_val"}  # of observers of channels
 
 
-def from_torch_ao(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+def from_torch_ao(state_dict: Mapping[str, object]) -> dict[str, torch.Tensor]:
     """A state_dict of a model that torch.ao prepared, trained or converted, for the same model here.
 
     Load it into a model that went through the same steps here: `prepare`, `prepare_qat`, `convert(prepare(model),
@@ -149,7 +151,9 @@ def _parts(name: str, q: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         yield "zero_point", zero_points.to(torch.int32)
 
 
-def to_torch_ao(state_dict: Mapping[str, torch.Tensor], model: torch.nn.Module | None = None) -> OrderedDict[str, Any]:
+def to_torch_ao(
+    state_dict: Mapping[str, torch.Tensor], model: torch.nn.Module | None = None
+) -> OrderedDict[str, Entry]:
     """The inverse of `from_torch_ao`: a state_dict for torch.ao's model at the same step.
 
     Weights become torch's quantized tensors, packed where torch packs them, and the versions that torch asks for are in
@@ -190,7 +194,7 @@ def to_torch_ao(state_dict: Mapping[str, torch.Tensor], model: torch.nn.Module |
             layers[layer] = _quantized(key, layer, rest), rest.pop(f"{layer}bias", None)
         elif halves and key.endswith("weight") and value.dtype is torch.float16:
             layers[layer] = rest.pop(key).to(torch.float32), rest.pop(f"{layer}bias", None)
-    result = OrderedDict[str, Any](
+    result = OrderedDict[str, Entry](
         # of shape (1,) as torch.ao's Quantize has them; its other layers take that for a number
         (key, value.to(torch.int64).reshape(-1) if key.endswith("zero_point") else _of_one(key, value))
         for key, value in rest.items()

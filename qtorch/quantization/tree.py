@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -14,6 +14,9 @@ from qtorch._classes import check_model
 
 Change = Callable[[str, torch.nn.Module], torch.nn.Module]
 Whole = Callable[[str, torch.nn.Module], bool]
+# The keys of users' dictionaries, a parameter since dictionaries are invariant in the type of their keys.
+LayerType = TypeVar("LayerType", bound=type[torch.nn.Module])
+NameOrType = TypeVar("NameOrType", bound=str | type[torch.nn.Module])
 
 
 def check_mapping(name: str, entries: object) -> None:

@@ -90,7 +90,8 @@ def _wraps(module: nn.Module, key: str) -> bool:
 def _quantizer(outputs: Quantization) -> Quantizer:
     numbers = outputs.forward_number, outputs.backward_number
     roundings = outputs.forward_rounding, outputs.backward_rounding
-    return Quantizer(*numbers, *roundings, outputs.clamping_grad_zero, outputs.backward_hooks)
+    hooks: Any = outputs.backward_hooks  # of tensors
+    return Quantizer(*numbers, *roundings, outputs.clamping_grad_zero, hooks)
 
 
 def _round_outputs(outputs: Any, quantizer: Quantizer) -> Any:

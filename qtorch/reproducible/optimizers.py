@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -15,6 +15,10 @@ from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch.reproducible.functions import FUNCTIONS
 from qtorch.reproducible.fused.plan import replace
 
+if TYPE_CHECKING:
+    from torch.optim.optimizer import ParamsT
+
+Loss = TypeVar("Loss")  # what a closure returns
 _MOST = 1 << 20  # numbers that are updated at a time, as if they were those of one parameter
 
 
@@ -89,7 +93,7 @@ class _Optimizer(torch.optim.Optimizer):
                 FUNCTIONS.count(entry, state[name], 0)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Loss] | None = None) -> Loss | None:  # type: ignore[override]
         """A step for all parameters that have a gradient."""
         loss = None
         if closure is not None:
@@ -200,7 +204,12 @@ class SGD(_Optimizer):
     buffers = ("momentum_buffer",)
 
     def __init__(
-        self, params: Any, lr: float = 1e-3, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, lr, sgd_options(momentum, nesterov, weight_decay))
 
@@ -256,7 +265,7 @@ class Adam(_Optimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -308,7 +317,7 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar, Self
 
 import torch
 
-from qcore.affine import arithmetic
+from qcore.affine import AffineInteger, arithmetic
 from qcore.arguments import check_flag, check_size
 from qtorch._affine.tensor import QTensor
 from qtorch._affine.torch_functions import relu, relu6
@@ -47,7 +47,7 @@ class ReLU(Unscripted, torch.nn.Module):
         return f"inplace={self.inplace}"
 
     @classmethod
-    def from_float(cls, mod: Any) -> Any:
+    def from_float(cls, mod: torch.nn.ReLU | torch.nn.ReLU6) -> Self:
         """The same layer for quantized tensors."""
         return cls(mod.inplace)
 
@@ -84,7 +84,14 @@ class ELU(FunctionLayer):
 
     settings: ClassVar = ("alpha",)
 
-    def __init__(self, scale: Any, zero_point: Any, alpha: float = 1.0, *, form: Any = torch.quint8) -> None:
+    def __init__(
+        self,
+        scale: float | torch.Tensor,
+        zero_point: int | torch.Tensor,
+        alpha: float = 1.0,
+        *,
+        form: torch.dtype | AffineInteger = torch.quint8,
+    ) -> None:
         super().__init__(scale, zero_point, form)
         self.alpha = alpha
 
@@ -109,7 +116,14 @@ class LeakyReLU(FunctionLayer):
 
     settings: ClassVar = ("negative_slope",)
 
-    def __init__(self, scale: Any, zero_point: Any, negative_slope: float = 0.01, *, form: Any = torch.quint8) -> None:
+    def __init__(
+        self,
+        scale: float | torch.Tensor,
+        zero_point: int | torch.Tensor,
+        negative_slope: float = 0.01,
+        *,
+        form: torch.dtype | AffineInteger = torch.quint8,
+    ) -> None:
         super().__init__(scale, zero_point, form)
         self.negative_slope = negative_slope
 
@@ -139,12 +153,12 @@ class PReLU(FunctionLayer):
 
     def __init__(
         self,
-        scale: Any,
-        zero_point: Any,
+        scale: float | torch.Tensor,
+        zero_point: int | torch.Tensor,
         num_parameters: int = 1,
         *,
-        form: Any = torch.quint8,
-        dtype: Any = torch.qint8,
+        form: torch.dtype | AffineInteger = torch.quint8,
+        dtype: torch.dtype | AffineInteger = torch.qint8,
     ) -> None:
         super().__init__(scale, zero_point, form)
         self.num_parameters = check_size("num_parameters", num_parameters)
@@ -159,7 +173,7 @@ class PReLU(FunctionLayer):
         self.weight = QuantizedWeight(weight)
 
     @classmethod
-    def from_float(cls, mod: Any) -> PReLU:
+    def from_float(cls, mod: torch.nn.PReLU) -> Self:
         scale, zero_point, form = output_of(mod)
         weight = weight_of(mod, mod.weight.detach().to(torch.float32))
         layer = cls(scale, zero_point, mod.num_parameters, form=form, dtype=weight.form)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter, is_
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
 
-from qcore.affine import QParams, check_qparams
+from qcore.affine import AffineInteger, QParams, check_qparams
 from qcore.affine.arithmetic.operands import check_operand
 from qcore.arguments import quoted
 from qtorch._affine.dtypes import FixedDtypes, integers
@@ -89,14 +89,19 @@ class Quantized(KeepsMade):
     zero_point: torch.Tensor
     layer_name = ""
 
-    def __init__(self, scale: Any = 1.0, zero_point: Any = 0, form: Any = torch.quint8) -> None:
+    def __init__(
+        self,
+        scale: float | torch.Tensor = 1.0,
+        zero_point: int | torch.Tensor = 0,
+        form: torch.dtype | AffineInteger = torch.quint8,
+    ) -> None:
         super().__init__()
         self.form = integers(form, argument="form")
         self.register_buffer("scale", _parameter("scale", scale, torch.float32))
         self.register_buffer("zero_point", _parameter("zero_point", zero_point, torch.int32))
 
     @classmethod
-    def from_float(cls, mod: Any) -> Any:
+    def from_float(cls, mod: Any) -> Self:
         """The integer layer of a float layer that was observed, or trained with fake quantization.
 
         Args:
@@ -190,7 +195,14 @@ class ProductLayer(Quantized):
     bias: torch.Tensor | None
     _relu = False
 
-    def __init__(self, shape: tuple[int, ...], outputs: int, bias: bool, dtype: Any, output_dtype: Any) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        outputs: int,
+        bias: bool,
+        dtype: torch.dtype | AffineInteger,
+        output_dtype: torch.dtype | AffineInteger,
+    ) -> None:
         super().__init__(form=integers(output_dtype, argument="output_dtype"))
         self.weight = self.weight_class(empty_weight(shape, dtype))
         self.register_buffer("bias", torch.zeros(outputs) if bias else None)
@@ -201,7 +213,7 @@ class ProductLayer(Quantized):
         raise NotImplementedError
 
     @classmethod
-    def from_float(cls, mod: Any) -> Any:
+    def from_float(cls, mod: Any) -> Self:
         layer: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
         numbers, bias = float_parameters(mod)
         scale, zero_point, form = output_of(mod)

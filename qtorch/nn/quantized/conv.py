@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from qcore.affine import QParams
+from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic.convolutions import filters_of, margins_of
 from qcore.affine.quantized import PADDING_MODES, check_convolution, check_convolution_sizes
 from qcore.arguments import check_choice, check_flag, check_sizes
@@ -35,13 +36,13 @@ class _Convolution(ProductLayer):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Any,
-        stride: Any,
-        dilation: Any,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...],
+        dilation: int | tuple[int, ...],
         groups: int,
         bias: bool,
-        dtype: Any,
-        output_dtype: Any,
+        dtype: torch.dtype | AffineInteger,
+        output_dtype: torch.dtype | AffineInteger,
     ) -> None:
         check_flag("bias", bias)
         sizes = check_convolution_sizes(
@@ -79,15 +80,15 @@ class _Conv(_Convolution):
         bias: bool = True,
         padding_mode: str = "zeros",
         *,
-        dtype: Any = torch.qint8,
-        output_dtype: Any = torch.quint8,
+        dtype: torch.dtype | AffineInteger = torch.qint8,
+        output_dtype: torch.dtype | AffineInteger = torch.quint8,
     ) -> None:
         check_choice("padding_mode", padding_mode, PADDING_MODES)
         sizes = kernel_size, stride, dilation, groups
         super().__init__(in_channels, out_channels, *sizes, bias, dtype, output_dtype)
         self.padding, self.padding_mode = self._padding(padding), padding_mode
 
-    def _padding(self, padding: Any) -> tuple[int, ...]:
+    def _padding(self, padding: int | str | tuple[int, ...]) -> tuple[int, ...]:
         if not isinstance(padding, str):
             return check_sizes("padding", padding, 0, self.dimensions)
         check_choice("padding", padding, ("valid", "same"))
@@ -184,8 +185,8 @@ class _ConvTranspose(_Convolution):
         dilation: int | tuple[int, ...] = 1,
         padding_mode: str = "zeros",
         *,
-        dtype: Any = torch.qint8,
-        output_dtype: Any = torch.quint8,
+        dtype: torch.dtype | AffineInteger = torch.qint8,
+        output_dtype: torch.dtype | AffineInteger = torch.quint8,
     ) -> None:
         check_choice("padding_mode", padding_mode, ("zeros",))
         sizes = kernel_size, stride, dilation, groups
@@ -203,7 +204,7 @@ class _ConvTranspose(_Convolution):
                     "of both"
                 )
 
-    def forward(self, input: QTensor, output_size: Any = None) -> QTensor:
+    def forward(self, input: QTensor, output_size: Sequence[int] | None = None) -> QTensor:
         """The transposed convolution of a quantized tensor of shape (batch, in_channels, *sizes), or without the batch.
 
         Args:
@@ -237,7 +238,7 @@ class _ConvTranspose(_Convolution):
         checked(self, check_convolution, images, filters, *geometry, self.dimensions, WIDTHS)
         return conv_to(images, filters, self.bias, geometry, self.output, self.form)
 
-    def _more_for(self, sizes: tuple[int, ...], output_size: Any) -> tuple[int, ...]:
+    def _more_for(self, sizes: tuple[int, ...], output_size: Sequence[int]) -> tuple[int, ...]:
         """The `output_padding` with which the result has the sizes in output_size."""
         wanted = check_sizes("output_size", tuple(output_size)[-self.dimensions :], 1, self.dimensions)
         whole = zip(sizes, self.stride, self.padding, self.dilation, self.kernel_size, strict=True)

@@ -23,7 +23,7 @@ class FXFloatFunctional(torch.nn.Module):
         tensor([0.])
     """
 
-    def forward(self, *_: Any) -> NoReturn:
+    def forward(self, *_: object) -> NoReturn:
         """Raises RuntimeError: there is more than one operation."""
         raise RuntimeError(f"{type(self).__name__} has no forward; allowed are its methods: add, mul, cat, ...")
 
@@ -117,7 +117,7 @@ class QFunctional(Quantized):
 
     is_uncalibrated = False
 
-    def forward(self, *_: Any) -> NoReturn:
+    def forward(self, *_: object) -> NoReturn:
         """Raises RuntimeError: there is more than one operation."""
         raise RuntimeError("QFunctional has no forward; allowed are its methods: add, mul, cat, ...")
 

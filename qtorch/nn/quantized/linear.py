@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar, Self
 
 import torch
 
-from qcore.affine import UINT8
+from qcore.affine import UINT8, AffineInteger
 from qcore.affine.quantized import check_linear
 from qcore.arguments import check_flag, check_int, check_size, check_type
 from qtorch._affine.functional import WIDTHS, linear_to
@@ -51,9 +51,9 @@ class Linear(ProductLayer):
         in_features: int,
         out_features: int,
         bias_: bool = True,
-        dtype: Any = torch.qint8,
+        dtype: torch.dtype | AffineInteger = torch.qint8,
         *,
-        output_dtype: Any = torch.quint8,
+        output_dtype: torch.dtype | AffineInteger = torch.quint8,
     ) -> None:
         check_flag("bias_", bias_)
         check_size("in_features", in_features)
@@ -100,7 +100,7 @@ class Embedding(Unscripted, torch.nn.Module):
         torch.Size([2, 4])
     """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, *, dtype: Any = UINT8) -> None:
+    def __init__(self, num_embeddings: int, embedding_dim: int, *, dtype: torch.dtype | AffineInteger = UINT8) -> None:
         super().__init__()
         self.num_embeddings = check_int("num_embeddings", num_embeddings, 1)
         self.embedding_dim = check_int("embedding_dim", embedding_dim, 1)
@@ -121,7 +121,7 @@ class Embedding(Unscripted, torch.nn.Module):
         return f"{self.num_embeddings}, {self.embedding_dim}"
 
     @classmethod
-    def from_float(cls, mod: Any) -> Embedding:
+    def from_float(cls, mod: torch.nn.Embedding) -> Self:
         """The layer of a `torch.nn.Embedding` with a `qconfig` whose weight has one scale, or one for each row."""
         weight = weight_of(mod, mod.weight.detach().to(torch.float32))
         made = cls(mod.num_embeddings, mod.embedding_dim, dtype=weight.form)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 
-from qcore.affine import arithmetic
+from qcore.affine import AffineInteger, arithmetic
 from qcore.arguments import check_flag, check_size, check_type
 from qtorch._affine.tensor import QTensor
 from qtorch._rounding.dense import check_dense
@@ -42,7 +42,14 @@ class _Norm(FunctionLayer):
     bias: torch.Tensor | None
 
     def __init__(
-        self, weight: Any, bias: Any, scale: Any, zero_point: Any, eps: float, has_weight: bool, form: Any
+        self,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        scale: float | torch.Tensor,
+        zero_point: int | torch.Tensor,
+        eps: float,
+        has_weight: bool,
+        form: torch.dtype | AffineInteger,
     ) -> None:
         super().__init__(scale, zero_point, form)
         self.eps = eps
@@ -72,15 +79,15 @@ class LayerNorm(_Norm):
 
     def __init__(
         self,
-        normalized_shape: Any,
+        normalized_shape: int | tuple[int, ...] | list[int],
         weight: torch.Tensor | None,
         bias: torch.Tensor | None,
-        scale: Any,
-        zero_point: Any,
+        scale: float | torch.Tensor,
+        zero_point: int | torch.Tensor,
         eps: float = 1e-5,
         elementwise_affine: bool = True,
         *,
-        form: Any = torch.quint8,
+        form: torch.dtype | AffineInteger = torch.quint8,
     ) -> None:
         check_flag("elementwise_affine", elementwise_affine)
         super().__init__(weight, bias, scale, zero_point, eps, elementwise_affine, form)
@@ -120,12 +127,12 @@ class GroupNorm(_Norm):
         num_channels: int,
         weight: torch.Tensor | None,
         bias: torch.Tensor | None,
-        scale: Any,
-        zero_point: Any,
+        scale: float | torch.Tensor,
+        zero_point: int | torch.Tensor,
         eps: float = 1e-5,
         affine: bool = True,
         *,
-        form: Any = torch.quint8,
+        form: torch.dtype | AffineInteger = torch.quint8,
     ) -> None:
         check_flag("affine", affine)
         super().__init__(weight, bias, scale, zero_point, eps, affine, form)
@@ -146,14 +153,14 @@ class _InstanceNorm(GroupNorm):
         num_features: int,
         weight: torch.Tensor | None,
         bias: torch.Tensor | None,
-        scale: Any,
-        zero_point: Any,
+        scale: float | torch.Tensor,
+        zero_point: int | torch.Tensor,
         eps: float = 1e-5,
         momentum: float = 0.1,
         affine: bool = False,
         track_running_stats: bool = False,
         *,
-        form: Any = torch.quint8,
+        form: torch.dtype | AffineInteger = torch.quint8,
     ) -> None:
         check_size("num_features", num_features)
         check_flag("affine", affine)
@@ -198,7 +205,12 @@ class _BatchNorm(FunctionLayer):
     _relu: ClassVar[bool] = False
 
     def __init__(
-        self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, *, form: Any = torch.quint8
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        *,
+        form: torch.dtype | AffineInteger = torch.quint8,
     ) -> None:
         super().__init__(form=form)
         self.num_features = check_size("num_features", num_features)
@@ -211,7 +223,7 @@ class _BatchNorm(FunctionLayer):
         return arithmetic.batch_norm(*given, self.eps, self.output, self.form, self._relu)
 
     @classmethod
-    def from_float(cls, mod: Any) -> Any:
+    def from_float(cls, mod: Any) -> Self:
         norm: Any = mod[0] if isinstance(mod, torch.nn.Sequential) else mod
         if norm.running_mean is None:
             raise ValueError("track_running_stats=False; allowed are batch norms with running statistics")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Self
 
 import torch
 
+from qcore.affine import AffineInteger
 from qtorch._affine.conversion import quantize, quantize_to
 from qtorch._affine.dtypes import integers
 from qtorch._affine.tensor import QTensor
@@ -28,7 +29,12 @@ class Quantize(Quantized):
         QTensor([0., 1.], size=(2,), dtype=torch.quint8, scale=0.5, zero_point=1)
     """
 
-    def __init__(self, scale: Any, zero_point: Any, dtype: Any = torch.quint8) -> None:
+    def __init__(
+        self,
+        scale: float | torch.Tensor,
+        zero_point: int | torch.Tensor,
+        dtype: torch.dtype | AffineInteger = torch.quint8,
+    ) -> None:
         super().__init__(scale, zero_point, integers(dtype))
 
     def forward(self, x: torch.Tensor) -> QTensor:
@@ -44,7 +50,7 @@ class Quantize(Quantized):
         return QTensor._made(quantize_to(x, output, self.form), output, self.form)
 
     @classmethod
-    def from_float(cls, mod: Any) -> Quantize:
+    def from_float(cls, mod: torch.nn.Module) -> Self:
         return cls(*output_of(mod))
 
 
@@ -68,6 +74,6 @@ class DeQuantize(Unscripted, torch.nn.Module):
         return x.dequantize().to(self.dtype)
 
     @classmethod
-    def from_float(cls, mod: Any) -> DeQuantize:
+    def from_float(cls, mod: torch.nn.Module) -> Self:
         """The layer that replaces a `DeQuantStub`."""
         return cls()

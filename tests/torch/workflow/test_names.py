@@ -139,9 +139,8 @@ def test_names_and_arguments(room, name, arguments):
     own = list(inspect.signature(found).parameters.values())
     wanted = ast.parse(f"def f({arguments}): ...").body[0].args  # ty: ignore
     names = [one.arg for one in wanted.args]
-    if not name.endswith("Observer"):  # see the next test
-        assert [one.name for one in own][: len(names)] == names
-        assert all(one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for one in own[: len(names)])
+    assert [one.name for one in own][: len(names)] == names
+    assert all(one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for one in own[: len(names)])
     defaults = {
         one.arg: eval(ast.unparse(value), {"torch": torch, "quantization": quantization})
         for one, value in zip(wanted.args[len(names) - len(wanted.defaults) :], wanted.defaults, strict=True)
