@@ -7,9 +7,112 @@ same names for tensors and for JAX arrays; a new framework needs a third such fi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+
+
+class Array(Protocol):
+    """An array of any package, also a traced one: the attributes and operators that laws use."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def ndim(self) -> int: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+    def __abs__(self) -> Any: ...
+
+    def __add__(self, other: Any, /) -> Any: ...
+
+    def __sub__(self, other: Any, /) -> Any: ...
+
+    def __mul__(self, other: Any, /) -> Any: ...
+
+    def __radd__(self, other: Any, /) -> Any: ...
+
+    def __rsub__(self, other: Any, /) -> Any: ...
+
+    def __rmul__(self, other: Any, /) -> Any: ...
+
+    def __lt__(self, other: Any, /) -> Any: ...
+
+    def __le__(self, other: Any, /) -> Any: ...
+
+    def __gt__(self, other: Any, /) -> Any: ...
+
+    def __ge__(self, other: Any, /) -> Any: ...
+
+
+A = TypeVar("A", bound=Array)  # an array of the package whose namespace a law gets
+T = TypeVar("T")
+
+
+# What NumPy has not as one function. `Names` holds each as Any: other packages put functions of their own arrays there.
+
+
+def _float32_bits(x: np.ndarray) -> np.ndarray:
+    return x.view("int32")
+
+
+def _float32_from(bits: np.ndarray) -> np.ndarray:
+    return bits.view("float32")
+
+
+def _same(x: A) -> A:
+    return x
+
+
+def _unsigned(x: A) -> A:
+    return x + 0.0
+
+
+def _extremes(x: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    return np.amin(x, axes), np.amax(x, axes)
+
+
+def _greatest(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    return np.amax(x, axes, keepdims=True)
+
+
+def _arithmetic() -> AbstractContextManager[object]:
+    return np.errstate(all="ignore")
+
+
+def _dtype(x: Array) -> str:
+    return x.dtype.name
+
+
+def _astype(x: Array, dtype: str) -> np.ndarray:
+    return np.asarray(x).astype(dtype, copy=False)
+
+
+def _full(shape: tuple[int, ...], value: float, dtype: str) -> np.ndarray:
+    return np.full(shape, value, dtype)
+
+
+def _arange(size: int, like: Array) -> np.ndarray:
+    return np.arange(size, dtype=np.int32)
+
+
+def _zeros(shape: tuple[int, ...], like: Array) -> np.ndarray:
+    return np.zeros(shape, like.dtype)
+
+
+def _constant(numbers: Sequence[float], dtype: str, like: Array) -> np.ndarray:
+    return np.array(numbers, dtype)
+
+
+def _total(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    return np.asarray(np.sum(x, axes, np.int64, keepdims=True))
+
+
+def _argsort(x: np.ndarray) -> np.ndarray:
+    return np.argsort(x, kind="stable")
 
 
 class Names:
@@ -85,36 +188,36 @@ class Names:
     quotient_error = 0
 
     @staticmethod
-    def float_bits(lanes: Any) -> Any:
+    def float_bits(lanes: np.ndarray) -> np.ndarray:
         return lanes.astype(f"f{lanes.dtype.itemsize}").view(lanes.dtype)
 
     @staticmethod
-    def integers(bits: Any) -> Any:
+    def integers(bits: np.ndarray) -> np.ndarray:
         return bits.view(f"f{bits.dtype.itemsize}").astype(bits.dtype)
 
     @classmethod
-    def product_bits(cls, a: Any, b: Any) -> Any:
+    def product_bits(cls, a: np.ndarray, b: np.ndarray | int) -> np.ndarray:
         floats = f"f{a.dtype.itemsize}"
         return (a.astype(floats) * cls.asarray(b, a.dtype).astype(floats)).view(a.dtype)
 
     @classmethod
-    def quotient_bits(cls, a: Any, b: Any) -> Any:
+    def quotient_bits(cls, a: np.ndarray, b: np.ndarray | int) -> np.ndarray:
         floats = f"f{a.dtype.itemsize}"
         return (a.astype(floats) / cls.asarray(b, a.dtype).astype(floats)).view(a.dtype)
 
     @staticmethod
-    def take(row: Any, places: Any) -> Any:
+    def take(row: np.ndarray | tuple[int, ...], places: np.ndarray) -> np.ndarray:
         return np.asarray(row, places.dtype)[places]
 
-    float32_bits: Any = staticmethod(lambda x: x.view("int32"))
-    float32_from: Any = staticmethod(lambda bits: bits.view("float32"))
+    float32_bits: Any = staticmethod(_float32_bits)
+    float32_from: Any = staticmethod(_float32_from)
 
     trunc: Any = staticmethod(np.trunc)
     floor: Any = staticmethod(np.floor)
     rint: Any = staticmethod(np.rint)
     divide: Any = staticmethod(np.divide)
-    rounded: Any = staticmethod(lambda product: product)
-    unsigned: Any = staticmethod(lambda x: x + 0.0)
+    rounded: Any = staticmethod(_same)
+    unsigned: Any = staticmethod(_unsigned)
     exp: Any = staticmethod(np.exp)
     log: Any = staticmethod(np.log)
     log1p: Any = staticmethod(np.log1p)
@@ -124,18 +227,18 @@ class Names:
     sqrt: Any = staticmethod(np.sqrt)
     minimum: Any = staticmethod(np.minimum)
     maximum: Any = staticmethod(np.maximum)
-    extremes: Any = staticmethod(lambda x, axes: (np.amin(x, axes), np.amax(x, axes)))
-    greatest: Any = staticmethod(lambda x, axes: np.amax(x, axes, keepdims=True))
-    arithmetic: Any = staticmethod(lambda: np.errstate(all="ignore"))
-    materialize: Any = staticmethod(lambda x: x)
+    extremes: Any = staticmethod(_extremes)
+    greatest: Any = staticmethod(_greatest)
+    arithmetic: Any = staticmethod(_arithmetic)
+    materialize: Any = staticmethod(_same)
 
-    dtype: Any = staticmethod(lambda x: x.dtype.name)
-    astype: Any = staticmethod(lambda x, dtype: np.asarray(x).astype(dtype, copy=False))
-    full: Any = staticmethod(np.full)
+    dtype: Any = staticmethod(_dtype)
+    astype: Any = staticmethod(_astype)
+    full: Any = staticmethod(_full)
     full_like: Any = staticmethod(np.full_like)
-    arange: Any = staticmethod(lambda size, like: np.arange(size, dtype=np.int32))
-    zeros: Any = staticmethod(lambda shape, like: np.zeros(shape, like.dtype))
-    constant: Any = staticmethod(lambda numbers, dtype, like: np.array(numbers, dtype))
+    arange: Any = staticmethod(_arange)
+    zeros: Any = staticmethod(_zeros)
+    constant: Any = staticmethod(_constant)
     asarray: Any = staticmethod(np.asarray)
     concrete: Any = staticmethod(np.asarray)
     copy: Any = staticmethod(np.copy)
@@ -145,10 +248,10 @@ class Names:
     transpose: Any = staticmethod(np.transpose)
     repeat: Any = staticmethod(np.repeat)
     einsum: Any = staticmethod(np.einsum)
-    total: Any = staticmethod(lambda x, axes: np.sum(x, axes, np.int64, keepdims=True))
+    total: Any = staticmethod(_total)
 
     @staticmethod
-    def put(x: Any, places: tuple[Any, ...], values: Any, add: bool = False) -> Any:
+    def put(x: np.ndarray, places: tuple[np.ndarray, ...], values: np.ndarray, add: bool = False) -> np.ndarray:
         found = np.copy(x)
         if add:
             np.add.at(found, places, values)
@@ -157,28 +260,28 @@ class Names:
         return found
 
     @staticmethod
-    def pad(x: Any, widths: Sequence[tuple[int, int]], value: float = 0) -> Any:
+    def pad(x: np.ndarray, widths: Sequence[tuple[int, int]], value: float = 0) -> np.ndarray:
         return np.pad(x, widths, constant_values=value)
 
     cumsum: Any = staticmethod(np.cumsum)
-    argsort: Any = staticmethod(lambda x: np.argsort(x, kind="stable"))
+    argsort: Any = staticmethod(_argsort)
 
     @staticmethod
-    def searchsorted(edges: Any, x: Any, right: bool = False) -> Any:
+    def searchsorted(edges: np.ndarray, x: np.ndarray, right: bool = False) -> np.ndarray:
         return np.searchsorted(edges, x, "right" if right else "left").astype(np.int32)
 
     @staticmethod
-    def bincount(index: Any, weight: Any, size: int) -> Any:
+    def bincount(index: np.ndarray, weight: np.ndarray, size: int) -> np.ndarray:
         sums = np.zeros(size, np.float32)
         np.add.at(sums, index, weight)
         return sums
 
     @staticmethod
-    def cond(flag: Any, true: Callable[..., Any], false: Callable[..., Any], *operands: Any) -> Any:
+    def cond(flag: np.ndarray, true: Callable[..., T], false: Callable[..., T], *operands: object) -> T:
         return true(*operands) if flag else false(*operands)
 
     @staticmethod
-    def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], state: Any) -> Any:
+    def while_loop(condition: Callable[[T], Array], body: Callable[[T], T], state: T) -> T:
         while condition(state):
             state = body(state)
         return state

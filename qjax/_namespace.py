@@ -48,7 +48,9 @@ class Names(namespace.Names):
             return x
         return jnp.max(x, axis=tuple(range(last, x.ndim)), keepdims=True).reshape(*x.shape[:last], 1)
 
-    take = staticmethod(lambda row, places: jnp.asarray(row, places.dtype).at[places].get(mode="promise_in_bounds"))
+    @staticmethod
+    def take(row: jax.Array | tuple[int, ...], places: jax.Array) -> jax.Array:
+        return jnp.asarray(row, places.dtype).at[places].get(mode="promise_in_bounds")
 
     trunc = staticmethod(jnp.trunc)
     floor = staticmethod(jnp.floor)

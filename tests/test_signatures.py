@@ -13,10 +13,9 @@ MODULES = {module.__name__: module for module in public_modules()}
 HOMES = {id(getattr(module, name)): module.__name__ for module in [*MODULES.values()][::-1] for name in module.__all__}
 # Where arrays of any package, or trees of them, have no type of their own yet. The list may only become shorter.
 UNTYPED = {
-    *("qcore", "qcore.affine", "qcore.affine.arithmetic", "qcore.exchange", "qcore.insight", "qcore.reproducible"),
     # `encode` returns one array or, for formats of blocks, nested tuples. Groups and states of `OptimLP` are torch's:
     # dictionaries of Any.
-    *("qtorch", "qtorch.optim", "qtorch.quantization"),
+    *("qcore", "qtorch", "qtorch.optim", "qtorch.quantization"),
     *("qjax", "qjax.quantization", "qjax.quantization.functional"),
 }
 

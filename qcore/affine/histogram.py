@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
 from qcore.affine.observers import RangeRule
 from qcore.affine.parameters import QParams, check_input, check_range, choose_qparams
 from qcore.arguments import check_int
-from qcore.namespace import Names
+from qcore.namespace import A, Array, Names
 
 
-class Counts(NamedTuple):
+class Counts(NamedTuple, Generic[A]):
     """A histogram: the number of elements in each of several equal parts of a range; all fields are float32.
 
     Attributes:
@@ -28,9 +28,9 @@ class Counts(NamedTuple):
         array([0., 0., 0., 0.], dtype=float32)
     """
 
-    histogram: Any
-    min_val: Any
-    max_val: Any
+    histogram: A
+    min_val: A
+    max_val: A
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class Histogram(RangeRule):
         check_int("bins", self.bins, 1, 2**16)
         check_int("upsample_rate", self.upsample_rate, 1, 2**10)
 
-    def init(self, shape: tuple[int, ...] = (), xp: Any = Names) -> Counts:
+    def init(self, shape: tuple[int, ...] = (), xp: type[Names] = Names) -> Counts:
         """The state before any array was seen."""
         ends = (xp.full((), end, "float32") for end in (float("inf"), float("-inf")))
         return Counts(xp.full((self.bins,), 0, "float32"), *ends)
 
-    def update(self, state: Counts, x: Any, xp: Any = Names) -> Counts:
+    def update(self, state: Counts, x: Array, xp: type[Names] = Names) -> Counts:
         """The state after one more array of float32, float64, float16 or bfloat16.
 
         Raises:
@@ -82,9 +82,10 @@ class Histogram(RangeRule):
         if 0 in x.shape:
             return state
         with xp.arithmetic():
-            return self._update(state, xp.astype(x.reshape(-1), "float32"), xp)
+            return self._update(state, x, xp)
 
     def _update(self, state: Counts, x: Any, xp: Any) -> Counts:
+        x = xp.astype(x.reshape(-1), "float32")
         finite = x - x == 0  # not so for infinities and NaN
         infinity = float("inf")
         low = xp.minimum(state.min_val, xp.unsigned(xp.extremes(xp.where(finite, x, infinity), (0,))[0]))
@@ -122,7 +123,7 @@ class Histogram(RangeRule):
         weight = xp.divide(xp.repeat(state.histogram, self.upsample_rate), float(self.upsample_rate))
         return xp.bincount(xp.clip(index, 0, self.bins - 1), weight, self.bins)
 
-    def qparams(self, state: Counts, xp: Any = Names) -> QParams:
+    def qparams(self, state: Counts, xp: type[Names] = Names) -> QParams:
         """The parameters that cover the part of the range with the least error.
 
         Raises:

@@ -8,7 +8,7 @@ which operations run, never its values.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple
 
 from qcore.affine.parameters import (
     EPS,
@@ -22,10 +22,10 @@ from qcore.affine.parameters import (
 )
 from qcore.arguments import check_int
 from qcore.formats.affine import UINT8, AffineInteger
-from qcore.namespace import Names
+from qcore.namespace import A, Array, Names
 
 
-class Extremes(NamedTuple):
+class Extremes(NamedTuple, Generic[A]):
     """The least and the greatest element.
 
     Attributes:
@@ -36,8 +36,8 @@ class Extremes(NamedTuple):
         Extremes(min_val=array(inf, dtype=float32), max_val=array(-inf, dtype=float32))
     """
 
-    min_val: Any
-    max_val: Any
+    min_val: A
+    max_val: A
 
 
 def widened(xp: Any, state: Extremes, low: Any, high: Any) -> Extremes:
@@ -96,7 +96,7 @@ class MinMax(RangeRule):
 
     axis: ClassVar[int | None] = None
 
-    def init(self, shape: tuple[int, ...] = (), xp: Any = Names) -> Extremes:
+    def init(self, shape: tuple[int, ...] = (), xp: type[Names] = Names) -> Extremes:
         """The state before any array was seen.
 
         Args:
@@ -107,7 +107,7 @@ class MinMax(RangeRule):
         infinity = float("inf")
         return Extremes(xp.full(channels, infinity, "float32"), xp.full(channels, -infinity, "float32"))
 
-    def update(self, state: Extremes, x: Any, xp: Any = Names) -> Extremes:
+    def update(self, state: Extremes, x: Array, xp: type[Names] = Names) -> Extremes:
         """The state after one more array of float32, float64, float16 or bfloat16.
 
         Raises:
@@ -128,7 +128,7 @@ class MinMax(RangeRule):
     def _merge(self, state: Extremes, low: Any, high: Any, xp: Any) -> Extremes:
         return widened(xp, state, low, high)
 
-    def qparams(self, state: Extremes, xp: Any = Names) -> QParams:
+    def qparams(self, state: Extremes, xp: type[Names] = Names) -> QParams:
         """The parameters that cover the range that was seen.
 
         Raises:
@@ -223,7 +223,7 @@ class MovingAveragePerChannelMinMax(PerChannelMinMax, MovingAverageMinMax):
 
 
 class _WithoutParameters:
-    def qparams(self, state: Any, xp: Any = Names) -> QParams:
+    def qparams(self, state: tuple[Array, ...], xp: type[Names] = Names) -> QParams:
         """Raises TypeError: this observer has no parameters."""
         raise TypeError(f"{self} chooses no parameters; allowed are observers of ranges, such as MinMax")
 
@@ -239,11 +239,11 @@ class Recording(_WithoutParameters):
         (array([1., 2.], dtype=float32),)
     """
 
-    def init(self, shape: tuple[int, ...] = (), xp: Any = Names) -> tuple[Any, ...]:
+    def init(self, shape: tuple[int, ...] = (), xp: type[Names] = Names) -> tuple[()]:
         """The state before any array was seen."""
         return ()
 
-    def update(self, state: tuple[Any, ...], x: Any, xp: Any = Names) -> tuple[Any, ...]:
+    def update(self, state: tuple[A, ...], x: A, xp: type[Names] = Names) -> tuple[A, ...]:
         """The state after one more array."""
         return *state, xp.copy(x)
 
@@ -258,10 +258,10 @@ class Noop(_WithoutParameters):
         ()
     """
 
-    def init(self, shape: tuple[int, ...] = (), xp: Any = Names) -> tuple[()]:
+    def init(self, shape: tuple[int, ...] = (), xp: type[Names] = Names) -> tuple[()]:
         """The empty state."""
         return ()
 
-    def update(self, state: tuple[()], x: Any, xp: Any = Names) -> tuple[()]:
+    def update(self, state: tuple[()], x: Array, xp: type[Names] = Names) -> tuple[()]:
         """The empty state."""
         return state

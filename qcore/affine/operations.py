@@ -17,13 +17,13 @@ from qcore.affine.parameters import (
 from qcore.arguments import check_choice, check_type
 from qcore.formats.affine import AffineInteger
 from qcore.law.carrier import CARRIERS
-from qcore.namespace import Names
+from qcore.namespace import A, Names
 
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 _SUMS = ("int32", "float32", "float64")
 
 
-def quantize_affine(x: Any, qparams: QParams, form: AffineInteger, xp: Any = Names) -> Any:
+def quantize_affine(x: A, qparams: QParams, form: AffineInteger, xp: type[Names] = Names) -> A:
     """The integers clip(rint(x * (1 / scale)) + zero_point, qmin, qmax); rint rounds ties to even.
 
     All arithmetic is in float32, but the elements of float64 arrays are multiplied in float64. NaN becomes qmin,
@@ -54,7 +54,7 @@ def quantize_affine(x: Any, qparams: QParams, form: AffineInteger, xp: Any = Nam
         return xp.astype(q, form.storage)
 
 
-def dequantize(q: Any, qparams: QParams, form: AffineInteger, dtype: str = "float32", xp: Any = Names) -> Any:
+def dequantize(q: A, qparams: QParams, form: AffineInteger, dtype: str = "float32", xp: type[Names] = Names) -> A:
     """The numbers (q - zero_point) * scale, rounded to float32.
 
     Args:
@@ -85,7 +85,7 @@ def dequantize(q: Any, qparams: QParams, form: AffineInteger, dtype: str = "floa
         return law.dequantize(xp, q, qparams.scale, qparams.zero_point, qparams.axis, dtype)
 
 
-def fake_quantize(x: Any, qparams: QParams, form: AffineInteger, xp: Any = Names) -> tuple[Any, Any]:
+def fake_quantize(x: A, qparams: QParams, form: AffineInteger, xp: type[Names] = Names) -> tuple[A, A]:
     """Quantizes and dequantizes: (clip(rint(x * (1 / scale)) + zero_point, qmin, qmax) - zero_point) * scale.
 
     Args:
@@ -111,15 +111,15 @@ def fake_quantize(x: Any, qparams: QParams, form: AffineInteger, xp: Any = Names
 
 
 def requantize(
-    accumulator: Any,
-    input_scale: Any,
-    weight_scale: Any,
-    bias: Any,
+    accumulator: A,
+    input_scale: A,
+    weight_scale: A,
+    bias: A | None,
     output: QParams,
     form: AffineInteger,
     axis: int = -1,
-    xp: Any = Names,
-) -> Any:
+    xp: type[Names] = Names,
+) -> A:
     """The integers of a linear layer's or convolution's sums of products of integers, by fbgemm's formula.
 
     With p = input_scale * weight_scale they are clip(rint((accumulator + bias / p) * (p / scale)) + zero_point, qmin,

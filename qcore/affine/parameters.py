@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
@@ -11,7 +11,10 @@ from qcore.affine import law
 from qcore.arguments import check_choice, check_float, check_int, check_type, quoted
 from qcore.formats.affine import INT32, SCHEMES, AffineInteger
 from qcore.law.carrier import CARRIERS, check_dtype
-from qcore.namespace import Names
+from qcore.namespace import A, Names
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 EPS = 2.0**-23
 _SMALLEST, _LARGEST = 2.0**-125, 2.0**125  # beyond, 1 / scale, or x near scale / 2, is subnormal, which XLA flushes
@@ -30,7 +33,7 @@ def engine(backend: Any) -> tuple[bool, bool]:
 
 
 @dataclass(frozen=True, eq=False)
-class QParams:
+class QParams(Generic[A]):
     """The scale and the zero point of quantized integers q, which represent (q - zero_point) * scale.
 
     Attributes:
@@ -45,12 +48,12 @@ class QParams:
         array([0.5 , 0.25], dtype=float32)
     """
 
-    scale: Any
-    zero_point: Any
+    scale: A
+    zero_point: A
     axis: int | None = None
 
     @classmethod
-    def of(cls, scale: Any, zero_point: Any, axis: int | None = None, xp: Any = Names) -> QParams:
+    def of(cls, scale: ArrayLike, zero_point: ArrayLike, axis: int | None = None, xp: type[Names] = Names) -> QParams:
         """Parameters from Python's numbers or sequences of them.
 
         Example:
@@ -70,7 +73,7 @@ class QParams:
         return cls(xp.asarray(scale), xp.asarray(offset.astype(np.int32)), axis)
 
 
-def check_qparams(qparams: Any, form: Any, shape: tuple[int, ...], xp: Any = Names) -> None:
+def check_qparams(qparams: QParams, form: AffineInteger, shape: tuple[int, ...], xp: type[Names] = Names) -> None:
     """Raises unless parameters fit an array of a shape; values that are not concrete are not checked.
 
     Args:
@@ -182,15 +185,15 @@ def check_range(low: Any, high: Any, xp: Any) -> None:
 
 
 def choose_qparams(
-    low: Any,
-    high: Any,
+    low: A,
+    high: A,
     form: AffineInteger,
     scheme: str = "affine",
     *,
     axis: int | None = None,
     eps: float = EPS,
-    xp: Any = Names,
-) -> QParams:
+    xp: type[Names] = Names,
+) -> QParams[A]:
     """The parameters with which integers cover a range and 0, by the rule of torch's observers, in float32.
 
     With l = min(low, 0) and h = max(high, 0), "affine" is scale = max((h - l) / (qmax - qmin), eps) and zero_point =
@@ -241,7 +244,7 @@ def check_scheme(scheme: Any, form: AffineInteger) -> None:
         raise ValueError("scheme='affine' for all of int32, whose zero point is always 0; allowed is 'symmetric'")
 
 
-def choose_qparams_dynamic(low: Any, high: Any, form: AffineInteger, *, xp: Any = Names) -> QParams:
+def choose_qparams_dynamic(low: A, high: A, form: AffineInteger, *, xp: type[Names] = Names) -> QParams[A]:
     """The parameters that fbgemm chooses for activations at run time: computed in float64, with scales from 6.1e-5 on.
 
     The zero point follows from the end of the range whose terms are smaller. A range that is empty, or so small that

@@ -5,7 +5,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
 
 from qcore.affine import law
 from qcore.affine.operations import dequantize
@@ -178,6 +180,9 @@ class QuantizedArray:
         return self.qparams
 
 
+Q = TypeVar("Q", bound=QuantizedArray)  # a quantized array of any package
+
+
 @dataclass(frozen=True, eq=False)
 class QArray(QuantizedArray):
     """Quantized NumPy arrays: the reference of the arithmetic in `qcore.affine.arithmetic`.
@@ -196,14 +201,14 @@ class QArray(QuantizedArray):
         array([1., 2.], dtype=float32)
     """
 
-    values: Any
-    qparams: QParams
+    values: np.ndarray
+    qparams: QParams[np.ndarray]
     form: AffineInteger
 
     def __post_init__(self) -> None:
         self.check()
 
-    def dequantize(self) -> Any:
+    def dequantize(self) -> np.ndarray:
         """The numbers, in float32."""
         return dequantize(self.values, self.qparams, self.form, xp=self.names)
 

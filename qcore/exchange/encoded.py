@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
 from qcore.arrays import decode
 from qcore.formats.gguf import GGUF
 from qcore.formats.number import Number
+from qcore.namespace import A
 from qcore.packing import pack, unpack
 
 
@@ -29,7 +30,7 @@ class Stored(dict[str, Content]):
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
+class Encoded(Generic[A]):
     """An array as codes of a format, with the scales of their blocks.
 
     Attributes:
@@ -46,9 +47,9 @@ class Encoded:
         array([ 1., -1.], dtype=float32)
     """
 
-    codes: Any
+    codes: A
     number: Number
-    scales: Any = None
+    scales: A | tuple[A, ...] | None = None
     factor: float | None = None
     dialect: str = ""
     stored: Stored = field(default_factory=lambda: Stored())
@@ -62,9 +63,10 @@ class Encoded:
         layout = self.number.layout  # whose codes are bytes, in rows of whole blocks
         return *shape[:-1], shape[-1] // layout.width * layout.size
 
-    def dequantize(self) -> Any:
+    def dequantize(self) -> A:
         """The numbers in float32, by the law of the program that wrote the file."""
-        return self._times_factor(decode(self.codes, self.number, scales=self.scales), np.multiply)
+        codes: Any = self.codes  # of NumPy; other packages have their own method
+        return self._times_factor(decode(codes, self.number, scales=self.scales), np.multiply)
 
     def _times_factor(self, numbers: Any, multiply: Callable[[Any, Any], Any]) -> Any:
         return numbers if self.factor is None else multiply(numbers, np.float32(self.factor))

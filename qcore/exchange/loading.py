@@ -31,7 +31,7 @@ _PARTS_OF_WEIGHTS = (
 )
 
 
-def load_quantized(path: str | os.PathLike[str]) -> dict[str, Any]:
+def load_quantized(path: str | os.PathLike[str]) -> dict[str, Encoded[np.ndarray] | np.ndarray]:
     """The weights of a file, or of a sharded model, with quantized ones as codes, scales and formats.
 
     Dialects are recognized by names and dtypes: compressed-tensors (integers in int32 and int8, float8, nvfp4, mxfp4),
@@ -80,7 +80,7 @@ def load_quantized(path: str | os.PathLike[str]) -> dict[str, Any]:
     return entries
 
 
-def save_quantized(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
+def save_quantized(path: str | os.PathLike[str], entries: Mapping[str, Encoded[np.ndarray] | np.ndarray]) -> None:
     """Writes weights to a safetensors file, each with the names and dtypes of its dialect.
 
     Args:

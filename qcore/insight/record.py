@@ -22,6 +22,7 @@ from qcore.html import html_table
 from qcore.insight.statistics import COUNTS, MAGNITUDES, Statistics, merged_digests
 
 VERSION = 1
+Row = dict[str, int | float | str | None]  # of a table, by column
 KINDS = ("output", "gradient", "weight", "operand", "accumulator", "state")
 _FIELDS = ("version", "model", "entries")
 _SHOWN = 40  # rows of a notebook's table
@@ -76,22 +77,23 @@ class Entry:
     statistics: Statistics
     digest: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         site = {name: value for name, value in self.site._asdict().items() if value != ""}
         digest = {} if self.digest is None else {"digest": self.digest}
         return {"step": self.step, **site, **digest, "statistics": self.statistics.to_json()}
 
     @classmethod
-    def from_json(cls, fields: Any) -> Entry:
+    def from_json(cls, fields: Mapping[str, object]) -> Entry:
+        given: Any = fields
         try:
-            site = Site(fields.get("path", ""), fields["kind"], fields.get("role", ""))
+            site = Site(given.get("path", ""), given["kind"], given.get("role", ""))
             check_choice("kind", site.kind, KINDS)
-            for name, text in (("path", site.path), ("role", site.role), ("digest", fields.get("digest", ""))):
+            for name, text in (("path", site.path), ("role", site.role), ("digest", given.get("digest", ""))):
                 check_type(name, text, str, "a str")
-            step = check_int("step", fields["step"], 0)
+            step = check_int("step", given["step"], 0)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"entry={fields!r:.80}; allowed is what Entry.to_json returns ({error})") from None
-        return cls(step, site, Statistics.from_json(fields.get("statistics")), fields.get("digest"))
+        return cls(step, site, Statistics.from_json(given.get("statistics")), given.get("digest"))
 
 
 @dataclass
@@ -185,7 +187,7 @@ class Record:
             raise KeyError(site)
         return found[0].merge(*found[1:])
 
-    def rows(self) -> list[dict[str, int | float | str | None]]:
+    def rows(self) -> list[Row]:
         """A flat table, one row for each entry: columns of ints, floats and texts, as parquet and data frames have."""
         return [
             {
@@ -215,11 +217,11 @@ class Record:
             whole.add(one.step, one.site, one.statistics, one.digest)
         return whole
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {"version": VERSION, "model": self.model, "entries": [one.to_json() for one in self.entries]}
 
     @classmethod
-    def from_json(cls, fields: Any, model: str | None = None) -> Record:
+    def from_json(cls, fields: Mapping[str, object], model: str | None = None) -> Record:
         """The inverse of `to_json`; see `load`."""
         if not isinstance(fields, Mapping) or set(fields) != set(_FIELDS):
             raise ValueError(f"record={fields!r:.80}; allowed is a record, with {', '.join(_FIELDS)}")
@@ -400,7 +402,7 @@ class Writer(Protocol):
     def add_histogram(self, tag: str, values: Any, global_step: Any = None) -> Any: ...
 
 
-def send(record: Record, to: Writer | Callable[[dict[str, Any]], Any], step: int | None = None) -> None:
+def send(record: Record, to: Writer | Callable[[Row], object], step: int | None = None) -> None:
     """Sends a record's numbers to a writer of logs, or to a function.
 
     A writer gets under `site/name` the counts saturated, overflowed, underflowed, nan_results and subnormal as parts

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, log10, nan
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -28,14 +28,17 @@ from qcore.insight.law import (
     lanes_of,
     sums_of,
 )
+from qcore.namespace import Array
 
 _INFINITY = 0x7F800000
 _MOST = 2**60 - 1  # of a sum, which is kept in two lanes of 30 bits
 _JSON = ("number", *COUNTS, *MAGNITUDES, "numbers", "errors")
 
+L = TypeVar("L", bound=Array | Packed)  # the lanes of an array's package, or packed ones
+
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Statistics:
+class Statistics(Generic[L]):
     """Statistics of a rounding, in integers: `==` holds between packages, and for any order of summation.
 
     Statistics are made by `statistics_of`. The statistics of parts, `merge`d in any order, are equal to those of the
@@ -79,7 +82,7 @@ class Statistics:
     """
 
     number: str
-    lanes: Any
+    lanes: L
 
     @property
     def _whole(self) -> tuple[np.ndarray, np.ndarray]:
@@ -105,10 +108,10 @@ class Statistics:
         lanes = as_numpy(self.lanes)
         lanes = lanes[:LENGTH] if lanes.ndim == 1 else lanes_of(*self._whole)
         places = np.flatnonzero(lanes != 0)  # of bools, which NumPy searches faster
-        return type(self)(self.number, Packed(places.astype(np.int16), lanes[places]))
+        return Statistics(self.number, Packed(places.astype(np.int16), lanes[places]))
 
     def _unpack(self) -> Statistics:
-        return type(self)(self.number, as_numpy(self.lanes))
+        return Statistics(self.number, as_numpy(self.lanes))
 
     def __getattr__(self, name: str) -> Any:
         if name in COUNTS:
@@ -194,11 +197,11 @@ class Statistics:
                 raise ValueError(f"others has statistics of {quoted(one.number)}; allowed is {quoted(self.number)}")
         pairs = [one._whole for one in (self, *others)]
         sums, magnitudes = sum(sums for sums, _ in pairs), np.max([magnitudes for _, magnitudes in pairs], 0)
-        return type(self)(self.number, lanes_of(sums, magnitudes))  # type: ignore[arg-type]
+        return Statistics(self.number, lanes_of(sums, magnitudes))  # type: ignore[arg-type]
 
     def parts(self) -> list[Statistics]:
         """The statistics along the first dimension of lanes that have several: a scan's iterations."""
-        return [type(self)(self.number, lanes) for lanes in as_numpy(self.lanes)]
+        return [Statistics(self.number, lanes) for lanes in as_numpy(self.lanes)]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Statistics):
@@ -229,7 +232,7 @@ class Statistics:
         magnitudes = [(name.replace("_", " "), f"{getattr(self, name):.6g}") for name in MAGNITUDES]
         return html_table([type(self).__name__, self.number], [*counts, *magnitudes, ("SQNR", f"{self.sqnr:.1f} dB")])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """All fields as JSON types; tables list their entries that are not zero: [entry, sums]."""
         sums, magnitudes = self._whole
         counts = {name: int(count) for name, count in zip(COUNTS, sums, strict=False)}
@@ -238,7 +241,7 @@ class Statistics:
         return {"number": self.number, **counts, **lanes, **tables}
 
     @classmethod
-    def from_json(cls, fields: Any) -> Statistics:
+    def from_json(cls, fields: Mapping[str, object]) -> Statistics:
         """The inverse of `to_json`.
 
         Raises:
@@ -247,7 +250,8 @@ class Statistics:
         try:
             if not isinstance(fields, Mapping) or set(fields) != set(_JSON):
                 raise ValueError(f"its fields are {', '.join(_JSON)}")
-            check_number(fields["number"])
+            number: Any = fields["number"]
+            check_number(number)
             tables = [
                 _dense(fields["numbers"], "numbers", FIELDS, 2),
                 _dense(fields["errors"], "errors", ERROR_FIELDS, 3),
@@ -258,7 +262,7 @@ class Statistics:
             raise ValueError(
                 f"statistics={fields!r:.80}; allowed is what Statistics.to_json returns: {error}"
             ) from error
-        return cls(fields["number"], lanes_of(np.concatenate([counts, *tables]), magnitudes))
+        return Statistics(number, lanes_of(np.concatenate([counts, *tables]), magnitudes))
 
     def row(self) -> dict[str, int | float]:
         """The fields for columns of a table: counts, magnitudes, sums as floats, and the measures made of them."""

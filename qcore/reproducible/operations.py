@@ -9,6 +9,7 @@ import numpy as np
 
 from qcore import namespace
 from qcore.linalg.law import tree_sum
+from qcore.namespace import A, Array
 
 SMALLEST = 2.0**-126  # magnitudes up to this one, the smallest normal number, are zeros
 
@@ -39,7 +40,7 @@ class Names(namespace.Names):
     root: Any = staticmethod(np.sqrt)
 
     @staticmethod
-    def is_float32(x: Any) -> bool:
+    def is_float32(x: Array) -> bool:
         return x.dtype == np.float32
 
     @staticmethod
@@ -65,14 +66,14 @@ class Names(namespace.Names):
         return np.asarray(bits).view(np.float32)
 
     @staticmethod
-    def product(a: Any, b: Any) -> Any:
+    def product(a: A, b: A) -> A:
         """A product of float64 numbers that rounds, and that no compiler contracts with a sum."""
         return a * b
 
     # From here on, what all frameworks share.
 
     @classmethod
-    def settled(cls, x: Any) -> Any:
+    def settled(cls, x: A) -> A:
         """x with a zero of the same sign for every float32 number of magnitude at most 2^-126.
 
         A compiler cannot predict the choice, so it does not contract a product with a sum across it, or drop a
@@ -81,59 +82,59 @@ class Names(namespace.Names):
         return cls.where(abs(x) > SMALLEST, x, x * 0.0)
 
     @classmethod
-    def one_nan(cls, x: Any) -> Any:
+    def one_nan(cls, x: A) -> A:
         """x with 0x7fc00000 for every NaN."""
         nan: Any = np.nan
         return cls.where(x == x, x, nan)
 
     @classmethod
-    def sums(cls, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
+    def sums(cls, a: A, b: A | None, axes: tuple[int, ...]) -> A:
         """See `qcore.reproducible.operations.tree_sums`."""
         return tree_sums(cls, a, b, axes)
 
     @classmethod
-    def sums_by_index(cls, rows: Any, indices: Any, count: int) -> Any:
+    def sums_by_index(cls, rows: A, indices: A, count: int) -> A:
         """See `qcore.reproducible.operations.sums_by_index`."""
         return sums_by_index(cls, rows, indices, count)
 
     @classmethod
-    def wide(cls, x: Any) -> Any:
+    def wide(cls: Any, x: A | float) -> A | float:
         """Settled float32 numbers as float64; a Python number becomes the nearest float32 number first."""
         return float(np.float32(x)) if isinstance(x, int | float) else cls.to_float64(x)
 
     @classmethod
-    def narrow(cls, x: Any) -> Any:
+    def narrow(cls: Any, x: A | float) -> A:
         """Float64 numbers, rounded to float32 and settled."""
         return cls.settled(cls.to_float32(x))
 
     @classmethod
-    def add(cls, a: Any, b: Any) -> Any:
+    def add(cls: Any, a: A | float, b: A | float) -> A:
         return cls.settled(a + b)
 
     @classmethod
-    def sub(cls, a: Any, b: Any) -> Any:
+    def sub(cls: Any, a: A | float, b: A | float) -> A:
         return cls.settled(a - b)
 
     @classmethod
-    def mul(cls, a: Any, b: Any) -> Any:
+    def mul(cls: Any, a: A | float, b: A | float) -> A:
         return cls.settled(a * b)
 
     @classmethod
-    def div(cls, a: Any, b: Any) -> Any:
+    def div(cls: Any, a: A | float, b: A | float) -> A:
         """By way of float64, in which also a * (1 / b) rounds to the quotient of float32 numbers."""
         return cls.narrow(cls.wide(a) / cls.wide(b))
 
     @classmethod
-    def sqrt(cls, x: Any) -> Any:
+    def sqrt(cls: Any, x: A) -> A:
         return cls.narrow(cls.root(cls.wide(x)))
 
     @classmethod
-    def power(cls, a: Any, b: Any) -> Any:
+    def power(cls, a: A | float, b: A | float) -> A:
         """See `qcore.reproducible.operations.power`."""
         return power(cls, a, b)
 
     @classmethod
-    def near_zero(cls, x: Any, bound: float, near: Any, beyond: Any) -> Any:
+    def near_zero(cls, x: A, bound: float, near: A, beyond: A) -> A:
         """One function of x as two formulas; the first one rounds correctly next to zero, the second elsewhere."""
         return cls.where(abs(x) < bound, near, beyond)
 

@@ -8,10 +8,11 @@ from math import log, pi
 from typing import Any
 
 from qcore.arguments import check_flag, check_float, check_int, check_type, quoted
+from qcore.namespace import A
 from qcore.reproducible.binding import public
 from qcore.reproducible.differentiable import without_gradients
 from qcore.reproducible.elementary import expm1
-from qcore.reproducible.operations import dot, total
+from qcore.reproducible.operations import Names, dot, total
 from qcore.reproducible.pooling import LayerFunctions
 
 
@@ -140,7 +141,7 @@ class Cosine:
         check_int("steps", self.steps, 1)
         check_int("warmup", self.warmup, 0, self.steps - 1)
 
-    def at(self, xp: Any, step: Any) -> Any:
+    def at(self, xp: type[Names], step: A) -> A:
         """The rate at a step, by the law."""
         # As a square of a sine: (1 + cos) / 2 would cancel near the end, where the rate is small.
         left = xp.wide(xp.sub(float(self.steps), step)) / float(self.steps - self.warmup)
@@ -186,7 +187,7 @@ class Milestones:
             raise ValueError(f"milestones={milestones}; allowed is an ascending order")
         object.__setattr__(self, "milestones", milestones)
 
-    def at(self, xp: Any, step: Any) -> Any:
+    def at(self, xp: type[Names], step: A) -> A:
         """The rate at a step, by the law."""
         # One product for each milestone, as a loop over steps would make them; a power would round otherwise.
         rate = step * 0.0 + self.rate

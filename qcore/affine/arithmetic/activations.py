@@ -12,14 +12,15 @@ from typing import Any
 from qcore.affine import law
 from qcore.affine.arithmetic.operands import check_operand, check_output, numbers, quantized
 from qcore.affine.parameters import QParams, check_form
-from qcore.affine.quantized import QuantizedArray
+from qcore.affine.quantized import Q, QuantizedArray
 from qcore.arguments import check_flag, check_float, check_int
 from qcore.formats.affine import INT32, AffineInteger
+from qcore.namespace import Array
 
 _NEAR, _QUARTER = 2.0**-12, 0.25 - 2.0**-29  # of `sigmoid_of`
 
 
-def elu(input: Any, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Any:
+def elu(input: Q, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Q:
     """x where it is above 0, else alpha * (exp(x) - 1).
 
     Args:
@@ -46,7 +47,7 @@ def elu(input: Any, output: QParams, form: AffineInteger | None = None, alpha: f
     return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, _expm1(xp, x, 1.0) * alpha))
 
 
-def celu(input: Any, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Any:
+def celu(input: Q, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Q:
     """x where it is above 0, else alpha * (exp(x / alpha) - 1).
 
     Args:
@@ -73,7 +74,7 @@ def celu(input: Any, output: QParams, form: AffineInteger | None = None, alpha: 
     return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, _expm1(xp, x, alpha) * alpha))
 
 
-def leaky_relu(input: Any, output: QParams, form: AffineInteger | None = None, slope: float = 0.01) -> Any:
+def leaky_relu(input: Q, output: QParams, form: AffineInteger | None = None, slope: float = 0.01) -> Q:
     """x where it is above 0, else x * slope.
 
     Args:
@@ -100,7 +101,7 @@ def leaky_relu(input: Any, output: QParams, form: AffineInteger | None = None, s
     return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, x * slope))
 
 
-def prelu(input: Any, weight: Any, output: QParams, form: AffineInteger | None = None, axis: int = 1) -> Any:
+def prelu(input: Q, weight: Array, output: QParams, form: AffineInteger | None = None, axis: int = 1) -> Q:
     """x where it is above 0, else x * w, for one slope w or one for each channel.
 
     Args:
@@ -142,7 +143,7 @@ def prelu(input: Any, weight: Any, output: QParams, form: AffineInteger | None =
     return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, x * slopes))
 
 
-def hardswish(input: Any, output: QParams, form: AffineInteger | None = None) -> Any:
+def hardswish(input: Q, output: QParams, form: AffineInteger | None = None) -> Q:
     """x * clip(x + 3, 0, 6) / 6.
 
     Args:
@@ -167,7 +168,7 @@ def hardswish(input: Any, output: QParams, form: AffineInteger | None = None) ->
     return _applied(input, output, form, lambda xp, x: xp.divide(x * xp.clip(x + 3.0, 0.0, 6.0), 6.0))
 
 
-def hardsigmoid(input: Any, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
+def hardsigmoid(input: Q, output: QParams | None = None, form: AffineInteger | None = None) -> Q:
     """clip(x + 3, 0, 6) / 6.
 
     Args:
@@ -195,7 +196,7 @@ def hardsigmoid(input: Any, output: QParams | None = None, form: AffineInteger |
     )
 
 
-def sigmoid(input: Any, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
+def sigmoid(input: Q, output: QParams | None = None, form: AffineInteger | None = None) -> Q:
     """1 / (1 + exp(-x)).
 
     Args:
@@ -218,7 +219,7 @@ def sigmoid(input: Any, output: QParams | None = None, form: AffineInteger | Non
     return _applied(input, _unit(input, output, form, False), form, sigmoid_of)
 
 
-def tanh(input: Any, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
+def tanh(input: Q, output: QParams | None = None, form: AffineInteger | None = None) -> Q:
     """tanh(x).
 
     Args:
@@ -242,7 +243,7 @@ def tanh(input: Any, output: QParams | None = None, form: AffineInteger | None =
     return _applied(input, _unit(input, output, form, True), form, tanh_of)
 
 
-def softmax(input: Any, axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
+def softmax(input: Q, axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Q:
     """exp(x) over the sum of exp(x) along an axis.
 
     The exponentials of x less the greatest along the axis are rounded to multiples of 2^-32, so that their sums are
@@ -278,7 +279,7 @@ def softmax(input: Any, axis: int, output: QParams | None = None, form: AffineIn
         return quantized(input, xp.astype(xp.divide(parts, sums), "float32"), output, form)
 
 
-def unit_qparams(input: Any, form: AffineInteger, signed: bool) -> QParams:
+def unit_qparams(input: QuantizedArray, form: AffineInteger, signed: bool) -> QParams:
     """The parameters of numbers from 0 to 1: scale 1 / levels, zero point qmin; or of numbers from -1 to 1.
 
     Args:

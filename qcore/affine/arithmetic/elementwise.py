@@ -25,12 +25,14 @@ from qcore.affine.arithmetic.operands import (
     wrapped,
 )
 from qcore.affine.parameters import QParams
+from qcore.affine.quantized import Q
 from qcore.arguments import check_flag, check_float, check_int, check_type, quoted
 from qcore.formats.affine import AffineInteger
+from qcore.namespace import Array
 from qcore.notices import warn
 
 
-def add(a: Any, b: Any, output: QParams, form: AffineInteger | None = None, relu: bool = False) -> Any:
+def add(a: Q, b: Q, output: QParams, form: AffineInteger | None = None, relu: bool = False) -> Q:
     """The quantized sum: the law's integers for (a - its zero point) * its scale + the same of b.
 
     Args:
@@ -57,7 +59,7 @@ def add(a: Any, b: Any, output: QParams, form: AffineInteger | None = None, relu
     return wrapped(a, BINARY["add"](a, b, output, form, relu), output, form)
 
 
-def mul(a: Any, b: Any, output: QParams, form: AffineInteger | None = None, relu: bool = False) -> Any:
+def mul(a: Q, b: Q, output: QParams, form: AffineInteger | None = None, relu: bool = False) -> Q:
     """The quantized product: rint((a - za) * (b - zb) * ((sa * sb) * (1 / scale))) + zero_point, clipped.
 
     Args:
@@ -106,7 +108,7 @@ BINARY = {"add": _added, "mul": _multiplied}
 _MOST = 2**53  # up to which float64 holds all integers
 
 
-def einsum(equation: str, a: Any, b: Any, output: QParams, form: AffineInteger | None = None) -> Any:
+def einsum(equation: str, a: Q, b: Q, output: QParams, form: AffineInteger | None = None) -> Q:
     """The quantized contraction of two arrays: rint(sums * ((sa * sb) * (1 / scale))) + zero_point, clipped.
 
     The sums are the exact sums of (a - za) * (b - zb), rounded to float32.
@@ -148,7 +150,7 @@ def einsum(equation: str, a: Any, b: Any, output: QParams, form: AffineInteger |
         return wrapped(a, law.integers(xp, steps, form), output, form)
 
 
-def matmul(a: Any, b: Any, output: QParams, form: AffineInteger | None = None) -> Any:
+def matmul(a: Q, b: Q, output: QParams, form: AffineInteger | None = None) -> Q:
     """The quantized product of matrices, or of stacks of them whose first dimensions broadcast; see `einsum`.
 
     Args:
@@ -180,7 +182,7 @@ def _size(q: Any) -> int:
     return math.prod(q.shape)
 
 
-def cat(arrays: Sequence[Any], axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
+def cat(arrays: Sequence[Q], axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Q:
     """Joins arrays along an axis; each is requantized, unless it has the result's parameters.
 
     Args:
@@ -211,7 +213,7 @@ def cat(arrays: Sequence[Any], axis: int, output: QParams | None = None, form: A
     return _joined(arrays, axis, output, form)
 
 
-def stack(arrays: Sequence[Any], axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Any:
+def stack(arrays: Sequence[Q], axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Q:
     """Joins arrays along a new axis, each requantized as by `cat`.
 
     Args:
@@ -295,7 +297,7 @@ def _requantized(q: Any, output: QParams, form: AffineInteger) -> Any:
     return q.names.where((own.scale == output.scale) & (own.zero_point == output.zero_point), q.values, made)
 
 
-def add_scalar(input: Any, number: float) -> Any:
+def add_scalar(input: Q, number: float) -> Q:
     """input + number: the zero point moves by -number / scale; where it would leave the range, the scale grows.
 
     With n = zero_point - rint(number / scale) in float64, the result has zero point n; where n is below qmin, zero
@@ -338,7 +340,7 @@ def add_scalar(input: Any, number: float) -> Any:
         return quantized(input, xp.rounded(shifted * scale), output, form)
 
 
-def mul_scalar(input: Any, number: float) -> Any:
+def mul_scalar(input: Q, number: float) -> Q:
     """input * number: the scale is multiplied by abs(number); for negative numbers the integers are mirrored.
 
     A product with 0 has integers 0, scale 1 and zero point 0.
@@ -376,7 +378,7 @@ def mul_scalar(input: Any, number: float) -> Any:
         return wrapped(input, integers, output, form)
 
 
-def clamp(input: Any, low: float | None = None, high: float | None = None) -> Any:
+def clamp(input: Q, low: float | None = None, high: float | None = None) -> Q:
     """The integers clipped to those of `low` and `high`; the parameters stay.
 
     `relu6` is clamp(input, 0, 6), and `hardtanh` clamp(input, -1, 1). If low is above high, all become the integer of
@@ -410,7 +412,7 @@ def clamp(input: Any, low: float | None = None, high: float | None = None) -> An
         return wrapped(input, integers, input.qparams, input.form)
 
 
-def threshold(input: Any, threshold: float, value: float) -> Any:
+def threshold(input: Q, threshold: float, value: float) -> Q:
     """Keeps the integers of numbers above `threshold`; all other integers become the integer of `value`.
 
     The parameters stay.
@@ -443,7 +445,7 @@ def threshold(input: Any, threshold: float, value: float) -> Any:
         return wrapped(input, integers, input.qparams, input.form)
 
 
-def masked_fill(input: Any, mask: Any, value: float) -> Any:
+def masked_fill(input: Q, mask: Array, value: float) -> Q:
     """Puts the integer of a number where a mask is true; the parameters stay.
 
     Args:

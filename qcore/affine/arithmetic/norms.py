@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 from qcore.affine import law
 from qcore.affine.arithmetic.operands import check_operand, check_output, differences, quantized, wrapped
 from qcore.affine.parameters import QParams, check_fraction, check_parameter
+from qcore.affine.quantized import Q
 from qcore.arguments import check_flag, check_int
 from qcore.formats.affine import AffineInteger
+from qcore.namespace import Array
 
 
 def layer_norm(
-    input: Any,
-    normalized_shape: Any,
-    weight: Any,
-    bias: Any,
+    input: Q,
+    normalized_shape: int | Sequence[int],
+    weight: Array | None,
+    bias: Array | None,
     eps: float,
     output: QParams,
     form: AffineInteger | None = None,
-) -> Any:
+) -> Q:
     """The law's integers for (x - mean) / sqrt(variance + eps) * weight + bias over the last dimensions.
 
     With integers d = input - zero_point, n of them with the sums s1 of d and s2 of d * d, which are exact in int64:
@@ -61,8 +64,14 @@ def layer_norm(
 
 
 def group_norm(
-    input: Any, groups: int, weight: Any, bias: Any, eps: float, output: QParams, form: AffineInteger | None = None
-) -> Any:
+    input: Q,
+    groups: int,
+    weight: Array | None,
+    bias: Array | None,
+    eps: float,
+    output: QParams,
+    form: AffineInteger | None = None,
+) -> Q:
     """`layer_norm`'s law over groups of channels and all sizes; instance norm is the case of one channel per group.
 
     Args:
@@ -102,16 +111,16 @@ def group_norm(
 
 
 def batch_norm(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    mean: Any,
-    variance: Any,
+    input: Q,
+    weight: Array | None,
+    bias: Array | None,
+    mean: Array,
+    variance: Array,
     eps: float,
     output: QParams,
     form: AffineInteger | None = None,
     relu: bool = False,
-) -> Any:
+) -> Q:
     """rint((input - zero_point) * alpha + beta) + the result's zero point, with alpha and beta for each channel.
 
     In float32, each operation rounded: factor = weight / sqrt(variance + eps), alpha = factor * (its scale / the
@@ -200,6 +209,6 @@ def _root(xp: Any, x: Any) -> Any:
     return xp.astype(xp.sqrt(xp.astype(x, "float64")), "float32")
 
 
-def _check(name: str, x: Any, shape: tuple[int, ...], q: Any) -> None:
+def _check(name: str, x: Any, shape: tuple[Any, ...], q: Any) -> None:
     if x is not None:
         check_parameter(name, x, [shape], q.names)

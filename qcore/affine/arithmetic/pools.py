@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from math import prod
 from typing import Any, NamedTuple
 
 from qcore.affine import law
 from qcore.affine.arithmetic.operands import check_operand, differences, wrapped
+from qcore.affine.quantized import Q
 from qcore.arguments import check_flag, check_int, check_sizes, check_type
 
 
 def max_pool(
-    input: Any,
+    input: Q,
     dimensions: int,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
-) -> Any:
+) -> Q:
     """The greatest integer of each window; padding is never the greatest.
 
     Args:
@@ -53,15 +54,15 @@ def max_pool(
 
 
 def avg_pool(
-    input: Any,
+    input: Q,
     dimensions: int,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Any:
+) -> Q:
     """rint(sum of (input - zero_point) / count) + zero_point of each window; padding counts as 0.
 
     Args:
@@ -97,7 +98,7 @@ def avg_pool(
         return wrapped(input, _rounded(input, quotients, input.qparams.zero_point), input.qparams, input.form)
 
 
-def adaptive_avg_pool(input: Any, output_size: Any, dimensions: int = 2) -> Any:
+def adaptive_avg_pool(input: Q, output_size: int | Sequence[int | None] | None, dimensions: int = 2) -> Q:
     """rint(sum of input / count) of windows that cover each dimension evenly.
 
     The window i of n over a size s is from floor(i * s / n) to ceil((i + 1) * s / n).
@@ -146,7 +147,7 @@ def adaptive_avg_pool(input: Any, output_size: Any, dimensions: int = 2) -> Any:
         return wrapped(input, _rounded(input, quotients, 0), input.qparams, input.form)
 
 
-def mean(input: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
+def mean(input: Q, axes: tuple[int, ...], keepdims: bool = False) -> Q:
     """rint(sum of input / count) along dimensions.
 
     Args:

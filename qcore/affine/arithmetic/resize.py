@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from qcore.affine.arithmetic.operands import check_operand, wrapped
+from qcore.affine.quantized import Q
 from qcore.arguments import check_choice, check_flag, check_size, quoted
 
 
 def interpolate(
-    input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None
-) -> Any:
+    input: Q,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> Q:
     """Resizes images: to the nearest integers, or to the rounded bilinear mean of integers.
 
     The bilinear mean is in float32, h0 * (w0 * a + w1 * b) + h1 * (w0 * c + w1 * d), every operation rounded. The
