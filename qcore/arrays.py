@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -20,7 +20,11 @@ from qcore.namespace import Names
 from qcore.packing import check_codes, storage
 from qcore.random.threefry import Noise, as_lane, leading_bits_mask, rounding_words
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
 Key = int | tuple[int, int] | None
+Scales = np.ndarray | tuple[np.ndarray, ...] | None  # of blocks, and of an array or of the scales
 
 
 def quantize(
@@ -119,7 +123,9 @@ def encode(
     return codes, (scales, *array_scale) if array_scale else scales
 
 
-def decode(codes: np.ndarray, number: Number | str, dtype: Any = np.float32, *, scales: Any = None) -> np.ndarray:
+def decode(
+    codes: np.ndarray, number: Number | str, dtype: DTypeLike = np.float32, *, scales: Scales = None
+) -> np.ndarray:
     """The numbers that integer codes stand for, exactly.
 
     Args:

@@ -22,6 +22,7 @@ from qcore.law.shared_scale import E8M0_BIAS, Shared
 from qcore.law.tiles import (
     MOST_AXES,
     Block,
+    BlockLike,
     Sizes,
     block_counts,
     block_sizes,
@@ -402,7 +403,7 @@ def with_scale(number: Number) -> Number:
 
 
 def NVFP4(  # noqa: N802  # the name of a format
-    block: Any = ((-1, 16),), law: str = "te", four_over_six: str | None = None, scale_max: int | None = None
+    block: BlockLike = ((-1, 16),), law: str = "te", four_over_six: str | None = None, scale_max: int | None = None
 ) -> BlockScaled:
     """NVIDIA's FP4: e2m1 elements, a scale e4m3 of each block, and a scale float32 of the whole array.
 

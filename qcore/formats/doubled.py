@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from qcore.law.codes import Codes
 from qcore.law.program import Program
 from qcore.law.rounding import Rounding
 from qcore.law.tiles import FLAT, MOST_ELEMENTS, Sizes, block_counts
+from qcore.namespace import A
 from qcore.packing import storage
 
 
@@ -67,13 +68,18 @@ class Doubled(BlockNumber):
         ('nf4(block=64)', array([ 0.44070983, -1.        ], dtype=float32))
     """
 
-    first: Any
+    first: BlockScaled
     block: int = 256
 
     second: ClassVar[Any] = None  # the format of the scales minus their mean: not a field, as it follows from them
 
+    if TYPE_CHECKING:
+
+        def __init__(self, first: BlockScaled | str, block: int = 256) -> None: ...
+
     def __post_init__(self) -> None:
-        first = check_number(self.first, "first") if isinstance(self.first, str) else self.first
+        given: Any = self.first
+        first = check_number(given, "first") if isinstance(given, str) else given
         if not isinstance(first, BlockScaled):
             raise TypeError(f"first={quoted(first)}; allowed is a BlockScaled with scale='float32', or its text")
         if first.scale != "float32" or first.history is not None:
@@ -110,7 +116,7 @@ class Doubled(BlockNumber):
         codes = self.first.program(mode, carrier, coded)[0].codes
         return Program(carrier, mode, "doubled", codes, storage(self.bits) if coded else 0, rule=self.text), ()
 
-    def check_scales(self, shape: tuple[int, ...], scales: Any) -> tuple[Any, Any, Any]:
+    def check_scales(self, shape: tuple[int, ...], scales: tuple[A, ...] | A | None) -> tuple[A, A, A]:
         """The triple of scales of an array of this shape."""
         counts = block_counts(shape, self.block_sizes(len(shape)))
         count = int(np.prod(counts))

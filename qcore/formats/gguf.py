@@ -11,6 +11,7 @@ from qcore.law.carrier import Carrier
 from qcore.law.program import Program
 from qcore.law.rounding import Rounding
 from qcore.law.tiles import Sizes
+from qcore.namespace import A, Names
 
 if TYPE_CHECKING:
     from qcore.law.gguf import Layout
@@ -97,7 +98,7 @@ class GGUF(BlockNumber):
         _check_rows(self, shape, "x", self.layout.size)
         return *shape[:-1], shape[-1] // self.layout.size * self.layout.width
 
-    def to_bytes(self, xp: Any, lanes: Any, carrier: Carrier) -> Any:
+    def to_bytes(self, xp: type[Names], lanes: A, carrier: Carrier) -> A:
         """The bytes of an array, whose rows have whole blocks, as uint8."""
         self.shape_of_bytes(tuple(lanes.shape))
         return xp.astype(_law().bytes_of_numbers(xp, lanes, self.type, carrier), "uint8")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import isfinite
 from numbers import Real
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from qcore.law.carrier import Carrier
 from qcore.law.program import Program
 from qcore.law.rounding import Rounding
 from qcore.law.table import BUCKETS, FEW, Gaps, Steps, TableCodes, bucket_shift, half_of_word
+from qcore.namespace import Array
 from qcore.packing import storage
 
 MOST_NUMBERS = 1 << 16
@@ -63,8 +64,14 @@ class Table(Number):
         array([ 0.25,  0.25, -0.  ,  1.  ], dtype=float32)
     """
 
-    values: Any
-    thresholds: Any = None
+    values: tuple[float, ...]
+    thresholds: tuple[float, ...] | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, values: Iterable[float] | Array, thresholds: Iterable[float] | Array | None = None
+        ) -> None: ...
 
     numbers_text = ""  # the text without names, which traced programs read; not a field
 
@@ -77,12 +84,12 @@ class Table(Number):
             raise ValueError(f"values has one number only, {values[0]}; allowed are at least two different ones")
         if self.thresholds is not None:
             self._set(thresholds=check_numbers("thresholds", self.thresholds))
-            self._check_thresholds()
+            self._check_thresholds(self.thresholds)
         thresholds = "" if self.thresholds is None else f",thresholds={number_list(self.thresholds)}"
         self._set(numbers_text=f"table({number_list(values)}{thresholds})")
 
-    def _check_thresholds(self) -> None:
-        ordered, given = [self.values[index] for index in self.ascending], self.thresholds
+    def _check_thresholds(self, given: tuple[float, ...]) -> None:
+        ordered = [self.values[index] for index in self.ascending]
         if len(given) != len(ordered) - 1:
             raise ValueError(
                 f"thresholds has {len(given)} numbers; allowed are {len(ordered) - 1}, one between each two of the "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import prod
+from types import EllipsisType
 from typing import Any, NamedTuple
 
 from qcore.arguments import check_int, quoted
@@ -13,6 +14,7 @@ MOST_AXES, MOST_ELEMENTS = 64, 2**40  # of an array, and of a block along an axi
 Shape = tuple[int, ...]
 Sizes = tuple[Any, ...]  # of a block along each axis, None is all of it; or FLAT and a size. A pair has a sub-block's.
 Block = tuple[tuple[Any, int | None], ...]  # axis, ... or FLAT, and size, in order
+BlockLike = Mapping[int, int | None] | Mapping[int | EllipsisType | str, int | None] | Block  # as users give blocks
 FLAT = "flat"  # the only axis of blocks that are cut from the elements in row-major order
 
 

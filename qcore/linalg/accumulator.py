@@ -217,7 +217,7 @@ class Accumulator:
         return self.product is None and not more
 
     @property
-    def instruction(self) -> Any:
+    def instruction(self) -> Design | None:
         """The `Design` of the innermost accumulator, which adds the products themselves; None if it has none."""
         return self.design if self.inner is None else self.inner.instruction
 
