@@ -340,7 +340,7 @@ def _four_bits_of_bitsandbytes(parts: Parts) -> Encoded:
     if not np.isfinite(numbers).all() or np.unique(numbers).size < 2:
         raise parts.wrong(".quant_map", "has numbers that are not finite, or one number only; allowed are finite ones")
     known = {"nf4": NAMED["nf4"][0], "fp4": NAMED["fp4_bnb"][0]}.get(state["quant_type"])
-    fits = isinstance(known, Table) and (np.float32(known.values) == numbers).all()
+    fits = isinstance(known, Table) and (np.asarray(known.values, np.float32) == numbers).all()
     table = known if fits and known is not None else Table(numbers)
     number: Any = BlockScaled(table, {FLAT: size}, "absmax", "float32")
     roles = (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", role)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, cast
 
 import numpy as np
 
@@ -65,8 +65,8 @@ class Encoded(Generic[A]):
 
     def dequantize(self) -> A:
         """The numbers in float32, by the law of the program that wrote the file."""
-        codes: Any = self.codes  # of NumPy; other packages have their own method
-        return self._times_factor(decode(codes, self.number, scales=self.scales), np.multiply)
+        codes, scales = cast("tuple[Any, Any]", (self.codes, self.scales))  # NumPy's: other packages have a method
+        return self._times_factor(decode(codes, self.number, scales=scales), np.multiply)
 
     def _times_factor(self, numbers: Any, multiply: Callable[[Any, Any], Any]) -> Any:
         return numbers if self.factor is None else multiply(numbers, np.float32(self.factor))

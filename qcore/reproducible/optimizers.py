@@ -144,7 +144,8 @@ class Cosine:
     def at(self, xp: type[Names], step: A) -> A:
         """The rate at a step, by the law."""
         # As a square of a sine: (1 + cos) / 2 would cancel near the end, where the rate is small.
-        left = xp.wide(xp.sub(float(self.steps), step)) / float(self.steps - self.warmup)
+        left: Any = xp.wide(xp.sub(float(self.steps), step))
+        left = left / float(self.steps - self.warmup)
         sine = xp.sin(xp.where(left > 0, left, 0.0) * (pi / 2))
         falling = xp.add(xp.mul(xp.narrow(sine * sine), self.rate - self.last), self.last)
         rising = xp.div(xp.mul(xp.add(step, 1.0), self.rate), float(max(self.warmup, 1)))

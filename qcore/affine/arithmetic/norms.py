@@ -106,7 +106,8 @@ def group_norm(
     _check("bias", bias, (channels,), input)
     split = (batch, groups, channels // groups, *sizes)
     shape = (1, groups, channels // groups, *(1,) * len(sizes))
-    weight, bias = (None if x is None else x.reshape(shape) for x in (weight, bias))
+    parameters: tuple[Any, Any] = weight, bias
+    weight, bias = (None if x is None else x.reshape(shape) for x in parameters)
     return _normalized(input, split, tuple(range(2, len(split))), weight, bias, eps, output, form)
 
 
