@@ -16,7 +16,7 @@ UNTYPED = {
     # `encode` returns one array or, for formats of blocks, nested tuples. Groups and states of `OptimLP` are torch's:
     # dictionaries of Any.
     *("qcore", "qtorch", "qtorch.optim", "qtorch.quantization"),
-    *("qjax", "qjax.quantization", "qjax.quantization.functional"),
+    *("qjax", "qjax.quantization"),
 }
 
 

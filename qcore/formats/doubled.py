@@ -16,7 +16,6 @@ from qcore.law.codes import Codes
 from qcore.law.program import Program
 from qcore.law.rounding import Rounding
 from qcore.law.tiles import FLAT, MOST_ELEMENTS, Sizes, block_counts
-from qcore.namespace import A
 from qcore.packing import storage
 
 
@@ -116,7 +115,7 @@ class Doubled(BlockNumber):
         codes = self.first.program(mode, carrier, coded)[0].codes
         return Program(carrier, mode, "doubled", codes, storage(self.bits) if coded else 0, rule=self.text), ()
 
-    def check_scales(self, shape: tuple[int, ...], scales: tuple[A, ...] | A | None) -> tuple[A, A, A]:
+    def check_scales(self, shape: tuple[int, ...], scales: Any) -> tuple[Any, Any, Any]:
         """The triple of scales of an array of this shape."""
         counts = block_counts(shape, self.block_sizes(len(shape)))
         count = int(np.prod(counts))

@@ -355,7 +355,7 @@ def masked_fill(x: ArrayLike | QTensor, mask: ArrayLike, value: float) -> jax.Ar
         Array([0.5, 2. ], dtype=float32)
     """
     if isinstance(x, QuantizedArray):
-        return cast("QTensor", arithmetic.masked_fill(x, mask, value))
+        return cast("QTensor", arithmetic.masked_fill(x, cast("jax.Array", mask), value))
     x = jnp.asarray(x)
     return jnp.where(cast("jax.Array", mask), jnp.asarray(value, x.dtype), x)
 
