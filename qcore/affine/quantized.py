@@ -14,7 +14,7 @@ from qcore.affine.operations import dequantize
 from qcore.affine.parameters import QParams, check_qparams
 from qcore.arguments import check_choice, check_int, check_size, check_sizes, quoted
 from qcore.formats.affine import AffineInteger
-from qcore.namespace import Names
+from qcore.namespace import Array, Names
 
 
 def moving(name: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -26,7 +26,7 @@ def moving(name: str, function: Callable[..., Any] | None = None) -> Callable[..
     def own(values: Any, *arguments: Any, **settings: Any) -> Any:
         return getattr(values, name)(*arguments, **settings)
 
-    def method(self: QuantizedArray, *arguments: Any, **settings: Any) -> Any:
+    def method(self: Q, *arguments: object, **settings: object) -> Q | tuple[Q, ...]:
         self._whole(name)
         return self._moved(function or own, *arguments, **settings)
 
@@ -47,7 +47,7 @@ def parameter(name: str, field: str, about: str, returned: str) -> Callable[...,
     """Makes a method that returns a field of the parameters, per channel or for the whole array, as its name says."""
     channels = "per_channel" in name
 
-    def method(self: QuantizedArray) -> Any:
+    def method(self: QuantizedArray) -> Array | int:
         return getattr(self._channels(name) if channels else self._whole(name), field)
 
     wrong = "there are no channels" if channels else "there is one for each channel"
