@@ -15,8 +15,7 @@ HOMES = {id(getattr(module, name)): module.__name__ for module in [*MODULES.valu
 UNTYPED = {
     # `encode` returns one array or, for formats of blocks, nested tuples. Groups and states of `OptimLP` are torch's:
     # dictionaries of Any.
-    *("qcore", "qtorch", "qtorch.optim"),
-    "qjax",
+    *("qcore", "qtorch", "qtorch.optim", "qjax"),
 }
 
 
