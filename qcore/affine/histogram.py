@@ -82,10 +82,10 @@ class Histogram(RangeRule):
         if 0 in x.shape:
             return state
         with xp.arithmetic():
-            return self._update(state, x, xp)
+            numbers: Any = x
+            return self._update(state, xp.astype(numbers.reshape(-1), "float32"), xp)
 
     def _update(self, state: Counts, x: Any, xp: Any) -> Counts:
-        x = xp.astype(x.reshape(-1), "float32")
         finite = x - x == 0  # not so for infinities and NaN
         infinity = float("inf")
         low = xp.minimum(state.min_val, xp.unsigned(xp.extremes(xp.where(finite, x, infinity), (0,))[0]))
