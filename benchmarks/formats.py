@@ -28,7 +28,7 @@ from benchmarks.support.limits import BOUNDS
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import Timing, by_turns, clock_for, keep_pages, machine, versions
 from benchmarks.support.vectors import instruction_sets, measure_apart
-from qcore import parse
+from qcore import BlockScaled, parse
 from qtorch import quantize
 
 FEW, MANY = "nf4", "a table of 256 numbers"
@@ -74,7 +74,7 @@ def timings(vectors: str, case: Case, seconds: float) -> list[Timing]:
         return time_jax(case, "cpu", seconds)
     if case.operation != LAWS:
         return time_torch(case, "cpu", seconds)
-    x, number = torch.randn(case.shape), parse(case.format)
+    x, number = torch.randn(case.shape), parse(case.format, BlockScaled)
     calls = [partial(quantize, x, one, "nearest") for one in (number, replace(number, rule="torchao"))]
     return by_turns(calls, clock_for("cpu"), seconds)
 

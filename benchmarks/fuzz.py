@@ -250,7 +250,7 @@ def decoding(pick: Pick) -> Case:
     codes = np.frombuffer(pick.randbytes(int(np.prod(shape))), np.uint8).reshape(shape)
     scales: Any = None
     of_tensor: Any = None
-    parsed = qcore.parse(number)
+    parsed: Any = qcore.parse(number)
     if number in ("mxfp4", "nvfp4", BYTES):
         try:
             counts = block_counts(shape, parsed.block_sizes(len(shape)))

@@ -119,7 +119,8 @@ def torchao_matches(x: np.ndarray) -> Iterator[Match]:
     for name, short in (("e2m1fn", "f4"), ("e3m2fn", "f6_e3m2")):
         call, ours = f"f32_to_{short}_unpacked", partial(qtorch.encode, tensor, name)
         yield Match(call, "torch", f"{name}, codes", "nearest", partial(getattr(kernels, call), tensor), ours)
-        call, codes = f"{short}_unpacked_to_f32", ours()
+        codes: Any = ours()
+        call = f"{short}_unpacked_to_f32"
         theirs, ours = partial(getattr(kernels, call), codes), partial(qtorch.decode, codes, name)
         yield Match(call, "torch", f"{name}, decoded", "-", theirs, ours)
     yield from torchao_mx_matches(x)

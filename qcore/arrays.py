@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
 from qcore.arguments import check_int, check_seed, check_start, missing_key
-from qcore.formats.block import check_float_scales, check_scales
+from qcore.formats.block import Scales, check_float_scales, check_scales
 from qcore.formats.doubled import Doubled
 from qcore.formats.gguf import GGUF
+from qcore.formats.names import BlockName, EncodeResult, Nested, Single
 from qcore.formats.number import Number, check_number, prepare
 from qcore.law import doubled
 from qcore.law.carrier import CARRIERS, Carrier, check_dtype, check_result_dtype
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
 Key = int | tuple[int, int] | None
-Scales = np.ndarray | tuple[np.ndarray, ...] | None  # of blocks, and of an array or of the scales
 
 
 def quantize(
@@ -73,6 +73,50 @@ def quantize(
     return from_lanes(lanes, carrier, x)
 
 
+@overload
+def encode(
+    x: np.ndarray,
+    number: Single,
+    rounding: RoundingLike = ...,
+    *,
+    key: Key = ...,
+    random_bits: int = ...,
+    start: int = ...,
+    overflow: str | None = ...,
+) -> np.ndarray: ...
+@overload
+def encode(
+    x: np.ndarray,
+    number: BlockName,
+    rounding: RoundingLike = ...,
+    *,
+    key: Key = ...,
+    random_bits: int = ...,
+    start: int = ...,
+    overflow: str | None = ...,
+) -> tuple[np.ndarray, np.ndarray]: ...
+@overload
+def encode(
+    x: np.ndarray,
+    number: Nested,
+    rounding: RoundingLike = ...,
+    *,
+    key: Key = ...,
+    random_bits: int = ...,
+    start: int = ...,
+    overflow: str | None = ...,
+) -> tuple[np.ndarray, Scales[np.ndarray]]: ...
+@overload
+def encode(
+    x: np.ndarray,
+    number: Number | str,
+    rounding: RoundingLike = ...,
+    *,
+    key: Key = ...,
+    random_bits: int = ...,
+    start: int = ...,
+    overflow: str | None = ...,
+) -> EncodeResult[np.ndarray]: ...
 def encode(
     x: np.ndarray,
     number: Number | str,
@@ -82,7 +126,7 @@ def encode(
     random_bits: int = 24,
     start: int = 0,
     overflow: str | None = None,
-) -> Any:
+) -> EncodeResult[np.ndarray]:
     """Rounds as `quantize` does, and returns the integer codes of the results: the bits of the format's standard.
 
     `decode` returns the results of `quantize` from the codes, except where a result has no code: a negative zero
@@ -124,7 +168,7 @@ def encode(
 
 
 def decode(
-    codes: np.ndarray, number: Number | str, dtype: DTypeLike = np.float32, *, scales: Scales = None
+    codes: np.ndarray, number: Number | str, dtype: DTypeLike = np.float32, *, scales: Scales[np.ndarray] | None = None
 ) -> np.ndarray:
     """The numbers that integer codes stand for, exactly.
 

@@ -214,7 +214,8 @@ def _check_neighbours(
 
 def _check_codes(number: Number, mode: Rounding, x: np.ndarray, rounded: np.ndarray, what: str) -> None:
     """Codes stand for what rounding gives: finite numbers by value, as some formats have no negative zero."""
-    decoded, expected = map(_exact, (decode(encode(x, number, mode, key=KEY), number, x.dtype), rounded))
+    codes: Any = encode(x, number, mode, key=KEY)
+    decoded, expected = map(_exact, (decode(codes, number, x.dtype), rounded))
     _expect(~np.isfinite(expected) | (decoded == expected), x, f"{what} has a code of another number")
 
 

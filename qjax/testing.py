@@ -52,7 +52,7 @@ def check_format(number: Number | str, modes: Sequence[RoundingLike] | None = No
         if mode is Rounding.NEAREST:
             yield "quantize in jit", np.asarray(jax.jit(lambda x: quantize(x, number))(x)), expected
         if has_codes(number, given.dtype):
-            codes = qcore.encode(given, number, mode, key=KEY)
+            codes: Any = qcore.encode(given, number, mode, key=KEY)
             yield "encode", np.asarray(encode(x, number, mode, key=KEY)), codes
             found = decode(codes, number, given.dtype)
             yield "decode", np.asarray(found), qcore.decode(codes, number, given.dtype)

@@ -62,8 +62,9 @@ def check_format(number: Number | str, modes: Sequence[RoundingLike] | None = No
         if mode is Rounding.NEAREST and given.dtype == np.float32:
             yield "compiled quantize", _array(compiled(x), given.dtype), expected
         if has_codes(number, given.dtype):
-            codes = qcore.encode(given, number, mode, key=KEY)
-            yield "encode", encode(x, number, mode, key=KEY).numpy(), codes
+            codes: Any = qcore.encode(given, number, mode, key=KEY)
+            own: Any = encode(x, number, mode, key=KEY)
+            yield "encode", own.numpy(), codes
             found = decode(torch.from_numpy(codes), number, x.dtype)
             yield "decode", _array(found, given.dtype), qcore.decode(codes, number, given.dtype)
 

@@ -152,7 +152,7 @@ def _steps(program: Program) -> Any:
             if wide:
                 rounded.append(qtorch.quantize(finite.abs() * 1.5, number, mode, key=own) * 2)
             if wide and coded:
-                codes = qtorch.encode(-x.detach(), number, mode, key=own)
+                codes: Any = qtorch.encode(-x.detach(), number, mode, key=own)
                 rounded.append(codes)
                 rounded.append(-qtorch.decode(codes, number, x.dtype))
             results.append(rounded)

@@ -180,7 +180,8 @@ class Layer:
             result.view(np.uint32)[np.isnan(result)] = self.unit.product.accumulator.nan
             columns["biased"] = result.view(np.uint32).reshape(-1).astype(np.uint64)
         if self.result is not None:
-            columns["output"] = encode(result, self.result, Rounding(self.mode)).reshape(-1).astype(np.uint64)
+            codes: Any = encode(result, self.result, Rounding(self.mode))
+            columns["output"] = codes.reshape(-1).astype(np.uint64)
         return columns, found
 
     def _along_outputs(self, bias: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -175,7 +175,7 @@ def special_values(known: Properties) -> dict[int, tuple[list[str], float]]:
         "-inf": -math.inf,
     }
     values = np.array(list(wanted.values()))
-    codes = encode(values, known.number)
+    codes: Any = encode(values, known.number)
     found: dict[int, tuple[list[str], float]] = {}
     for name, value, code, number in zip(wanted, values, codes, _decode(known, codes), strict=True):
         same = value == number and math.copysign(1, value) == math.copysign(1, number)

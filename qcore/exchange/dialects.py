@@ -389,8 +389,9 @@ def _nested(parts: Parts, state: Mapping[str, Any], blocks: int, first: BlockSca
     parts.demand(".nested_absmax", (-(-blocks // size),))
     codes, numbers = parts.array(".absmax", "U8").reshape(-1), parts.array(".nested_quant_map", "F32")
     largest, number = parts.array(".nested_absmax", "F32"), Doubled(first, size)
+    table: Any = number.second.element
     with np.errstate(all="ignore"):
-        if (numbers == np.float32(number.second.element.values)).all():
+        if (numbers == np.float32(table.values)).all():
             return number, (codes, largest, np.asarray(np.float32(offset)))
         return first, numbers[codes] * largest.repeat(size)[:blocks] + np.float32(offset)
 

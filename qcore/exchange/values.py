@@ -15,7 +15,7 @@ import numpy as np
 from qcore.arguments import quoted
 from qcore.formats.number import check_number, prepare
 from qcore.law.carrier import CARRIERS
-from qcore.law.program import Decoding, Program
+from qcore.law.program import Constants, Decoding, Program
 from qcore.law.rounding import check_rounding
 
 TYPES = {  # by the number in a file
@@ -225,7 +225,7 @@ def decode(xp: Any, codes: Any, type: str) -> Any:
 
 
 @cache
-def _encoding(type: str, saturate: bool, mode: str) -> tuple[Program, tuple[int, ...]]:
+def _encoding(type: str, saturate: bool, mode: str) -> tuple[Program, Constants]:
     number, otherwise = CODED[type]
     overflow = "saturate" if saturate else otherwise
     return prepare(check_number(number), check_rounding(mode), CARRIERS["float32"], overflow, True)

@@ -13,6 +13,7 @@ from qcore.arrays import as_array, decode, encode
 from qcore.exchange.encoded import Content, Encoded, Stored, packed
 from qcore.exchange.safetensors import CODED, content_of
 from qcore.formats.block import BlockScaled
+from qcore.formats.doubled import Doubled, dynamic_map
 from qcore.formats.names import NAMED
 from qcore.formats.text import parse
 from qcore.law.tiles import tiles
@@ -91,7 +92,7 @@ def _compressed_tensors(x: np.ndarray) -> Encoded:
     with np.errstate(all="ignore"):
         whole = np.float32(2688) / np.clip(np.abs(x).max(initial=0), np.finfo(np.float32).tiny, None)
         whole = np.float32(whole if np.isfinite(whole) else 1)
-        block = decode(encode(whole * (_largest(x, _NVFP4) / np.float32(6)), "e4m3fn:saturate"), "e4m3fn")
+        block = decode(encode(whole * (_largest(x, _NVFP4) / np.float32(6)), "e4m3fn", overflow="saturate"), "e4m3fn")
         codes = encode(np.where(block == 0, np.float32(0.125), block), "e4m3fn")
         scales = decode(codes, "e4m3fn") / whole
         elements = encode(x / _spread(scales, x, _NVFP4), "e2m1fn")
@@ -105,7 +106,7 @@ def _deepseek(x: np.ndarray) -> Encoded:
     with np.errstate(all="ignore"):
         scales = _largest(x, _TILES) / np.float32(448)
         scales = np.where(scales == 0, np.float32(1), scales)
-        codes = encode(x / _spread(scales, x, _TILES), "e4m3fn:saturate")
+        codes = encode(x / _spread(scales, x, _TILES), "e4m3fn", overflow="saturate")
     return Encoded(codes, _TILES, scales, None, "DeepSeek FP8", Stored(_scale_inv=content_of(scales)))
 
 
@@ -115,17 +116,17 @@ def _gpt_oss(x: np.ndarray) -> Encoded:
 
 
 def _bitsandbytes(x: np.ndarray) -> Encoded:
-    number = parse("nf4(block=64)")
+    number = parse("nf4(block=64)", BlockScaled)
     codes = encode(x, number)[0]
     scales = _largest(x, number)  # 0 for zeros, which the format has no scale for
     return Encoded(codes, number, scales, None, "bitsandbytes 4 bits", _bitsandbytes_state(x, {".absmax": scales}, {}))
 
 
 def _bitsandbytes_double(x: np.ndarray) -> Encoded:
-    number = parse("nf4(block=64,nested=256)")
+    number = parse("nf4(block=64,nested=256)", Doubled)
     codes, (seconds, largest, offset) = encode(x, number)
     arrays = {".absmax": seconds, ".nested_absmax": largest}
-    arrays[".nested_quant_map"] = np.array(number.second.element.values, np.float32)
+    arrays[".nested_quant_map"] = np.array(dynamic_map().values, np.float32)
     state = {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": float(offset)}
     stored = _bitsandbytes_state(x, arrays, state)
     return Encoded(codes, number, (seconds, largest, offset), None, "bitsandbytes 4 bits", stored)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import isqrt
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from qcore.arguments import check_choice, check_flag, check_int, quoted
 from qcore.formats.fixed import FixedPoint
@@ -16,7 +16,7 @@ from qcore.law.carrier import FLOAT32, Carrier
 from qcore.law.codes import Codes, PickedCodes
 from qcore.law.float_scale import Levels, working
 from qcore.law.grid import Grid
-from qcore.law.program import Decoding, Program, entries_of, kind_of
+from qcore.law.program import Constants, Decoding, Program, entries_of, kind_of
 from qcore.law.rounding import Rounding
 from qcore.law.shared_scale import E8M0_BIAS, Shared
 from qcore.law.tiles import (
@@ -30,11 +30,13 @@ from qcore.law.tiles import (
     check_block,
     is_flat,
 )
+from qcore.namespace import T
 from qcore.packing import storage
 
 E2M1 = BinaryFloat(2, 1, specials="finite")
 E4M3 = BinaryFloat(4, 3, specials="fn")
 E8M0 = BinaryFloat(8, 0, bias=127, specials="fn", subnormals=False, signed=False)
+Scales = T | tuple[T, ...]  # of blocks, and of an array or of the scales
 LONGEST_HISTORY = 2**20  # a history is a row of a state
 DEEPEST = 26  # numbers above zero that are so many binary places below a quantum all round alike
 
@@ -42,7 +44,7 @@ DEEPEST = 26  # numbers above zero that are so many binary places below a quantu
 class BlockNumber(Number):
     """The base of formats with shared scales."""
 
-    tensor_scale: Any = None
+    tensor_scale: str | None = None
 
     def axes(self, ndim: int) -> tuple[int, ...]:
         sizes = self.tile_sizes(ndim)
@@ -197,23 +199,41 @@ class BlockScaled(BlockNumber):
         True
     """
 
-    element: Any
-    block: Any
-    rule: Any = None
-    scale: Any = "e8m0"
+    element: FixedPoint | FloatingPoint | BinaryFloat | Table
+    block: Block
+    rule: str = None  # type: ignore[assignment]  # the first rule of the scale
+    scale: Literal["e8m0", "float32"] | FloatingPoint | BinaryFloat = "e8m0"
     history: int | None = None
     margin: int = 0
     reduce_amax: bool = True
-    tensor_scale: Any = None
-    sub_block: Any = None
+    tensor_scale: str | None = None
+    sub_block: Block | None = None
     four_over_six: str | None = None
     scale_max: int | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            element: Number | str,
+            block: BlockLike,
+            rule: str | None = None,
+            scale: Number | str = "e8m0",
+            history: int | None = None,
+            margin: int = 0,
+            reduce_amax: bool = True,
+            tensor_scale: str | None = None,
+            sub_block: BlockLike | None = None,
+            four_over_six: str | None = None,
+            scale_max: int | None = None,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         self._set(element=check_element(self.element), block=check_block(self.block))
         self._set(scale=check_scale(self.scale))
         allowed = list(RULES) if self.scale == "e8m0" else FLOAT_RULES if self.scale == "float32" else LEVEL_RULES
-        self._set(rule=allowed[0] if self.rule is None else self.rule)
+        if self.rule is None:  # pyright: ignore[reportUnnecessaryComparison]  # as its default is
+            self._set(rule=allowed[0])
         if self.rule not in allowed and self.rule in (*RULES, *FLOAT_RULES, *LEVEL_RULES):
             raise ValueError(
                 f"rule={quoted(self.rule)} with scale={quoted(scale_text(self.scale))}; allowed are "
@@ -328,7 +348,7 @@ class BlockScaled(BlockNumber):
             levels = Levels(full, largest_lane(element, work), inverse, self.scale.magnitudes.lowest_lane(work))
             return "levels", (*levels, *grid)
         shared = shared_integers(element, carrier, self.rule)
-        if isinstance(element, FixedPoint):
+        if isinstance(element, FixedPoint | Table):  # tables have other scales
             return "scaled", shared
         floating = isinstance(element, BinaryFloat)
         if element.man > 0 and element.magnitudes.subnormals and (not floating or element.has_signed_zero):
@@ -359,7 +379,7 @@ class BlockScaled(BlockNumber):
         )
         return decoding, (*codes, *scales)
 
-    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
+    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, Constants]:
         self._check_stateless()
         kind, constants = self.reduce(carrier)
         if self.scale != "e8m0":
@@ -458,7 +478,7 @@ def nvfp4_arguments(number: Any) -> dict[str, Any] | None:
     """The arguments with which `NVFP4` makes the format; None if it cannot."""
     if not isinstance(number, BlockScaled) or number.tensor_scale is None or number.rule not in LEVEL_RULES:
         return None
-    found = {"block": number.block, "law": number.rule}
+    found: dict[str, Any] = {"block": number.block, "law": number.rule}
     found |= {"four_over_six": number.four_over_six, "scale_max": number.scale_max}
     if number != NVFP4(**found):
         return None

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 
 from qcore.arguments import check_int, quoted
-from qcore.formats.block import BlockNumber, BlockScaled
+from qcore.formats.block import BlockNumber, BlockScaled, Scales
 from qcore.formats.number import call_text, check_number
 from qcore.formats.table import Table, by_float32_midpoints
 from qcore.law.carrier import Carrier
 from qcore.law.codes import Codes
-from qcore.law.program import Program
+from qcore.law.program import Constants, Program
 from qcore.law.rounding import Rounding
 from qcore.law.tiles import FLAT, MOST_ELEMENTS, Sizes, block_counts
+from qcore.namespace import T
 from qcore.packing import storage
 
 
@@ -70,7 +71,7 @@ class Doubled(BlockNumber):
     first: BlockScaled
     block: int = 256
 
-    second: ClassVar[Any] = None  # the format of the scales minus their mean: not a field, as it follows from them
+    second: ClassVar[BlockScaled]  # the format of the scales minus their mean: not a field, as it follows from them
 
     if TYPE_CHECKING:
 
@@ -109,17 +110,17 @@ class Doubled(BlockNumber):
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
         return "doubled", ()
 
-    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
+    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, Constants]:
         if carrier.lane_bits == 64:
             raise ValueError(f"x has dtype float64; allowed for {self.text} are float32, float16 and bfloat16")
         codes = self.first.program(mode, carrier, coded)[0].codes
         return Program(carrier, mode, "doubled", codes, storage(self.bits) if coded else 0, rule=self.text), ()
 
-    def check_scales(self, shape: tuple[int, ...], scales: Any) -> tuple[Any, Any, Any]:
+    def check_scales(self, shape: tuple[int, ...], scales: Scales[T] | None) -> tuple[T, T, T]:
         """The triple of scales of an array of this shape."""
         counts = block_counts(shape, self.block_sizes(len(shape)))
         count = int(np.prod(counts))
-        given: tuple[Any, ...] = cast("tuple[Any, ...]", scales) if isinstance(scales, tuple) else ()
+        given = [*cast("tuple[T, ...]", scales)] if isinstance(scales, tuple) else []
         shapes = [tuple(getattr(one, "shape", (-1,))) for one in given]
         allowed = [counts, (-(-count // self.block),) if counts else (), ()]
         if shapes != allowed:

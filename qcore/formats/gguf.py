@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from qcore.arguments import check_choice, quoted
 from qcore.formats.block import BlockNumber
 from qcore.law.carrier import Carrier
-from qcore.law.program import Program
+from qcore.law.program import Constants, Program
 from qcore.law.rounding import Rounding
 from qcore.law.tiles import Sizes
 from qcore.namespace import A, Names
@@ -75,7 +75,7 @@ class GGUF(BlockNumber):
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
         return "gguf", ()
 
-    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
+    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, Constants]:
         if mode is not Rounding.NEAREST:
             raise ValueError(
                 f"rounding={quoted(mode.value)}; allowed for {self.text} is 'nearest': the law is ggml's own"
@@ -103,7 +103,7 @@ class GGUF(BlockNumber):
         self.shape_of_bytes(tuple(lanes.shape))
         return xp.astype(_law().bytes_of_numbers(xp, lanes, self.type, carrier), "uint8")
 
-    def from_bytes(self, xp: Any, lanes: Any, carrier: Carrier, scales: Any) -> Any:
+    def from_bytes(self, xp: type[Names], lanes: A, carrier: Carrier, scales: object) -> A:
         """The lanes of the numbers of bytes, int32; `scales` is the argument of `decode`."""
         _check_carrier(carrier, "the result")
         if scales is not None:
@@ -111,7 +111,7 @@ class GGUF(BlockNumber):
                 f"scales is a {type(scales).__name__}; allowed is None: {self.text} has its scales among the bytes"
             )
         _check_rows(self, lanes.shape, "codes", self.layout.width)
-        return _law().numbers_of_bytes(xp, lanes & 255, self.type, carrier)
+        return _law().numbers_of_bytes(xp, lanes, self.type, carrier)
 
 
 def _check_rows(number: GGUF, shape: tuple[int, ...], argument: str, whole: int) -> None:

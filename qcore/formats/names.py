@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from qcore.arguments import check_flag, check_int
-from qcore.formats.block import NVFP4, BlockNumber, BlockScaled
+from qcore.formats.block import NVFP4, BlockNumber, BlockScaled, Scales
 from qcore.formats.doubled import Doubled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
+from qcore.formats.gguf import GGUF
 from qcore.formats.number import Number
 from qcore.formats.posit import Posit
-from qcore.formats.table import by_float32_midpoints
+from qcore.formats.table import Table, by_float32_midpoints
 from qcore.law.tiles import FLAT
+from qcore.namespace import T
 
 _IEEE = "IEEE 754-2019"
 _ML_DTYPES = "ml_dtypes; IEEE 754's rules"
@@ -97,6 +99,55 @@ NAMED: dict[str, tuple[Number, str]] = {  # name: (format, source)
     "nvfp4": (NVFP4(), "NVIDIA, Pretraining Large Language Models with NVFP4, 2025"),
 }
 
+# The named formats by the result of `encode`, as type checkers and editors read them. A test compares them with NAMED.
+SingleName = Literal[
+    "float16",
+    "bfloat16",
+    "tf32",
+    "dlfloat16",
+    "e4m3",
+    "e4m3fn",
+    "e4m3fnuz",
+    "e4m3b11fnuz",
+    "e5m2",
+    "e5m2fnuz",
+    "e3m4",
+    "e8m0fnu",
+    "e2m3fn",
+    "e3m2fn",
+    "e2m1fn",
+    "qpytorch8",
+    "qpytorch16",
+    "int2",
+    "int4",
+    "uint4",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "posit8",
+    "posit16",
+    "posit32",
+    "nf4",
+    "fp4_bnb",
+    "af4",
+]
+BlockName = Literal[
+    "mxfp8_e4m3",
+    "mxfp8_e5m2",
+    "mxfp6_e2m3",
+    "mxfp6_e3m2",
+    "mxfp4",
+    "mxint8",
+    "msfp12",
+    "msfp16",
+    "mx9",
+    "mx6",
+    "mx4",
+]
+Single = FixedPoint | FloatingPoint | BinaryFloat | Posit | Table | GGUF | SingleName  # an array of codes
+Nested = BlockScaled | Doubled | Literal["nvfp4"]  # codes, and scales that may be a tuple
+EncodeResult = T | tuple[T, Scales[T]]  # codes, and of blocks their scales
 
 CODEBOOKS = ("nf4", "fp4_bnb", "af4")
 

@@ -14,7 +14,7 @@ from qcore.html import html_table
 from qcore.law.carrier import Carrier
 from qcore.law.codes import Codes, FixedCodes, FloatCodes, encoding
 from qcore.law.grid import Grid
-from qcore.law.program import Decoding, Program, entries_of, kind_of
+from qcore.law.program import Constants, Decoding, Program, entries_of, kind_of
 from qcore.law.rounding import Rounding
 from qcore.law.tapered import PositCodes
 from qcore.law.tiles import Sizes
@@ -83,14 +83,14 @@ class Number(ABC):
             object.__setattr__(self, name, value)
 
     @abstractmethod
-    def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
+    def reduce(self, carrier: Carrier) -> tuple[str, Constants]:
         """The kind of this format (see `Program`) and its integers on a carrier.
 
         Raises:
             ValueError: if the carrier cannot represent the format's numbers at all.
         """
 
-    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[int, ...]]:
+    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, Constants]:
         """The program that rounds to this format, or to its codes, and its constants."""
         kind, constants = self.reduce(carrier)
         if not coded:
@@ -203,7 +203,7 @@ def check_target(number: Any, argument: str = "number") -> Number:
 
 def prepare(
     number: Number, mode: Rounding, carrier: Carrier, overflow: str | None, coded: bool
-) -> tuple[Program, tuple[int, ...]]:
+) -> tuple[Program, Constants]:
     """The program and the constants for a format; an overflow policy that is not None replaces the format's own."""
     return with_overflow(number, overflow).program(mode, carrier, coded)
 

@@ -15,7 +15,7 @@ import numpy as np
 from qcore.arguments import check_choice, quoted
 from qcore.formats.number import Number
 from qcore.law.carrier import Carrier
-from qcore.law.program import Program
+from qcore.law.program import Constants, Program
 from qcore.law.rounding import Rounding
 from qcore.law.table import BUCKETS, FEW, Gaps, Steps, TableCodes, bucket_shift, half_of_word
 from qcore.namespace import Array
@@ -141,11 +141,11 @@ class Table(Number):
         unused = [carrier.quiet_nan] * ((1 << self.bits) - len(numbers))
         return TableCodes((*numbers, *unused), (1 << self.bits) - 1)
 
-    def reduce(self, carrier: Carrier) -> tuple[str, tuple[Any, ...]]:
+    def reduce(self, carrier: Carrier) -> tuple[str, Constants]:
         program, constants = self.program(Rounding.NEAREST, carrier, coded=False)
         return program.kind, constants
 
-    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, tuple[Any, ...]]:
+    def program(self, mode: Rounding, carrier: Carrier, coded: bool) -> tuple[Program, Constants]:
         rows: Any
         if mode.stochastic:
             kind, rows = "table_gaps", self._gaps(carrier, coded)

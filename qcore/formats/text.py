@@ -29,9 +29,9 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache
 from threading import Lock
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints, overload
 
-from qcore.arguments import MOST_QUOTED, quoted
+from qcore.arguments import MOST_QUOTED, check_type, quoted
 from qcore.formats.affine import AffineInteger
 from qcore.formats.block import FLOAT_RULES, LEVEL_RULES, NVFP4, RULES, BlockFloatingPoint, BlockScaled, nvfp4_arguments
 from qcore.formats.doubled import Doubled
@@ -44,6 +44,7 @@ from qcore.formats.posit import Posit
 from qcore.formats.spellings import MEANINGS, likely_meanings
 from qcore.formats.table import Table, number_list
 from qcore.law.tiles import FLAT, block_text
+from qcore.namespace import T
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[+-]?[0-9]{1,4000}(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|\.\.\.|\S")
@@ -55,7 +56,11 @@ MOST_NESTED = 24  # kinds inside each other; each takes a few frames of Python
 _make_signature = cache(inspect.signature)  # reading one takes longer than writing a text
 
 
-def parse(text: str) -> Any:
+@overload
+def parse(text: str) -> Number: ...
+@overload
+def parse(text: str, kind: type[T]) -> T: ...
+def parse(text: str, kind: type[T] | None = None) -> Number | T:
     """The format that a text stands for: the inverse of a format's `text`, and of `str`.
 
     Args:
@@ -66,13 +71,15 @@ def parse(text: str) -> Any:
             "accumulator(float16)". The parameters are those of the classes. QPyTorch's may also be spelled as they are
             printed, and "p3109(8,4)" as IEEE P3109 does: "Binary8p4se". ":saturate", ":propagate", ":inf", ":nan" or
             ":wrap" after a format is its overflow policy: "e4m3fn:saturate".
+        kind: the class of the result, such as `BlockScaled` or `Recipe`; None takes all.
 
     Returns:
-        A `Number`; for other kinds an object of their class.
+        A `Number`; for other kinds an object of their class, which type checkers know from the argument `kind`.
 
     Raises:
-        TypeError: if text is not a str.
-        ValueError: if it stands for no format. The message shows the position, and what is allowed.
+        TypeError: if text is not a str, or kind not a class.
+        ValueError: if it stands for no format, or for one of another class. The message shows the position, and what is
+            allowed.
 
     Example:
         >>> parse("float(5,2)")
@@ -81,10 +88,17 @@ def parse(text: str) -> Any:
         'scaled(e2m1fn,{-2:16,-1:16})'
         >>> parse("E4M3FN:saturate").overflow, parse("bf16").text
         ('saturate', 'bfloat16')
+        >>> parse("e5m2", BinaryFloat).specials
+        'ieee'
     """
     if not isinstance(text, str):
         raise TypeError(f"text={quoted(text)} is a {type(text).__name__}; allowed is a str such as 'float(5,2)'")
-    return _parsed(text, "text", _KINDS)
+    if kind is not None:
+        check_type("kind", kind, type, "a class")
+    found = _parsed(text, "text", _KINDS)
+    if kind is not None and not isinstance(found, kind):
+        raise ValueError(f"text={quoted(text)} is a {type(found).__name__}; allowed is the text of a {kind.__name__}")
+    return found
 
 
 def learn(text: str, argument: str) -> None:

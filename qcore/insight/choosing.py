@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf, isfinite, log10, nan, prod
@@ -18,10 +18,11 @@ from qcore.arguments import check_type, quoted
 from qcore.formats.block import BlockScaled
 from qcore.formats.number import Number, check_number
 from qcore.linalg.product import Product
+from qcore.namespace import Array
 from qcore.recipes import Entry, Recipe
 
 Formats = Mapping[str, str]  # formats' texts by site; sites that are missing are not rounded
-Evaluate = Callable[[Formats], tuple[float, Any]]
+Evaluate = Callable[[Formats], tuple[float, Array]]
 
 
 class Sensitivity(NamedTuple):
@@ -327,8 +328,8 @@ def bits_per_element(number: Number) -> float:
     width = getattr(number, "element", number).bits
     if not isinstance(number, BlockScaled) or any(size is None for _, size in number.block):
         return width
-    micro_exponents = 0 if number.sub_block is None else 1 / prod(size for _, size in number.sub_block)
-    return width + number.scale_bits / prod(size for _, size in number.block) + micro_exponents
+    micro_exponents = 0 if number.sub_block is None else 1 / prod(size or 1 for _, size in number.sub_block)
+    return width + number.scale_bits / prod(size or 1 for _, size in number.block) + micro_exponents
 
 
 def check_candidates(candidates: Iterable[Number | str]) -> dict[str, float]:
@@ -380,10 +381,10 @@ def recipe_of(formats: Mapping[str, str]) -> Recipe:
     return Recipe([Entry(_SPECIAL.sub(r"[\1]", site), None, Product(text, text)) for site, text in formats.items()])
 
 
-Batch = tuple[Any, Any]
+Batch = tuple[object, Sized]  # inputs of a model, and targets
 
 
-def check_batches(data: Iterable[Batch]) -> list[Batch]:
+def check_batches(data: Iterable[Batch]) -> list[tuple[Any, Any]]:
     """The batches as a list."""
     allowed = "allowed is a list of batches, pairs (inputs, targets)"
     if not isinstance(data, Iterable) or hasattr(data, "dtype"):
@@ -399,7 +400,9 @@ def check_batches(data: Iterable[Batch]) -> list[Batch]:
     return [(inputs, targets) for inputs, targets in batches]
 
 
-def mean_over(batches: Sequence[Batch], step: Callable[[Any, Any], tuple[float, Any]]) -> tuple[float, np.ndarray]:
+def mean_over(
+    batches: Sequence[tuple[Any, Any]], step: Callable[[Any, Any], tuple[float, Any]]
+) -> tuple[float, np.ndarray]:
     """The mean loss of all examples and all outputs; `step` returns both for the inputs and targets of a batch.
 
     Example:

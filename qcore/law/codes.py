@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from qcore.law.carrier import Carrier, field_and_significand, from_count, quiet
 from qcore.law.grid import GENERAL, KEEPING, SYMMETRIC, Grid, cleared, finish, limit, round_magnitude
-from qcore.law.rounding import Rounding
+from qcore.law.rounding import Rounding, stays_finite
 from qcore.law.table import TableCodes
 from qcore.law.table import decode as decode_by_table
 from qcore.law.tapered import PositCodes
@@ -243,7 +243,7 @@ def encode(
         value = (rounded - ((codes.cap - shift) << carrier.width)) >> shift
     value = xp.clip(value, 0, None)  # numbers that were rounded to less than one quantum are negative here
     # A carry may have led beyond the largest code, where other codes have other meanings.
-    if kind in SYMMETRIC and mode.stays_finite(sign) is None:  # infinity, or NaN, has the next code
+    if kind in SYMMETRIC and stays_finite(mode, sign) is None:  # infinity, or NaN, has the next code
         value = xp.clip(value, None, largest + grid.jump)
     else:
         value = limit(xp, value, largest, bits, carrier, mode, grid, kind)

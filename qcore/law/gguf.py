@@ -69,7 +69,7 @@ class Layout(NamedTuple):
 def numbers_of_bytes(xp: Any, rows: Any, kind: str, carrier: Carrier) -> Any:
     """The lanes of the numbers in rows of bytes, int32 lanes whose last axis has whole blocks."""
     layout = LAYOUTS[kind]
-    blocks = rows.reshape(*rows.shape[:-1], rows.shape[-1] // layout.width, layout.width)
+    blocks = (rows & 255).reshape(*rows.shape[:-1], rows.shape[-1] // layout.width, layout.width)
     lanes = _to_carrier(xp, _decoded(xp, blocks, layout), carrier)
     return lanes.reshape(*rows.shape[:-1], blocks.shape[-2] * layout.size)
 

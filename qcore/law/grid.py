@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.law.carrier import Carrier, field_and_significand
-from qcore.law.rounding import Rounding, aligned_bits, below_tie, increment, lowest_bit
+from qcore.law.rounding import Rounding, aligned_bits, below_tie, increment, lowest_bit, stays_finite
 
 
 class Grid(NamedTuple):
@@ -219,7 +219,7 @@ def limit(xp: Any, value: Any, largest: Any, bits: Any, carrier: Carrier, mode: 
     sign, jump = bits >> carrier.last, grid.jump
     if kind == "wide":
         jump = jump + (sign & grid.lower_jump)
-    stays = grid.ends_odd & ~sign if kind == "wide" and mode is Rounding.ODD else mode.stays_finite(sign)
+    stays = grid.ends_odd & ~sign if kind == "wide" and mode is Rounding.ODD else stays_finite(mode, sign)
     if stays is not None:  # only finite numbers saturate: infinity overflows in every mode
         finite = ((bits & carrier.magnitude_mask) - carrier.infinity) >> carrier.last
         jump = jump & ~(stays & finite & ~(sign & grid.unsigned))

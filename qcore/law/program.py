@@ -60,6 +60,7 @@ from qcore.law.tapered import PositCodes, Taper, round_to_posit
 from qcore.law.tapered import encode as encode_posit
 from qcore.random.threefry import Materialize, identity
 
+Constants = tuple[int | tuple[int, ...], ...]  # of a program; those of tables are rows
 KINDS: dict[str, tuple[type[Any], ...]] = {
     "grid": (Grid,),
     "overflowing": (Grid,),

@@ -81,20 +81,6 @@ class Rounding(Enum):
         """True if negative numbers are not rounded as the positive ones."""
         return self in (Rounding.NEAREST_UP, Rounding.NEAREST_DOWN, Rounding.UP, Rounding.DOWN)
 
-    def stays_finite(self, sign: Any) -> Any:
-        """-1 where finite numbers never overflow (IEEE 754, section 7.4), else 0; None if it is 0 for all numbers.
-
-        `sign` is -1 for negative numbers, else 0.
-        """
-        match self:
-            case Rounding.TOWARD_ZERO:
-                return -1
-            case Rounding.UP:
-                return sign
-            case Rounding.DOWN:
-                return ~sign
-        return None
-
 
 # The modes' names as type checkers and editors read them. A test compares them with the members.
 RoundingName = Literal[
@@ -161,6 +147,21 @@ def increment(mode: Rounding, mask: Any, odd: Any, sign: Any, top_bits: Any) -> 
             return mask & sign
         case Rounding.ODD:  # all ones where the last kept bit is 0: any dropped bit then carries into it
             return mask & (odd - 1)
+
+
+def stays_finite(mode: Rounding, sign: Any) -> Any:
+    """-1 where finite numbers never overflow (IEEE 754, section 7.4), else 0; None if it is 0 for all numbers.
+
+    `sign` is -1 for negative numbers, else 0.
+    """
+    match mode:
+        case Rounding.TOWARD_ZERO:
+            return -1
+        case Rounding.UP:
+            return sign
+        case Rounding.DOWN:
+            return ~sign
+    return None
 
 
 def aligned_bits(xp: Any, mode: Rounding, word: Any, shift: Any, fraction: Any) -> Any:

@@ -13,7 +13,7 @@ MOST_AXES, MOST_ELEMENTS = 64, 2**40  # of an array, and of a block along an axi
 
 Shape = tuple[int, ...]
 Sizes = tuple[Any, ...]  # of a block along each axis, None is all of it; or FLAT and a size. A pair has a sub-block's.
-Block = tuple[tuple[Any, int | None], ...]  # axis, ... or FLAT, and size, in order
+Block = tuple[tuple[int | EllipsisType | str, int | None], ...]  # axis, ... or FLAT, and size, in order
 BlockLike = Mapping[int, int | None] | Mapping[int | EllipsisType | str, int | None] | Block  # as users give blocks
 FLAT = "flat"  # the only axis of blocks that are cut from the elements in row-major order
 
@@ -58,7 +58,7 @@ def block_sizes(block: Block, ndim: int) -> Sizes:
         return (FLAT, block[0][1]) if ndim > 1 else (block[0][1],) * ndim
     sizes, named = [dict(block).get(..., 1)] * ndim, set()
     for axis, size in block:
-        if axis is ...:
+        if not isinstance(axis, int):  # the other axes, `...`
             continue
         if not -ndim <= axis < ndim:
             allowed = f"{-ndim} <= axis < {ndim}" if ndim else "none but ..."

@@ -17,7 +17,7 @@ from qcore.formats.number import Number, call_text, check_number, prepare
 from qcore.formats.table import Table
 from qcore.formats.text import MOST_NESTED, Kind, Reader, choice, parse, register, write
 from qcore.law.carrier import FLOAT64, Carrier
-from qcore.law.program import Program
+from qcore.law.program import Constants, Program
 from qcore.law.rounding import MODES, Rounding, RoundingLike, check_rounding
 from qcore.law.tiles import MOST_ELEMENTS
 from qcore.linalg.designs import ALIGNED, GROUPED, Design, design_of
@@ -259,7 +259,7 @@ class Accumulator:
 
 
 @lru_cache(maxsize=1024)
-def rounding_program(number: Number, mode: Rounding, carrier: Carrier = FLOAT64) -> tuple[Program, tuple[int, ...]]:
+def rounding_program(number: Number, mode: Rounding, carrier: Carrier = FLOAT64) -> tuple[Program, Constants]:
     """The program that rounds sums to a format, and its constants."""
     return prepare(number, mode, carrier, None, coded=False)
 

@@ -83,7 +83,7 @@ class Design:
     def numbers(self) -> tuple[Any, Any]:
         """The operands' formats; for scaled blocks, formats with the design's blocks along the last axis."""
         found = [parse(text) for text in self.operands]
-        if self.block:
+        if self.block and self.scale is not None:
             found = [_scaled(element, self.block, self.scale) for element in found]
         return found[0], found[1]
 
@@ -106,7 +106,7 @@ class Design:
         return same and number.block_sizes(2)[-1] == self.block
 
 
-def _scaled(element: Any, block: int, scale: str | None) -> BlockScaled:
+def _scaled(element: Any, block: int, scale: str) -> BlockScaled:
     """The format with a design's blocks: NVFP4's for its scales, else OCP's MX."""
     tensor = "float32" if scale == "e4m3fn" and block == 16 else None
     return BlockScaled(element, {-1: block}, scale=scale, tensor_scale=tensor)

@@ -455,7 +455,7 @@ def _of_rows(xp: Any, scales: Any, x: Any, product: Product, index: int) -> Any:
     return xp.repeat(scales, rows, -2)[..., : x.shape[-2], :] if rows > 1 else scales
 
 
-def apart(number: Any, coded: tuple[Any, Any], decode: Callable[..., Any]) -> tuple[Any, Any]:
+def apart(number: Any, coded: Any, decode: Callable[..., Any]) -> tuple[Any, Any]:
     """The elements of encoded blocks, and their scales: float32 arrays, of each block and of the whole or None."""
     codes, scales = coded
     whole = None

@@ -15,13 +15,14 @@ from qcore.formats.block import BlockScaled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.number import OVERFLOWS, Number, call_text, check_target, with_overflow
 from qcore.law.rounding import Rounding, RoundingLike, check_rounding
+from qcore.namespace import Array
 
 
 def _optional_number(name: str, number: Any, overflow: Any = None) -> Number | None:
     return None if number is None else with_overflow(check_target(number, name), overflow)
 
 
-def _hooks(hooks: Iterable[Any]) -> tuple[Callable[[Any], Any], ...]:
+def _hooks(hooks: Iterable[Any]) -> tuple[Callable[..., Array], ...]:
     try:
         hooks = tuple(hooks)
     except TypeError:
@@ -65,7 +66,7 @@ class Quantization:
     forward_rounding: Rounding = Rounding.STOCHASTIC
     backward_rounding: Rounding = Rounding.STOCHASTIC
     clamping_grad_zero: bool = False
-    backward_hooks: tuple[Callable[[Any], Any], ...] = ()
+    backward_hooks: tuple[Callable[..., Array], ...] = ()
     overflow: InitVar[str | None] = None
     stochastic: bool = field(init=False, repr=False, compare=False)
     unclamped: FixedPoint | None = field(init=False, repr=False, compare=False)
@@ -79,7 +80,7 @@ class Quantization:
             forward_rounding: RoundingLike = Rounding.STOCHASTIC,
             backward_rounding: RoundingLike = Rounding.STOCHASTIC,
             clamping_grad_zero: bool = False,
-            backward_hooks: Iterable[Callable[[Any], Any]] = (),
+            backward_hooks: Iterable[Callable[..., Array]] = (),
             overflow: str | None = None,
         ) -> None: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,10 @@ from jax.sharding import AxisType, PartitionSpec
 
 from qcore import Number, Rounding
 from qcore.arguments import missing_key
-from qcore.formats.block import check_float_scales, check_scales
+from qcore.formats.block import Scales, check_float_scales, check_scales
 from qcore.formats.doubled import Doubled
 from qcore.formats.gguf import GGUF
+from qcore.formats.names import BlockName, EncodeResult, Nested, Single
 from qcore.formats.number import check_number, prepare, with_overflow
 from qcore.law import doubled
 from qcore.law.carrier import CARRIERS, Carrier, check_result_dtype
@@ -68,6 +69,50 @@ def quantize(
     return _apply(x, number, rounding, key, random_bits, start, overflow, coded=False)
 
 
+@overload
+def encode(
+    x: ArrayLike,
+    number: Single,
+    rounding: RoundingLike = ...,
+    *,
+    key: Key = ...,
+    random_bits: int = ...,
+    start: int = ...,
+    overflow: str | None = ...,
+) -> jax.Array: ...
+@overload
+def encode(
+    x: ArrayLike,
+    number: BlockName,
+    rounding: RoundingLike = ...,
+    *,
+    key: Key = ...,
+    random_bits: int = ...,
+    start: int = ...,
+    overflow: str | None = ...,
+) -> tuple[jax.Array, jax.Array]: ...
+@overload
+def encode(
+    x: ArrayLike,
+    number: Nested,
+    rounding: RoundingLike = ...,
+    *,
+    key: Key = ...,
+    random_bits: int = ...,
+    start: int = ...,
+    overflow: str | None = ...,
+) -> tuple[jax.Array, Scales[jax.Array]]: ...
+@overload
+def encode(
+    x: ArrayLike,
+    number: Number | str,
+    rounding: RoundingLike = ...,
+    *,
+    key: Key = ...,
+    random_bits: int = ...,
+    start: int = ...,
+    overflow: str | None = ...,
+) -> EncodeResult[jax.Array]: ...
 def encode(
     x: ArrayLike,
     number: Number | str,
@@ -77,7 +122,7 @@ def encode(
     random_bits: int = 24,
     start: int = 0,
     overflow: str | None = None,
-) -> Any:
+) -> EncodeResult[jax.Array]:
     """Rounds as `quantize` does, and returns the integer codes of the results; see `qcore.encode`.
 
     A view of the codes is an array of JAX's own dtype: `encode(x, "e5m2").view(jnp.float8_e5m2)`.
@@ -103,7 +148,7 @@ def decode(
     number: Number | str,
     dtype: DTypeLike = jnp.float32,
     *,
-    scales: ArrayLike | tuple[ArrayLike, ...] | None = None,
+    scales: Scales[ArrayLike] | None = None,
 ) -> jax.Array:
     """The exact numbers of integer codes; see `qcore.decode`.
 

@@ -11,6 +11,7 @@ from qcore.affine.checkpoint import check_path
 from qcore.exchange import qonnx
 from qcore.exchange.accumulators import finished
 from qcore.exchange.graph import save
+from qcore.formats.affine import AffineInteger
 from qjax._rounding.scopes import DECODE, ROUND, number_of
 from qjax.export.models import made_of
 from qjax.export.operations import OPERATIONS, STORED, given, reader, taken
@@ -68,8 +69,8 @@ def _decode(walk: Walk, equation: Any, settings: Any, codes: Value, *others: Val
 
 
 def _fake_quantize(walk: Walk, equation: Any, settings: Any, x: Value, scale: Value, zero: Value) -> Value:
-    operands = (given(walk, one) for one in (x, scale, zero))
-    made = qonnx.fake_quantize(walk.graph, *operands, settings["axis"], parse(settings["form"]))  # type: ignore[arg-type]
+    operands = given(walk, x), given(walk, scale), given(walk, zero)
+    made = qonnx.fake_quantize(walk.graph, *operands, settings["axis"], parse(settings["form"], AffineInteger))
     return taken(walk, made, equation)
 
 

@@ -11,6 +11,7 @@ from qcore import parse
 from qcore.affine import law
 from qcore.exchange import laws, rounding
 from qcore.exchange.symbols import Symbol
+from qcore.formats.affine import AffineInteger
 from qcore.namespace import Names
 from qjax._rounding.scopes import DECODE, ROUND, number_of, operation_of
 from qjax.export.walk import Translation, Value, Walk, kind_of, known_arrays, wide_dtype
@@ -63,7 +64,7 @@ def taken(walk: Walk, made: Any, equation: Any) -> Value:
 
 def _quantize(walk: Walk, equation: Any, settings: Any, x: Value, scale: Value, zero: Value) -> Value:
     parameters = given(walk, scale), given(walk, zero)
-    made = laws.quantize(given(walk, x), *parameters, settings["axis"], parse(settings["form"]))
+    made = laws.quantize(given(walk, x), *parameters, settings["axis"], parse(settings["form"], AffineInteger))
     return taken(walk, made, equation)
 
 
@@ -76,12 +77,12 @@ def _dequantize(walk: Walk, equation: Any, settings: Any, q: Value, scale: Value
 
 def _stored(walk: Walk, equation: Any, q: np.ndarray, scale: Any, zero: Any, settings: Any) -> Value:
     """Known integers that leave as they are, before DequantizeLinear."""
-    made = laws.stored(walk.graph, q, scale, zero, settings["axis"], parse(settings["form"]))
+    made = laws.stored(walk.graph, q, scale, zero, settings["axis"], parse(settings["form"], AffineInteger))
     return taken(walk, made, equation)
 
 
 def _fake_quantize(walk: Walk, equation: Any, settings: Any, x: Value, scale: Value, zero: Value) -> Value:
-    form, axis = parse(settings["form"]), settings["axis"]
+    form, axis = parse(settings["form"], AffineInteger), settings["axis"]
     parameters = given(walk, scale), given(walk, zero)
     if x.known is None or scale.known is None or zero.known is None:
         return taken(walk, laws.fake_quantize(given(walk, x), *parameters, axis, form), equation)

@@ -20,8 +20,8 @@ from qjax.recipes import lower, product_sites
 __all__ = ["choose_formats", "cross_entropy", "sensitivity"]
 __dir__ = public_names(__name__)
 
-Model = Callable[[Any], Any]
-Loss = Callable[[Any, Any], Any]
+Model = Callable[..., jax.Array]
+Loss = Callable[..., jax.Array]
 
 
 def cross_entropy(logits: ArrayLike, targets: ArrayLike) -> jax.Array:
@@ -125,7 +125,7 @@ def choose_formats(
     return choosing.choose_formats(sites, candidates, _evaluate(model, batches, loss), budget_bits)
 
 
-def _evaluate(model: Model, batches: list[Batch], loss: Loss) -> Evaluate:
+def _evaluate(model: Model, batches: list[tuple[Any, Any]], loss: Loss) -> Evaluate:
     def evaluate(formats: Formats) -> tuple[float, Any]:
         lowered = lower(model, recipe_of(formats)) if formats else model
 

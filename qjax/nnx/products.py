@@ -10,7 +10,7 @@ from flax import nnx
 
 from qcore.arguments import check_flag, check_int, check_type, quoted
 from qcore.formats.text import parse
-from qcore.linalg.product import Products, check_products
+from qcore.linalg.product import Product, Products, check_products
 from qjax.linalg import conv1d, conv2d, conv3d, first_scaling, linear, scaled_dot_product_attention, share_scaling
 
 _FIELDS = ("operands", "accumulator")
@@ -34,7 +34,7 @@ def _frozen(products: Products) -> tuple[Any, ...]:
 def _options(frozen: tuple[Any, ...], gradients: tuple[str, str]) -> dict[str, Any]:
     """The keyword arguments of products from `_frozen`."""
     first, second, forward, grad_a, grad_b = frozen
-    options = {"operands": (first, second), "accumulator": parse(forward).accumulator}
+    options = {"operands": (first, second), "accumulator": parse(forward, Product).accumulator}
     return options | dict(zip(gradients, (grad_a, grad_b), strict=True))
 
 

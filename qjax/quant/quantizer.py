@@ -129,7 +129,8 @@ def _forward(rule: Quantization, x: jax.Array, key: Any) -> tuple[jax.Array, tup
 
 def _backward(rule: Quantization, saved: tuple[Any, Any], grad: jax.Array) -> tuple[jax.Array, None]:
     key, inside = saved
-    for hook in rule.backward_hooks:
+    hooks: Any = rule.backward_hooks  # of JAX arrays
+    for hook in hooks:
         grad = hook(grad)
     if rule.backward_number is not None:
         key = None if key is None else fold_in(key, 1)
@@ -166,7 +167,8 @@ def _delayed_forward(rule: Quantization, x: jax.Array, key: Any, state: jax.Arra
 
 def _delayed_backward(rule: Quantization, saved: Any, grad: jax.Array) -> tuple[Any, ...]:
     x, key, state = saved
-    for hook in rule.backward_hooks:
+    hooks: Any = rule.backward_hooks  # of JAX arrays
+    for hook in hooks:
         grad = hook(grad)
     key = None if key is None else fold_in(key, 1)
     with kind_scope("gradient"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -17,7 +17,7 @@ from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import Factory, name_of
 from qtorch.quant import Quantizer
 
-Maker = Callable[[], Any]
+Maker = Callable[[], torch.nn.Module]
 
 
 def _call_text(config: Any) -> str:
@@ -129,7 +129,7 @@ def _maker(name: str, maker: Any) -> Maker:
             f"{name} is a {type(maker).__name__}; allowed is what makes one: a class, MinMaxObserver.with_args(...); "
             "or a format"
         )
-    return maker
+    return cast("Maker", maker)
 
 
 _SYMMETRIC: dict[str, Any] = {"dtype": torch.qint8, "qscheme": torch.per_tensor_symmetric}

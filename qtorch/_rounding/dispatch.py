@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import torch
 
 from qcore import Number
-from qcore.formats.block import check_float_scales, check_scales
+from qcore.formats.block import Scales, check_float_scales, check_scales
 from qcore.formats.doubled import Doubled
 from qcore.formats.gguf import GGUF
+from qcore.formats.names import BlockName, EncodeResult, Nested, Single
 from qcore.formats.number import check_number
 from qcore.law import doubled
 from qcore.law.rounding import RoundingLike
@@ -90,6 +91,50 @@ def quantize(
     return round_tensor(x, plan, noise, plain)
 
 
+@overload
+def encode(
+    x: torch.Tensor,
+    number: Single,
+    rounding: RoundingLike = ...,
+    *,
+    key: Key = ...,
+    random_bits: int = ...,
+    start: int = ...,
+    overflow: str | None = ...,
+) -> torch.Tensor: ...
+@overload
+def encode(
+    x: torch.Tensor,
+    number: BlockName,
+    rounding: RoundingLike = ...,
+    *,
+    key: Key = ...,
+    random_bits: int = ...,
+    start: int = ...,
+    overflow: str | None = ...,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+@overload
+def encode(
+    x: torch.Tensor,
+    number: Nested,
+    rounding: RoundingLike = ...,
+    *,
+    key: Key = ...,
+    random_bits: int = ...,
+    start: int = ...,
+    overflow: str | None = ...,
+) -> tuple[torch.Tensor, Scales[torch.Tensor]]: ...
+@overload
+def encode(
+    x: torch.Tensor,
+    number: Number | str,
+    rounding: RoundingLike = ...,
+    *,
+    key: Key = ...,
+    random_bits: int = ...,
+    start: int = ...,
+    overflow: str | None = ...,
+) -> EncodeResult[torch.Tensor]: ...
 def encode(
     x: torch.Tensor,
     number: Number | str,
@@ -99,7 +144,7 @@ def encode(
     random_bits: int = 24,
     start: int = 0,
     overflow: str | None = None,
-) -> Any:
+) -> EncodeResult[torch.Tensor]:
     """Rounds as `quantize` does, and returns the integer codes of the results: the bits of the format's standard.
 
     The codes are equal to those of `qcore.encode`, whose documentation lists results without a code.
@@ -141,7 +186,7 @@ def decode(
     number: Number | str,
     dtype: torch.dtype = torch.float32,
     *,
-    scales: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+    scales: Scales[torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """The exact numbers of integer codes; see `qcore.decode`.
 

@@ -16,7 +16,7 @@ from qcore.formats.number import check_number, prepare
 from qcore.formats.table import Table
 from qcore.formats.text import parse
 from qcore.law.carrier import CARRIERS, Carrier
-from qcore.law.program import Decoding, Program, flat
+from qcore.law.program import Constants, Decoding, Program, flat
 from qcore.law.rounding import check_rounding
 from qcore.law.tiles import Matrix, Sizes, as_matrix
 from qtorch import _kernels
@@ -33,7 +33,7 @@ _MOST_SHAPES = 1024  # that a plan keeps
 class _Kernels(dict[str, "tuple[Function, int] | None"]):
     """The CPU's kernels of a law by layout (a key of `laws.LAYOUTS`), with the address of their constants, or None."""
 
-    def __init__(self, number: Number, program: Program, constants: tuple[int, ...], overflow: Any) -> None:
+    def __init__(self, number: Number, program: Program, constants: Constants, overflow: Any) -> None:
         self.number, self.law, self.overflow = number, (program, constants), overflow
 
     @cached_property
@@ -94,7 +94,7 @@ class RoundingPlan:
         self,
         number: Number,
         program: Program,
-        constants: tuple[int, ...],
+        constants: Constants,
         dtype: torch.dtype,
         overflow: Any,
         text: tuple[str, ...] = (),
@@ -210,9 +210,7 @@ def _made(make: Callable[..., Number], *fields: Any) -> Number:
 
 
 @constant
-def _prepare(
-    text: str, mode: str, carrier: str, overflow: Any, coded: bool
-) -> tuple[tuple[Any, ...], tuple[int, ...], str]:
+def _prepare(text: str, mode: str, carrier: str, overflow: Any, coded: bool) -> tuple[tuple[Any, ...], Constants, str]:
     """The fields of a format's `Program`, its constants, and `digest_of_law`."""
     program, constants = prepare(check_number(text), Rounding(mode), CARRIERS[carrier], overflow, coded)
     own, _, *others = _fields(program)  # a traced program cannot hold a mode either

@@ -138,11 +138,11 @@ def _sites(model: Any, loss: Any) -> dict[str, int]:
 def _evaluate(model: nn.Module, data: Iterable[Batch], loss: Loss) -> Evaluate:
     batches = check_batches(data)
 
-    def evaluate(formats: Formats) -> tuple[float, object]:
+    def evaluate(formats: Formats) -> tuple[float, Any]:
         copied = copy.deepcopy(model).eval()
         lowered = lower(copied, recipe_of(formats)) if formats else copied
 
-        def step(inputs: torch.Tensor, targets: torch.Tensor) -> tuple[float, object]:
+        def step(inputs: torch.Tensor, targets: torch.Tensor) -> tuple[float, Any]:
             outputs = lowered(inputs)
             return loss(outputs, targets).item(), outputs.double().cpu().numpy()
 

@@ -55,7 +55,7 @@ class ProductSpec(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def product_of(text: str) -> Product:
-    return parse(text)
+    return parse(text, Product)
 
 
 @lru_cache(maxsize=1024)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from numbers import Real
 from textwrap import indent
@@ -213,7 +213,7 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         return self.optim.param_groups
 
     @property
-    def state(self) -> Any:  # type: ignore[override]
+    def state(self) -> defaultdict[torch.Tensor, Any]:  # type: ignore[override]
         return self.optim.state
 
     @property

@@ -13,9 +13,10 @@ from qjax._models import all_names, modules_of, name_of
 from qjax.quantization import QConfig
 
 One = TypeVar("One")
-# By dotted names and exact types of modules; None leaves a part in floats. Mappings are invariant in their keys: with
-# `str | type` for them, a dictionary of names alone would be refused.
-ByPart = Mapping[Any, One | None]
+Type = type[nnx.Module]
+# By dotted names and exact types of modules; None leaves a part in floats. Mappings are invariant in their keys: the
+# last one alone would refuse a dictionary of names.
+ByPart = Mapping[str, One | None] | Mapping[Type, One | None] | Mapping[str | Type, One | None]
 SettingsOf = One | ByPart[One]
 
 

@@ -11,7 +11,7 @@ import qjax.nnx.products as rounded
 from qcore import Recipe
 from qcore.arguments import quoted
 from qcore.formats.text import parse
-from qcore.linalg.product import Products
+from qcore.linalg.product import Product, Products
 from qcore.random import initial_state
 from qcore.workflow.settings import shown
 from qjax._models import Model, check_model, names_of, places_of, rebuilt
@@ -126,7 +126,7 @@ def _switched(layer: Any, products: Products | None) -> nnx.Module:
     if successor is layers.Dropout:
         made.key = nnx.data(new_key())
     elif kind is not None:
-        stochastic = texts is not None and any(parse(text).stochastic for text in texts)
+        stochastic = texts is not None and any(parse(text, Product).stochastic for text in texts)
         made.products, made.key = nnx.static(texts), nnx.data(new_key() if stochastic else None)
     return made
 

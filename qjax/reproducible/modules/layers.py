@@ -13,6 +13,7 @@ from flax import nnx
 
 from qcore.arguments import check_sizes
 from qcore.formats.text import parse
+from qcore.linalg.product import Product
 from qjax._models import check_model, names_of
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax.reproducible.functions import FUNCTIONS
@@ -76,7 +77,7 @@ class _Products:
         if self.products is None:
             return {}
         forward, grad_input, grad_weight = self.products
-        product = parse(forward)
+        product = parse(forward, Product)
         found = {"operands": product.operands, "accumulator": product.accumulator}
         return found | {"grad_input": grad_input, "grad_weight": grad_weight, "key": value(self.key)}
 

@@ -20,9 +20,7 @@ STORED = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}  # the dtype of co
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
-def run(
-    program: Program, x: torch.Tensor, constants: Sequence[int | torch.Tensor], blocks: Tiles, noise: Noise | None
-) -> Any:
+def run(program: Program, x: torch.Tensor, constants: Sequence[Any], blocks: Tiles, noise: Noise | None) -> Any:
     """Rounds a tensor of at least one dimension; arguments as for `Program.run` and `rounding_words`.
 
     For blocks, codes are followed by the codes of the scales, and for NVFP4 by the scale of the tensor.
