@@ -377,3 +377,12 @@ def test_numbers_are_arrays_without_dimensions(make):
     array = np.asarray(make(0.3))
     assert_same_bits(qcore.quantize(make(0.3), "e5m2"), qcore.quantize(array, "e5m2"))
     assert qcore.encode(make(0.3), "e5m2") == qcore.encode(array, "e5m2") == 53
+
+
+def test_a_class_of_the_result():
+    assert parse("mxfp4", BlockScaled) == parse("mxfp4") == parse("mxfp4", Number)
+    for text, kind in (("e5m2", BlockScaled), ("affine(-8,7)", Number)):
+        with pytest.raises(ValueError, match=f"allowed is the text of a {kind.__name__}$"):
+            parse(text, kind)
+    with pytest.raises(TypeError, match=r"^kind is a str; allowed is a class$"):
+        parse("e5m2", "float")
