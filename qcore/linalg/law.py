@@ -241,9 +241,12 @@ def _aligned(xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, frac
 
 
 def _exponents(xp: Any, x: Any) -> Any:
-    """floor(log2 |x|) of float64 numbers that are not subnormal; for zero less than the exponent of any product."""
+    """floor(log2 |x|) of float64 numbers that are not subnormal; for zero less than the exponent of any product.
+
+    They are int16: vectors hold four times as many, and each product has one.
+    """
     fields = _fields(xp, x)
-    return xp.where(x == 0, fields + 2 * _LEAST_EXPONENT, fields - _EXPONENT_BIAS)
+    return xp.astype(xp.where(x == 0, fields + 2 * _LEAST_EXPONENT, fields - _EXPONENT_BIAS), "int16")
 
 
 def _fields(xp: Any, x: Any) -> Any:
@@ -253,7 +256,8 @@ def _fields(xp: Any, x: Any) -> Any:
 
 def _power(xp: Any, exponent: Any) -> Any:
     """2^exponent; exponents outside of the normal float64 numbers become the nearest that is inside."""
-    return xp.floats((xp.clip(exponent, _LEAST_EXPONENT, _EXPONENT_BIAS) + _EXPONENT_BIAS) << _MANTISSA_BITS)
+    fields = xp.clip(exponent, _LEAST_EXPONENT, _EXPONENT_BIAS) + _EXPONENT_BIAS
+    return xp.floats(xp.astype(fields, "int64") << _MANTISSA_BITS)
 
 
 def tree_sum(xp: Any, x: Any, axis: int = -1) -> Any:

@@ -239,8 +239,8 @@ def scale_number(design: Design) -> Any:
 
 
 def _exponents(xp: Any, x: Any, least: int) -> Any:
-    """The exponents of float64 numbers that are numbers of a format with this least exponent, int64."""
-    return xp.where(x == 0, _ZERO, xp.clip(_fields(xp, x) - _BIAS, least, None))
+    """The exponents, int16, of float64 numbers that are numbers of a format with this least exponent."""
+    return xp.astype(xp.where(x == 0, _ZERO, xp.clip(_fields(xp, x) - _BIAS, least, None)), "int16")
 
 
 def _fields(xp: Any, x: Any) -> Any:
@@ -255,4 +255,4 @@ def _is_special(xp: Any, x: Any) -> Any:
 
 def _power(xp: Any, exponent: Any) -> Any:
     """2^exponent, a normal float64 number."""
-    return xp.floats((xp.clip(exponent, _LEAST, _BIAS) + _BIAS) << _WIDTH)
+    return xp.floats(xp.astype(xp.clip(exponent, _LEAST, _BIAS) + _BIAS, "int64") << _WIDTH)

@@ -53,6 +53,13 @@ class Float64(Names):
         return bits.view(jnp.float64)
 
     @staticmethod
+    def trunc(x: jax.Array) -> jax.Array:
+        """By one rounding of magnitudes: XLA has none toward zero, so `jnp.trunc` takes a floor and a ceiling."""
+        lanes = jnp.int64 if x.dtype == jnp.float64 else jnp.int32
+        sign = x.view(lanes) & jnp.iinfo(lanes).min
+        return (jnp.floor(jnp.abs(x)).view(lanes) | sign).view(x.dtype)
+
+    @staticmethod
     def wide(x: jax.Array) -> jax.Array:
         """XLA's conversion on CPUs makes zeros of subnormal numbers."""
         bits = x.view(jnp.int32)
