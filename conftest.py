@@ -44,9 +44,18 @@ OPTIMIZED = (
     *(f"tests/parity/test_{name}" for name in ("blocks.py::test_all_backends", "products.py::test_all_shapes")),
 )
 
+# Kernels of blocks, hundreds in these tests, take GCC a second each with -O3, for copies of functions by argument. The
+# loops of -O2 are the same with this model of costs. Heavy tests and benchmarks take what users have.
+QUICKER = "-O2 -fvect-cost-model=dynamic"
+
 PATCHED = []  # modules of others, which are patched once in a process
 
 collect_ignore = ["tests/support/own_formats.py"]  # registers formats, which a module may do once; tests import it
+
+
+def pytest_configure(config):
+    if config.option.markexpr == "not heavy":
+        os.environ.setdefault("QTORCH_CFLAGS", QUICKER)
 
 
 def pytest_collection_finish():

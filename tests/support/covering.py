@@ -25,6 +25,11 @@ def some(*chosen, **axes):
     return _parametrize(axes, set(chosen))
 
 
+def usually(chosen, axis):
+    """Parameters of one axis; those that are not chosen are heavy."""
+    return [pytest.param(one, id=str(one), marks=() if one in chosen else pytest.mark.heavy) for one in axis]
+
+
 def _places(axes):
     return list(product(*(range(len(axis)) for axis in axes.values())))
 

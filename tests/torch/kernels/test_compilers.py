@@ -122,7 +122,7 @@ for threads in (1, 2, 1):
 
 @pytest.mark.skipif(shutil.which("clang") is None or sys.platform != "linux", reason="needs clang with libomp")
 def test_an_openmp_that_is_not_torchs_takes_its_number_of_threads(tmp_path):
-    variables = {**os.environ, "QTORCH_CACHE_DIR": str(tmp_path), "CC": "clang"}
+    variables = {**os.environ, "QTORCH_CACHE_DIR": str(tmp_path), "CC": "clang", "QTORCH_CFLAGS": ""}
     result = subprocess.run([sys.executable, "-c", LIBOMP], env=variables, capture_output=True, text=True, check=False)
     if "has no OpenMP" in result.stderr:
         pytest.skip("clang is there, and libomp is not")

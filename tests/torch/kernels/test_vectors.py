@@ -5,7 +5,7 @@ import platform
 import numpy as np
 import pytest
 import torch
-from covering import some
+from covering import some, usually
 from support import assert_same_bits
 
 import qcore
@@ -27,7 +27,7 @@ CASES = [
 
 
 @X86
-@pytest.mark.parametrize("vectors", ["default", *instruction_sets()])
+@pytest.mark.parametrize("vectors", usually(("avx2",), ["default", *instruction_sets()]))
 def test_the_same_bits(vectors, fresh, monkeypatch, tmp_path):
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", vectors)
     for text, mode, dtype in CASES:
