@@ -44,9 +44,9 @@ OPTIMIZED = (
     *(f"tests/parity/test_{name}" for name in ("blocks.py::test_all_backends", "products.py::test_all_shapes")),
 )
 
-# Kernels of blocks, hundreds in these tests, take GCC a second each with -O3, for copies of functions by argument. The
-# loops of -O2 are the same with this model of costs. Heavy tests and benchmarks take what users have.
-QUICKER = "-O2 -fvect-cost-model=dynamic"
+# A kernel takes GCC up to a second with users' options, and a fifth with -O1; ordinary tests compile a thousand. Tests
+# with `users_options`, heavy tests and benchmarks take users' options.
+QUICKER = "-O1"
 
 PATCHED = []  # modules of others, which are patched once in a process
 
@@ -135,6 +135,17 @@ def shared_by_programs(make_context):
         return of_thread.context
 
     return context
+
+
+@pytest.fixture
+def users_options(monkeypatch):
+    """Kernels are compiled with the options that users have."""
+    from kernels_support import forget_kernels
+
+    monkeypatch.delenv("QTORCH_CFLAGS", raising=False)
+    forget_kernels()
+    yield
+    forget_kernels()
 
 
 @pytest.fixture(autouse=True)

@@ -25,9 +25,9 @@ inputs = lru_cache(4)(hard_inputs)
 
 
 def pairs():
-    """Every format in the usual modes; the formats of a kind share the other modes, and what compiles.
+    """The first formats of a kind in both usual modes, others in one; a kind's formats share the other modes.
 
-    Formats of blocks, whose kernels take GCC a second each, share four of the other modes.
+    Formats of blocks, whose kernels take GCC longest, share four of the other modes. A few of a kind compile programs.
     All modes of all FORMATS are among the heavy tests, and in benchmarks.consistency. JAX without jit takes the
     first of a kind in nearest; under jit it takes FORMATS in nearest, and otherwise two of a kind.
     """
@@ -41,8 +41,9 @@ def pairs():
             of_few = place > 1 and (mode != "nearest" or i >= len(FORMATS))
             backends = BACKENDS if place == 0 and mode == "nearest" else IN_TORCH if of_few else OTHERS
             if i < len(FORMATS) or mode in (*USUAL, *shared):
-                few = shared[: 1 if place < 4 else 0] if isinstance(number, BlockNumber) else shared
-                marks = [] if mode in (*USUAL, *(few if count > 1 else shared[:2])) else [pytest.mark.heavy]
+                few = shared[: place < (4 if isinstance(number, BlockNumber) else len(less_usual))]
+                usual = USUAL if place < 4 else USUAL[place % 2 :][:1]
+                marks = [] if mode in (*usual, *(few if count > 1 else shared[:2])) else [pytest.mark.heavy]
                 yield pytest.param(number, mode, backends, id=f"{number}-{mode}", marks=marks)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import oracle_tables
 import pytest
 import torch
+from covering import pairwise
 from support import DTYPES, assert_same_bits, by_torch, by_torch_operations, key_for, to_torch
 
 import qcore
@@ -19,10 +20,9 @@ SHORT = Table([-1, 5, 0.25, 5], [-0.5, 3])
 LONG = Table(RNG.standard_normal(300))
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("mode", ["nearest", "odd", "stochastic"])
-@pytest.mark.parametrize("table", [SHORT, LONG], ids=["short", "long"])
-def test_all_packages(table, mode, dtype):
+@pairwise(name=["short", "long"], mode=["nearest", "odd", "stochastic"], dtype=[*DTYPES.values()])
+def test_all_packages(name, mode, dtype):
+    table = {"short": SHORT, "long": LONG}[name]
     (x,) = hard_inputs(table, 4000, dtype)
     expected = qcore.quantize(x, table, mode, key=3)
     assert_same_bits(by_torch(x, table, mode, 3), expected)

@@ -27,7 +27,10 @@ def some(*chosen, **axes):
 
 def usually(chosen, axis):
     """Parameters of one axis; those that are not chosen are heavy."""
-    return [pytest.param(one, id=str(one), marks=() if one in chosen else pytest.mark.heavy) for one in axis]
+    return [
+        pytest.param(one, id=getattr(one, "__name__", str(one)), marks=() if one in chosen else pytest.mark.heavy)
+        for one in axis
+    ]
 
 
 def _places(axes):

@@ -109,16 +109,15 @@ SOURCES = {
 SETS = [*compiler.X86_FLAGS.values(), compiler.target_flags()] if platform.machine() == "x86_64" else [()]
 
 
+@pytest.mark.usefixtures("users_options")
 @pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("cc", ["gcc", "clang-14"])
 @pytest.mark.parametrize("name", SOURCES)
-def test_compilers_have_nothing_to_say(name, cc, everywhere, fresh, tmp_path, monkeypatch):
+def test_compilers_have_nothing_to_say(name, cc, everywhere, tmp_path, monkeypatch):
     """For one set of instructions each, by turns; heavy tests take all of them."""
     if shutil.which(cc) is None:
         pytest.skip(f"no {cc}")
     monkeypatch.setenv("CC", cc)
-    monkeypatch.delenv("QTORCH_CFLAGS", raising=False)
-    fresh()
     source = tmp_path / "kernel.c"
     source.write_text(SOURCES[name]())
     options = [*WARNINGS, *(OF_CLANG if "clang" in cc else []), "-fsyntax-only", str(source)]

@@ -147,6 +147,7 @@ def test_exported_programs_have_none():
     assert not any("qtorch.round" in str(node.target) for node in exported.graph.nodes)
 
 
+@pytest.mark.heavy
 def test_whole_models_compile():
     """Every quantizer inside took ten seconds once."""
     q = Quantizer(F, F)
