@@ -45,7 +45,7 @@ OPTIMIZED = (
 )
 
 # A kernel takes GCC up to a second with users' options, and a fifth with -O1; ordinary tests compile a thousand. Tests
-# with `users_options`, heavy tests and benchmarks take users' options.
+# with `users_options`, heavy tests, benchmarks, and a step of .ci/run take users' options.
 QUICKER = "-O1"
 
 PATCHED = []  # modules of others, which are patched once in a process
