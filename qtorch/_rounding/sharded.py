@@ -12,13 +12,20 @@ import torch
 from qcore.random.threefry import Noise
 from qtorch._rounding.keys import shifted
 from qtorch._rounding.plan import RoundingPlan
+from qtorch._torch_internals import constant
 
 
 def is_sharded(*tensors: Any) -> bool:
     """True if one of the tensors is a DTensor. The module of DTensor takes long to import, and is not imported here."""
-    # While another thread imports the module it is in the table, but has no class yet, and there are no DTensors.
-    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    kind = _class_of_sharded()
     return kind is not None and any(issubclass(one, kind) for one in set(map(type, tensors)))
+
+
+@constant  # Dynamo would read the whole table of modules for each program
+def _class_of_sharded() -> type | None:
+    """The class of DTensors, if there can be one."""
+    # While another thread imports the module it is in the table, but has no class yet, and there are no DTensors.
+    return getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
 
 
 def check_not_transformed(x: Any) -> None:
