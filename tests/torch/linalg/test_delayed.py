@@ -1,12 +1,12 @@
 """States of delayed scales: a backward pass advances each once, however often and wherever its layer is used."""
 
 import copy
-import subprocess
-import sys
+import os
 
 import numpy as np
 import pytest
 import torch
+from processes import run_processes
 from support import assert_all_same_bits, assert_same_bits
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -160,21 +160,15 @@ def test_reset_parameters_resets_what_to_empty_leaves(make_layer):
     assert_same_bits(state, linalg.first_scaling(3))
 
 
-PROGRAM = """
-import os, sys
-from datetime import timedelta
-
+IMPORTS = """
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from qtorch import linalg
 from qtorch.quant import Quantizer
+"""
 
-file, rank = sys.argv[1], int(sys.argv[2])
-options = {"rank": rank, "world_size": 2, "timeout": timedelta(seconds=120)}
-dist.init_process_group("gloo", init_method="file://" + file, **options)
-torch.set_num_threads(1)
+PROGRAM = """
 kept = "operand(e4m3fn,scale=scale(history=3{}))"
 
 
@@ -206,18 +200,9 @@ for more in ("", ",reduce_amax=False"):
         sum(alone(inputs(step, part)).square().sum() for part in ([rank] if more else range(2))).backward()
         for i in range(3):
             same(model[i].scaling, alone[i].scaling)
-dist.destroy_process_group()
-sys.stdout.flush()
-os._exit(0)  # gloo's threads may abort if the interpreter ends while one lets go of a tensor
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="processes find each other by a file")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 def test_processes_have_the_largest_magnitudes_of_all(tmp_path):
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path / "store")]
-    processes = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for rank in range(2)
-    ]
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    run_processes(IMPORTS, PROGRAM, 2, tmp_path / "store")

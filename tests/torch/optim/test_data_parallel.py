@@ -1,17 +1,12 @@
 """DistributedDataParallel over two processes: the bits of one process that steps on the mean of their gradients."""
 
-import subprocess
-import sys
+import os
 
 import pytest
+from processes import run_processes
 
-PROGRAM = """
-import os
-import sys
-from datetime import timedelta
-
+IMPORTS = """
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from qtorch import FloatingPoint
@@ -20,11 +15,9 @@ from qtorch.recipes import lower
 from qtorch.recipes.layers import is_lowered
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
+"""
 
-file, rank = sys.argv[1], int(sys.argv[2])
-options = {"rank": rank, "world_size": 2, "timeout": timedelta(seconds=120)}
-dist.init_process_group("gloo", init_method="file://" + file, **options)
-torch.set_num_threads(1)
+PROGRAM = """
 low, high = FloatingPoint(5, 2), FloatingPoint(6, 9)
 
 
@@ -70,18 +63,9 @@ for as_views in (False, True):
         assert len(pairs) == 16
         for i, (x, y) in enumerate(pairs):
             assert torch.equal(x.view(torch.int32), y.view(torch.int32)), (as_views, step, i)
-dist.destroy_process_group()
-sys.stdout.flush()
-os._exit(0)  # gloo's threads may abort if the interpreter ends while one lets go of a tensor
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="processes find each other by a file")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 def test_the_bits_of_one_process(tmp_path):
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path / "store")]
-    processes = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for rank in range(2)
-    ]
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    run_processes(IMPORTS, PROGRAM, 2, tmp_path / "store")

@@ -1,21 +1,17 @@
 """Tensors sharded over four processes: the bits of the whole tensor, whatever lies where."""
 
-import subprocess
+import os
 import sys
 import types
 
 import pytest
 import torch
+from processes import run_processes
 
 import qtorch
 
-PROGRAM = """
-import os
-import sys
-import types
-
+IMPORTS = """
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -23,10 +19,9 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 import qtorch
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
+"""
 
-store, rank = sys.argv[1:]
-dist.init_process_group("gloo", init_method="file://" + store, rank=int(rank), world_size=4)
-torch.set_num_threads(1)
+PROGRAM = """
 line, square = (init_device_mesh("cpu", shape) for shape in ((4,), (2, 2)))
 x = torch.randn(6, 8, 10, generator=torch.Generator().manual_seed(0)) ** 5
 
@@ -59,7 +54,7 @@ for mesh, placements in PLACED:
             same(y, qtorch.quantize(values, number, mode, **options), what)
     MODES.reverse()
 few = qtorch.quantize(distribute_tensor(x, DeviceMesh("cpu", [0, 1]), [Shard(0)]), "e5m2", "stochastic", key=5)
-if rank in "01":  # the others have no part
+if rank < 2:  # the others have no part
     same(few, qtorch.quantize(x, "e5m2", "stochastic", key=5), "fewer processes")
 ones = DTensor.from_local(torch.full((5,), 0.3), line, [Partial()])
 same(qtorch.quantize(ones, "e5m2", "nearest"), torch.full((5,), 1.25), "a sum")
@@ -173,29 +168,21 @@ def steps(wrap):
         gradients = [p.grad for p in parameters if p.grad is not None]
         yield from (x.detach().clone() for x in (*parameters, *states, *accumulators, *gradients))
     optimizer.load_state_dict(optimizer.state_dict())
-    if rank == "0":  # which must not wait for the others
+    if not rank:  # which must not wait for the others
         assert len(optimizer.weight_acc) == len(parameters)
     yield from optimizer.weight_acc.values()
 
 
 for i, (actual, expected) in enumerate(zip(steps(True), steps(False), strict=True)):
     same(actual, expected, f"tensor {i}")
-dist.destroy_process_group()
-os._exit(0)  # the meshes keep gloo's threads, which abort if the interpreter ends while one lets go of a tensor
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="processes find each other by a file")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 def test_the_bits_of_the_whole_tensor(tmp_path):
     for mode in ("nearest", "stochastic"):  # once, and not in each process
         qtorch.quantize(torch.ones(64), qtorch.FixedPoint(8, 4), mode)
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path / "store")]
-    processes = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for rank in range(4)
-    ]
-    outputs = [process.communicate(timeout=600)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, "\n".join(outputs)
+    run_processes(IMPORTS, PROGRAM, 4, tmp_path / "store")
 
 
 def test_while_another_thread_imports_distributed_tensors(monkeypatch):
