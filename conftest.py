@@ -29,32 +29,31 @@ SLOW = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much]
 hypothesis.settings.register_profile("any machine", deadline=None, derandomize=True, suppress_health_check=SLOW)
 hypothesis.settings.load_profile("any machine")
 
-# XLA compiles thousands of programs for these tests, most of the time in LLVM's passes and in its newer emitters.
-# Ordinary tests do without both: most are about what programs become, about messages and about integers, which no pass
-# changes. Where floats could be contracted or reordered, in laws and in whole models, tests take all optimizations, as
-# heavy ones do. A program of one operation, as each operation is without jit, has nothing to contract or to reorder.
+# Ordinary runs compile kernels and programs of XLA with less optimization than users do: eleven thousand programs and a
+# thousand kernels would take most of the time. No optimization may change a bit of the law, and most tests are about
+# what programs become, about messages and about integers. With `--as-users`, and in heavy tests, nothing is changed;
+# .ci/run has a step for the bits of all laws. Always with all optimizations: tests of what XLA does to floats, of the
+# main job, and of training. A program of one operation, as each is without jit, has nothing to contract or to reorder.
 OPTIMIZED = (
     *(f"tests/benchmarks/test_{name}.py" for name in ("consistency", "same_training")),
     "tests/peers/",
-    "tests/jax/linalg/test_parts.py",
-    *(f"tests/parity/test_{law}.py" for law in ("arithmetic", "bits", "gguf", "numerics")),
-    *(f"tests/parity/test_{name}.py" for name in ("reproducible", "workflow_models")),
-    "tests/parity/test_workflow_layers.py::test_layers",
-    *(f"tests/parity/test_affine.py::test_{name}" for name in ("fake_quantize", "observers", "per_")),
-    *(f"tests/parity/test_{name}" for name in ("blocks.py::test_all_backends", "products.py::test_all_shapes")),
+    *(f"tests/parity/test_{law}.py" for law in ("arithmetic", "numerics", "reproducible")),
 )
 
-# A kernel takes GCC up to a second with users' options, and a fifth with -O1; ordinary tests compile a thousand. Tests
-# with `users_options`, heavy tests, benchmarks, and a step of .ci/run take users' options.
-QUICKER = "-O1"
+# Users' options for kernels take GCC up to a second. Tests with `users_options` take those.
+QUICKER = "-O0"
 
 PATCHED = []  # modules of others, which are patched once in a process
 
 collect_ignore = ["tests/support/own_formats.py"]  # registers formats, which a module may do once; tests import it
 
 
+def pytest_addoption(parser):
+    parser.addoption("--as-users", action="store_true", help="compile kernels and programs as users do: longer")
+
+
 def pytest_configure(config):
-    if config.option.markexpr == "not heavy":
+    if config.option.markexpr == "not heavy" and not config.option.as_users:
         os.environ.setdefault("QTORCH_CFLAGS", QUICKER)
 
 
@@ -90,7 +89,7 @@ def pytest_runtest_teardown(item, nextitem):
 def pytest_runtest_protocol(item):
     """Less time in XLA for tests, and their fixtures, that are not of OPTIMIZED and not heavy."""
     compiler = sys.modules.get("jax._src.compiler")
-    if compiler is None or item.get_closest_marker("heavy"):
+    if compiler is None or item.get_closest_marker("heavy") or item.config.option.as_users:
         return (yield)
     of_jax, optimized = compiler.backend_compile_and_load, item.nodeid.startswith(OPTIMIZED)
 
@@ -101,12 +100,20 @@ def pytest_runtest_protocol(item):
             debug.xla_backend_optimization_level, debug.xla_llvm_disable_expensive_passes = 0, True
         return of_jax(backend, module, devices, options, callbacks)
 
-    mlir = sys.modules["jax._src.interpreters.mlir"]
+    mlir, lax = sys.modules["jax._src.interpreters.mlir"], sys.modules["jax._src.lax.lax"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "backend_compile_and_load", with_fewer_passes)
+        patch.setattr(lax.stage_p, "impl", array_of)
         # JAX makes a context for each program, which takes milliseconds.
         patch.setattr(mlir, "make_ir_context", shared_by_programs(mlir.make_ir_context))
         return (yield)
+
+
+def array_of(x):
+    """An array of a number or of NumPy's array, for which JAX compiles a program for each shape."""
+    import jax
+
+    return x if isinstance(x, jax.Array) else jax.device_put(np.array(x) if isinstance(x, np.ndarray) else x)
 
 
 # Casts to eight bits have other bits where XLA does not optimize (tests/peers/test_casts.py); products are sums.
