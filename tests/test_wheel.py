@@ -175,6 +175,7 @@ def test_the_command(python, tmp_path):
     assert run(python, "-c", code, "--version", cwd=tmp_path) == f"qbits {qcore.__version__}\n"
 
 
+@pytest.mark.heavy
 def test_type_checkers_see_the_wheel(python, tmp_path):
     complaints = complaints_of(PROGRAM + WRONG, python, tmp_path)
     right = {line: message for line, message in complaints.items() if line not in WRONG.splitlines()}

@@ -83,7 +83,7 @@ def test_compiled_programs():
     assert_all_same_bits(jax.jit(lambda x: program(qjax.quantize, x))(x), expected)
 
 
-@pytest.mark.parametrize("few", [3, 20])
+@pytest.mark.parametrize("few", [3, pytest.param(20, marks=pytest.mark.heavy)])
 def test_accumulators(few):
     rng = np.random.default_rng(3)
     a, b = rng.standard_normal((2, 12, 12)).astype(np.float32)

@@ -67,6 +67,7 @@ class Transformer(nnx.Module):
 
 
 @pytest.mark.filterwarnings("ignore:these layers stay in floats")
+@pytest.mark.heavy
 def test_a_transformer(tmp_path):
     """Attention and norms are in floats, whose sums have another order in each runtime; integers are the same."""
     model = Transformer(nnx.Rngs(0))

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from covering import usually
 from support import assert_same_bits
 
 from qcore import Accumulator, Product
@@ -57,7 +58,7 @@ def assert_close(found, expected):
         assert np.abs(one - other).max() <= 3e-6 * np.abs(other).max()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", usually(CASES.keys() - {"attention"}, CASES))
 def test_wide_formats_have_the_derivatives_of_float64(case):
     f, reference, shapes = CASES[case]
     arrays = [random(*shape) for shape in shapes]
