@@ -54,8 +54,22 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if "not heavy" in config.option.markexpr and not config.option.as_users:
+    if is_quick(config):
         os.environ.setdefault("QTORCH_CFLAGS", QUICKER)
+
+
+def is_quick(config):
+    """Whether a run compiles with less optimization than users do."""
+    return "not heavy" in config.option.markexpr and not config.option.as_users
+
+
+def pytest_collection_modifyitems(config, items):
+    """Tests of the marker `as_users` are for runs that compile as users do."""
+    if not is_quick(config):
+        return
+    left = [item for item in items if item.get_closest_marker("as_users")]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if not item.get_closest_marker("as_users")]
 
 
 def pytest_collection_finish():

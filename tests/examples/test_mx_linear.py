@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from covering import some
 from support import assert_same_bits
 
 import qcore
@@ -48,7 +49,7 @@ def test_torch(forward, backward):
     assert_same_bits(tensors[1].grad, torch.from_numpy(third[0]).mT @ torch.from_numpy(third[1]))
 
 
-@pytest.mark.parametrize(("forward", "backward"), PAIRS, ids=str)
+@some((0,), (2,), **{"forward, backward": PAIRS})
 def test_jax(forward, backward):
     x, w, g = inputs()
     first, second, third = operands(forward, backward, x, w, g)

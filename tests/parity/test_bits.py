@@ -29,7 +29,8 @@ def pairs():
 
     Formats of blocks, whose kernels take GCC longest, share four of the other modes. A few of a kind compile programs.
     All modes of all FORMATS are among the heavy tests, and in benchmarks.consistency. JAX without jit takes the
-    first of a kind in nearest; under jit it takes FORMATS in nearest, and otherwise two of a kind.
+    first of a kind in nearest; under jit it takes FORMATS in nearest, and otherwise two of a kind. Usual modes
+    without JAX are for runs with kernels as users have them.
     """
     every = [*FORMATS, *MORE]
     kinds = [number.reduce(FLOAT32)[0] for number in every]
@@ -43,7 +44,9 @@ def pairs():
             if i < len(FORMATS) or mode in (*USUAL, *shared):
                 few = shared[: place < (4 if isinstance(number, BlockNumber) else len(less_usual))]
                 usual = USUAL if place < 4 else USUAL[place % 2 :][:1]
-                marks = [] if mode in (*usual, *(few if count > 1 else shared[:2])) else [pytest.mark.heavy]
+                chosen = mode in (*usual, *(few if count > 1 else shared[:2]))
+                marks = [pytest.mark.as_users] if of_few and mode in USUAL else []
+                marks = marks if chosen else [pytest.mark.heavy]
                 yield pytest.param(number, mode, backends, id=f"{number}-{mode}", marks=marks)
 
 

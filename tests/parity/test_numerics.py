@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from covering import some
 from numerics_support import CASES, by_jax, by_numpy, by_torch, numbers, with_gradient
 from support import assert_all_same_bits, assert_same_bits
 
@@ -18,7 +17,7 @@ import qtorch
 from qcore.cli.functions import differing, hard_inputs
 from qcore.reproducible import Names
 
-IN_PROGRAMS = ("layer_norm",)
+IN_PROGRAMS = ("gelu", "layer_norm", "softmax")
 
 
 @cache
@@ -65,6 +64,7 @@ def _compiled_agrees(names):
         assert_all_same_bits(found, expected(i))
 
 
+@pytest.mark.as_users
 def test_torch_compiled():
     _compiled_agrees(IN_PROGRAMS)
 
@@ -133,7 +133,8 @@ def test_xla_breaks_the_law_where_nothing_keeps_it():
     assert broken >= set(right) - {"a term there and back", "a dropped rounding"}
 
 
-@some((0, 0), (1, 0), (1, 1), package=["qtorch", "qjax"], compiled=[False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.as_users)])
+@pytest.mark.parametrize("package", ["qtorch", "qjax"])
 def test_hard_inputs(package, compiled):
     rows = [*differing(package, compiled)]
     assert {name for name, *_ in rows} == {*hard_inputs()}

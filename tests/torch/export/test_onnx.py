@@ -5,6 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from covering import usually
 from export_support import check, check_dynamic, operators, run, sessions
 from front_models import BasicBlock, InvertedResidual, Transformer
 from onnx.reference import ReferenceEvaluator
@@ -120,7 +121,7 @@ WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize("name", usually(("int8", "groups of int4", "e4m3fn", "nvfp4", "nf4"), WEIGHTS))
 def test_weights_alone(name, tmp_path):
     """The numbers of weights are the library's, in the smallest type that holds their elements."""
     torch.manual_seed(0)

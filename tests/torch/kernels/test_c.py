@@ -109,7 +109,7 @@ SOURCES = {
 SETS = [*compiler.X86_FLAGS.values(), compiler.target_flags()] if platform.machine() == "x86_64" else [()]
 
 
-@pytest.mark.usefixtures("users_options")
+@pytest.mark.as_users
 @pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("cc", ["gcc", "clang-14"])
 @pytest.mark.parametrize("name", SOURCES)

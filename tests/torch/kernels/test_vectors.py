@@ -27,7 +27,7 @@ CASES = [
 
 
 @X86
-@pytest.mark.usefixtures("users_options")
+@pytest.mark.as_users
 @pytest.mark.parametrize("vectors", usually(("avx2",), ["default", *instruction_sets()]))
 def test_the_same_bits(vectors, fresh, monkeypatch, tmp_path):
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", vectors)
@@ -41,7 +41,7 @@ def test_the_same_bits(vectors, fresh, monkeypatch, tmp_path):
 
 
 @X86
-@pytest.mark.usefixtures("users_options")
+@pytest.mark.as_users
 @some(
     *((0, 0), (0, 1), (1, 0), (2, 1), (3, 0), (4, 1)),
     text=["float(5,2)", "e8m0fnu", "posit16", "mxfp8_e4m3", "nvfp4"],

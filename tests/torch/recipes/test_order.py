@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from covering import usually
 from support import assert_same_bits
 from torch import nn
 
@@ -39,7 +40,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", usually(("outputs", "rules", "recipe"), WAYS))
 @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.heavy)])
 def test_formats_in_a_row(way, backend):
     """The float32 baseline first, two formats of copies, and the baseline again."""

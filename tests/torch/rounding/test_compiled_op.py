@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from covering import usually
 from support import assert_same_bits
 from torch._subclasses import FakeTensorMode
 from torch.func import vmap
@@ -99,7 +100,10 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize("name", CODES)
+USUAL = ["elements, keys of their own", "blocks", "two levels", "decoded two levels"]
+
+
+@pytest.mark.parametrize("name", usually(USUAL, CODES))
 def test_codes_under_vmap_are_those_of_each_example(name):
     """Of two vmaps, eagerly and in a compiled program; no example's numbers are side by side in memory."""
     x, keys = torch.randn(3, 2, 40).permute(2, 0, 1), torch.tensor([[0, 1], [7, 2], [-1, 3]], dtype=torch.int32)
