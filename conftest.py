@@ -32,7 +32,7 @@ hypothesis.settings.load_profile("any machine")
 # Ordinary runs compile kernels and programs of XLA with less optimization than users do: eleven thousand programs and a
 # thousand kernels would take most of the time. No optimization may change a bit of the law, and most tests are about
 # what programs become, about messages and about integers. With `--as-users`, and in heavy tests, nothing is changed;
-# .ci/run has a step for the bits of all laws. Always with all optimizations: tests of what XLA does to floats, of the
+# .ci/run has a step for the bits of all laws. Always with all optimizations: tests of what XLA does to floats, and the
 # main job. A program of one operation, as each is without jit, has nothing to contract or to reorder.
 OPTIMIZED = (
     "tests/benchmarks/test_consistency.py",
@@ -41,7 +41,7 @@ OPTIMIZED = (
     *(f"tests/parity/test_arithmetic.py::test_{name}" for name in ("parameters", "sigmoids", "sums")),
 )
 
-# Users' options for kernels take GCC up to a second. Tests with `users_options` take those.
+# Users' options take GCC up to a second for a kernel. Tests with the fixture `users_options` take them all the same.
 QUICKER = "-O0"
 
 PATCHED = []  # modules of others, which are patched once in a process
@@ -125,7 +125,7 @@ def pytest_runtest_protocol(item):
 
 
 def array_of(x):
-    """An array of a number or of NumPy's array, for which JAX compiles a program for each shape."""
+    """An array of a number or of NumPy's array, for which JAX would compile a program for each shape."""
     import jax
 
     return x if isinstance(x, jax.Array) else jax.device_put(np.array(x) if isinstance(x, np.ndarray) else x)
