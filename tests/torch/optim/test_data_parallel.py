@@ -10,7 +10,6 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from qtorch import FloatingPoint
-from qtorch._kernels import store
 from qtorch.recipes import lower
 from qtorch.recipes.layers import is_lowered
 from qtorch.optim import OptimLP
