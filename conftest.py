@@ -31,7 +31,7 @@ hypothesis.settings.load_profile("any machine")
 
 # Ordinary runs compile kernels and programs of XLA with less optimization than users do: eleven thousand programs and a
 # thousand kernels would take most of the time. No optimization may change a bit of the law, and most tests are about
-# what programs become, about messages and about integers. With `--as-users`, and in heavy tests, nothing is changed;
+# what programs become, about messages and about integers. With `--as-users`, and in runs with heavy tests, nothing is;
 # .ci/run has a step for the bits of all laws. Always with all optimizations: tests of what XLA does to floats, and the
 # main job. A program of one operation, as each is without jit, has nothing to contract or to reorder.
 OPTIMIZED = (
@@ -102,9 +102,9 @@ def pytest_runtest_teardown(item, nextitem):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Less time in XLA for tests, and their fixtures, that are not of OPTIMIZED and not heavy."""
+    """Less time in XLA for tests of quick runs, and their fixtures, that are not of OPTIMIZED."""
     compiler = sys.modules.get("jax._src.compiler")
-    if compiler is None or item.get_closest_marker("heavy") or item.config.option.as_users:
+    if compiler is None or not is_quick(item.config):
         return (yield)
     of_jax, optimized = compiler.backend_compile_and_load, item.nodeid.startswith(OPTIMIZED)
 

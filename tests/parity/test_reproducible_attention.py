@@ -182,7 +182,8 @@ class Outer(nn.Module):
         return self.layer(self.block(x))
 
 
-def test_a_part_of_a_model_may_be_compiled_by_itself():
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.as_users)])
+def test_a_part_of_a_model_may_be_compiled_by_itself(backend):
     """It is switched too, and the model's guard pauses while it runs."""
     model, x = Outer(), torch.from_numpy(numbers(np.random.default_rng(3), 12).reshape(3, 4))
     qtorch.reproducible.convert(model)
@@ -190,7 +191,7 @@ def test_a_part_of_a_model_may_be_compiled_by_itself():
     (wanted,) = torch.autograd.grad(expected.sum(), [model.block.norm.weight])
     qtorch.reproducible.convert(model.block)
     assert_same_bits(model(x), expected)
-    part = torch.compile(model.block.forward, backend="aot_eager", fullgraph=True)
+    part = torch.compile(model.block.forward, backend=backend, fullgraph=True)
 
     def forward(x):
         with paused():

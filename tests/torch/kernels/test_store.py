@@ -55,11 +55,13 @@ def test_eight_processes_that_start_at_once_with_a_cold_cache(tmp_path):
     assert [library.suffix for library in libraries] == [".so"]  # nothing temporary is left
 
 
-def test_a_kernel_is_compiled_wherever_it_is_needed(tmp_path):
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.as_users)])
+def test_a_kernel_is_compiled_wherever_it_is_needed(tmp_path, backend):
     """Compiled programs call operators under a mode of torch, and so may users."""
     program = PROGRAM.replace(
         'qtorch.quantize(x, number, "nearest")',
-        'torch.compile(lambda x: qtorch.quantize(x, number, "stochastic", key=3), backend="aot_eager")(x)',
+        # which backends leave a call
+        f'torch.compile(lambda x: qtorch.quantize(x, number, "stochastic", key=3), backend="{backend}")(x)',
         1,
     ).replace('number, "nearest")', 'number, "stochastic", key=3)')
     assert finish(start(tmp_path, program))[0] == "right"
