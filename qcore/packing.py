@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from math import lcm
+from operator import or_
 from typing import Any, cast
 
 import numpy as np
 
 from qcore.arguments import check_int
+from qcore.namespace import Names
 
 
 def pack(codes: np.ndarray, bits: int) -> np.ndarray:
@@ -31,7 +35,7 @@ def pack(codes: np.ndarray, bits: int) -> np.ndarray:
         array([33,  3], dtype=uint8)
     """
     bits = check_packing(bits, check_codes(codes).shape)
-    return pack_lanes(np, codes.astype(np.int32), bits, np.arange(32, dtype=np.int32)).astype(np.uint8)
+    return pack_lanes(Names, codes.astype(lane_type(bits)), bits).astype(np.uint8)
 
 
 def unpack(packed: np.ndarray, bits: int, size: int) -> np.ndarray:
@@ -54,35 +58,59 @@ def unpack(packed: np.ndarray, bits: int, size: int) -> np.ndarray:
         array([1, 2, 3], dtype=uint8)
     """
     bits = check_packing(bits, check_codes(packed, "packed").shape, size)
-    lanes = unpack_lanes(packed.astype(np.int32), bits, size, np.arange(32, dtype=np.int32))
+    bytes_ = packed.astype(np.uint8, copy=False).astype(lane_type(bits), copy=False)
+    lanes = unpack_lanes(Names, bytes_, bits, size)
     return lanes.astype(f"u{storage(bits) // 8}")
 
 
-def pack_lanes(xp: Any, lanes: Any, bits: int, positions: Any) -> Any:
-    """The bytes of int32 lanes' codes; `positions` is the int32 array 0, 1, ..., 31."""
-    stream = _spread(lanes, bits, positions)
-    missing = -stream.shape[-1] % 8
-    if missing:
-        zeros = (stream[..., :1] & 0) + (positions[:missing] & 0)
-        stream = xp.concatenate([stream, zeros], -1)
-    return _collect(stream, 8, positions)
+def lane_type(bits: int) -> str:
+    """The type of the lanes that `regroup` takes for codes of this width."""
+    return "uint8" if bits <= 8 else "int32"
 
 
-def unpack_lanes(lanes: Any, bits: int, size: int, positions: Any) -> Any:
-    """The inverse of `pack_lanes`."""
-    return _collect(_spread(lanes, 8, positions)[..., : size * bits], bits, positions)
+def pack_lanes(xp: Any, lanes: Any, bits: int) -> Any:
+    """The bytes of codes in lanes of `lane_type`; bits above the codes are ignored."""
+    return regroup(xp, lanes & _mask(bits), bits, 8)
 
 
-def _spread(lanes: Any, width: int, positions: Any) -> Any:
-    """The lowest `width` bits of all lanes, one after the other."""
-    planes = (lanes[..., None] >> positions[:width]) & 1
-    return planes.reshape(*lanes.shape[:-1], lanes.shape[-1] * width)
+def unpack_lanes(xp: Any, lanes: Any, bits: int, size: int) -> Any:
+    """The inverse of `pack_lanes`, of bytes in lanes of `lane_type`."""
+    return regroup(xp, lanes, 8, bits)[..., :size]
 
 
-def _collect(stream: Any, width: int, positions: Any) -> Any:
-    """The inverse of `_spread`."""
-    planes = stream.reshape(*stream.shape[:-1], stream.shape[-1] // width, width)
-    return (planes << positions[:width]).sum(-1)
+def regroup(xp: Any, lanes: Any, given: int, wanted: int) -> Any:
+    """The bits of numbers of `given` bits as numbers of `wanted` bits, from the lowest on along the last axis.
+
+    Both widths fill `whole` bits without a rest. Of 6-bit codes 0, 1, 2, 3 and their bytes a, b, c:
+
+        3 3 3 3 3 3 2 2 | 2 2 2 2 1 1 1 1 | 1 1 0 0 0 0 0 0
+               c                b                a
+
+    So the same few shifts serve each group, and take all groups at once. Zeros fill the last number.
+    """
+    if given == wanted:
+        return lanes
+    whole, size = lcm(given, wanted), lanes.shape[-1]
+    count = whole // given
+    lanes = xp.pad(lanes, [*[(0, 0)] * (lanes.ndim - 1), (0, -size % count)])
+    groups = lanes.reshape(*lanes.shape[:-1], lanes.shape[-1] // count, count)
+    found = []
+    for low in range(0, whole, wanted):
+        touched = range(low // given, -(-(low + wanted) // given))
+        parts = [_shifted(groups[..., one], one * given - low) for one in touched]
+        found.append(reduce(or_, parts) & _mask(wanted))
+    numbers = xp.stack(found, -1).reshape(*lanes.shape[:-1], groups.shape[-2] * len(found))
+    return numbers[..., : -(-size * given // wanted)]
+
+
+def _shifted(lanes: Any, count: int) -> Any:
+    """Lanes shifted to the left, for a negative count to the right."""
+    return lanes << count if count > 0 else lanes >> -count if count < 0 else lanes
+
+
+def _mask(bits: int) -> int:
+    """The lowest bits of a lane as an int that the lane's type holds."""
+    return (1 << bits) - 1 if bits < 32 else -1
 
 
 def storage(bits: int) -> int:

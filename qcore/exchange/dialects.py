@@ -29,7 +29,7 @@ import numpy as np
 
 from qcore.arguments import quoted
 from qcore.arrays import decode
-from qcore.exchange.encoded import Encoded, Stored, unpacked
+from qcore.exchange.encoded import Encoded, Stored
 from qcore.exchange.safetensors import CODED, Tensor
 from qcore.formats.block import BlockScaled
 from qcore.formats.doubled import Doubled
@@ -39,6 +39,7 @@ from qcore.formats.number import Number
 from qcore.formats.table import Table
 from qcore.formats.text import parse
 from qcore.law.tiles import FLAT
+from qcore.packing import unpack
 
 _FLOATS = ("F32", "F16", "BF16", "F64")
 _BYTE_FLOATS = tuple(name for name in CODED if name.startswith("F8") and name != "F8_E8M0")
@@ -164,7 +165,7 @@ def _nvfp4_of_compressed_tensors(parts: Parts) -> Encoded:
         scales = parts.floats("_scale") / _scale_of_all(parts, "_global_scale", shape)
     number = _scaled(NAMED["e2m1fn"][0], {-1: 16})
     stored = parts.stored("_scale", "_global_scale")
-    return Encoded(unpacked(packed, 4, 2 * packed.shape[-1]), number, scales, None, "compressed-tensors nvfp4", stored)
+    return Encoded(unpack(packed, 4, 2 * packed.shape[-1]), number, scales, None, "compressed-tensors nvfp4", stored)
 
 
 def _scale_of_all(parts: Parts, role: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -197,7 +198,7 @@ def _mx_of_compressed_tensors(parts: Parts) -> Encoded:
         raise parts.wrong(
             "_scale", f"has {scales.shape[-1]} blocks for {given.shape[-1]} bytes; allowed are 16 or 24 bytes each"
         )
-    codes, stored = unpacked(given, bits, 32 * scales.shape[-1]), parts.stored("_scale")
+    codes, stored = unpack(given, bits, 32 * scales.shape[-1]), parts.stored("_scale")
     return Encoded(codes, parse(names[bits]), scales, None, f"compressed-tensors {names[bits][:5]}", stored)
 
 
@@ -220,7 +221,7 @@ def _in_words(parts: Parts, role: str, array: np.ndarray, bits: int, length: int
     if array.shape[-1] != -(-length * bits // 32):
         raise parts.wrong(role, f"has {array.shape[-1]} words in a row; allowed are {-(-length * bits // 32)}")
     data = np.ascontiguousarray(array).astype("<i4", copy=False).view(np.uint8)
-    return unpacked(data[..., : -(-length * bits // 8)], bits, length)
+    return unpack(data[..., : -(-length * bits // 8)], bits, length)
 
 
 def _packed_integers(parts: Parts) -> Encoded:
@@ -296,7 +297,7 @@ def _nvfp4_of_modelopt(parts: Parts) -> Encoded:
     scales, whole, codes = (
         parts.array("_scale", "F8_E4M3"),
         _scale_of_all(parts, "_scale_2", shape),
-        unpacked(packed, 4, 2 * packed.shape[-1]),
+        unpack(packed, 4, 2 * packed.shape[-1]),
     )
     stored = parts.stored("_scale", "_scale_2")
     if whole.size == 1:
@@ -319,7 +320,7 @@ def _mxfp4_of_gpt_oss(parts: Parts) -> Encoded:
     if packed.shape[-1] != 16:
         raise parts.wrong("_blocks", f"has shape {packed.shape}; allowed is (..., blocks, 16)")
     parts.demand("_scales", packed.shape[:-1])
-    codes = unpacked(packed, 4, 32).reshape(*packed.shape[:-2], 32 * packed.shape[-2])
+    codes = unpack(packed, 4, 32).reshape(*packed.shape[:-2], 32 * packed.shape[-2])
     scales = parts.array("_scales", "U8", "F8_E8M0")
     return Encoded(codes, parse("mxfp4"), scales, None, "GPT-OSS MXFP4", parts.stored("_scales"))
 

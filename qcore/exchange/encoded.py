@@ -12,7 +12,6 @@ from qcore.arrays import decode
 from qcore.formats.gguf import GGUF
 from qcore.formats.number import Number
 from qcore.namespace import A
-from qcore.packing import pack, unpack
 
 
 class Content(NamedTuple):
@@ -85,27 +84,3 @@ def mapped(value: Any, change: Callable[[Any], Any], kind: type[Encoded]) -> Any
     else:
         scales = tuple(map(change, value.scales)) if isinstance(value.scales, tuple) else change(value.scales)
     return kind(change(value.codes), value.number, scales, value.factor, value.dialect, value.stored)
-
-
-def unpacked(data: np.ndarray, bits: int, size: int) -> np.ndarray:
-    """The codes that lie side by side in bytes along the last axis, the first one in the lowest bits.
-
-    `unpack` takes 32 times the memory of 4-bit codes, which whole models have.
-    """
-    if bits == 8:
-        return data[..., :size]
-    if bits != 4:
-        return unpack(data, bits, size)
-    found = np.empty((*data.shape[:-1], data.shape[-1], 2), np.uint8)
-    np.bitwise_and(data, 15, out=found[..., 0])
-    np.right_shift(data, 4, out=found[..., 1])
-    return found.reshape(*data.shape[:-1], 2 * data.shape[-1])[..., :size]
-
-
-def packed(codes: np.ndarray, bits: int) -> np.ndarray:
-    """The inverse of `unpacked`."""
-    if bits != 4:
-        return pack(codes, bits)
-    odd = np.zeros((*codes.shape[:-1], codes.shape[-1] % 2), np.uint8)
-    codes = np.concatenate([codes, odd], -1) if odd.size else codes
-    return codes[..., ::2] | codes[..., 1::2] << 4

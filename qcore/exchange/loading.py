@@ -13,11 +13,12 @@ import numpy as np
 from qcore.arguments import check_type, quoted
 from qcore.exchange import gguf
 from qcore.exchange.dialects import DIALECTS, Dialect, Parts
-from qcore.exchange.encoded import Content, Encoded, unpacked
+from qcore.exchange.encoded import Content, Encoded
 from qcore.exchange.safetensors import CODED, Tensor, bfloat16, content_of, read_header, write_file
 from qcore.exchange.writing import contents_of
 from qcore.formats.gguf import GGUF
 from qcore.formats.text import parse
+from qcore.packing import unpack
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _LARGEST_JSON = 1 << 28  # bytes
@@ -287,5 +288,5 @@ def _plain(tensor: Tensor) -> Any:
         return found
     number = parse(CODED[tensor.dtype])
     if number.bits < 8:  # codes lie side by side over the ends of rows, the first one in the lowest bits
-        found = unpacked(found, number.bits, found.size * 8 // number.bits).reshape(tensor.shape)
+        found = unpack(found, number.bits, found.size * 8 // number.bits).reshape(tensor.shape)
     return Encoded(found, number)

@@ -10,13 +10,14 @@ import numpy as np
 
 from qcore.arguments import check_choice, quoted
 from qcore.arrays import as_array, decode, encode
-from qcore.exchange.encoded import Content, Encoded, Stored, packed
+from qcore.exchange.encoded import Content, Encoded, Stored
 from qcore.exchange.safetensors import CODED, content_of
 from qcore.formats.block import BlockScaled
 from qcore.formats.doubled import Doubled, dynamic_map
 from qcore.formats.names import NAMED
 from qcore.formats.text import parse
 from qcore.law.tiles import tiles
+from qcore.packing import pack
 
 NF4: Any = NAMED["nf4"][0]
 _NAME_OF_FORMAT = {NAMED[name][0].text: dtype for dtype, name in CODED.items()}
@@ -159,7 +160,7 @@ def contents_of(name: str, value: Encoded) -> dict[str, Content]:
                 f"{quoted(value.dialect or value.number.text)} is not written here; allowed are the dialects "
                 f"{', '.join(_WEIGHTS)}, and codes without scales of {', '.join(_NAME_OF_FORMAT)}"
             )
-        codes = value.codes if value.number.bits == 8 else packed(value.codes.reshape(-1), value.number.bits)
+        codes = value.codes if value.number.bits == 8 else pack(value.codes.reshape(-1), value.number.bits)
         if value.codes.size * value.number.bits % 8:
             raise ValueError(f"codes of shape {value.shape} and {value.number.bits} bits do not fill bytes")
         return {name: Content(dtype, value.shape, codes)}
@@ -170,15 +171,15 @@ def contents_of(name: str, value: Encoded) -> dict[str, Content]:
 
 
 def _low_bits_first(value: Encoded) -> Content:
-    return content_of(packed(value.codes, value.number.bits))
+    return content_of(pack(value.codes, value.number.bits))
 
 
 def _gpt_oss_blocks(value: Encoded) -> Content:
-    return content_of(packed(value.codes, 4).reshape(*value.shape[:-1], value.shape[-1] // 32, 16))
+    return content_of(pack(value.codes, 4).reshape(*value.shape[:-1], value.shape[-1] // 32, 16))
 
 
 def _high_nibbles(value: Encoded) -> Content:
-    low_first = packed(value.codes.reshape(-1), 4).reshape(-1, 1)
+    low_first = pack(value.codes.reshape(-1), 4).reshape(-1, 1)
     return content_of(low_first >> 4 | low_first << 4)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from qcore.packing import check_packing, pack_lanes, storage, unpack_lanes
+from qcore.packing import check_packing, lane_type, pack_lanes, storage, unpack_lanes
+from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike, as_integers
 
 
@@ -28,7 +29,7 @@ def pack(codes: ArrayLike, bits: int) -> jax.Array:
     """
     codes = as_integers(codes, "codes")
     bits = check_packing(bits, codes.shape)
-    return pack_lanes(jnp, codes.astype(jnp.int32), bits, jnp.arange(32, dtype=jnp.int32)).astype(jnp.uint8)
+    return pack_lanes(Names, codes.astype(lane_type(bits)), bits).astype(jnp.uint8)
 
 
 def unpack(packed: ArrayLike, bits: int, size: int) -> jax.Array:
@@ -51,5 +52,5 @@ def unpack(packed: ArrayLike, bits: int, size: int) -> jax.Array:
     """
     packed = as_integers(packed, "packed")
     bits = check_packing(bits, packed.shape, size)
-    lanes = unpack_lanes(packed.astype(jnp.int32), bits, size, jnp.arange(32, dtype=jnp.int32))
+    lanes = unpack_lanes(Names, packed.astype(jnp.uint8).astype(lane_type(bits)), bits, size)
     return lanes.astype(f"uint{storage(bits)}")

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from qcore.packing import check_packing, pack_lanes, storage, unpack_lanes
+from qcore.packing import check_packing, lane_type, pack_lanes, storage, unpack_lanes
 from qtorch import _exported as exported
+from qtorch._namespace import Names
 from qtorch._rounding.dense import check_dense
-from qtorch._rounding.paths.operations import from_codes, to_codes
+from qtorch._rounding.paths.operations import to_codes
 
 
 def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
@@ -32,7 +33,7 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
         tensor([33,  3], dtype=torch.uint8)
     """
     bits = check_packing(bits, check_codes(codes).shape)
-    return pack_lanes(torch, from_codes(codes, 32), bits, _positions(codes)).to(torch.uint8)
+    return pack_lanes(Names, codes.to(_lane_dtype(bits)), bits).to(torch.uint8)
 
 
 def unpack(packed: torch.Tensor, bits: int, size: int) -> torch.Tensor:
@@ -57,12 +58,13 @@ def unpack(packed: torch.Tensor, bits: int, size: int) -> torch.Tensor:
     bits = check_packing(bits, check_codes(packed, "packed").shape, size)
     if exported.is_wanted():
         return exported.unpacked(packed, bits, size, getattr(torch, f"uint{storage(bits)}"))
-    lanes = unpack_lanes(from_codes(packed, 32), bits, size, _positions(packed))
-    return to_codes(lanes, storage(bits))
+    lanes = unpack_lanes(Names, packed.to(torch.uint8).to(_lane_dtype(bits)), bits, size)
+    # Never a view: codes of 8 bits would be the bytes themselves, others perhaps a part of the last group.
+    return to_codes(lanes.clone(memory_format=torch.contiguous_format), storage(bits))
 
 
-def _positions(codes: torch.Tensor) -> torch.Tensor:
-    return torch.arange(32, dtype=torch.int32, device=codes.device)
+def _lane_dtype(bits: int) -> torch.dtype:
+    return getattr(torch, lane_type(bits))
 
 
 _INTEGERS = {getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)}

@@ -147,15 +147,37 @@ def test_jax_types(name):
     assert_same_bits(qjax.decode(theirs.view(jnp.uint8), name), theirs.astype(jnp.float32))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("width", [1, 3, 4, 6, 8, 12, 19, 32])
-def test_packing(width):
-    codes = np.random.default_rng(width).integers(0, 1 << width, (3, 5, 13)).astype(np.uint32)
+def test_packing(width, dtype):
+    info = np.iinfo(dtype)
+    codes = np.random.default_rng(width).integers(info.min, info.max, (3, 5, 13), dtype, endpoint=True)
     packed = qcore.pack(codes, width)
-    expected = qcore.unpack(packed, width, 13)
     assert_same_bits(qtorch.pack(torch.from_numpy(codes), width), packed)
-    assert_same_bits(qtorch.unpack(torch.from_numpy(packed), width, 13), expected)
-    assert_same_bits(jax.jit(lambda c: qjax.pack(c, width))(jnp.asarray(codes)), packed)
-    assert_same_bits(jax.jit(lambda p: qjax.unpack(p, width, 13))(jnp.asarray(packed)), expected)
+    assert_same_bits(qjax.pack(codes, width), packed)
+    if dtype == "uint32":
+        expected = qcore.unpack(packed, width, 13)
+        found = qtorch.unpack(torch.from_numpy(packed), width, 13)
+        assert_same_bits(found, expected)
+        assert found.is_contiguous()
+        assert_same_bits(jax.jit(lambda c: qjax.pack(c, width))(jnp.asarray(codes)), packed)
+        assert_same_bits(jax.jit(lambda p: qjax.unpack(p, width, 13))(jnp.asarray(packed)), expected)
+
+
+@pytest.mark.parametrize("function", [qtorch.pack, lambda x, bits: qtorch.unpack(x, bits, 3)])
+def test_codes_of_eight_bits_are_a_copy(function):
+    given = torch.tensor([1, 2, 3], dtype=torch.uint8)
+    function(given, 8).zero_()
+    assert given.tolist() == [1, 2, 3]
+
+
+def test_stored_codes_with_a_highest_bit_are_no_negative_numbers():
+    """uint16 codes of a wider format; under vmap no kernel reads them."""
+    codes = np.arange(0, 65536, 7, dtype=np.uint16)
+    for number in ("float(5,14)", "fixed(20,10)"):
+        decoded = torch.func.vmap(lambda x, number=number: qtorch.decode(x, number))(torch.from_numpy(codes)[None])
+        assert_same_bits(decoded[0], qcore.decode(codes, number))
+        assert_same_bits(qjax.decode(codes, number), qcore.decode(codes, number))
 
 
 @pytest.mark.parametrize("package", [qtorch, qjax])

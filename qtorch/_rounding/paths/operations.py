@@ -103,8 +103,7 @@ def to_codes(lanes: torch.Tensor, storage: int) -> torch.Tensor:
 
 def from_codes(codes: torch.Tensor, lane_bits: int) -> torch.Tensor:
     """Lanes of codes in integers of any type; bits above the codes are ignored later."""
-    signed = reinterpreted(codes, _SIGNED.get(codes.dtype, codes.dtype))
-    return signed.to(torch.int32 if lane_bits == 32 else torch.int64)
+    return codes.to(torch.int32 if lane_bits == 32 else torch.int64)
 
 
 def stored_scales(scales: torch.Tensor, decoding: Decoding) -> torch.Tensor:

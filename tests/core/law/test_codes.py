@@ -160,16 +160,24 @@ def test_codes_are_other_peoples_bits_without_a_copy(name):
     np.testing.assert_array_equal(qcore.decode(theirs.view(codes.dtype), name), qcore.decode(codes, name))
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 7, 8, 31])
+def bytes_of(codes, width):
+    """The bytes of codes, by strings of bits, the lowest bit first."""
+    bits = "".join(f"{int(code) % (1 << width):0{width}b}"[::-1] for code in codes)
+    return [int(bits[i : i + 8][::-1], 2) for i in range(0, len(bits), 8)]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int64"])
 @pytest.mark.parametrize("width", range(1, 33))
-def test_packing(width, size):
-    codes = np.random.default_rng(width).integers(0, 1 << width, (2, 3, size)).astype(np.uint32)
-    packed = qcore.pack(codes, width)
-    assert packed.dtype == np.uint8
-    assert packed.shape == (2, 3, (size * width + 7) // 8)
-    np.testing.assert_array_equal(qcore.unpack(packed, width, size), codes)
-    whole = [int.from_bytes(row.tobytes(), "little") for row in packed.reshape(6, -1)]
-    assert whole == [sum(int(c) << (i * width) for i, c in enumerate(row)) for row in codes.reshape(6, size)]
+def test_packing(width, dtype):
+    info, generator = np.iinfo(dtype), np.random.default_rng(width)
+    for size in (0, 1, 3, 8, 31):
+        codes = generator.integers(info.min, info.max, (2, 3, size), dtype, endpoint=True)
+        packed = qcore.pack(codes, width)
+        assert packed.dtype == np.uint8
+        assert packed.reshape(6, packed.shape[-1]).tolist() == [bytes_of(row, width) for row in codes.reshape(6, size)]
+        found = qcore.unpack(packed, width, size)
+        np.testing.assert_array_equal(found, codes.astype(np.uint64) & ((1 << width) - 1))
+        assert not np.shares_memory(found, packed)
 
 
 @pytest.mark.parametrize(
