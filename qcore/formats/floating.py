@@ -137,7 +137,9 @@ class BinaryFloat(Number):
         jump = beyond.get(self.overflow or "", grid.limit) - grid.limit
         grid = grid._replace(jump=jump, keep=carrier.infinity - keeps_infinity, signed_zero=-self.has_signed_zero)
         if self._is_p3109:
-            grid = grid._replace(unit=0, coded=-int(self.man == 0))  # ties go to even codes there
+            # Codes decide there, not significands. The infinity of signed formats has an odd one.
+            to_infinity = self.signed and self.overflow == "inf" and self.has_infinity
+            grid = grid._replace(unit=0, coded=-int(self.man == 0), ends_odd=int(to_infinity) - 1)
         if not self.has_zero:
             floor = max(self.magnitudes.lowest_lane(carrier) - grid.base, 0)
             grid = grid._replace(floor=floor, zero=carrier.quiet_nan)
@@ -150,10 +152,9 @@ class BinaryFloat(Number):
         if not self.signed:
             saturates = self.overflow in ("saturate", "propagate")
             negative = 0 if saturates and self.has_zero else carrier.quiet_nan
-            # P3109 has no negative numbers below zero in modes toward it, and its infinity has an even code.
-            ends = self._is_p3109 and self.overflow == "inf"
-            grid = grid._replace(lower=-grid.limit, lower_jump=negative - jump)
-            grid = grid._replace(unsigned=int(ends) - 1, ends_odd=-int(ends))
+            # P3109 has no negative numbers below zero in modes toward it.
+            to_zero = self._is_p3109 and self.overflow == "inf"
+            grid = grid._replace(lower=-grid.limit, lower_jump=negative - jump, unsigned=int(to_zero) - 1)
         return kind, grid
 
     @property

@@ -45,6 +45,7 @@ class Grid(NamedTuple):
         For "general" and "wide" formats only:
         slope: fields are multiplied by 2^slope before they reduce `top`; 0 for formats with subnormals.
         signed_zero: -1 if zero has a sign, else 0.
+        ends_odd: -1 if rounding to odd ends at the largest number, 0 if it goes on to an infinity with an odd code.
 
         For "deep" and "wide" formats only:
         floor: the least result before `base` is added back: 0, a NaN, or the smallest number of a format without zero.
@@ -57,7 +58,6 @@ class Grid(NamedTuple):
         lowest: the magnitude of the smallest normal number.
         coded: -1 if ties go to even codes and numbers have no stored mantissa, else 0.
         shift: added to exponent fields of magnitudes less `base`, gives the parity of these codes.
-        ends_odd: -1 if the largest positive number, not infinity, is odd, so that rounding to odd ends there; else 0.
     """
 
     base: Any
@@ -78,7 +78,7 @@ class Grid(NamedTuple):
     lowest: Any = 0
     coded: Any = 0
     shift: Any = 0
-    ends_odd: Any = 0
+    ends_odd: Any = -1
 
 
 GENERAL = ("general", "wide")  # kinds of formats without subnormals or without signed zero
@@ -219,7 +219,10 @@ def limit(xp: Any, value: Any, largest: Any, bits: Any, carrier: Carrier, mode: 
     sign, jump = bits >> carrier.last, grid.jump
     if kind == "wide":
         jump = jump + (sign & grid.lower_jump)
-    stays = grid.ends_odd & ~sign if kind == "wide" and mode is Rounding.ODD else stays_finite(mode, sign)
+    stays = stays_finite(mode, sign)
+    if mode is Rounding.ODD and kind in GENERAL:
+        # A format without negative numbers has a `lower` that takes the limit to 0: these always overflow.
+        stays = grid.ends_odd & ~(sign & (grid.lower >> carrier.last))
     if stays is not None:  # only finite numbers saturate: infinity overflows in every mode
         finite = ((bits & carrier.magnitude_mask) - carrier.infinity) >> carrier.last
         jump = jump & ~(stays & finite & ~(sign & grid.unsigned))

@@ -22,7 +22,8 @@ class Rounding(Enum):
         UP: to the greater neighbour (IEEE 754 roundTowardPositive).
         DOWN: to the smaller neighbour (IEEE 754 roundTowardNegative).
         ODD: to the odd neighbour (von Neumann rounding), so that another rounding to fewer bits gives the same result
-            as one rounding, unless a number overflows.
+            as one rounding, unless a number overflows. Finite numbers beyond the range become the largest number, odd or
+            not, as in RISC-V's vfncvt.rod; in IEEE P3109's signed formats with infinities they become infinity.
         STOCHASTIC: away from zero with probability equal to the distance d from the neighbour nearer to zero, cut off
             to N random bits: floor(d * 2^N) + R >= 2^N for a random R of N bits (IEEE P3109 StochasticA).
         STOCHASTIC_B: the same with d rounded to N bits, ties up (IEEE P3109 StochasticB). With few random bits the mean
@@ -152,10 +153,11 @@ def increment(mode: Rounding, mask: Any, odd: Any, sign: Any, top_bits: Any) -> 
 def stays_finite(mode: Rounding, sign: Any) -> Any:
     """-1 where finite numbers never overflow (IEEE 754, section 7.4), else 0; None if it is 0 for all numbers.
 
-    `sign` is -1 for negative numbers, else 0.
+    IEEE 754 does not define rounding to odd. RISC-V's vfncvt.rod and Berkeley SoftFloat keep the largest number, odd or
+    not; IEEE P3109 differs, see `Grid.ends_odd`. `sign` is -1 for negative numbers, else 0.
     """
     match mode:
-        case Rounding.TOWARD_ZERO:
+        case Rounding.TOWARD_ZERO | Rounding.ODD:
             return -1
         case Rounding.UP:
             return sign

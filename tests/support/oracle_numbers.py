@@ -183,11 +183,11 @@ class Binary:
                 return INF
             if self.overflow in ("saturate", "propagate") or (satnone and self.inf_code is None):
                 return limit
-            if satnone and not self.signed and rounding == "odd" and source != INF:
-                return limit
             if source == INF:
                 return NAN if self.inf_code is None else INF
             if rounding in ("toward_zero", "up" if negative else "down"):
+                return limit
+            if rounding == "odd" and not (satnone and self.signed):
                 return limit
             return INF if self.overflow == "inf" else NAN
 
