@@ -75,7 +75,7 @@ def timings(vectors: str, case: Case, seconds: float) -> list[Timing]:
     if case.operation != LAWS:
         return time_torch(case, "cpu", seconds)
     x, number = torch.randn(case.shape), parse(case.format, BlockScaled)
-    calls = [partial(quantize, x, one, "nearest") for one in (number, replace(number, rule="torchao"))]
+    calls = [partial(quantize, x, one, "nearest") for one in (number, replace(number, rule="torchao_0_16"))]
     return by_turns(calls, clock_for("cpu"), seconds)
 
 

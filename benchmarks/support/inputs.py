@@ -54,7 +54,7 @@ _GENERAL: tuple[Number, ...] = (
     Table([-10, 1, 13, 0.3, 2.0**-30]),
     Table([one * abs(one) + 0.125 for one in range(-20, 20)]),
     Table([-3, -0.5, 0, 0.7, 8], thresholds=[-1, -0.25, 0.125, 8]),
-    NVFP4(law="torchao"),
+    NVFP4(law="torchao_0_16"),
     BlockScaled("e4m3fn", {-1: 32}, scale="bfloat16"),
     BlockScaled("nf4", {-1: 64}, "absmax", "float32"),
     BlockScaled("nf4", {"flat": 64}, "absmax", "float32"),

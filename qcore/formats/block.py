@@ -127,14 +127,14 @@ class BlockScaled(BlockNumber):
     | rule | the operations |
     | --- | --- |
     | "te" | g = full / A, t = 1 / g, s = scale(a * (g * (1 / top))), x * (1 / (s * t)) is rounded |
-    | "torchao" | t = A / full, s = scale((a / top) / t), x / (s * t) is rounded |
-    | "torchao_main" | as "torchao", but x * ((1 / t) / s) is rounded |
+    | "torchao_0_16" | t = A / full, s = scale((a / top) / t), x / (s * t) is rounded |
+    | "torchao_0_18" | as "torchao_0_16", but x * ((1 / t) / s) is rounded |
 
     Every operation is rounded to float32 (for float64 arrays to float64), and scale() to nearest, ties to even, with
     saturation; the result is that number times (s * t), rounded to the array's dtype, at most its largest number.
     "te" has Transformer Engine's bits also where numbers are very small: g and 1 / (s * t) are at most the largest
-    float32, and s may be 0, whose elements are 0. With "torchao" s is at least the smallest normal scale, and t at
-    least 2^-126. Intermediate results of all rules have otherwise unlimited exponents; a * (1 / top) below 2^-126
+    float32, and s may be 0, whose elements are 0. With torchao's rules s is at least the smallest normal scale, and t
+    at least 2^-126. Intermediate results of all rules have otherwise unlimited exponents; a * (1 / top) below 2^-126
     counts as 0. For zeros t is 1. NaN and infinities do not count for A, and make all elements of their block NaN:
     Transformer Engine does not define these.
 
@@ -155,8 +155,8 @@ class BlockScaled(BlockNumber):
     Source: OCP Microscaling Formats Specification 1.0 (floor); Mishra et al., "Recipes for Pre-training LLMs with
     MXFP8", 2025 (rceil); Wu et al., "Training and Inference with Integers in Deep Neural Networks", 2018 (round);
     Rouhani et al., "With Shared Microexponents, A Little Shifting Goes a Long Way", 2023 (sub_block); "DeepSeek-V3
-    Technical Report", 2024 (float32); NVIDIA, Transformer Engine, the reference of its NVFP4 (te); torchao 0.18 and its
-    main branch of 2026 (torchao).
+    Technical Report", 2024 (float32); NVIDIA, Transformer Engine, the reference of its NVFP4 (te); torchao 0.12 to 0.16
+    (torchao_0_16) and 0.18 (torchao_0_18; 0.17 has this law with a scale of the array, and else the other).
 
     Args:
         element: a `FixedPoint`, `FloatingPoint`, `BinaryFloat` or `Table`, or its text.
@@ -166,7 +166,7 @@ class BlockScaled(BlockNumber):
             block for each index along dimension 0, {...: None} is the whole array. The last blocks along an axis may
             be smaller.
         rule: "floor" (default), "ceil", "even", "rceil" or "round", of scales 2^k; "floor" (default) or "absmax", of
-            float32 scales; "te" (default), "torchao" or "torchao_main", of scales of a format.
+            float32 scales; "te" (default), "torchao_0_16" or "torchao_0_18", of scales of a format.
         scale: "e8m0", which is 2^k; "float32"; or a `FloatingPoint` or `BinaryFloat` of at most 16 bits with a zero,
             whose numbers float32 has, or its text, such as "e4m3fn" or "bfloat16". The last two are for elements that
             have steps of at least 2^-100 and a largest number of at most 24 bits and below 2^64.
@@ -231,6 +231,7 @@ class BlockScaled(BlockNumber):
     def __post_init__(self) -> None:
         self._set(element=check_element(self.element), block=check_block(self.block))
         self._set(scale=check_scale(self.scale))
+        self._set(rule=with_version("rule", self.rule))
         allowed = list(RULES) if self.scale == "e8m0" else FLOAT_RULES if self.scale == "float32" else LEVEL_RULES
         if self.rule is None:  # pyright: ignore[reportUnnecessaryComparison]  # as its default is
             self._set(rule=allowed[0])
@@ -440,7 +441,8 @@ def NVFP4(  # noqa: N802  # the name of a format
 
     Args:
         block: the elements that share a scale, as for `BlockScaled`. Weights usually have {-2: 16, -1: 16}.
-        law: "te", Transformer Engine's; "torchao", that of torchao 0.18, or "torchao_main", of its main branch.
+        law: "te", Transformer Engine's; "torchao_0_16", that of torchao 0.12 to 0.16; or "torchao_0_18", of 0.17 and
+            0.18.
         four_over_six: None, or the error that chooses: "mae", the sum of magnitudes, or "mse", the sum of squares; with
             law="te" and blocks of 16 along one axis, or {-2: 16, -1: 16}.
         scale_max: with four_over_six: the scale that the array's largest magnitude gets, 256 (default), which leaves
@@ -460,11 +462,12 @@ def NVFP4(  # noqa: N802  # the name of a format
         >>> from qcore import quantize
         >>> quantize(np.float32([1344, 300, -224, 10]), NVFP4(), "nearest")
         array([1344.,  336., -224.,    0.], dtype=float32)
-        >>> NVFP4({-2: 16, -1: 16}, law="torchao").text
-        'nvfp4({-2:16,-1:16},law=torchao)'
+        >>> NVFP4({-2: 16, -1: 16}, law="torchao_0_16").text
+        'nvfp4({-2:16,-1:16},law=torchao_0_16)'
         >>> quantize(np.float32([768, 576, 384]), NVFP4(four_over_six="mae"))
         array([768., 576., 384.], dtype=float32)
     """
+    law = with_version("law", law)
     check_choice("law", law, LEVEL_RULES)
     return BlockScaled(E2M1, block, law, E4M3, tensor_scale="float32", four_over_six=four_over_six, scale_max=scale_max)
 
@@ -539,7 +542,18 @@ def _from_root(carrier: Carrier) -> int:
 
 
 FLOAT_RULES = ["floor", "absmax"]  # of float32 scales
-LEVEL_RULES = ["te", "torchao", "torchao_main"]  # of scales that are numbers of a format, see `float_scale`
+LEVEL_RULES = ["te", "torchao_0_16", "torchao_0_18"]  # of scales that are numbers of a format, see `float_scale`
+UNDATED_RULES = ["torchao", "torchao_main"]
+
+
+def with_version(name: str, rule: Any) -> Any:
+    """The present name of a rule: torchao's laws once had names without versions."""
+    if rule == "torchao":  # its bits were those of 0.16, its documentation said 0.18
+        raise ValueError(
+            f"{name}='torchao' says no version of torchao; allowed are torchao_0_16, whose bits 'torchao' had here "
+            "(0.12 to 0.16), and torchao_0_18 (0.17 and 0.18)"
+        )
+    return "torchao_0_18" if rule == "torchao_main" else rule
 
 
 def check_scale(scale: Any) -> Any:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache
@@ -33,7 +33,16 @@ from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, 
 
 from qcore.arguments import MOST_QUOTED, check_type, quoted
 from qcore.formats.affine import AffineInteger
-from qcore.formats.block import FLOAT_RULES, LEVEL_RULES, NVFP4, RULES, BlockFloatingPoint, BlockScaled, nvfp4_arguments
+from qcore.formats.block import (
+    FLOAT_RULES,
+    LEVEL_RULES,
+    NVFP4,
+    RULES,
+    UNDATED_RULES,
+    BlockFloatingPoint,
+    BlockScaled,
+    nvfp4_arguments,
+)
 from qcore.formats.doubled import Doubled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import SPECIALS, BinaryFloat, FloatingPoint
@@ -67,7 +76,7 @@ def parse(text: str, kind: type[T] | None = None) -> Number | T:
         text: a name such as "e4m3fn", or another spelling of one such as "bf16", "int3" or "float8_e5m2"; or a kind
             with its arguments: "float(5,2)", "fixed(8,4,signed=False)", "binary(4,3,specials=fn)", "posit(16,1)",
             "p3109(8,4)", "table([-1,0,1])", "block(8,dim=0)", "scaled(e4m3fn,{-1:64},rule=rceil)",
-            "nvfp4({-2:16,-1:16},law=torchao)", "nf4(block=64)", "gguf(q4_0)", "affine(-128,127)",
+            "nvfp4({-2:16,-1:16},law=torchao_0_16)", "nf4(block=64)", "gguf(q4_0)", "affine(-128,127)",
             "accumulator(float16)". The parameters are those of the classes. QPyTorch's may also be spelled as they are
             printed, and "p3109(8,4)" as IEEE P3109 does: "Binary8p4se". ":saturate", ":propagate", ":inf", ":nan" or
             ":wrap" after a format is its overflow policy: "e4m3fn:saturate".
@@ -290,6 +299,12 @@ def choice(allowed: tuple[str, ...]) -> Callable[[Reader], str]:
     return lambda reader: reader.take(*allowed)
 
 
+def rule_of(allowed: Iterable[str]) -> Callable[[Reader], str]:
+    """Reads a rule of blocks; the constructor answers names of torchao's laws without versions."""
+    take = choice(tuple(dict.fromkeys(allowed)))
+    return lambda reader: reader.next() if reader.token in UNDATED_RULES else take(reader)
+
+
 class Kind(NamedTuple):
     """A kind of formats.
 
@@ -327,7 +342,7 @@ _NUMBER_KINDS = _ELEMENT_KINDS | {
         {
             "element": Reader.element,
             "block": _block,
-            "rule": choice(tuple(dict.fromkeys((*RULES, *FLOAT_RULES, *LEVEL_RULES)))),
+            "rule": rule_of((*RULES, *FLOAT_RULES, *LEVEL_RULES)),
             "scale": Reader.scale,
             "history": _int,
             "margin": _int,
@@ -345,7 +360,7 @@ _NUMBER_KINDS = _ELEMENT_KINDS | {
         NVFP4,
         {
             "block": _block,
-            "law": choice(tuple(LEVEL_RULES)),
+            "law": rule_of(LEVEL_RULES),
             "four_over_six": choice(("mae", "mse")),
             "scale_max": _int,
         },

@@ -9,7 +9,7 @@ the mantissa of a lane.
 6 and 448 * 6). A is the largest magnitude of the array's finite numbers, and a that of the block. The operations, in
 this order:
 
-    rule "te"                                           rule "torchao"
+    rule "te"                                           rule "torchao_0_16"
     g = full / A, at most the largest float             t = A / full, at least 2^-126
     t = 1 / g                                           s = scale((a / top) / t), from the smallest normal scale on
     s = scale(a * (g * (1 / top)))                      S = s * t
@@ -18,11 +18,11 @@ this order:
     y = |x| * r
 
 Under both rules y is rounded to the element's format under the mode, saturating. The result y * S is rounded to
-nearest, ties to even, in the array's dtype. Rule "torchao_main" is "torchao" with y = |x| * r, r = (1 / t) / s at most
-the largest float. A product with 1 / top below the smallest normal float is 0. With A = 0, and without a scale of the
-array, g and t are 1. Rules "te_mae" and "te_mse" are "te" with one of two scales for each block, see `_four_over_six`.
-With "te" t, and S in 1 / S, may be subnormal, as in Transformer Engine. This matters: r is the
-largest float for all S up to a quarter of the smallest normal number.
+nearest, ties to even, in the array's dtype. Rule "torchao_0_18" is "torchao_0_16" with y = |x| * r, where
+r = (1 / t) / s is at most the largest float. A product with 1 / top below the smallest normal float is 0. With A = 0,
+and without a scale of the array, g and t are 1. Rules "te_mae" and "te_mse" are "te" with one of two scales for each
+block, see `_four_over_six`. With "te" t, and S in 1 / S, may be subnormal, as in Transformer Engine. This matters: r is
+the largest float for all S up to a quarter of the smallest normal number.
 
 **Scales of float32** (`FloatScale`): the operations with which products of `qcore.linalg` scale their operands and
 sums:
@@ -395,7 +395,7 @@ def level_scales(
         block = xp.clip(block, levels.least, None)
     block = round_to_grid(xp, xp.clip(block, None, scale.limit), work, Rounding.NEAREST, scale, None, kind)
     normal, full = _products(xp, block, array, work)
-    if rule == "torchao":
+    if rule == "torchao_0_16":
         return Scaling(None, materialize(full), block, array, nan)
     if rule == "te":
         factor = _reciprocal(xp, block, normal, full, None if usual else array, work)

@@ -22,8 +22,8 @@ class Rounding(Enum):
         UP: to the greater neighbour (IEEE 754 roundTowardPositive).
         DOWN: to the smaller neighbour (IEEE 754 roundTowardNegative).
         ODD: to the odd neighbour (von Neumann rounding), so that another rounding to fewer bits gives the same result
-            as one rounding, unless a number overflows. Finite numbers beyond the range become the largest number, odd or
-            not, as in RISC-V's vfncvt.rod; in IEEE P3109's signed formats with infinities they become infinity.
+            as one rounding, unless a number overflows. Finite numbers beyond the range become the largest number, odd
+            or not, as in RISC-V's vfncvt.rod; in IEEE P3109's signed formats with infinities they become infinity.
         STOCHASTIC: away from zero with probability equal to the distance d from the neighbour nearer to zero, cut off
             to N random bits: floor(d * 2^N) + R >= 2^N for a random R of N bits (IEEE P3109 StochasticA).
         STOCHASTIC_B: the same with d rounded to N bits, ties up (IEEE P3109 StochasticB). With few random bits the mean

@@ -23,7 +23,7 @@ BLOCKS = (
     "scaled(e4m3fn,{...:None},scale=float32,history=3,margin=1,reduce_amax=False)",
     "scaled(e2m1fn,{-1:16},scale=e4m3fn)",
     "nvfp4({-2:16,-1:16})",
-    "nvfp4(law=torchao)",
+    "nvfp4(law=torchao_0_16)",
     "nvfp4(four_over_six=mae,scale_max=448)",
     "table([0,-1,2],thresholds=[-0.5,1])",
     "affine(-8,7)",

@@ -14,7 +14,7 @@ from qcore import parse
 
 KEY = 0x1234_5678
 TEXTS = [  # with a mode for JAX, which compiles for seconds
-    ("nvfp4({-2:16,-1:16},law=torchao_main)", "nearest"),
+    ("nvfp4({-2:16,-1:16},law=torchao_0_18)", "nearest"),
     ("scaled(e2m1fn,{-1:16},scale=e5m2)", "up"),
     ("scaled(e4m3fn,{-1:32},scale=bfloat16)", "nearest"),
     ("scaled(fixed(8,0),{0:4},scale=e4m3fn,tensor_scale=float32)", "stochastic"),

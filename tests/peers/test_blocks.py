@@ -131,21 +131,39 @@ def test_torchao(name, rule):
     assert counts | values == COUNTS[name, rule]
 
 
+def nvfp4_inputs(exponent):
+    """Normal numbers, of rows of mixed size; numbers and midpoints of e2m1 in blocks of mixed size; eighths."""
+    rng = np.random.default_rng(exponent + 60)
+    normal = rng.standard_normal((1024, 64))
+    ties = rng.choice([0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6], (1024, 64))
+    ties *= rng.choice([-1, 1], ties.shape) * np.repeat(np.exp2(rng.integers(-12, 7, (1024, 4))), 16, 1)
+    rows = normal * np.exp2(rng.uniform(-24, 0, (1024, 1)))
+    rows[:8, ::2] = 0
+    eighths = rng.integers(-64, 65, (1024, 64)) / 8
+    return [np.float32(np.ldexp(x, exponent)) for x in (normal, rows, ties, eighths)]
+
+
 @pytest.mark.parametrize("exponent", [-60, 0, 60])
 def test_torchao_nvfp4(exponent):
     """Of finite numbers; from blocks whose scales are the array's largest down to such as are below the smallest."""
-    rng = np.random.default_rng(exponent + 60)
-    x = rng.standard_normal((4096, 64)) * np.ldexp(np.exp2(rng.uniform(-24, 0, (4096, 1))), exponent)
-    x = np.float32(x)
-    x[:8, ::2] = 0
-    whole = nvfp4_tensor.per_tensor_amax_to_scale(torch.tensor(np.abs(x).max()))
-    theirs = nvfp4_tensor.NVFP4Tensor.to_nvfp4(to_torch(x), per_tensor_scale=whole)
-    codes, (scales, scale) = qcore.encode(x, "nvfp4(law=torchao)")
-    assert same_numbers(
-        qcore.quantize(x, "nvfp4(law=torchao)", "nearest"), theirs.dequantize(torch.float32).numpy()
-    ).all()
-    np.testing.assert_array_equal(theirs.scale.view(torch.uint8).numpy().reshape(scales.shape), scales)
-    np.testing.assert_array_equal(theirs.qdata.numpy(), qcore.pack(codes, 4))
-    assert whole.item() == scale
-    assert (scales == 8).any()  # 2^-6
-    assert (scales == 0x7E).any()  # 448
+    seen = set()
+    for x in nvfp4_inputs(exponent):
+        whole = nvfp4_tensor.per_tensor_amax_to_scale(torch.tensor(np.abs(x).max()))
+        theirs = nvfp4_tensor.NVFP4Tensor.to_nvfp4(to_torch(x), per_tensor_scale=whole)
+        codes, (scales, scale) = qcore.encode(x, "nvfp4(law=torchao_0_18)")
+        numbers = qcore.quantize(x, "nvfp4(law=torchao_0_18)", "nearest")
+        assert same_numbers(numbers, theirs.dequantize(torch.float32).numpy()).all()
+        np.testing.assert_array_equal(theirs.scale.view(torch.uint8).numpy().reshape(scales.shape), scales)
+        np.testing.assert_array_equal(theirs.qdata.numpy(), qcore.pack(codes, 4))
+        assert whole.item() == scale
+        seen |= {*scales.ravel().tolist()}
+    assert {8, 0x7E} <= seen  # 2^-6 and 448
+
+
+def test_torchao_scales_of_one_level():
+    number = BlockScaled("e2m1fn", {-1: 16}, "torchao_0_18", "e4m3fn")
+    for x in nvfp4_inputs(0):
+        theirs, packed = nvfp4_tensor.nvfp4_quantize(to_torch(x))
+        codes, scales = qcore.encode(x, number)
+        np.testing.assert_array_equal(theirs.view(torch.uint8).numpy().reshape(scales.shape), scales)
+        np.testing.assert_array_equal(packed.view(torch.uint8).numpy(), qcore.pack(codes, 4))

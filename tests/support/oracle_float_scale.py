@@ -129,9 +129,9 @@ def levels(x, width, element, scale, rule, whole, mode):
         product = nearest_float(s * t)
         real = float_number(product if not whole else s * t) if product else ZERO
         factor = min(nearest_float(1 / real), LARGEST) if real else LARGEST
-        if rule == "torchao_main":
+        if rule == "torchao_0_18":
             factor = min(nearest_float(nearest_float(1 / t) / s), LARGEST)
-        scaled = [nearest_float(v / product if rule == "torchao" else v * factor) for v in block]
+        scaled = [nearest_float(v / product if rule == "torchao_0_16" else v * factor) for v in block]
         values = [subnormal(nearest_float(rounded(v, numbers, mode) * product)) for v in scaled]
         results[place] = np.copysign(np.array(values, np.float32), x[place])
         scales.append(s)

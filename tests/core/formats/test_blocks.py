@@ -199,7 +199,7 @@ def test_decoding_beyond_a_dtype():
     assert np.isnan(decoded(255)).all()
 
 
-TORCHAO = NVFP4(law="torchao")
+TORCHAO = NVFP4(law="torchao_0_16")
 
 
 def float32(value):

@@ -94,7 +94,7 @@ def test_four_over_six_of_parts_of_tiles_and_of_numbers_that_are_none():
     ("arguments", "message"),
     [
         ({"four_over_six": "max"}, "four_over_six='max'; allowed are"),
-        ({"four_over_six": "mae", "law": "torchao"}, "rule='torchao'"),
+        ({"four_over_six": "mae", "law": "torchao_0_16"}, "rule='torchao_0_16'"),
         ({"four_over_six": "mae", "block": {-1: 32}}, "blocks of 16 along one axis or {-2: 16, -1: 16}"),
         ({"four_over_six": "mae", "scale_max": 300}, "scale_max=300; allowed are 256 and 448"),
         ({"scale_max": 256}, "scale_max=256 with four_over_six=None"),
@@ -115,7 +115,7 @@ def test_values_are_elements_times_both_scales():
 
 @pytest.mark.parametrize("exponent", [-140, -116, -114, 0, 128])
 @pytest.mark.parametrize("mode", ["nearest", "stochastic", "toward_zero", "up"])
-@pytest.mark.parametrize("law", ["te", "torchao", "torchao_main"])
+@pytest.mark.parametrize("law", ["te", "torchao_0_16", "torchao_0_18"])
 def test_codes_are_those_of_the_numbers(exponent, mode, law):
     x, number = matrix(exponent), NVFP4(law=law)
     codes, scales = qcore.encode(x, number, mode, key=3)
@@ -139,13 +139,22 @@ def test_zeros_and_numbers_that_are_none():
 
 
 def test_laws_differ():
-    """On multiples of 1/8 torchao's main branch rounds ties in other ways, on rows of mixed size NVIDIA's scales do."""
+    """On multiples of 1/8 torchao 0.18 rounds ties in other ways, on rows of mixed size NVIDIA's scales do."""
     ties = np.random.default_rng(0).integers(-64, 65, (256, 256)).astype(np.float32) / 8
-    te, torchao, main = (qcore.encode(ties, NVFP4(law=law))[0] for law in ("te", "torchao", "torchao_main"))
+    te, torchao, main = (qcore.encode(ties, NVFP4(law=law))[0] for law in ("te", "torchao_0_16", "torchao_0_18"))
     assert ((te == torchao).all(), (main == torchao).all()) == (True, False)
     mixed = matrix(0)
-    scales = [qcore.encode(mixed, NVFP4(law=law))[1][0] for law in ("te", "torchao")]
+    scales = [qcore.encode(mixed, NVFP4(law=law))[1][0] for law in ("te", "torchao_0_16")]
     assert (scales[0].min(), scales[1].min()) == (0, 8)  # 2^-6 is torchao's least
+
+
+def test_names_of_torchao_without_a_version():
+    """The law "torchao" was said to be 0.18's and was 0.16's; "torchao_main" is that of 0.18."""
+    assert qcore.parse("nvfp4(law=torchao_main)") == NVFP4(law="torchao_main") == NVFP4(law="torchao_0_18")
+    old = "scaled(int8,{-1:16},rule=torchao,scale=bfloat16)"
+    for call in (lambda: NVFP4(law="torchao"), lambda: qcore.parse("nvfp4(law=torchao)"), lambda: qcore.parse(old)):
+        with pytest.raises(ValueError, match="says no version of torchao; allowed are torchao_0_16, whose bits"):
+            call()
 
 
 def test_scales_that_are_powers_of_two():
@@ -164,9 +173,9 @@ def test_scales_that_are_powers_of_two():
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda: NVFP4(law="amd"), ValueError, "law='amd'; allowed are te, torchao, torchao_main"),
+        (lambda: NVFP4(law="amd"), ValueError, "law='amd'; allowed are te, torchao_0_16, torchao_0_18"),
         (lambda: NVFP4({-1: 0}), ValueError, r"block\[-1\]=0; allowed is an int from 1 to"),
-        (lambda: qcore.parse("nvfp4(law=amd)"), ValueError, "allowed here is te or torchao or torchao_main"),
+        (lambda: qcore.parse("nvfp4(law=amd)"), ValueError, "allowed here is te or torchao_0_16 or torchao_0_18"),
         (
             lambda: BlockScaled("e2m1fn", {-1: 16}, "te"),
             ValueError,
@@ -175,7 +184,7 @@ def test_scales_that_are_powers_of_two():
         (
             lambda: BlockScaled("e2m1fn", {-1: 16}, "ceil", scale="e4m3fn"),
             ValueError,
-            "rule='ceil' with scale='e4m3fn'; allowed are te, torchao, torchao_main",
+            "rule='ceil' with scale='e4m3fn'; allowed are te, torchao_0_16, torchao_0_18",
         ),
         (lambda: BlockScaled("e2m1fn", {-1: 16}, scale="int8"), TypeError, "scale=FixedPoint.*; allowed are 'e8m0'"),
         (lambda: BlockScaled("e2m1fn", {-1: 16}, scale=8), TypeError, "scale=8; allowed are 'e8m0', 'float32', a Flo"),

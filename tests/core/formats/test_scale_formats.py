@@ -12,15 +12,15 @@ FORMATS = {"int8": "fixed(8,0)", "uint4": "fixed(4,0,signed=False)"}
 CASES = [  # element, scale, rule, whether the array has a scale
     ("e2m1fn", "e4m3fn", "te", True),
     ("e2m1fn", "e5m2", "te", True),
-    ("e2m1fn", "e5m2", "torchao", True),
-    ("e2m1fn", "e4m3fn", "torchao_main", True),
+    ("e2m1fn", "e5m2", "torchao_0_16", True),
+    ("e2m1fn", "e4m3fn", "torchao_0_18", True),
     ("e4m3fn", "e4m3fn", "te", True),
-    ("int8", "e5m2", "torchao_main", True),
-    ("e4m3fnuz", "e5m2", "torchao", True),
+    ("int8", "e5m2", "torchao_0_18", True),
+    ("e4m3fnuz", "e5m2", "torchao_0_16", True),
     ("e2m1fn", "e4m3fn", "te", False),
     ("e2m1fn", "bfloat16", "te", False),
-    ("e5m2", "bfloat16", "torchao", False),
-    ("uint4", "e4m3fn", "torchao_main", False),
+    ("e5m2", "bfloat16", "torchao_0_16", False),
+    ("uint4", "e4m3fn", "torchao_0_18", False),
 ]
 
 
@@ -86,7 +86,10 @@ def test_unsigned_scales():
     ("text", "number"),
     [
         ("scaled(e2m1fn,{-1:32},scale=e5m2)", BlockScaled("e2m1fn", {-1: 32}, scale="e5m2")),
-        ("scaled(int8,{-1:16},rule=torchao,scale=bfloat16)", BlockScaled("int8", {-1: 16}, "torchao", "bfloat16")),
+        (
+            "scaled(int8,{-1:16},rule=torchao_0_16,scale=bfloat16)",
+            BlockScaled("int8", {-1: 16}, "torchao_0_16", "bfloat16"),
+        ),
         (
             "scaled(e4m3fn,{-1:16},scale=e4m3fn,tensor_scale=float32)",
             BlockScaled("e4m3fn", {-1: 16}, scale="e4m3fn", tensor_scale="float32"),
