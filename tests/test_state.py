@@ -42,6 +42,7 @@ ALLOWED = {
     "qcore/formats/text.py: _NUMBER_KINDS": "the same",
     "qcore/formats/text.py: _KIND_OF": "the same",
     "qcore/formats/text.py: _ELSEWHERE": "imports of the modules that register kinds, added by the package above them",
+    "qcore/lazy.py: _importing": "imports that are under way in this process; a fork waits for them",
     "qcore/lazy.py: sys.modules": "a cache: a name that a package has of another module, which is always the same",
     "qjax/_models.py: _UNNAMED": "a class is registered where it is defined",
     "qtorch/reproducible/modules/registry.py: DEFINED": "filled by decorators of the functions that it names",
