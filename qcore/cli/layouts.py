@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qcore.arguments import quoted
-from qcore.files import write_text
 
 _HEXADECIMAL, _UNDEFINED = re.compile(r"(?:0x)?0*([0-9a-f]*)", re.IGNORECASE), re.compile(r"[0-9a-fxz]+", re.IGNORECASE)
 
@@ -112,8 +111,8 @@ class Rows(NamedTuple):
         return Column(values, present, undefined)
 
 
-def write_rows(path: Path, header: dict[str, Any], columns: dict[str, int], rows: Sequence[Sequence[str]]) -> None:
-    """Writes a file of vectors; columns are the digits of each field by its name."""
+def rows_text(path: Path, header: dict[str, Any], columns: dict[str, int], rows: Sequence[Sequence[str]]) -> str:
+    """The text of a file of vectors, in the layout of its name; columns are the digits of each field by its name."""
     header, layout = header | {"rows": len(rows)}, _layout(path)
     if layout == "csv":
         lines = [json.dumps(header), *map(",".join, rows)]
@@ -123,7 +122,7 @@ def write_rows(path: Path, header: dict[str, Any], columns: dict[str, int], rows
     else:
         start = json.dumps({"header": header, "columns": columns})[:-1] + ', "rows": ['
         lines = [start, ",\n".join(json.dumps(row) for row in rows), "]}"]
-    write_text(path, "\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
 
 
 def read_rows(path: Path) -> Rows:

@@ -17,10 +17,11 @@ import numpy as np
 from qcore.arguments import quoted
 from qcore.arrays import decode
 from qcore.cli.layers import Layer
-from qcore.cli.layouts import Column, Rows, partly, read_rows, write_rows
+from qcore.cli.layouts import Column, Rows, partly, read_rows, rows_text
 from qcore.cli.properties import digits, why_no_codes
 from qcore.cli.sum_inputs import KINDS, draw
 from qcore.cli.sums import Operands, Results, Unit, coverage, met
+from qcore.files import is_regular, write_text, write_texts
 from qcore.packing import storage
 from qcore.version import __version__
 
@@ -34,12 +35,14 @@ def write(path: Path, unit: Unit, count: int, seed: int) -> str:
     inputs = dict(zip(unit.inputs, _inputs(kinds, given), strict=True))
     sizes = unit.inputs | unit.outputs
     header = {**asdict(unit), "version": __version__, "kinds": list(KINDS), "columns": list(sizes)}
-    write_rows(path, header, sizes, _rows(inputs | results, sizes))
+    write_text(path, rows_text(path, header, sizes, _rows(inputs | results, sizes)))
     return "\n".join([f"{path}: {count} rows ({unit.accumulator}, {unit.terms} terms)", *coverage(unit, found)])
 
 
 def write_layer(path: Path, layer: Layer, given: Operands) -> str:
     """Writes the vectors of a layer, its tensors into files of their own; returns what they cover."""
+    if not is_regular(path):
+        raise ValueError(f"-o {path}; allowed is a file on a disk: the tensors lie beside it")
     results, found = layer.columns(given)
     names = {name: f"{path.stem}.{name}{path.suffix}" for name in layer.tensors}
     arrays = {"input": given.a, "weight": given.b}
@@ -47,12 +50,15 @@ def write_layer(path: Path, layer: Layer, given: Operands) -> str:
         arrays |= {"input_scale": given.scales[0], "weight_scale": given.scales[1]}
     if given.c is not None:
         arrays["bias"] = given.c.view(np.uint32)
+    texts = dict[Path, str]()
     for name, (bits, shape) in layer.tensors.items():
         size = {"code": digits(bits)}
         header = {"tensor": name, "shape": list(shape), "version": __version__}
-        write_rows(path.with_name(names[name]), header, size, _rows({"code": arrays[name].reshape(-1)}, size))
+        texts[path.with_name(names[name])] = rows_text(
+            path, header, size, _rows({"code": arrays[name].reshape(-1)}, size)
+        )
     header = {**asdict(layer), "version": __version__, "tensors": names, "columns": list(layer.outputs)}
-    write_rows(path, header, layer.outputs, _rows(results, layer.outputs))
+    write_texts(texts | {path: rows_text(path, header, layer.outputs, _rows(results, layer.outputs))})
     files = ", ".join(names.values())
     first = f"{path}: {prod(layer.shape)} rows, output of shape {list(layer.shape)} ({layer.text})"
     return "\n".join([first, f"operands: {files}", *coverage(layer.unit, found)])

@@ -3,6 +3,8 @@
 import os
 import resource
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +16,7 @@ from benchmarks.support.results import write_results
 from qcore.affine import checkpoint
 from qcore.cli import vectors
 from qcore.cli.plots import draw
-from qcore.files import replaced, write_text
+from qcore.files import replaced, write_text, write_texts
 from qcore.insight import Record
 
 
@@ -115,3 +117,54 @@ def test_whoever_interrupts_leaves_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write()
     assert not os.listdir(tmp_path)
+
+
+def test_open_files_get_the_content(tmp_path):
+    """/dev/stdout of a pipe is a link to a name that no folder has; a file that somebody has open stays itself."""
+    program = "import sys; from qcore.files import write_text; print('a', flush=True); write_text(sys.argv[1], 'text')"
+    for path in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
+        done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True)
+        assert (done.stdout, done.stderr) == ("a\ntext", "")
+        (tmp_path / "out").write_text("earlier\n", encoding="utf-8")
+        with (tmp_path / "out").open("a", encoding="utf-8") as out:
+            subprocess.run([sys.executable, "-c", program, path], stdout=out, check=True)
+            out.write("\nlater")
+        assert (tmp_path / "out").read_text(encoding="utf-8") == "earlier\na\ntext\nlater"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_files_that_belong_together_are_all_new_or_all_old(tmp_path):
+    paths = [tmp_path / name for name in ("a.csv", "b.csv")]
+    for path in paths:
+        path.write_text("earlier", encoding="utf-8")
+    with full_disk(), pytest.raises(OSError, match="File too large"):
+        write_texts(dict(zip(paths, ("new", "x" * 100), strict=True)))
+    assert [path.read_text(encoding="utf-8") for path in paths] == ["earlier", "earlier"]
+    assert sorted(os.listdir(tmp_path)) == ["a.csv", "b.csv"]
+    write_texts(dict.fromkeys(paths, "new"))
+    assert [path.read_text(encoding="utf-8") for path in paths] == ["new", "new"]
+
+
+def test_what_killed_processes_left_goes_after_an_hour(tmp_path):
+    program = """
+import os, sys
+from qcore.files import replaced
+with replaced(sys.argv[1]) as fresh:
+    fresh.write_bytes(bytes(100))
+    os.kill(os.getpid(), 9)
+"""
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", program, tmp_path / "w.safetensors"])
+    mine = tmp_path / ".mine-20814e7d.safetensors"  # a user's
+    mine.touch()
+    old, young = sorted(name for name in os.listdir(tmp_path) if name.startswith(".w"))
+    for name in (old, mine.name):
+        os.utime(tmp_path / name, (0, 0))
+    write_text(tmp_path / "other.json", "1")
+    assert sorted(os.listdir(tmp_path)) == sorted([mine.name, young, "other.json"])
+
+
+def test_names_of_any_length(tmp_path):
+    for name in ("\u00e4" * 120 + ".json", "a" * 250 + ".json"):
+        write_text(tmp_path / name, "1")
+        assert (tmp_path / name).read_text(encoding="utf-8") == "1"
