@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from hashlib import sha256
 from math import prod
 from pathlib import Path
 from types import CodeType, FrameType
@@ -25,7 +26,9 @@ from qcore import law, random
 from qcore.arguments import quoted
 from qcore.arrays import quantize
 from qcore.cli.vectors import bits_of, vector_inputs
+from qcore.files import write_texts
 from qcore.formats.block import BlockNumber
+from qcore.formats.names import NAMED
 from qcore.formats.number import check_number, prepare
 from qcore.law.carrier import FLOAT32
 from qcore.law.rounding import Rounding, check_rounding
@@ -242,8 +245,7 @@ def emit(number: Any, rounding: Any, folder: Path | None) -> dict[str, str]:
     files = {f"{unit.name}.c": unit.source(), f"{unit.name}.h": unit.header(), f"{unit.name}.sv": unit.verilog()}
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        write_texts({folder / name: text for name, text in files.items()})
     return files
 
 
@@ -362,7 +364,7 @@ class _Unit:
 
     def __init__(self, number: Any, mode: Rounding) -> None:
         self.number, self.mode = number, mode
-        self.name = re.sub(r"\W+", "_", f"round_{number.text}_{mode.value}").replace("__", "_")
+        self.name = f"round_{identifier(number.text)}_{mode.value}"
         self.stochastic, self.blocks = mode.stochastic, isinstance(number, BlockNumber)
         self.program, self.constants = prepare(number, mode, FLOAT32, None, False)
         if not self.program.has_kernels:
@@ -712,6 +714,18 @@ class _Unit:
         lines += ["// Of the bits of a float32 number, see $shortrealtobits."]
         arguments = _listed(["input int unsigned bits", *noise])
         return "\n".join([*lines, f'import "DPI-C" function int unsigned {self.name}_bits(', arguments, ");", ""])
+
+
+def identifier(text: str) -> str:
+    """A part of C names for a format: other formats have other parts, and no part has more than 75 letters.
+
+    A name of ours, or a kind with natural numbers such as fixed_8_4, says all. Other texts have signs that names cannot
+    have, or are names of users: their digest follows.
+    """
+    words = re.sub(r"\W+", "_", text).strip("_")
+    if text in NAMED or re.fullmatch(r"[a-z]+\(\d+(, ?\d+)*\)", text):
+        return words
+    return f"{words[:60].rstrip('_')}_x{sha256(text.encode()).hexdigest()[:12]}"
 
 
 _LEAST, _MOST = _ALL = -(1 << 31), (1 << 31) - 1

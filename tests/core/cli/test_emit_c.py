@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import qcore
-from qcore import Rounding
+from qcore import NAMED, Rounding, parse
 from qcore.__main__ import main
-from qcore.cli.emit_c import emit
+from qcore.cli.emit_c import emit, identifier
 from qcore.cli.vectors import vector_inputs
 
 KEY, START = 0xFEDC_BA98_7654_3210, 2**33 - 100
@@ -128,6 +128,25 @@ def with_another_result(text):
     """The file with another expected result."""
     head, tail = text.split(" expected[", 1)
     return f"{head} expected[{re.sub('0x........', '0x12345678', tail, count=1)}"
+
+
+def test_no_two_formats_have_one_name(tmp_path):
+    """Names of files and functions; texts differ in signs that C has no letters for, or are long."""
+    texts = ["fixed(8,4)", "fixed(8,-4)", "scaled(e2m1fn,{-1:32})", "scaled(e2m1fn,{1:32})", "binary(4,3,bias=1)"]
+    texts += ["binary(4,3,bias=-1)", f"table([{','.join(map(str, range(32)))}])", f"table([{','.join('0123456789')}])"]
+    names = [next(iter(emit(text, mode, tmp_path))) for text in texts for mode in ("nearest", "nearest_up", "up")]
+    assert len({name.lower() for name in names}) == len(names) == len({*tmp_path.glob("*.c")})
+    assert max(map(len, names)) <= 100
+    assert {"round_fixed_8_4_nearest.c", "round_e5m2_up.c"} <= {*names, *emit("e5m2", "up", tmp_path)}
+    found = library(COMPILERS["gcc"], tmp_path, "all.so")
+    for text in ("fixed(8,4)", "fixed(8,-4)"):
+        check(found, text, "nearest")
+
+
+def test_named_formats_have_names_of_their_own():
+    texts = {parse(name).text for name in NAMED}
+    assert len({identifier(text).lower() for text in texts}) == len(texts)
+    assert identifier("fixed_8_4") != identifier("fixed(8,4)")  # a name that a user may give
 
 
 def test_the_file_is_the_law():
