@@ -7,11 +7,13 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from qcore.arguments import check_seed, quoted
+from qcore.arguments import check_seed, printable, quoted
+from qcore.files import is_regular
 from qcore.formats.names import NAMED
 from qcore.formats.number import OVERFLOWS, check_number
 from qcore.law.carrier import CARRIERS
@@ -20,22 +22,49 @@ from qcore.version import __version__
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "qbits") -> int:
-    """Runs a command; returns the exit status, 1 where `check` finds a difference. Wrong arguments exit with 2."""
+    """Runs a command; returns the exit status, see `_EXIT`. Wrong arguments exit with 2."""
     parser = _parser(program)
-    _check_command(parser, sys.argv[1:] if arguments is None else arguments)
-    options = parser.parse_args(arguments)
     try:
-        status = options.run(options)
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:  # the reader, such as `head`, has enough; Python would complain again when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is None:
+            raise OSError("standard output is closed; allowed is an open one, such as > /dev/null")
+        try:
+            _check_command(parser, sys.argv[1:] if arguments is None else arguments)
+            options = parser.parse_args(arguments)
+            return options.run(options)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has enough
+        _give_up_output()
         return 1  # as rich does where it prints a table
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
+    except KeyboardInterrupt:
+        _give_up_output()
+        print(f"{parser.prog}: interrupted", file=sys.stderr)
+        return 130
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        parser.error(f"this needs {package}, which is not installed: pip install {package}")
+        text = f"this needs {package}, which is not installed: pip install {package}"
+    except MemoryError as error:
+        text = f"not enough memory for these sizes: {error}"
+    except (ValueError, OSError) as error:
+        text = str(error)
+    _give_up_output()
+    lines = (printable(line) for line in text.split("\n"))  # names of files come with it
+    parser.exit(2, f"{parser.prog}: error: {chr(10).join(lines)}\n")
+
+
+def _give_up_output() -> None:
+    """What is not printed yet goes if it cannot be printed: Python would complain again when it ends."""
+    with suppress(ValueError):  # a stream of a program that calls `main` may have no file
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say(text: str, file: Path) -> None:
+    """Prints what was written; beside the content of a file that may be standard output, as an error is."""
+    print(text, file=sys.stdout if is_regular(file) else sys.stderr)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -72,15 +101,17 @@ def _vectors(options: argparse.Namespace) -> int:
     for name in ("terms", "operands"):
         if getattr(options, name) is not None:
             raise ValueError(f"--{name} with {options.format}; allowed is --{name} with an accumulator")
-    if options.mode is None:
-        raise ValueError("the following arguments are required: --mode, with a format")
+    if options.rounding is None:
+        raise ValueError("the following arguments are required: --rounding, with a format")
     key = options.key
-    stochastic = MODES[options.mode].stochastic
+    stochastic = MODES[options.rounding].stochastic
     if key is not None and not stochastic:
-        raise ValueError(f"--key {key}; allowed is no key with --mode {options.mode}, only with stochastic modes")
+        raise ValueError(
+            f"--key {key}; allowed is no key with --rounding {options.rounding}, only with stochastic modes"
+        )
     key = 0 if stochastic and key is None else key
-    header = Header(options.format, options.mode, options.dtype or "float32", options.overflow, key, __version__)
-    print(write(options.output, header, options.count, options.seed))
+    header = Header(options.format, options.rounding, options.dtype or "float32", options.overflow, key, __version__)
+    _say(write(options.output, header, options.count, options.seed), options.output)
     return 0
 
 
@@ -88,13 +119,13 @@ def _sums(options: argparse.Namespace) -> int:
     from qcore.cli.sum_files import write
     from qcore.cli.sums import Unit
 
-    for name in ("mode", "overflow", "dtype"):
+    for name in ("rounding", "overflow", "dtype"):
         if getattr(options, name) is not None:
             raise ValueError(f"--{name} with {options.format}; allowed is --{name} with a format")
     first, second = options.operands or (None, None)
     terms = 64 if options.terms is None else options.terms
     unit = Unit(options.format, first, second, terms, _key_of(options.format, options.key))
-    print(write(options.output, unit, options.count, options.seed))
+    _say(write(options.output, unit, options.count, options.seed), options.output)
     return 0
 
 
@@ -114,7 +145,7 @@ def _layer(options: argparse.Namespace) -> int:
     first, second = options.operands or (None, None)
     key, form = _key_of(options.accumulator, options.key), form_text(len(shapes[1]), settings)
     law = options.accumulator, first, second, key, form
-    layer = Layer(*law, shapes[0], shapes[1], options.bias, options.result, options.mode)
+    layer = Layer(*law, shapes[0], shapes[1], options.bias, options.result, options.rounding)
     print(write_layer(options.output, layer, layer.draw(options.seed) if tensors is None else layer.rounded(tensors)))
     return 0
 
@@ -174,7 +205,9 @@ def _insight(options: argparse.Namespace) -> int:
 COMMANDS = ("show", "designs", "vectors", "layer", "emit-c", "check", "insight")
 
 _EXIT = """\
-exit status: 0; 1 where check finds a difference; 2 after wrong arguments.
+exit status: 0; 1 where check finds a difference, or a pipe's reader ends first;
+2 after wrong arguments, for files that cannot be read or written, and without
+enough memory; 130 after Ctrl-C.
 Tables fit the terminal, in a pipe 80 columns, or what COLUMNS says."""
 
 
@@ -205,17 +238,18 @@ def _parser(program: str) -> argparse.ArgumentParser:
         commands,
         _vectors,
         "write conformance vectors: hard inputs and the law's results",
-        "e4m3fn --mode nearest -o vectors.csv",
+        "e4m3fn --rounding nearest -o vectors.csv",
         "hopper.wgmma.e4m3 -o unit.mem",
     )
     text = formats + "; or a matrix instruction such as hopper.wgmma.e4m3, or the text of an accumulator"
     vectors.add_argument("format", metavar="FORMAT", type=_format_or_accumulator, help=text)
     vectors.add_argument(
-        "--mode",
+        "--rounding",
         metavar="MODE",
         type=_one_of(MODES),
         help=f"the rounding mode, which a format needs: {', '.join(MODES)}",
     )
+    _also_mode(vectors)
     vectors.add_argument(
         "--overflow",
         metavar="POLICY",
@@ -265,7 +299,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
     layer.add_argument("--bias", metavar="HOW", type=_one_of(biases), default="added", help=text)
     layer.add_argument("--result", metavar="FORMAT", type=_format, help="round results to it (default: float32)")
     text = f"the rounding to it: {', '.join(MODES)} (default nearest)"
-    layer.add_argument("--mode", metavar="MODE", type=_one_of(MODES), default="nearest", help=text)
+    layer.add_argument("--rounding", metavar="MODE", type=_one_of(MODES), default="nearest", help=text)
+    _also_mode(layer)
     layer.add_argument("--key", metavar="K", type=_key, help="for stochastic accumulators (default 0)")
     layer.add_argument("--seed", metavar="S", type=_natural, default=0, help="of the operands (default 0)")
     layer.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help=file)
@@ -274,7 +309,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         commands,
         _emit_c,
         "write rounding as C99 without dependencies, that checks itself",
-        "'float(5,2)' --rounding stochastic --output generated",
+        "'float(5,2)' --rounding stochastic -o generated",
     )
     emit.add_argument("format", metavar="FORMAT", type=_format, help=formats)
     emit.add_argument(
@@ -285,7 +320,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         help=f"the rounding mode: {', '.join(MODES)} (default nearest)",
     )
     text = "write it there, with a header and an import for SystemVerilog (default: print the C)"
-    emit.add_argument("--output", metavar="DIR", type=Path, help=text)
+    emit.add_argument("-o", "--output", metavar="DIR", type=Path, help=text)
 
     check = _command(
         commands, _check, "compare results in a file of vectors with the law", "vectors.csv", "--functions qtorch"
@@ -333,6 +368,13 @@ def _command(
     parser.epilog = _examples(parser.prog, *examples)
     parser.set_defaults(run=run)
     return parser
+
+
+def _also_mode(parser: argparse.ArgumentParser) -> None:
+    """Reads the earlier name of --rounding."""
+    parser.add_argument(
+        "--mode", dest="rounding", type=_one_of(MODES), default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    )
 
 
 def _examples(program: str, *arguments: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,8 +13,16 @@ _MOST_SIZE = 2**31 - 1  # of a dimension, a window or a step
 
 def quoted(value: Any) -> str:
     """A user's value in a message, cut to a readable length."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to write very long ints
+        text = f"a {type(value).__name__} with an int of more than {sys.get_int_max_str_digits()} digits"
     return text if len(text) <= MOST_QUOTED else f"{text[: MOST_QUOTED - 4]} ..."
+
+
+def printable(text: str) -> str:
+    """A text of one line with its control characters as Python writes them: terminals obey them, and XML has none."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def check_int(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:

@@ -66,7 +66,7 @@ _MORE = """\
 `--plot FILE` it draws pictures as those below. FORMAT is a text; shells want quotes around its parentheses:
 `qbits show 'fixed(8,4)'`.
 
-`qbits vectors FORMAT --mode MODE -o FILE` writes conformance vectors: hard and random inputs, what the law
+`qbits vectors FORMAT --rounding MODE -o FILE` writes conformance vectors: hard and random inputs, what the law
 makes of them, and the codes. Put an implementation's own results in place of the outputs or codes, and
 `qbits check FILE` says how many differ, and shows the first ten. In place of FORMAT it takes
 [an accumulator](codes.md#vectors-for-a-dot-product-unit).

@@ -50,7 +50,7 @@ class Layer:
         input, weight: the shapes.
         bias: "added" in float32 after the sum, as layers of this library do; "start": accumulators start at it; "none".
         result: the text of the format of the results; None is float32.
-        mode: the rounding to this format.
+        rounding: the rounding to this format.
     """
 
     accumulator: str
@@ -62,7 +62,7 @@ class Layer:
     weight: tuple[int, ...]
     bias: str = "added"
     result: str | None = None
-    mode: str = "nearest"
+    rounding: str = "nearest"
 
     def __post_init__(self) -> None:
         check_choice("bias", self.bias, list(BIASES))
@@ -81,16 +81,16 @@ class Layer:
                 raise ValueError(
                     f"result={quoted(self.result)}; allowed are formats with codes, and without shared scales"
                 )
-        check_choice("mode", self.mode, list(MODES))
-        if Rounding(self.mode).stochastic:
-            raise ValueError(f"mode={quoted(self.mode)}; allowed are modes of results that are not stochastic")
+        check_choice("rounding", self.rounding, list(MODES))
+        if Rounding(self.rounding).stochastic:
+            raise ValueError(f"rounding={quoted(self.rounding)}; allowed are modes of results that are not stochastic")
 
     @classmethod
     def of(cls, header: dict[str, Any]) -> Layer:
         """The layer of a header's fields."""
         text, optional, sizes = (str,), (str, type(None)), (list,)
         kinds = {"accumulator": text, "first": optional, "second": optional, "key": (int, type(None)), "form": text}
-        kinds |= {"input": sizes, "weight": sizes, "bias": text, "result": optional, "mode": text}
+        kinds |= {"input": sizes, "weight": sizes, "bias": text, "result": optional, "rounding": text}
         found = check_fields(header, kinds)
         for name in ("input", "weight"):
             if not all(type(size) is int for size in found[name]):
@@ -180,7 +180,7 @@ class Layer:
             result.view(np.uint32)[np.isnan(result)] = self.unit.product.accumulator.nan
             columns["biased"] = result.view(np.uint32).reshape(-1).astype(np.uint64)
         if self.result is not None:
-            codes: Any = encode(result, self.result, Rounding(self.mode))
+            codes: Any = encode(result, self.result, Rounding(self.rounding))
             columns["output"] = codes.reshape(-1).astype(np.uint64)
         return columns, found
 

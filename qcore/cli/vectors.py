@@ -31,8 +31,9 @@ import numpy as np
 
 from qcore.arguments import check_seed, quoted
 from qcore.arrays import decode, encode, quantize, random_words
-from qcore.cli.layouts import Column, Rows, partly, write_rows
+from qcore.cli.layouts import Column, Rows, partly, rows_text
 from qcore.cli.properties import digits, has_places, places, properties, subnormal, why_no_codes
+from qcore.files import write_text
 from qcore.formats.block import BlockNumber, BlockScaled
 from qcore.formats.doubled import Doubled
 from qcore.formats.gguf import GGUF
@@ -50,7 +51,7 @@ class Header:
 
     Attributes:
         format: the format's text.
-        mode: the rounding mode.
+        rounding: the rounding mode.
         dtype: of inputs and outputs.
         overflow: the policy, or None for the format's own.
         key: for stochastic rounding, else None.
@@ -58,7 +59,7 @@ class Header:
     """
 
     format: str
-    mode: RoundingName
+    rounding: RoundingName
     dtype: str
     overflow: str | None
     key: int | None
@@ -72,10 +73,10 @@ class Header:
     def law(self, x: np.ndarray) -> dict[str, np.ndarray]:
         """The bits of the outputs, codes, scales and words of `digits`, for inputs; codes are 0 if there are none."""
         number, found = self.number, dict[str, np.ndarray]()
-        found["output"] = bits_of(quantize(x, number, self.mode, key=self.key, overflow=self.overflow))
+        found["output"] = bits_of(quantize(x, number, self.rounding, key=self.key, overflow=self.overflow))
         found["code"] = np.zeros(x.size, np.uint32)
         if not why_no_codes(number):
-            codes: Any = encode(x, number, self.mode, key=self.key, overflow=self.overflow)
+            codes: Any = encode(x, number, self.rounding, key=self.key, overflow=self.overflow)
             if isinstance(number, BlockNumber):
                 codes, scales = codes
                 scales = bits_of(scales[0] if isinstance(scales, tuple) else scales)
@@ -135,10 +136,11 @@ def write(path: Path, header: Header, count: int, seed: int) -> str:
     columns = [[f"{bits:0{sizes['output']}x}" for bits in bits_of(x).tolist()]]
     for name, column in law.items():
         columns.append([f"{bits:0{sizes[name]}x}" if sizes[name] else "" for bits in column.tolist()])
-    write_rows(path, asdict(header), {"input": sizes["output"], **sizes}, list(zip(*columns, strict=True)))
+    rows = list(zip(*columns, strict=True))
+    write_text(path, rows_text(path, asdict(header), {"input": sizes["output"], **sizes}, rows))
     where = kinds(header, bits_of(x), law).items()
     found = ", ".join(f"{np.sum(rows)} {name}" for name, rows in where if np.any(rows))
-    return f"{path}: {len(x)} lines ({header.format}, {header.mode}, {header.dtype})\ninputs: {found}"
+    return f"{path}: {len(x)} lines ({header.format}, {header.rounding}, {header.dtype})\ninputs: {found}"
 
 
 ALL_BITS = 12  # for formats of up to 12 bits the inputs include all values
@@ -373,7 +375,7 @@ def report(path: Path, vectors: Vectors, differing: np.ndarray) -> str:
     """How many lines differ, by kind of input, and the first of them."""
     header, total = vectors.header, len(vectors.inputs)
     compared = sum(int(column.present.sum()) for column in vectors.results.values())
-    law = f"{header.format}, {header.mode}, {header.dtype}"
+    law = f"{header.format}, {header.rounding}, {header.dtype}"
     lines = [f"{path}: {len(differing)} of {total} lines differ ({law}; {compared} fields compared)"]
     lines += partly(vectors.results, total)
     if len(differing):

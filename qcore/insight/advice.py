@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from qcore.arguments import check_int, quoted
+from qcore.arguments import check_int, printable, quoted
 from qcore.arrays import quantize
 from qcore.formats.block import BlockNumber, BlockScaled
 from qcore.formats.fixed import FixedPoint
@@ -259,7 +259,7 @@ def print_worst(record: Record, count: int = 10, console: Console | None = None)
     found, count = findings(record), check_int("count", count, 1)
     steps = record.steps
     span = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-    title = f"{record.model}, {span}: {min(count, len(found))} of {len(found)} sites, the worst first"
+    title = f"{printable(record.model)}, {span}: {min(count, len(found))} of {len(found)} sites, the worst first"
     table = Table(box=SIMPLE, title=title, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
     for column in COLUMNS:
         table.add_column(column, justify="left" if column in ("site", "format") else "right", overflow="fold")

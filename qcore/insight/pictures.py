@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from qcore.arguments import printable
 from qcore.formats.number import check_number
 from qcore.insight.advice import Finding, ends_of, findings, percent
 from qcore.insight.record import Record, Site
@@ -110,7 +111,7 @@ def draw(record: Record, path: str | Path) -> Picture:
     sites = [site for site in record.sites if site in worst]
     shown = [one for one in found if one.statistics.exponents][:HISTOGRAMS]
     heights = 2.2 + 0.17 * len(sites), 0.4 + 1.7 * max(-(-len(shown) // 2), 1)
-    with picture(path, sum(heights), f"Roundings of {record.model}", _text(record, found)) as figure:
+    with picture(path, sum(heights), f"Roundings of {printable(record.model)}", _text(record, found)) as figure:
         parts: Any = figure.subfigures(2, 1, height_ratios=heights)
         _draw_maps(parts[0], record, sites)
         _draw_histograms(parts[1], shown)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from qcore.arguments import check_choice, check_int, check_type, quoted
+from qcore.arguments import check_choice, check_int, check_type, printable, quoted
 from qcore.files import write_text
 from qcore.html import html_table
 from qcore.insight.statistics import COUNTS, MAGNITUDES, Statistics, merged_digests
@@ -50,7 +50,7 @@ class Site(NamedTuple):
     role: str = ""
 
     def __str__(self) -> str:
-        return ":".join(part for part in (self.path, self.kind, self.role) if part)
+        return printable(":".join(part for part in (self.path, self.kind, self.role) if part))
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,11 @@
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
+import xml.dom.minidom
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from qcore import NAMED, parse
 from qcore import __main__ as command_line
 from qcore.__main__ import main
 from qcore.cli import functions, tables
+from qcore.insight import Record, Site, statistics_of
 from qcore.linalg.designs import DESIGNS
 
 ROOT = Path(__file__).parents[3]
@@ -39,7 +43,7 @@ BLOCKS = (
         ("affine(-8,7)", r"format='affine\(-8,7\)': allowed here are float"),
     ],
 )
-@pytest.mark.parametrize("command", [["show"], ["vectors", "--mode", "nearest", "-o", "never"]])
+@pytest.mark.parametrize("command", [["show"], ["vectors", "--rounding", "nearest", "-o", "never"]])
 def test_wrong_texts(capsys, command, text, message):
     assert re.search(message, refused(capsys, *command, text))
 
@@ -196,7 +200,7 @@ def test_show_several_and_those_without_a_list(capsys, monkeypatch):
 def test_files_that_cannot_be(capsys, tmp_path):
     assert "No such file" in refused(capsys, "check", str(tmp_path / "none"))
     missing = str(tmp_path / "none" / "x")
-    assert missing in refused(capsys, "vectors", "e5m2", "--mode", "nearest", "-o", missing)
+    assert missing in refused(capsys, "vectors", "e5m2", "--rounding", "nearest", "-o", missing)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +210,7 @@ def test_files_that_cannot_be(capsys, tmp_path):
         ("matplotlib.figure", ["show", "e5m2", "--plot", "x.svg"], "this needs matplotlib, which is not installed"),
         (
             "ml_dtypes",
-            ["vectors", "e5m2", "--mode", "up", "--dtype", "bfloat16", "-o", "x"],
+            ["vectors", "e5m2", "--rounding", "up", "--dtype", "bfloat16", "-o", "x"],
             "this needs ml_dtypes, which is not installed: pip install ml_dtypes",
         ),
     ],
@@ -233,6 +237,64 @@ def test_as_a_process(tmp_path):
         run = subprocess.run([*command, *arguments], stdout=written, stderr=subprocess.PIPE, **settings)
         assert (run.returncode, run.stderr) == (1, "")
     os.close(written)
+    for arguments in (["emit-c", "e5m2"], []):
+        for end, message in (
+            (">/dev/full", "[Errno 28] No space left on device"),
+            (">&-", "standard output is closed;"),
+        ):
+            run = subprocess.run(
+                ["sh", "-c", f'"$0" "$@" {end}', *command, *arguments], capture_output=True, **settings
+            )
+            assert run.returncode == 2
+            assert re.fullmatch(f"python -m qcore: error: {re.escape(message)}.*\n", run.stderr)
+
+
+def test_vectors_to_standard_output(capfd):
+    """The file alone is there: what was written is said beside it."""
+    for path in ("/dev/stdout", "/dev/fd/1"):
+        assert main(["vectors", "e5m2", "--rounding", "nearest", "--count", "3", "-o", path]) == 0
+        out, err = capfd.readouterr()
+        assert err.startswith(f"{path}: ")
+        assert len(out.splitlines()) == 1 + int(re.search(": ([0-9]+) lines", err)[1])
+        assert '"rounding": "nearest"' in out.splitlines()[0]
+    with pytest.raises(SystemExit):
+        main(["layer", "ada.mma.e4m3", "--input", "2,4", "--weight", "2,4", "-o", "/dev/stdout"])
+    assert "-o /dev/stdout; allowed is a file on a disk" in capfd.readouterr().err
+
+
+def test_interrupted(tmp_path):
+    """Ctrl-C ends a command in one line, and leaves no file."""
+    command = [sys.executable, "-m", "qcore", "vectors", "hopper.wgmma.e4m3", "--count", "3000000", "-o", "x.csv"]
+    run = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    time.sleep(2)
+    run.send_signal(signal.SIGINT)
+    assert (run.communicate()[1], run.returncode) == ("python -m qcore: interrupted\n", 130)
+    assert not os.listdir(tmp_path)
+
+
+def test_sizes_beyond_memory(capsys, tmp_path):
+    """More than any machine has; one line."""
+    path = str(tmp_path / "x.csv")
+    layer = ["layer", "ada.mma.e4m3", "--input", "1,1,4,4", "--weight", "1,1,2,2", "--padding", "99999999", "-o", path]
+    for arguments in (["vectors", "hopper.wgmma.e4m3", "--count", "99999999999", "-o", path], layer):
+        assert "error: not enough memory for these sizes" in refused(capsys, *arguments)
+    assert not os.listdir(tmp_path)
+
+
+def test_control_characters_stay_text(capsys, tmp_path):
+    """A stranger's record and names of files: no terminal obeys them, and a picture is XML."""
+    record = Record("run\x1b]0;owned\x07\x1b[2J\u202e")
+    record.add(0, Site("layer\x1b[31m", "output"), statistics_of(np.float32([1, 2, 700, 1e-9]), "e4m3fn"))
+    record.save(tmp_path / "run.json")
+    assert main(["insight", str(tmp_path / "run.json")]) == 0
+    found = capsys.readouterr().out
+    assert set(found) & {"\x1b", "\x07", "\u202e"} == set()
+    assert r"layer\x1b[31m:output" in found.replace("\n", "")
+    assert main(["insight", str(tmp_path / "run.json"), "--plot", str(tmp_path / "run.svg")]) == 0
+    xml.dom.minidom.parse(str(tmp_path / "run.svg"))
+    assert r"none\x1b[2J" in refused(capsys, "check", str(tmp_path / "none\x1b[2J"))
 
 
 def test_imports_stay_light():

@@ -60,7 +60,7 @@ def gathered(layer, given):
     [
         ([HOPPER, *LINEAR, "--bias", "start"], None),
         ([HOPPER, *CONVOLUTION, "--result", "e4m3fn:saturate", "--dilation", "1,2"], None),
-        ([FP8, *LINEAR, "--result", "int8", "--mode", "up"], ("e5m2", "e4m3fn")),
+        ([FP8, *LINEAR, "--result", "int8", "--rounding", "up"], ("e5m2", "e4m3fn")),
         ([STOCHASTIC, *LINEAR, "--bias", "none", "--key", "7"], ("e5m2", "e4m3fn")),
         ([STOCHASTIC, *CONVOLUTION], ("int8", "fixed(8,4)")),
         (["accumulator()", "--input", "3,5,8", "--weight", "4,5,3"], None),
@@ -90,7 +90,7 @@ def test_rows_are_sums_and_results_are_those_of_products(capsys, tmp_path, argum
         assert (found["biased"] == result.view(np.uint32))[numbers].all()
         assert numbers.sum() > len(numbers) / 2
     if layer.result:
-        assert (found["output"] == qcore.encode(result, layer.result, layer.mode)).all()
+        assert (found["output"] == qcore.encode(result, layer.result, layer.rounding)).all()
     assert main(["check", str(path)]) == 0
     assert f"0 of {len(result)} rows differ" in capsys.readouterr().out
 
@@ -211,7 +211,7 @@ def test_malformed_files(capsys, tmp_path, change, message):
         ([HOPPER, "--tensors", __file__], r"test_layers\.py is not what np\.savez writes"),
         ([HOPPER, *LINEAR, "--stride", "2"], r"stride with a linear layer; allowed is it with a convolution"),
         ([HOPPER, *LINEAR, "--result", "mxfp4"], r"result='mxfp4'; allowed are formats with codes"),
-        ([HOPPER, *LINEAR, "--result", "int8", "--mode", "stochastic"], r"mode='stochastic'; allowed are"),
+        ([HOPPER, *LINEAR, "--result", "int8", "--rounding", "stochastic"], r"rounding='stochastic'; allowed are"),
         ([HOPPER, *LINEAR, "--key", "1"], r"key=1 with .*nothing is stochastic"),
         (
             ["blackwell.tcgen05.mxe4m3", "--input", "1,32,4,4", "--weight", "2,32,1,1"],

@@ -204,7 +204,10 @@ def test_coverage_is_printed(capsys, tmp_path):
     ("arguments", "message"),
     [
         (["hopper.wgmma.e4m4"], r"near it are .*hopper\.wgmma\.e4m3"),
-        (["hopper.wgmma.e4m3", "--mode", "nearest"], r"--mode with accumulator.*; allowed is --mode with a format"),
+        (
+            ["hopper.wgmma.e4m3", "--rounding", "nearest"],
+            r"--rounding with accumulator.*; allowed is --rounding with a format",
+        ),
         (["hopper.wgmma.e4m3", "--key", "1"], r"key=1 with .*nothing is stochastic"),
         (["hopper.wgmma.e4m3", "--operands", "int8", "int8"], r"allowed there are e4m3fn"),
         (["hopper.wgmma.e4m3", "--terms", "0"], r"terms=0; allowed is an int >= 1"),
@@ -213,7 +216,10 @@ def test_coverage_is_printed(capsys, tmp_path):
             ["accumulator()", "--operands", "mxfp4", "int8"],
             r"allowed are formats with codes, and without shared scales",
         ),
-        (["e5m2", "--mode", "nearest", "--terms", "3"], r"--terms with e5m2; allowed is --terms with an accumulator"),
+        (
+            ["e5m2", "--rounding", "nearest", "--terms", "3"],
+            r"--terms with e5m2; allowed is --terms with an accumulator",
+        ),
     ],
 )
 def test_refused(capsys, tmp_path, arguments, message):

@@ -20,7 +20,7 @@ from qcore.cli.vectors import Header, read
 def write(tmp_path, name, mode, *options):
     """The file of vectors."""
     path = tmp_path / "vectors.txt"
-    assert main(["vectors", name, "--mode", mode, "-o", str(path), *options]) == 0
+    assert main(["vectors", name, "--rounding", mode, "-o", str(path), *options]) == 0
     return path
 
 
@@ -59,7 +59,7 @@ def test_vectors_are_the_law_and_check_accepts_them(capsys, tmp_path, name, mode
     overflow = given.get("--overflow")
     assert header == {
         "format": name,
-        "mode": mode,
+        "rounding": mode,
         "dtype": dtype,
         "overflow": overflow,
         "key": key,
@@ -105,7 +105,8 @@ def test_large_formats_are_sampled(tmp_path):
 
 
 HAND = """\
-{"format": "e2m1fn", "mode": "nearest", "dtype": "float32", "overflow": null, "key": null, "version": "1", "rows": 5}
+{"format": "e2m1fn", "rounding": "nearest", "dtype": "float32", "overflow": null, "key": null, "version": "1", \
+"rows": 5}
 3fa00000,3f800000,2,1,0,0
 3fa00001,3fc00000,3,1,0,1
 bfa00000,bf800000,a,1,0,0
@@ -211,7 +212,7 @@ def test_any_nan(capsys, tmp_path):
         ("e2m1fn", "e2m1x", r"line 1: format='e2m1x': e2m1x may mean e2m1"),
         ('"nearest"', '"closest"', r"line 1: rounding='closest'; allowed are"),
         ('"nearest"', '"stochastic"', r"line 1: key=None"),
-        ('"nearest"', "3", r"line 1: mode is 3; allowed is"),
+        ('"nearest"', "3", r"line 1: rounding is 3; allowed is"),
         ('"key": null', '"key": true', r"line 1: key=True|line 1: key is True"),
         ("float32", "float8", r"line 1: dtype='float8'; allowed are float32"),
         ('"overflow": null', '"overflow": "inf"', r"line 1: overflow='inf'; allowed are saturate"),
@@ -244,18 +245,18 @@ def test_a_code_where_the_format_has_none(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["e5m2", "--mode", "closest"], r"argument --mode: 'closest'; allowed are nearest, "),
-        (["e5m2", "--mode", "nearest", "--key", "1"], r"--key 1; allowed is no key with --mode nearest"),
+        (["e5m2", "--rounding", "closest"], r"argument --rounding: 'closest'; allowed are nearest, "),
+        (["e5m2", "--rounding", "nearest", "--key", "1"], r"--key 1; allowed is no key with --rounding nearest"),
         (
-            ["e5m2", "--mode", "stochastic", "--key", str(2**64)],
+            ["e5m2", "--rounding", "stochastic", "--key", str(2**64)],
             r"argument --key: key=18446744073709551616; allowed is",
         ),
-        (["e5m2", "--mode", "nearest", "--count", "-1"], r"argument --count: '-1'; allowed is an int >= 0"),
-        (["e5m2", "--mode", "nearest", "--overflow", "wrap"], r"overflow='wrap'; allowed are inf, nan, saturate"),
-        (["e5m2", "--mode", "nearest", "--dtype", "int8"], r"argument --dtype: 'int8'; allowed are float32, "),
-        (["float(5,30)", "--mode", "nearest"], r"man=30; allowed is man <= 23"),
-        (["fixed(8,2000)", "--mode", "nearest"], r"fl=2000: the step 2\^-2000 is no float32 number"),
-        (["e5m2"], r"the following arguments are required: --mode"),
+        (["e5m2", "--rounding", "nearest", "--count", "-1"], r"argument --count: '-1'; allowed is an int >= 0"),
+        (["e5m2", "--rounding", "nearest", "--overflow", "wrap"], r"overflow='wrap'; allowed are inf, nan, saturate"),
+        (["e5m2", "--rounding", "nearest", "--dtype", "int8"], r"argument --dtype: 'int8'; allowed are float32, "),
+        (["float(5,30)", "--rounding", "nearest"], r"man=30; allowed is man <= 23"),
+        (["fixed(8,2000)", "--rounding", "nearest"], r"fl=2000: the step 2\^-2000 is no float32 number"),
+        (["e5m2"], r"the following arguments are required: --rounding"),
     ],
 )
 def test_vectors_refused(capsys, tmp_path, arguments, message):
@@ -272,7 +273,7 @@ def test_headers_are_refused_before_work_begins():
 @pytest.mark.parametrize("end", ["json", "mem", "csv"])
 def test_layouts_and_random_words(capsys, tmp_path, end):
     path = tmp_path / f"vectors.{end}"
-    assert main(["vectors", "e5m2", "--mode", "stochastic", "--key", "9", "--count", "40", "-o", str(path)]) == 0
+    assert main(["vectors", "e5m2", "--rounding", "stochastic", "--key", "9", "--count", "40", "-o", str(path)]) == 0
     vectors = read(read_rows(path))
     word = vectors.results["word"].values
     assert (word == words(9, word.shape) >> 8).all()

@@ -37,7 +37,7 @@ def columns(path):
 )
 def test_vectors_are_the_law_and_check_accepts_them(capsys, tmp_path, name, mode, dtype):
     key = ["--key", "7"] if mode.startswith("stochastic") else []
-    path = write(tmp_path, name, "--mode", mode, "--dtype", dtype, "--count", "50", *key)
+    path = write(tmp_path, name, "--rounding", mode, "--dtype", dtype, "--count", "50", *key)
     number, law = parse(name), {"key": 7 if key else None}
     size, unsigned = number.block_sizes(1)[0], np.dtype(f"u{np.dtype(DTYPES[dtype]).itemsize}")
     found = [np.array([int(text, 16) for text in column], np.uint64) for column in columns(path)]
@@ -56,7 +56,7 @@ def test_vectors_are_the_law_and_check_accepts_them(capsys, tmp_path, name, mode
 
 @pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxint8", "nvfp4"])
 def test_vectors_have_the_hard_inputs(tmp_path, name):
-    path = write(tmp_path, name, "--mode", "nearest", "--count", "64")
+    path = write(tmp_path, name, "--rounding", "nearest", "--count", "64")
     found = [np.array([int(text, 16) for text in column], np.uint32) for column in columns(path)]
     x, codes, scales = found[0].view(np.float32), found[2], found[3]
     width = NAMED[name][0].bits
@@ -84,7 +84,7 @@ def flipped(path, line, column):
 @pytest.mark.parametrize("column", [1, 2, 3])
 @pytest.mark.parametrize(("name", "scale"), [("mxfp6_e2m3", "e8m0fnu"), ("nvfp4", "e4m3fn")])
 def test_one_flipped_bit_is_found(capsys, tmp_path, name, scale, column):
-    path = write(tmp_path, name, "--mode", "nearest")
+    path = write(tmp_path, name, "--rounding", "nearest")
     right, wrong = flipped(path, 301, column)
     capsys.readouterr()
     assert main(["check", str(path)]) == 1
@@ -101,7 +101,7 @@ def test_one_flipped_bit_is_found(capsys, tmp_path, name, scale, column):
 
 
 def test_a_column_may_be_empty_but_not_missing(capsys, tmp_path):
-    path = write(tmp_path, "mxfp4", "--mode", "nearest")
+    path = write(tmp_path, "mxfp4", "--rounding", "nearest")
     text = path.read_text()
     path.write_text(re.sub(r",\w\w$", ",", text, flags=re.M))
     assert main(["check", str(path)]) == 0
@@ -117,7 +117,7 @@ def test_a_column_may_be_empty_but_not_missing(capsys, tmp_path):
 )
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_blocks_of_every_size(capsys, tmp_path, text, dtype):
-    path = write(tmp_path, text, "--mode", "nearest", "--dtype", dtype)
+    path = write(tmp_path, text, "--rounding", "nearest", "--dtype", dtype)
     assert json.loads(path.read_text().partition("\n")[0])["format"] == text
     assert len({*columns(path)[2]}) > 8
     assert main(["check", str(path)]) == 0
@@ -126,7 +126,7 @@ def test_blocks_of_every_size(capsys, tmp_path, text, dtype):
 
 @pytest.mark.parametrize("text", ["block(5,dim=-1)", "block(5,dim=0)", "scaled(fixed(40,2),{-1:8})"])
 def test_blocks_without_codes(capsys, tmp_path, text):
-    path = write(tmp_path, text, "--mode", "nearest", "--count", "64")
+    path = write(tmp_path, text, "--rounding", "nearest", "--count", "64")
     inputs, outputs, codes = columns(path)
     assert not any(codes)
     x = np.uint32([int(bits, 16) for bits in inputs]).view(np.float32)
@@ -138,5 +138,5 @@ def test_blocks_without_codes(capsys, tmp_path, text):
 
 
 def test_tiles_of_two_dimensions_are_refused(capsys, tmp_path):
-    arguments = ["vectors", "scaled(e2m1fn,{-2:4,-1:4})", "--mode", "nearest", "-o", str(tmp_path / "never")]
+    arguments = ["vectors", "scaled(e2m1fn,{-2:4,-1:4})", "--rounding", "nearest", "-o", str(tmp_path / "never")]
     assert "block={-2: 4, -1: 4} has axis -2; allowed are -1 <= axis < 1" in refused(capsys, *arguments)
