@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import isqrt
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -115,6 +117,12 @@ class BlockScaled(BlockNumber):
     | "even" | as floor, after a is rounded to the elements' significant bits, ties to even |
     | "rceil" | the least k for which a is at most 2^k times the element's largest number |
     | "round" | round(log2 a) - round(log2 of the element's largest number) |
+    | "nearest" | round(log2(a / top)), top the element's largest number |
+    | "nearest_mantissa" | the exponent of the power of two nearest to a / top; of 3/2 times a power the upper one |
+    | "oas" | floor(log2 bfloat16((a / top) * c)), c = 12/7 for e2m1 and 60/31 for e4m3 |
+
+    In the last three a / top, and its product, are float32 numbers (for float64 arrays float64). With p significant
+    bits of elements c is (2^(p + 2) - 4) / (2^(p + 1) - 1).
 
     Scales are E8M0 numbers, so k lies between -127 and 127; blocks of zeros have k = -127. All elements of a block with
     a NaN or an infinity become NaN. Elements saturate at their largest number, or at the largest one of the array's
@@ -154,6 +162,8 @@ class BlockScaled(BlockNumber):
 
     Source: OCP Microscaling Formats Specification 1.0 (floor); Mishra et al., "Recipes for Pre-training LLMs with
     MXFP8", 2025 (rceil); Wu et al., "Training and Inference with Integers in Deep Neural Networks", 2018 (round);
+    MLX before its pull request 4353 (nearest); FlyDSL's `f32_to_e8m0`, pull request 590 (nearest_mantissa); Google,
+    qwix, and "Outlier Aware Scaling", arXiv 2603.08713 (oas);
     Rouhani et al., "With Shared Microexponents, A Little Shifting Goes a Long Way", 2023 (sub_block); "DeepSeek-V3
     Technical Report", 2024 (float32); NVIDIA, Transformer Engine, the reference of its NVFP4 (te); torchao 0.12 to 0.16
     (torchao_0_16) and 0.18 (torchao_0_18; 0.17 has this law with a scale of the array, and else the other).
@@ -165,7 +175,7 @@ class BlockScaled(BlockNumber):
             tiles of 32 in a row, {-2: 128, -1: 128} is square tiles, {-1: None} is whole rows, {0: 1, ...: None} is one
             block for each index along dimension 0, {...: None} is the whole array. The last blocks along an axis may
             be smaller.
-        rule: "floor" (default), "ceil", "even", "rceil" or "round", of scales 2^k; "floor" (default) or "absmax", of
+        rule: "floor" (default), or another one of the first table, of scales 2^k; "floor" (default) or "absmax", of
             float32 scales; "te" (default), "torchao_0_16" or "torchao_0_18", of scales of a format.
         scale: "e8m0", which is 2^k; "float32"; or a `FloatingPoint` or `BinaryFloat` of at most 16 bits with a zero,
             whose numbers float32 has, or its text, such as "e4m3fn" or "bfloat16". The last two are for elements that
@@ -524,14 +534,17 @@ def check_float_scales(scales: Any, floats: bool, kind: str) -> None:
 _FARTHEST = 2**15  # exponents, which lanes of 32 bits hold with what is added to them
 
 # What a rule adds to the largest magnitude's bits before its exponent is read, so that k is one higher from some
-# mantissa on. Arguments: the carrier, the element's bits of precision, and the mantissa of its largest number.
-RULES: dict[str, Callable[[Carrier, int, int], int]] = {
-    "floor": lambda carrier, precision, mantissa: 0,
-    "ceil": lambda carrier, precision, mantissa: carrier.hidden - 1,  # above 1.0
-    "even": lambda carrier, precision, mantissa: carrier.hidden >> precision,  # what rounds up to 2 in those bits
-    "rceil": lambda carrier, precision, mantissa: carrier.hidden - 1 - mantissa,  # above the largest number's
-    "round": lambda carrier, precision, mantissa: (
-        _from_root(carrier) - (_from_root(carrier) + mantissa & carrier.hidden)
+# mantissa on. Arguments: the carrier, the element's bits of precision, and the significand of its largest number.
+RULES: dict[str, Callable[[Carrier, int, Fraction], int]] = {
+    "floor": lambda carrier, precision, largest: 0,
+    "ceil": lambda carrier, precision, largest: carrier.hidden - 1,  # above 1.0
+    "even": lambda carrier, precision, largest: carrier.hidden >> precision,  # what rounds up to 2 in those bits
+    "rceil": lambda carrier, precision, largest: 2 * carrier.hidden - 1 - int(largest * carrier.hidden),  # above it
+    "round": lambda carrier, precision, largest: _from_root(carrier) - (largest**2 > 2) * carrier.hidden,
+    "nearest": lambda carrier, precision, largest: _from_quotient(carrier, largest, _nearest_power),
+    "nearest_mantissa": lambda carrier, precision, largest: _from_quotient(carrier, largest, _power_by_mantissa),
+    "oas": lambda carrier, precision, largest: _from_quotient(
+        carrier, largest, lambda quotient, digits: _power_of_oas(quotient, digits, precision)
     ),
 }
 
@@ -539,6 +552,49 @@ RULES: dict[str, Callable[[Carrier, int, int], int]] = {
 def _from_root(carrier: Carrier) -> int:
     """The number that, added, carries mantissas above that of sqrt(2): their base-2 logarithms round up."""
     return 2 * carrier.hidden - 1 - isqrt(2 * carrier.hidden**2)
+
+
+def _from_quotient(carrier: Carrier, largest: Fraction, power_of: Callable[[Fraction, int], int]) -> int:
+    """What to add where k follows from the quotient of a by the largest number, both taken from 1 to 2.
+
+    The quotient is between 1/2 and 2 and is rounded to float32 (for float64 arrays to float64). Its k grows with it, by
+    one in a binade of a.
+    """
+    digits = 53 if carrier.lane_bits == 64 else 24
+
+    def power(significand: int) -> int:
+        return power_of(_rounded(significand / (largest * carrier.hidden), digits), digits)
+
+    first = power(carrier.hidden)
+    below = bisect_left(range(carrier.hidden, 2 * carrier.hidden), first + 1, key=power)
+    return (first + 1) * carrier.hidden - below
+
+
+def _rounded(number: Fraction, digits: int) -> Fraction:
+    """A number above zero rounded to so many significant bits, to nearest, ties to even."""
+    step = Fraction(2) ** (_floor_log2(number) - digits + 1)
+    return round(number / step) * step
+
+
+def _floor_log2(number: Fraction) -> int:
+    exponent = number.numerator.bit_length() - number.denominator.bit_length()
+    return exponent - (Fraction(2) ** exponent > number)
+
+
+def _nearest_power(quotient: Fraction, digits: int) -> int:
+    """The integer nearest to the base-2 logarithm."""
+    return (_floor_log2(quotient**2) + 1) // 2  # no power of two has a square root between
+
+
+def _power_by_mantissa(quotient: Fraction, digits: int) -> int:
+    """The exponent of the nearest power of two; of 3/2 times a power the upper one."""
+    return _floor_log2(quotient * Fraction(4, 3))
+
+
+def _power_of_oas(quotient: Fraction, digits: int, precision: int) -> int:
+    """The exponent of the bfloat16 number that is the quotient times qwix's constant for elements of this precision."""
+    constant = Fraction(2 ** (precision + 2) - 4, 2 ** (precision + 1) - 1)
+    return _floor_log2(_rounded(_rounded(quotient * _rounded(constant, digits), digits), 8))
 
 
 FLOAT_RULES = ["floor", "absmax"]  # of float32 scales
@@ -682,10 +738,11 @@ def shared_integers(element: Any, carrier: Carrier, rule: str) -> Shared:
         (count, exponent), step, precision = magnitudes.largest, magnitudes.smallest[1], man + 1
         signed, lower = getattr(element, "signed", True), count
     top, mantissa = _mantissa(count, exponent, carrier)
+    largest = Fraction(count, 1 << count.bit_length() - 1)
     lower_top, lower_mantissa = _mantissa(lower, exponent, carrier)
     missing = carrier.width - carrier.mantissa_bits
     return Shared(
-        carry=RULES[rule](carrier, precision, mantissa),
+        carry=RULES[rule](carrier, precision, largest),
         least=carrier.bias - E8M0_BIAS,
         most=carrier.bias + E8M0_BIAS,
         top=top,

@@ -49,8 +49,14 @@ def floor_log2(a):
     return e if Fraction(2) ** e <= a else e - 1
 
 
-def scale_exponent(a, largest, precision, rule):
-    """Returns the k of laws.md for a block whose largest magnitude is the Fraction a."""
+def to_bits(value, digits):
+    """Returns a Fraction above zero rounded to so many significant bits, ties to even."""
+    step = Fraction(2) ** (floor_log2(value) + 1 - digits)
+    return round(value / step) * step
+
+
+def scale_exponent(a, largest, precision, rule, digits=24):
+    """Returns the k for a block whose largest magnitude is the Fraction a; quotients have so many digits."""
     if a == 0:
         return -127
     emax = floor_log2(largest)
@@ -64,6 +70,15 @@ def scale_exponent(a, largest, precision, rule):
         k = next(k for k in (k - 1, k, k + 1) if a <= largest * Fraction(2) ** k)
     if rule == "round":
         k = round_log2(a) - round_log2(largest)
+    quotient = to_bits(a / largest, digits)
+    if rule == "nearest":
+        k = round_log2(quotient)
+    if rule == "nearest_mantissa":
+        k = min(range(k - 2, k + 3), key=lambda k: (abs(quotient - Fraction(2) ** k), -k))
+    if rule == "oas":
+        full = 2 - Fraction(2) ** (1 - precision)  # the significand that is all ones, and the next one's middle
+        constant = to_bits(2 * full / ((full + 2) / 2), digits)
+        k = floor_log2(to_bits(to_bits(quotient * constant, digits), 8))
     return min(max(k, -127), 127)
 
 
@@ -92,7 +107,9 @@ def exponent_of(carrier, element, rule, magnitudes):
     """Returns the k of a block with these magnitudes, None where one is not finite."""
     if NAN in magnitudes or INF in magnitudes:
         return None
-    return scale_exponent(max(magnitudes) * Fraction(2) ** carrier.unit, *element_ends(element), rule)
+    return scale_exponent(
+        max(magnitudes) * Fraction(2) ** carrier.unit, *element_ends(element), rule, 53 if carrier.man > 23 else 24
+    )
 
 
 def scaled_rule(carrier, element, k):
