@@ -14,7 +14,8 @@ from qcore.linalg.forms import FORWARD, MatrixForm
 from qcore.linalg.law import batch_shape, multiply
 from qcore.linalg.namespace import Float64
 from qcore.linalg.operands import Operand
-from qcore.linalg.product import ROLES, ROWS, Operands, Product, Products, apart, check_addend, check_products, matrices
+from qcore.linalg.product import ROLES, ROWS, Operands, Product, Products, check_addend, check_products
+from qcore.linalg.rounded import apart, matrices
 from qcore.linalg.scaling import newest_magnitude, next_row, prepared, rescaled
 from qcore.random.threefry import fold_in
 

@@ -3,6 +3,14 @@
 The contraction index, ascending, with the last name the fastest: forward (channel of the group, tap); gradient of the
 input (output channel of the group, tap), for each input position; gradient of the weight (example, output position).
 Taps and positions are in row-major order. Where the padding or a stride leaves no number the term has a zero.
+
+For blocks, tiles and transforms a convolution is a linear layer at each place, which is a position or a tap: operands
+are laid out as (groups, *places, rows, channels of the group), where rows are examples of inputs and gradients, and
+outputs of the group in weights. So the axes -1 and -2 are those of linear layers, no block crosses a position, a tap or
+a group, and padding adds nothing to a block. If an operand is rounded as a matrix, its sums run over (tap, channel of
+the group), (tap, output channel of the group) and (output position, example) instead. Blocks along the channels,
+forward and in the gradient of the input, and along the batch in the gradient of the weight, are those of Microsoft's
+microxcaling, whose blocks of inputs and gradients go on from one group into the next.
 """
 
 from __future__ import annotations
@@ -16,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qcore.arguments import check_int, check_sizes
+from qcore.formats.block import BlockScaled
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Contraction, MatrixForm, Shape
 
 
@@ -80,10 +89,11 @@ class ConvolutionForm:
         """See `MatrixForm.contraction`."""
         spatial = tuple(range(2, len(first)))
         if which == FORWARD:
-            return Contraction(prod(second[1:]), (1, *spatial), (1, *spatial), gathers=True)
+            return Contraction(prod(second[1:]), (1, *spatial), (1, *spatial), second[1])
         if which == GRAD_A:
-            return Contraction(prod(second) // second[1] // self.groups, (1, *spatial), (0, *spatial), gathers=True)
-        return Contraction(prod(first) // first[1], (0, *spatial), (0, *spatial), gathers=True)
+            outputs = second[0] // self.groups
+            return Contraction(outputs * prod(second[2:]), (1, *spatial), (0, *spatial), outputs)
+        return Contraction(prod(first) // first[1], (0, *spatial), (0, *spatial), first[0])
 
     def is_swapped(self, which: str) -> bool:
         """See `MatrixForm.is_swapped`."""
@@ -98,24 +108,62 @@ class ConvolutionForm:
             return {0: 0}, {1: 1} if one else {}
         return ({1: 0}, {1: 1}) if one else ({}, {})
 
-    def matrices(self, xp: Any, which: str, first: Any, second: Any, other: Shape) -> tuple[Any, Any]:
-        """See `MatrixForm.matrices`."""
-        groups, windows = self.groups, self.windows(xp, which, first, second, other)
-        if which == FORWARD:
-            outputs, channels, *taps = other
-            weight = second.reshape(1, groups, outputs // groups, channels * prod(taps))
-            return weight, self._gathered(xp, windows)
-        if which == GRAD_A:
-            outputs, channels, *taps = second.shape
-            weight = second.reshape(groups, outputs // groups, channels, prod(taps)).swapaxes(1, 2)
-            weight = weight.reshape(1, groups, channels, outputs // groups * prod(taps))
-            return weight, self._gathered(xp, windows)
-        outputs, channels, *taps = other
-        batch, positions = first.shape[0], prod(first.shape[2:])
-        columns = self._gathered(xp, windows).swapaxes(0, 1).swapaxes(2, 3)
-        gradient = first.reshape(batch, groups, outputs // groups, positions).swapaxes(0, 1).swapaxes(1, 2)
-        rows = gradient.reshape(groups, outputs // groups, batch * positions)
-        return rows, columns.reshape(groups, batch * positions, channels * prod(taps))
+    def is_laid_out(self, number: Any) -> bool:
+        """See `MatrixForm.is_laid_out`: blocks with axes that count from the end."""
+        return isinstance(number, BlockScaled) and any(isinstance(axis, int) and axis < 0 for axis, _ in number.block)
+
+    def laid_out(self, which: str, index: int, x: Any) -> Any:
+        """An operand, 0 or 1 by its index, as (groups, places, rows, channels of the group), see above."""
+        shape = tuple(x.shape)
+        if _is_weight(which, index):
+            rows, channels = shape[0] // self.groups, shape[1]
+            split = x.reshape(self.groups, rows, channels, prod(shape[2:]))
+        else:
+            rows, channels = shape[0], shape[1] // self.groups
+            split = x.reshape(rows, self.groups, channels, prod(shape[2:])).swapaxes(0, 1)
+        split = split.reshape(self.groups, rows * channels, prod(shape[2:]))
+        return split.swapaxes(1, 2).reshape(self.groups, prod(shape[2:]), rows, channels)
+
+    def put_back(self, which: str, index: int, x: Any, places: Shape) -> Any:
+        """The inverse of `laid_out`, for places of this shape, and any number of rows and channels."""
+        groups, count, rows, channels = x.shape
+        split = x.reshape(groups, count, rows * channels).swapaxes(1, 2).reshape(groups, rows, channels, count)
+        if _is_weight(which, index):
+            return split.reshape(groups * rows, channels, *places)
+        return split.swapaxes(0, 1).reshape(rows, groups * channels, *places)
+
+    def sums_over_rows(self, which: str, index: int) -> bool:
+        """True if a product sums over the rows of an operand that is laid out, and not over its channels."""
+        return which == GRAD_B or (which == GRAD_A and index == 1)
+
+    def matrices(
+        self, xp: Any, which: str, first: Any, second: Any, other: Shape, by_places: bool = False
+    ) -> tuple[Any, Any]:
+        """See `MatrixForm.matrices`. With `by_places` the sums run over all channels, or examples, of each place."""
+        left = second if self.is_swapped(which) else first
+        windows = self.windows(xp, which, first, second, other)
+        return self.left(which, left, by_places), self.right(xp, which, windows, by_places)
+
+    def left(self, which: str, x: Any, by_places: bool) -> Any:
+        """The left matrix: the weight, (1, groups, M, K), or in its gradient the result's, (groups, M, K)."""
+        rows, channels, count, groups = x.shape[0], x.shape[1], prod(x.shape[2:]), self.groups
+        if which == GRAD_B:
+            split = x.reshape(rows, groups, channels // groups, count).swapaxes(0, 1).swapaxes(1, 2)
+            split = split.swapaxes(2, 3) if by_places else split
+            return split.reshape(groups, channels // groups, rows * count)
+        split = x.reshape(groups, rows // groups, channels, count)
+        split = split.swapaxes(1, 2) if which == GRAD_A else split
+        split = split.swapaxes(2, 3) if by_places else split
+        return split.reshape(1, groups, split.shape[1], split.shape[2] * split.shape[3])
+
+    def right(self, xp: Any, which: str, windows: Windows, by_places: bool) -> Any:
+        """The right matrix, of windows: (batch, groups, K, N), or in the gradient of the weight (groups, K, N)."""
+        if which != GRAD_B:
+            return self._gathered(xp, windows, by_places)
+        columns = self._gathered(xp, windows, False).swapaxes(0, 1).swapaxes(2, 3)
+        groups, batch, positions, taps = columns.shape
+        columns = columns.swapaxes(1, 2) if by_places else columns
+        return columns.reshape(groups, batch * positions, taps)
 
     def windows(self, xp: Any, which: str, first: Any, second: Any, other: Shape) -> Windows:
         """The windows of the gradient in the gradient of the input, else of the input; see `MatrixForm.matrices`."""
@@ -145,16 +193,25 @@ class ConvolutionForm:
         ]
         return Windows(gradient, places, tuple(positions), (1,) * len(taps))
 
-    def _gathered(self, xp: Any, windows: Windows) -> Any:
-        """The numbers that each tap reads for all positions: (batch, groups, channels of a group * taps, positions)."""
+    def _gathered(self, xp: Any, windows: Windows, by_places: bool) -> Any:
+        """The numbers that each tap reads for all positions: (batch, groups, channels of a group * taps, positions).
+
+        With `by_places` a tap's channels are neighbours, else a channel's taps.
+        """
         x, places, positions, strides = windows
         parts = []
         for first in places:
             spans = zip(first, positions, strides, strict=True)
             parts.append(x[(..., *(slice(low, low + (count - 1) * step + 1, step) for low, count, step in spans))])
-        batch, channels = x.shape[:2]
-        shape = (batch, self.groups, channels // self.groups * len(places), prod(positions))
-        return xp.stack(parts, 2).reshape(shape)
+        batch, channels = x.shape[0], x.shape[1] // self.groups
+        if by_places:
+            parts = [part.reshape(batch, self.groups, channels, prod(positions)) for part in parts]
+        return xp.stack(parts, 2).reshape(batch, self.groups, channels * len(places), prod(positions))
+
+
+def _is_weight(which: str, index: int) -> bool:
+    """True if an operand of a product, by its index, is the weight; the gradient of the weight has none."""
+    return index == 1 and which != GRAD_B
 
 
 def _places(taps: Shape) -> list[Shape]:

@@ -42,13 +42,14 @@ class Contraction(NamedTuple):
     Attributes:
         terms: the number of terms of each sum.
         first, second: the operands' axes that are summed over, the last one fastest.
-        gathers: True if neighbouring terms are not neighbours in the operands.
+        of_place: the terms of a position or a tap, of convolutions, whose neighbouring terms are not neighbours in the
+            operands; None for products of matrices.
     """
 
     terms: int
     first: tuple[int, ...]
     second: tuple[int, ...]
-    gathers: bool = False
+    of_place: int | None = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,10 @@ class MatrixForm:
             return batch | {first - 1: outputs}, batch | {second - 1: inputs}
         rows = {axis: axis for axis in range(first - 1)}
         return rows, batch | {outputs if which == FORWARD else inputs: first - 1}
+
+    def is_laid_out(self, number: Any) -> bool:
+        """True if a format's blocks follow the form's own layout of an operand, and not the tensor's axes."""
+        return False
 
     @staticmethod
     def _rows(x: Any, b: Shape) -> Any:

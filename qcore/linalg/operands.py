@@ -172,12 +172,15 @@ class Operand:
     """An operand of a product: its format, rounding, scale and transform.
 
     Args:
-        number: a format or its text; None does not round. The axes of blocks are axes of the tensor that is passed.
+        number: a format or its text; None does not round. The axes of blocks are axes of the tensor that is passed. In
+            convolutions axes that count from the end are those of a linear layer at each position, or tap: -1 is the
+            channels of a group, and -2 the examples of inputs and gradients, or the outputs of a group.
         rounding: a name or member of `Rounding`.
         scale: a `Scale` or its text, for fixed and floating point formats; None is no scale.
         transform: a `Hadamard` or its text, applied before the rounding; None is no transform. An operand with a
             transform, or with a scale for each tile, is rounded as the matrix that the product multiplies, laid out as
-            (..., other axis, terms of the sum). Its blocks and the order of its random words follow that matrix.
+            (..., other axis, terms of the sum). Its blocks and the order of its random words follow that matrix. In
+            convolutions it is the matrix of a position, or tap, and no chunk of scaled sums goes on into the next.
         matrix: True rounds the operand as that matrix in any case, so that blocks along the last axis, -1, lie along
             the terms of the sum in each of a tensor's products.
 

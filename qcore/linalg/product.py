@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from qcore.arguments import quoted
 from qcore.formats.block import BlockScaled
@@ -27,7 +27,6 @@ from qcore.linalg.exactness import (
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Shape
 from qcore.linalg.law import Sums
 from qcore.linalg.operands import SIZE, Operand, OperandLike, check_operand
-from qcore.linalg.scaling import of_both, spread
 
 # Numbers that are folded into keys: into a layer's key for the products of gradients, into a product's for its
 # operands.
@@ -176,15 +175,30 @@ class Product:
         exact = Accumulator(FLOAT64_NUMBER, self.block) if self.block else exact
         return replace(self, accumulator=exact)
 
+    def filled(self, terms: int) -> int:
+        """The terms of a convolution's place, filled up to whole transforms, blocks, and chunks with scales."""
+        terms = terms if self.first.transform is None else -(-terms // SIZE) * SIZE
+        step = self.block or (self.chunk_of(terms) if self.tiled else 1)
+        return -(-terms // step) * step
+
+    def chunk_of(self, terms: int) -> int:
+        """The length of a chunk among the terms of a convolution's place, whose scales no other place has."""
+        return max(min(self.accumulator.length(terms), terms), 1)
+
     def sums(self, form: Form, which: str, first: Shape, second: Shape, other: Shape, adds: bool = False) -> Sums:
         """How chunks may be summed, for operands of these shapes; `adds` if accumulators start at an addend.
 
         Other arguments are those of `qcore.linalg.forms.MatrixForm.matrices`, with shapes.
         """
         contraction = form.contraction(which, first, second, other)
-        terms = contraction.terms
-        terms = terms if self.first.transform is None else -(-terms // SIZE) * SIZE  # transforms append zeros
-        accumulator, chunk = self.accumulator, max(terms, 1)
+        terms, of_place, total = contraction.terms, contraction.of_place, self.accumulator
+        if of_place is not None and self.as_matrices:
+            places, of_place = terms // max(of_place, 1), self.filled(of_place)
+            terms = places * of_place
+            total = replace(total, chunk=self.chunk_of(of_place)) if self.tiled else total
+        elif self.first.transform is not None:
+            terms = -(-terms // SIZE) * SIZE  # transforms append zeros
+        accumulator, chunk = total, max(terms, 1)
         # The innermost accumulator adds the products themselves; only its chunks have to be exact.
         while True:
             chunk = min(accumulator.length(chunk), chunk)
@@ -192,8 +206,8 @@ class Product:
                 break
             accumulator = accumulator.inner
         a, b = self.first.number, self.second.number
-        shared = self._shares(self.first, first, contraction.first, chunk, contraction.gathers, terms)
-        shared = shared and self._shares(self.second, second, contraction.second, chunk, contraction.gathers, terms)
+        pairs = zip(self.operands, (first, second), (contraction.first, contraction.second), strict=True)
+        shared = all(self._shares(form, *pair, chunk, terms, of_place) for pair in pairs)
         rule = accumulator.number, accumulator.rounding, accumulator.random_bits
         narrow = accumulator.sequential and float32_suffices(a, b, *rule)
         # Products with scales have more bits than the formats say, and an addend may have any.
@@ -205,16 +219,27 @@ class Product:
         if accumulator.design is not None:
             of_first, of_second = (least_exponent(getattr(one, "element", one) or FLOAT32_NUMBER) for one in (a, b))
             least = (of_second, of_first) if form.is_swapped(which) else (of_first, of_second)
-        return Sums(self.accumulator, exact, narrow, multiples, below, least)
+        return Sums(total, exact, narrow, multiples, below, least)
 
     @staticmethod
     def _shares(
-        operand: Operand, shape: Sequence[int], axes: tuple[int, ...], chunk: int, gathers: bool, terms: int
+        form: Form,
+        operand: Operand,
+        shape: Sequence[int],
+        axes: tuple[int, ...],
+        chunk: int,
+        terms: int,
+        of_place: int | None,
     ) -> bool:
         """`chunks_share_scales` of an operand. If it is rounded as a matrix, its terms lie along one axis, in order."""
-        if operand.as_matrix:
-            shape, axes, gathers = (1, 1, 1, terms), (3,), False
-        return chunks_share_scales(operand.number, shape, axes, chunk, gathers)
+        if not operand.as_matrix:
+            return not form.is_laid_out(operand.number) and chunks_share_scales(
+                operand.number, shape, axes, chunk, of_place is not None
+            )
+        # Blocks begin anew at each place of a convolution.
+        length = terms if of_place is None else of_place
+        fits = length == terms or length % chunk == 0
+        return fits and chunks_share_scales(operand.number, (1, 1, 1, length), (3,), chunk, False)
 
 
 @dataclass(frozen=True)
@@ -371,108 +396,6 @@ def check_product(product: Any, argument: str) -> Product:
             f"{argument}={quoted(product)} is a {type(found).__name__}; allowed are a Product, its text, and None"
         )
     return found
-
-
-# (x, how it is rounded, its delayed scale, the role for its key) -> x rounded, and r of its scales, or None; or, with a
-# decoder, its elements, and the scales of its blocks and of the whole.
-Round = Callable[..., tuple[Any, Any]]
-_ROLES = FIRST, SECOND
-
-
-class Matrices(NamedTuple):
-    """The two matrices of a product, and the factors of its sums.
-
-    Attributes:
-        left, right: float32 arrays (..., M, K) and (..., K, N).
-        scales: see `qcore.linalg.law.multiply`.
-        factor: a float32 array of shape (), the factor of the accumulator's last number; or None.
-    """
-
-    left: Any
-    right: Any
-    scales: tuple[Any, Any] | None
-    factor: Any
-
-
-def matrices(
-    xp: Any,
-    form: Form,
-    which: str,
-    product: Product,
-    tensors: tuple[Any, Any],
-    other: Any,
-    round_: Round,
-    given: Any = (None, None),
-) -> Matrices:
-    """The matrices of a form's product.
-
-    Args:
-        xp: the array namespace.
-        form, which, other: see `qcore.linalg.forms.MatrixForm.matrices`.
-        product: how the operands are rounded.
-        tensors: the first and the second operand.
-        round_: rounds one operand.
-        given: the delayed scale of each operand, or None.
-    """
-    # Operands that are rounded as tensors come first: their blocks and words follow the tensor's own axes.
-    rounded, inverses = rounded_tensors(product, tensors, round_, given)
-    left, right = form.matrices(xp, which, rounded[0], rounded[1], other)
-    if not product.as_matrices:
-        return Matrices(left, right, None, of_both(xp, inverses[0], inverses[1]))
-    # Both sides as (..., other axis, terms), so that one rule of blocks and tiles holds for left and right matrices.
-    sides, places = [left, right.mT], (1, 0) if form.is_swapped(which) else (0, 1)
-    for side, index in enumerate(places):
-        operand = product.operands[index]
-        if operand.as_matrix:
-            arguments = sides[side], operand, given[index], _ROLES[index]
-            sides[side], inverses[index] = round_(*arguments, True) if product.block else round_(*arguments)
-    left, right = sides[0], sides[1].mT
-    if product.block:
-        (of_left, left_factor), (of_right, right_factor) = (inverses[index] for index in places)
-        scales = (
-            _of_rows(xp, of_left, left, product, places[0]),
-            _of_rows(xp, of_right, right.mT, product, places[1]).mT,
-        )
-        return Matrices(left, right, scales, of_both(xp, left_factor, right_factor))
-    if not product.tiled:
-        return Matrices(left, right, None, of_both(xp, inverses[0], inverses[1]))
-    terms = left.shape[-1]
-    scale: Any
-    chunk, spreads = product.accumulator.length(terms), []
-    for x, index in zip(sides, places, strict=True):
-        inverse, scale = inverses[index], product.operands[index].scale
-        inverse = inverse.reshape(1, 1) if inverse is not None and scale.whole else inverse
-        spreads.append(None if inverse is None else spread(xp, inverse, scale, x.shape[-2], terms, chunk))
-    first, second = spreads
-    scales = None if first is None and second is None else (first, None if second is None else second.mT)
-    return Matrices(left, right, scales, None)
-
-
-def _of_rows(xp: Any, scales: Any, x: Any, product: Product, index: int) -> Any:
-    """The scales of blocks for each row of a matrix: (..., rows, blocks)."""
-    number: Any = product.operands[index].number
-    rows = number.block_sizes(2)[0] or x.shape[-2]
-    return xp.repeat(scales, rows, -2)[..., : x.shape[-2], :] if rows > 1 else scales
-
-
-def apart(number: Any, coded: Any, decode: Callable[..., Any]) -> tuple[Any, Any]:
-    """The elements of encoded blocks, and their scales: float32 arrays, of each block and of the whole or None."""
-    codes, scales = coded
-    whole = None
-    if number.tensor_scale is not None:
-        scales, whole = scales
-    return decode(codes, number.element), (decode(scales, number.scale_format), whole)
-
-
-def rounded_tensors(
-    product: Product, tensors: tuple[Any, Any], round_: Round, given: Any
-) -> tuple[list[Any], list[Any]]:
-    """Both operands, and r of their scales. An operand that is rounded as a matrix is returned as it is."""
-    rounded, inverses = list(tensors), [None, None]
-    for index, operand in enumerate(product.operands):
-        if not operand.as_matrix:
-            rounded[index], inverses[index] = round_(rounded[index], operand, given[index], _ROLES[index])
-    return rounded, inverses
 
 
 def _along_terms(number: Any) -> Any:

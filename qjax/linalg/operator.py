@@ -17,7 +17,8 @@ from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Shape, derivatives
 from qcore.linalg.law import Sums, batch_shape
 from qcore.linalg.law import multiply as multiply_matrices
 from qcore.linalg.operands import Operand
-from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Product, Products, apart, matrices, rounded_tensors
+from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Product, Products
+from qcore.linalg.rounded import apart, matrices, rounded_tensors
 from qcore.linalg.scaling import of_both, prepared, rescaled
 from qjax._rounding.dispatch import decode, encode, quantize
 from qjax._rounding.inputs import varying
@@ -56,7 +57,8 @@ def multiply_arrays(
         stochastic = sums.accumulator.stochastic  # words count the elements of the whole
         # Parts of a convolution have the whole's bits, unless random words count the elements of the whole.
         if isinstance(form, ConvolutionForm) and not (stochastic or product.as_matrices) and addend is None:
-            return _convolved(form, which, rounded_tensors(product, tensors, round_, given), other, sums)
+            rounded = rounded_tensors(form, which, product, tensors, round_, given)
+            return _convolved(form, which, rounded, other, sums)
         left, right, scales, factor = matrices(Float64, form, which, product, tensors, other, round_, given)
         words = None if key is None else jnp.asarray(key).view(jnp.int32)
         of_left, of_right = zip((left, right), scales or (None, None), strict=True)

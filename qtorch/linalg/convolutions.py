@@ -77,6 +77,12 @@ def conv2d(
     channel of the group and the taps, that of the weight over the example and the output position. Terms that the
     padding or a stride leaves out are products with zero. The bias is added in float32, as in `linear`.
 
+    For blocks a convolution is a linear layer at each position and tap, in each group. Axis -1 of blocks is the
+    channels of the group; axis -2 is the batch of inputs and gradients, and the outputs of the group in weights. So
+    {-1: 32} has blocks along the input channels, as microxcaling's convolutions, and {-2: 128, -1: 128} tiles of
+    outputs and input channels for each tap. Operands with tiles or transforms sum over the channels of a tap first, in
+    chunks that end with it, and in the gradient of the weight over the batch of an output position.
+
     Args:
         input: float32 tensor of shape (batch, channels, height, width), or without the batch.
         weight: float32 tensor of shape (outputs, channels / groups, height, width).

@@ -15,7 +15,8 @@ from qcore.linalg.convolution import ConvolutionForm, Form, form_of
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B
 from qcore.linalg.law import Sums, batch_shape, multiply
 from qcore.linalg.operands import Operand
-from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Matrices, Product, apart, matrices, rounded_tensors
+from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Product
+from qcore.linalg.rounded import Matrices, apart, matrices, rounded_tensors
 from qcore.linalg.scaling import of_both, prepared, rescaled
 from qtorch._rounding.dispatch import decode, encode, quantize
 from qtorch._rounding.keys import fold_in
@@ -141,7 +142,7 @@ def _with_operands(
     # other operands of a convolution are rounded as they are, so that a kernel can read them without columns.
     if product.as_matrices or not isinstance(form, ConvolutionForm):
         return partial(_multiply_matrices, matrices(Float64, form, which, product, tensors, other, round_, given))
-    (x, y), inverses = rounded_tensors(product, tensors, round_, given)
+    (x, y), inverses = rounded_tensors(form, which, product, tensors, round_, given)
     factor = of_both(Float64, *inverses)
 
     def multiply_rounded(key: Any, sums: Sums, addend: Any) -> torch.Tensor:
@@ -203,8 +204,8 @@ def _multiply_shards(first: Any, second: Any, key: Any, spec: ProductSpec) -> An
 
     form, product, which = form_of(spec.form), product_of(spec.product), spec.which
     key = _key_of_role(key, which)
-    pairs = zip((first, second), product.operands, (FIRST, SECOND), strict=True)
-    operands: list[Any] = [_rounded(key, which, x.detach(), operand, None, role)[0] for x, operand, role in pairs]
+    tensors: Any = first.detach(), second.detach()
+    operands, _ = rounded_tensors(form, which, product, tensors, partial(_rounded, key, which), (None, None))
     sums = sums_for(form, which, product, tuple(first.shape), tuple(second.shape), spec.other)
     # Axes that are summed over are gathered, so that sums keep their order. A stochastic accumulator needs the whole,
     # as its random words are counted by the elements of the result.
