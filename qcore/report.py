@@ -102,9 +102,10 @@ class ProductReport:
         kind: "linear", "conv", "attention_scores", "attention_output", "matmul", or for other products the name of the
             function.
         shapes: the shapes of the operands.
-        multiply_adds: the number of multiply-adds of the forward product; None if it is not known.
+        multiply_adds: the number of multiply-adds of the forward product; None if it is not known. A complex one counts
+            as four; numbers that a sparse tensor does not store do not count.
         products: the formats and accumulators, forward and of both gradients; None if the product stayed wide.
-        reason: the reason why the product stayed wide; else "".
+        reason: the reason why the product, or both gradients, stayed wide; else "".
         share: its part of all known multiply-adds of the run, from 0 to 1.
 
     Example:
@@ -147,9 +148,12 @@ class RunReport:
 
     @property
     def lowered(self) -> float:
-        """The part of all known multiply-adds that the model computes with formats, from 0 to 1."""
+        """The part of all known multiply-adds that the model computes with formats, from 0 to 1.
+
+        A product whose gradients stayed wide counts by a third: each gradient has as many multiply-adds.
+        """
         total = sum(one.multiply_adds or 0 for one in self.products)
-        found = sum(one.multiply_adds or 0 for one in self.products if one.products is not None)
+        found = sum((one.multiply_adds or 0) / (3 if one.reason else 1) for one in self.products if one.products)
         return found / total if total else 0.0
 
     def __getitem__(self, place: str) -> tuple[ProductReport, ...]:
@@ -204,7 +208,8 @@ def _run_cells(one: ProductReport, names: dict[Products, str]) -> tuple[str, ...
     place = f"{one.place or '(model)'}{f' #{one.number}' if one.number else ''}"
     shapes = " ".join("x".join(map(str, shape)) or "()" for shape in one.shapes)
     share = "?" if one.multiply_adds is None else f"{one.share:.1%}"
-    return place, one.kind, shapes, share, f"wide: {one.reason}" if one.products is None else names[one.products]
+    formats = f"wide: {one.reason}" if one.products is None else names[one.products]
+    return place, one.kind, shapes, share, f"{formats}, {one.reason}" if one.products and one.reason else formats
 
 
 def short_product(product: Product) -> str:

@@ -57,6 +57,11 @@ _graph_task = _find("_C._current_graph_task_id")
 _queue_callback = _find("autograd.Variable._execution_engine.queue_callback")
 _disable_functions = _find("_C.DisableTorchFunction")
 _functions_of_layers = _find("_C._nn")
+_HIDDEN_PRODUCTS = (
+    *("_grouped_mm", "_scaled_mm", "_scaled_grouped_mm", "_convolution", "addmv_"),
+    *("_addmm_activation", "Tensor._addmm_activation", "sparse.mm", "sparse.addmm", "sparse.sampled_addmm"),
+)
+_TRACED_PARTS = {"trace_forward_graph": "forward", "trace_backward_graph": "backward"}
 _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
 
 
@@ -163,6 +168,11 @@ def base_of(x: torch.Tensor) -> torch.Tensor | None:
     return getattr(x, "_base", None)
 
 
+def operator_of(function: Any) -> str:
+    """The full name of a function of torch.ops ("mylib::mm"); "" of torch's other functions."""
+    return getattr(function, "_qualified_op_name", "")
+
+
 def own_parameters(module: torch.nn.Module) -> dict[str, Any]:
     """The parameters of a module without its children's, and what `torch.func.functional_call` puts in their places."""
     return {name: x for name, x in getattr(module, "_parameters", {}).items() if x is not None}
@@ -181,20 +191,37 @@ def constant(function: Callable[..., T]) -> Callable[..., T]:
 
 @constant
 def show_to_modes() -> int:
-    """Makes Dynamo pass torch's grouped and scaled products to modes, as eager programs do; returns 0.
+    """Makes Dynamo pass all of torch's products to modes, as eager programs do; returns 0.
 
-    Dynamo leaves out functions whose names begin with an underscore, so a compiled program would compute these products
-    unrounded, without a word.
+    Dynamo leaves out functions whose names begin with an underscore, as those of grouped and sparse products do, so a
+    compiled program would compute these products unrounded, without a word.
     """
     from torch._dynamo.variables import torch as of_torch
 
-    hidden = [_find(name) for name in ("_grouped_mm", "_scaled_mm", "_scaled_grouped_mm")]
+    hidden = map(_find, _HIDDEN_PRODUCTS)
     known = getattr(of_torch, "get_overridable_functions", None)
     if known is None:
-        warn(f"torch {torch.__version__}: products by grouped_mm and scaled_mm stay wide in compiled programs")
+        warn(
+            f"torch {torch.__version__}: products by grouped_mm, scaled_mm and sparse.mm stay wide in compiled programs"
+        )
     else:
         known().update(function for function in hidden if function is not None)
     return 0
+
+
+@constant
+def traced_part() -> str:
+    """The part of a program's torch.autograd.Function that Dynamo traces now, "forward" or "backward"; "" outside.
+
+    Programs have no word for it, and Dynamo traces a backward with the modes that are on in forward; in eager programs
+    it runs when these have ended. The names are those of Dynamo's methods in torch 2.13.
+    """
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name in _TRACED_PARTS:
+            return _TRACED_PARTS[frame.f_code.co_name]
+        frame = frame.f_back
+    return ""
 
 
 def draw_in_vmap(draw: Callable[[Sequence[int]], torch.Tensor], shape: Sequence[int]) -> torch.Tensor:

@@ -7,7 +7,7 @@ products, or only lists them.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
 from qtorch.linalg.attention import attention
+from qtorch.linalg.call import HALVES
 
 Linear = Callable[..., torch.Tensor]  # of an input, a weight, and a bias or None
 State = tuple[torch.Tensor, ...]  # the result of a step, and the cell of an LSTM
@@ -89,6 +90,11 @@ def _addmm(m: Multiplier, input: Any, first: Any, second: Any, *, beta: Any = 1,
     y = _matmul(m, first, second, None, kind)
     y = y if alpha == 1 else y * alpha
     return y + (input if beta == 1 else input * beta)
+
+
+def _sparse(m: Multiplier, mat1: Any, mat2: Any, reduce: str = "sum") -> torch.Tensor:
+    """`torch.sparse.mm`, whose sums may be averages or maxima instead."""
+    return _matmul(m, mat1, mat2)
 
 
 def _inner(m: Multiplier, input: Any, other: Any) -> torch.Tensor:
@@ -443,12 +449,14 @@ LAWS: dict[str, Callable[..., Any]] = {
     "einsum": _einsum,
     "tensordot": _tensordot,
     "inner": _inner,
-    "addbmm": _addbmm,
+    **dict.fromkeys(("addbmm", "addbmm_"), _addbmm),
     "linalg_vecdot": _vecdot,
     "__rmatmul__": _reflected_matmul,
     "scaled_dot_product_attention": _attention,
     **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "mv", "dot", "vdot", "linalg_matmul"), _matmul),
-    **dict.fromkeys(("addmm", "addmv", "baddbmm"), _addmm),
+    **dict.fromkeys(("addmm", "addmv", "baddbmm", "addmm_", "addmv_", "baddbmm_"), _addmm),
+    **dict.fromkeys(("_sparse_mm", "smm", "hspmm"), _sparse),
+    **dict.fromkeys(("_sparse_addmm", "sspaddmm", "sparse_sampled_addmm"), _addmm),
     **dict.fromkeys(("grouped_mm", "_grouped_mm", "grouped_mm_fallback"), _grouped),
     **dict.fromkeys(("linalg_multi_dot", "chain_matmul"), _chain),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
@@ -460,11 +468,51 @@ LAWS: dict[str, Callable[..., Any]] = {
 LEFT = {
     **dict.fromkeys(("cdist", "_scaled_mm", "mm.default", "bmm.default", "baddbmm.default"), MATMUL),
     **dict.fromkeys(("linear_cross_entropy", "linear.default", "addmm.default"), LINEAR),
-    "convolution.default": CONV,
+    "_addmm_activation": LINEAR,
+    **dict.fromkeys(("convolution.default", "convolution", "_convolution", "conv_tbc"), CONV),
     "flex_attention": SCORES,
 }
+_IN_PLACE = {"addmm_": "addmm", "addmv_": "addmv", "baddbmm_": "baddbmm", "addbmm_": "addbmm"}
 ATTENTIONS = ("scaled_dot_product_attention", "flex_attention")
-NO_LAW = "qtorch.linalg has no such product"
+
+
+def why_left(name: str, kwargs: Mapping[str, Any]) -> str:
+    """Why a call stays wide whatever its tensors are; "" if there is no such reason."""
+    if kwargs.get("out") is not None:
+        return "it writes its result into out; without out it is lowered"
+    if name in _IN_PLACE:
+        return f"it changes a tensor in place; {_IN_PLACE[name]} is lowered"
+    return "qtorch.linalg has no such product" if name in LEFT else ""
+
+
+def why_refused(tensors: Sequence[torch.Tensor]) -> str:
+    """Why a product of these tensors stays wide; "" if it can be lowered."""
+    for x in tensors:
+        if x.is_complex():
+            return f"its numbers are complex ({x.dtype}); products of their real and imaginary parts are lowered"
+        if (layout := _layout(x)) is not torch.strided:
+            return f"it has a tensor of layout {layout}; products of dense tensors, as of x.to_dense(), are lowered"
+    dtype = tensors[0].dtype
+    if dtype is torch.float32 or dtype in HALVES:
+        return ""
+    return f"its numbers are of {dtype}; those of float32, bfloat16 and float16 are lowered"
+
+
+def _layout(x: torch.Tensor) -> torch.layout:
+    """The layout of a tensor; Dynamo does not tell it in backward passes, and has no layouts but these two."""
+    if torch.compiler.is_dynamo_compiling():
+        return torch.sparse_coo if x.is_sparse else torch.strided
+    return x.layout
+
+
+def stored_part(tensors: Sequence[torch.Tensor]) -> float:
+    """The multiply-adds of real numbers for one of a dense product: fewer of sparse tensors, more of complex ones."""
+    part = 4.0 if tensors[0].is_complex() else 1.0
+    for x in tensors:
+        if x.layout is not torch.strided and x.layout is not torch.jagged and x.numel():
+            values = x.coalesce().values() if x.layout is torch.sparse_coo else x.values()
+            part *= values.numel() / x.numel()
+    return part
 
 
 def left_work(name: str, shapes: Sequence[Any], y: Any) -> int | None:
@@ -473,9 +521,11 @@ def left_work(name: str, shapes: Sequence[Any], y: Any) -> int | None:
         return None
     if name == "linear_cross_entropy":
         return prod(shapes[0]) * shapes[1][0]
-    if name == "convolution.default":
+    if name == "conv_tbc":
+        return y.numel() * prod(shapes[1][:-1])
+    if name.removeprefix("_").startswith("convolution"):
         return y.numel() * prod(shapes[1][1:])
-    return y.numel() * shapes[1 if name.startswith(("addmm", "baddbmm")) else 0][-1]
+    return y.numel() * shapes[1 if "add" in name else 0][-1]
 
 
 def _open(function: Any) -> Any:

@@ -14,7 +14,18 @@ from qtorch._classes import check_model
 from qtorch.linalg.modules import products_of
 from qtorch.recipes.functions import LAWS, LEFT, OPENED
 from qtorch.recipes.layers import multiplies, named_layers
-from qtorch.recipes.modes import KINDS, Listing, Lowering, ProductMode, list_wide, listing, tensors_in
+from qtorch.recipes.modes import (
+    KINDS,
+    Listing,
+    Lowering,
+    ProductMode,
+    is_product,
+    list_operator,
+    list_wide,
+    listing,
+    name_of,
+    tensors_in,
+)
 
 
 def report(model: nn.Module, *inputs: object, **options: object) -> RunReport:
@@ -89,14 +100,15 @@ class _Wide(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
-        name = getattr(func, "__name__", "")
+        name = name_of(func)
         if name in OPENED:
             self.kinds.heads = [OUTPUT, SCORES]
             with self:
                 return OPENED[name](*args, **kwargs)
         y = func(*args, **kwargs)
+        list_operator(self.found, self.paths[-1], func, args)
         tensors = tensors_in((*args, *kwargs.values()))
-        if (name in LAWS or name in LEFT) and len(tensors) > 1 and tensors[0].is_floating_point():
+        if (name in LAWS or name in LEFT) and is_product(tensors):
             found = self.kinds.kinds_of(name, args)
             reasons: dict[str, str] = dict.fromkeys(KINDS, self.reason)
             list_wide(self.found, self.kinds, self.paths[-1], name, found, args, kwargs, y, reasons)

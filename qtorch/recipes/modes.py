@@ -10,7 +10,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from typing import Any
 
@@ -21,14 +21,23 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from qcore.arguments import quoted
-from qcore.linalg.product import Products
+from qcore.linalg.product import Product, Products
 from qcore.notices import warn
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
 from qcore.report import ProductReport, short_product
 from qtorch import linalg
 from qtorch._states import apply_but_states, keep_states
-from qtorch._torch_internals import base_of, constant, map_tree, own_parameters, show_to_modes, unseen_by_modes
-from qtorch.linalg.call import HALVES, call_in_float32, refuse_tracers
+from qtorch._torch_internals import (
+    base_of,
+    constant,
+    map_tree,
+    operator_of,
+    own_parameters,
+    show_to_modes,
+    traced_part,
+    unseen_by_modes,
+)
+from qtorch.linalg.call import call_in_float32, refuse_tracers
 from qtorch.linalg.modules import reset_states
 from qtorch.quant import Quantizer
 from qtorch.recipes.functions import (
@@ -37,26 +46,31 @@ from qtorch.recipes.functions import (
     LAWS,
     LEFT,
     LOOPS,
-    NO_LAW,
     OPENED,
     RECURRENT,
     UnknownCallError,
     left_work,
+    stored_part,
+    why_left,
+    why_refused,
 )
 
 LOWERED = "lowered"  # the role of the made classes
 KINDS: tuple[str, ...] = (LINEAR, CONV, SCORES, OUTPUT, MATMUL)
 _CONVOLUTIONS = {1: linalg.conv1d, 2: linalg.conv2d, 3: linalg.conv3d}
 _CONVOLVING = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-_PAIRS = {
-    "addmm": 1,
-    "addmv": 1,
-    "baddbmm": 1,
-    "addbmm": 1,
-    "einsum": 1,
-}  # where the first of the two operands stands, if not at 0
+# The functions whose two operands are not their first arguments, but the next ones.
+_SECOND = {
+    *("addmm", "addmv", "baddbmm", "addbmm", "einsum", "addmm_", "addmv_", "baddbmm_", "addbmm_"),
+    *("_sparse_addmm", "sspaddmm", "sparse_sampled_addmm", "_addmm_activation"),
+}
 _CHAINS = ("linalg_multi_dot", "chain_matmul")
 _CHECKPOINT = inspect.unwrap(checkpoint).__code__
+_APPLY = getattr(torch.autograd.Function.apply, "__code__", None)  # torch 2.14 has no code of Python here
+# Operators of torch.ops that have laws; a program's operator may have the same name in a namespace of its own.
+_OPERATORS = frozenset(f"aten::{name}" for name in (*LAWS, *LEFT))
+_TORCHS = frozenset(("", "aten", "prims", "prim", "higher_order", "qtorch", "c10d", "_c10d_functional", "profiler"))
+_SOME_FUNCTION = "the torch.autograd.Function around it"
 _WEIGHT_SECOND = ("linear", *_CONVOLVING)
 
 
@@ -130,10 +144,11 @@ class ProductMode(TorchFunctionMode):
         self.heads: list[str] = []  # the kinds of the next two products of an attention layer
         self.rounded = 0  # how many weights were rounded
         self.has_gradients = torch.is_grad_enabled()
+        self.part = traced_part() if torch.compiler.is_dynamo_compiling() else ""
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
-        name = getattr(func, "__name__", "")
+        name = name_of(func)
         if name in LAWS or name in LEFT:
             return self.multiply(name, func, args, kwargs)
         if name in OPENED:
@@ -182,11 +197,13 @@ class ProductMode(TorchFunctionMode):
 
     def multiply(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of a function that multiplies."""
+        part = self.part_of_function()
+        if part == "backward":
+            return func(*args, **kwargs)
         if name == "einsum" and len(args) == 2 and isinstance(args[1], list | tuple):
             args = (args[0], *args[1])
         tensors = tensors_in((*args, *kwargs.values()))
-        is_product = len(tensors) > 1 and tensors[0].is_floating_point()  # einsum may only move dimensions
-        if not is_product:
+        if not is_product(tensors):
             y = func(*args, **kwargs)
             self.note(args, y)
             return y
@@ -199,14 +216,15 @@ class ProductMode(TorchFunctionMode):
         # A product that matches a recipe but cannot be lowered stays wide, with a warning.
         reason = ""
         if any(self.lowering.arguments[kind] is not None for kind in found):
-            reason = NO_LAW if name in LEFT else _refused(first)
+            reason = why_left(name, kwargs) or why_refused(tensors)
             if not reason:
                 self.refuse_checkpoint(name)
                 names = [self.name_of(x) for x in tensors]
+                own = self.own_function(name, part)
 
                 def law(*args: Any, **kwargs: Any) -> Any:
                     given = tensors_in((*args, *kwargs.values()))  # which may be copies in float32
-                    return LAWS[name](_Lowered(self, found, given, names), *args, **kwargs)
+                    return LAWS[name](_Lowered(self, found, given, names, own), *args, **kwargs)
 
                 try:
                     with unseen_by_modes():
@@ -229,14 +247,37 @@ class ProductMode(TorchFunctionMode):
         """
         if torch.compiler.is_dynamo_compiling() or not self.has_gradients:
             return
-        frame: Any = inspect.currentframe()
-        while frame is not None and not (frame.f_code.co_filename == __file__ and "entered" in frame.f_code.co_name):
-            if frame.f_code is _CHECKPOINT:
-                raise RuntimeError(
-                    f"{_where(self.lowering, name)} is in a function that torch.utils.checkpoint runs again for the "
-                    "backward pass, where it would stay wide; allowed are modules and their methods, and torch.compile"
-                )
-            frame = frame.f_back
+        if _frame_of(_CHECKPOINT) is not None:
+            raise RuntimeError(
+                f"{_where(self.lowering, name)} is in a function that torch.utils.checkpoint runs again for the "
+                "backward pass, where it would stay wide; allowed are modules and their methods, and torch.compile"
+            )
+
+    def part_of_function(self) -> str:
+        """The part of a program's torch.autograd.Function that Dynamo traces within this mode; "" outside, and eagerly.
+
+        In eager programs a backward runs without the mode.
+        """
+        if not torch.compiler.is_dynamo_compiling() or torch.is_grad_enabled():
+            return ""
+        part = traced_part()
+        return "" if part == self.part else part
+
+    def own_function(self, name: str, part: str) -> str:
+        """The torch.autograd.Function of the program whose forward multiplies, with a warning; "" outside of one.
+
+        Its backward runs without this mode, so the gradients are the program's. Gradients are off in its forward.
+        """
+        is_off = self.has_gradients and not torch.is_grad_enabled()
+        if torch.compiler.is_dynamo_compiling():
+            own = _SOME_FUNCTION if part == "forward" and self.has_gradients else ""
+        else:
+            frame = _frame_of(_APPLY) if is_off or listing.get() is not None else None
+            own = "" if frame is None else frame.f_locals["cls"].__name__
+        if own and own not in self.lowering.warned:
+            _warn_of_gradients(_where(self.lowering, name), own)
+            self.lowering.warned.add(own)
+        return own
 
     def kinds_of(self, name: str, args: Any) -> tuple[str, ...]:
         """The kinds of the products that a function has."""
@@ -252,7 +293,7 @@ class ProductMode(TorchFunctionMode):
             return (LINEAR, MATMUL)  # as each product is
         if name in ("bmm", "baddbmm") and self.heads:
             return (self.heads.pop(),)
-        begin = _PAIRS.get(name, 0)
+        begin = int(name in _SECOND)
         pair = args[begin : begin + 2]
         return (LINEAR,) if len(pair) == 2 and self.is_weight(pair[0]) != self.is_weight(pair[1]) else (MATMUL,)
 
@@ -269,7 +310,7 @@ class ProductMode(TorchFunctionMode):
             return args, kwargs
         if name in RECURRENT or name in _CHAINS or (name == "einsum" and len(args) > 3):
             return map_tree(self.rounded_matrix, args), kwargs
-        begin = _PAIRS.get(name, 0)
+        begin = int(name in _SECOND)
         are_weights = [self.is_weight(x) for x in args[begin : begin + 2]]
         if sum(are_weights) != 1:  # a product of two weights is a part of a weight
             return args, kwargs
@@ -289,9 +330,14 @@ class _Lowered:
     """A `Multiplier` that computes with the products of a `Lowering`."""
 
     def __init__(
-        self, mode: ProductMode, kinds: tuple[str, ...], given: Sequence[torch.Tensor], names: Sequence[str | None]
+        self,
+        mode: ProductMode,
+        kinds: tuple[str, ...],
+        given: Sequence[torch.Tensor],
+        names: Sequence[str | None],
+        own: str,
     ) -> None:
-        self.mode, self.kinds, self.given, self.names = mode, kinds, given, names
+        self.mode, self.kinds, self.given, self.names, self.own = mode, kinds, given, names, own
 
     def is_weight(self, x: torch.Tensor) -> bool:
         return self.name_of(x) is not None
@@ -344,7 +390,11 @@ class _Lowered:
             return
         lowering = self.mode.lowering
         products = lowering.products[kind]
-        lists.add(lowering.path, kind, shapes, work, products, "" if products else lowering.reasons[kind])
+        reason = "" if products else lowering.reasons[kind]
+        if products and self.own:
+            products = replace(products, grad_a=Product(), grad_b=Product())
+            reason = f"its gradients stay wide: {self.own} has a backward of its own"
+        lists.add(lowering.path, kind, shapes, work, products, reason)
 
 
 class _Listed:
@@ -385,20 +435,27 @@ def list_wide(
 ) -> None:
     """Lists the products of a function that was not replaced, with the reason for each kind."""
 
+    tensors = tensors_in((*args, *kwargs.values()))
+    part = stored_part(tensors[1:] if name in ("_sparse_addmm", "sspaddmm") else tensors)
+
     def add(kind: str, shapes: Any, work: int | None) -> None:
-        lists.add(path, kind, shapes, work, None, reasons[kind])
+        lists.add(path, kind, shapes, work and round(work * part), None, reasons[kind])
 
     weights = []
 
     def shape_only(x: Any) -> Any:
-        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+        if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
             return x
         y = torch.empty(x.shape, dtype=x.dtype, device="meta")
         if mode.is_weight(x):
             weights.append(y)
         return y
 
-    shapes = [x.shape for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    shapes = [x.shape for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor) and not x.is_nested]
+    if any(x.is_nested for x in tensors):
+        add(kinds[0], shapes[:2], None)
+        return
+    kwargs = {key: x for key, x in kwargs.items() if key != "out"}
     if name in ATTENTIONS:
         query, key, value = shapes[:3]
         y = y[0] if isinstance(y, tuple) else y
@@ -417,6 +474,21 @@ def list_wide(
     lists.add(path, name, shapes[:2], left_work(name, shapes, y), None, reasons[kinds[0]])
 
 
+def name_of(func: Any) -> str:
+    """torch's name of a function that a mode sees; "" of a program's operator, which may have torch's name as well."""
+    operator = operator_of(func)
+    return getattr(func, "__name__", "") if operator == "" or operator in _OPERATORS else ""
+
+
+def list_operator(lists: Listing, path: str, func: Any, args: Any) -> None:
+    """Lists a call of a program's own operator, which may multiply: what it computes is not known."""
+    space = getattr(func, "namespace", operator_of(func).partition("::")[0])
+    if isinstance(space, str) and space not in _TORCHS:
+        shapes = [x.shape for x in tensors_in(args)]
+        name = operator_of(func) or func.name()
+        lists.add(path, name, shapes, None, None, "an operator of the program, whose products are not known")
+
+
 def tensors_in(values: Any) -> list[torch.Tensor]:
     """The tensors among arguments, and in lists there."""
     found: list[torch.Tensor] = []
@@ -428,9 +500,19 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
     return found
 
 
-def _refused(x: torch.Tensor) -> str:
-    """Why numbers of a dtype cannot be lowered; "" if they can."""
-    return "" if x.dtype is torch.float32 or x.dtype in HALVES else f"its numbers are of {x.dtype}"
+def is_product(tensors: Sequence[torch.Tensor]) -> bool:
+    """True if a function that multiplies has two tensors of numbers that are not integers: einsum may only move one."""
+    return len(tensors) > 1 and (tensors[0].is_floating_point() or tensors[0].is_complex())
+
+
+def _frame_of(code: types.CodeType | None) -> Any:
+    """The frame of a function that is between the product and the method of the module that multiplies, or None."""
+    frame = inspect.currentframe()
+    while frame is not None and not (frame.f_code.co_filename == __file__ and "entered" in frame.f_code.co_name):
+        if frame.f_code is code:
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def _in_mode(
@@ -460,6 +542,15 @@ def _warn_once(lowering: Lowering, name: str, reason: str) -> None:
 @constant  # traced programs warn when they are traced
 def _warn(where: str, reason: str) -> int:
     warn(f"{where} stays wide: {reason}; qtorch.recipes.report(model, *inputs) lists all products")
+    return 0
+
+
+@constant
+def _warn_of_gradients(where: str, own: str) -> int:
+    warn(
+        f"gradients of {where} stay wide: they are those of {own}, whose backward a recipe does not reach; a product "
+        "outside of torch.autograd.Function has gradients of the recipe"
+    )
     return 0
 
 

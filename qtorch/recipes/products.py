@@ -39,7 +39,8 @@ def product_sites(model: nn.Module) -> dict[str, int]:
 
 def is_plain(layer: nn.Module) -> bool:
     """True of layers that become layers of `qtorch.linalg`: torch's own, with torch's own forward."""
-    return type(layer) in _LAYERS and "forward" not in vars(layer)
+    is_torchs = type(layer) in _LAYERS and "forward" not in vars(layer)
+    return is_torchs and not any(x.is_complex() for x in own_parameters(layer).values())
 
 
 def layer_kind(layer: nn.Module) -> str | None:
@@ -90,12 +91,11 @@ def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> 
     recipe.check(layers, modules)
     chosen = dict(zip(layers, recipe.products_of(layers), strict=True))
     for name, layer in named:
-        if is_plain(layer):
-            found = chosen.get((name, layer_kind(layer) or ""))
-            if found is not None:
-                layer.__class__ = _LAYERS[type(layer)][1]
-                layer.set_products(product_arguments(found))  # type: ignore[operator]
-        elif has_functions(layer):
+        found = chosen.get((name, layer_kind(layer) or "")) if is_plain(layer) else None
+        if found is not None:
+            layer.__class__ = _LAYERS[type(layer)][1]
+            layer.set_products(product_arguments(found))  # type: ignore[operator]
+        elif functions and has_functions(layer):  # layers that stay wide too: else the module around them finds theirs
             check_modes()
             _enter(name, layer, recipe, chosen)
 

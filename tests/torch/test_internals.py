@@ -254,3 +254,13 @@ def test_without_loaders(monkeypatch):
     monkeypatch.setattr("torch._inductor.aoti_load_package", lambda path, device_index: lambda *x: calls.append(x))
     internals.open_package("kernel.pt2", -1)([1, 2])
     assert calls == [(1, 2)]
+
+
+def test_names_of_operators_and_of_traced_parts():
+    assert internals.operator_of(torch.ops.aten.mm) == "aten::mm"
+    assert internals.operator_of(torch.mm) == internals.operator_of(torch.ops.aten.mm.default) == ""
+
+    def trace_backward_graph():
+        return internals.traced_part()
+
+    assert (trace_backward_graph(), internals.traced_part()) == ("backward", "")

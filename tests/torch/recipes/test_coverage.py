@@ -184,7 +184,7 @@ def test_compiled_programs_show_all_products_to_modes():
     assert_same_bits(found, low(x))
     assert not torch.equal(found, Experts.forward(low, x))
     seen, hidden = get_overridable_functions(), []
-    for room in (torch, torch.linalg, torch.Tensor, F):
+    for room in (torch, torch.linalg, torch.Tensor, torch.sparse, F):
         for name in dir(room):
             function = getattr(room, name)
             if getattr(function, "__name__", None) in {*LAWS, *LEFT} and not isinstance(function, types.FunctionType):
