@@ -59,7 +59,7 @@ def _give_up_output() -> None:
             if sys.stdout is not None:
                 sys.stdout.flush()
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]
 
 
 def _say(text: str, file: Path) -> None:
@@ -178,6 +178,7 @@ def _check(options: argparse.Namespace) -> int:
     from qcore.cli import vectors as format_files
     from qcore.cli.layouts import read_rows
 
+    _say_what_is_read(options.file)
     rows = read_rows(options.file)
     kind = sum_files if sum_files.is_of_sums(rows) else format_files
     vectors: Any = kind.read(rows)
@@ -189,6 +190,7 @@ def _check(options: argparse.Namespace) -> int:
 def _insight(options: argparse.Namespace) -> int:
     from qcore.insight import Record
 
+    _say_what_is_read(options.file)
     record = Record.load(options.file)
     if options.plot:
         from qcore.insight.pictures import draw
@@ -200,6 +202,12 @@ def _insight(options: argparse.Namespace) -> int:
 
         print_worst(record)
     return 0
+
+
+def _say_what_is_read(file: Path) -> None:
+    """Of a pipe, whose writer may be late."""
+    if not is_regular(file):
+        print(f"reading {printable(str(file))}, which is no file on a disk", file=sys.stderr)
 
 
 COMMANDS = ("show", "designs", "vectors", "layer", "emit-c", "check", "insight")

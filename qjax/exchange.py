@@ -15,7 +15,7 @@ from qcore.exchange import encoded, loading, writing
 from qcore.exchange.encoded import mapped
 from qcore.lazy import public_names
 from qjax._rounding.dispatch import decode
-from qjax._rounding.inputs import as_array
+from qjax._rounding.inputs import array_of, as_array
 
 __all__ = ["Encoded", "encode_weight", "load_quantized", "save_quantized"]
 __dir__ = public_names(__name__)
@@ -64,7 +64,7 @@ def load_quantized(path: str | os.PathLike[str]) -> dict[str, Encoded | jax.Arra
         Array([1., 1., 1.], dtype=float32)
     """
     return {
-        name: mapped(value, partial(_jax_array, name), Encoded) for name, value in loading.load_quantized(path).items()
+        name: mapped(value, partial(array_of, name), Encoded) for name, value in loading.load_quantized(path).items()
     }
 
 
@@ -119,16 +119,3 @@ def _multiply(numbers: jax.Array, factor: np.float32) -> jax.Array:
     from qjax.reproducible import multiply  # which takes longer to import than all of this room
 
     return multiply(numbers, factor)
-
-
-def _jax_array(name: str, array: np.ndarray) -> jax.Array:
-    """An array of JAX with the same numbers."""
-    short = array
-    if array.dtype.itemsize == 8 and array.dtype != np.complex64 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        short = array.astype({"i": np.int32, "u": np.uint32}.get(array.dtype.kind, array.dtype))
-        if short.dtype == array.dtype or (short != array).any():
-            raise TypeError(
-                f"tensor {quoted(name)} is {array.dtype}; allowed after "
-                'jax.config.update("jax_enable_x64", True), and without it integers of 32 bits'
-            )
-    return jnp.asarray(short)

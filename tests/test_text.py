@@ -24,7 +24,7 @@ def without_encoding(tree):
         is_binary = "open" in name and any(ast.unparse(one) in BINARY for one in node.args)
         is_ours = not owner and name == "write_text"  # of `qcore.files`
         named = any(keyword.arg == "encoding" for keyword in node.keywords)
-        if name in OPENS and owner != "os" and not is_ours and not is_binary and not named:
+        if name in OPENS and owner not in ("os", "archive") and not is_ours and not is_binary and not named:
             yield node.lineno
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from qcore.affine.parameters import QParams, check_qparams
 from qcore.affine.quantized import QuantizedArray
 from qcore.arguments import check_type, quoted
-from qcore.files import replaced
+from qcore.files import check_regular, replaced
 from qcore.formats.affine import AffineInteger
 from qcore.formats.text import parse
 
@@ -177,7 +177,12 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
     array, shape = numbers_of(f"array {quoted(name)}", _take(entries, name)), tuple(state.shape)
     if array.size != np.prod(shape):
         raise ValueError(f"array {quoted(name)} has shape {array.shape}; allowed is {shape}")
-    return array.reshape(shape).astype(np.asarray(state).dtype)
+    dtype = np.asarray(state).dtype
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = array.reshape(shape).astype(dtype)
+    if dtype.kind in "iu" and (found != array.reshape(shape)).any():
+        raise ValueError(f"array {quoted(name)} has {quoted(array.tolist())}; allowed are integers of {dtype}")
+    return found
 
 
 def numbers_of(place: str, value: Any) -> np.ndarray:
@@ -210,6 +215,7 @@ def load_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 def read_file(path: str | os.PathLike[str], framework: str) -> tuple[dict[str, Any], dict[str, str] | None]:
     """The arrays and the metadata of a safetensors file, as arrays of "numpy" or "torch"."""
     check_path(path)
+    check_regular(path)
     with installed("safetensors").safe_open(path, framework) as file:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
 

@@ -19,7 +19,7 @@ from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from qcore.arrays import decode, encode
 from qcore.cli.properties import digits, why_no_codes
 from qcore.cli.sum_inputs import KINDS, every_second, row_codes, scale_codes, shrink
 from qcore.cli.sums import Operands, Results, Unit, check_fields
+from qcore.files import check_regular
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
 from qcore.law.rounding import MODES, Rounding
@@ -271,9 +272,11 @@ def form_text(dimensions: int, settings: dict[str, Any]) -> str:
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
     """The arrays input, weight and bias of a file of NumPy's."""
     try:
+        check_regular(path)
         with np.load(path) as file:
+            _check_sizes(path, file.zip)
             found = {name: file[name] for name in ("input", "weight", "bias") if name in file}
-    except (ValueError, TypeError, BadZipFile) as error:
+    except (ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         raise ValueError(
             f"{path} is not what np.savez writes; allowed is a file with input, weight and bias"
         ) from error
@@ -284,3 +287,14 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
         if x.dtype != np.float32:
             raise ValueError(f"{path}: {name} has dtype {x.dtype}; allowed is float32")
     return found
+
+
+def _check_sizes(path: Path, archive: ZipFile) -> None:
+    """Raises if an array is larger than its bytes in the archive, before memory is taken for it."""
+    for entry in archive.infolist():
+        with archive.open(entry) as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+            if prod(shape) * dtype.itemsize != entry.file_size - file.tell():
+                raise ValueError(f"{entry.filename} has {entry.file_size} bytes for the shape {shape}")

@@ -22,6 +22,7 @@ import numpy as np
 
 from qcore.arguments import quoted
 
+_WIDEST = 16  # digits of a column
 _HEXADECIMAL, _UNDEFINED = re.compile(r"(?:0x)?0*([0-9a-f]*)", re.IGNORECASE), re.compile(r"[0-9a-fxz]+", re.IGNORECASE)
 
 
@@ -158,6 +159,8 @@ def _contents(layout: str, text: str, lines: list[str]) -> tuple[Any, list[list[
         return json.loads(first), [[field.strip() for field in line.split(",")] for line in rest], numbers[:-1], []
     found = json.loads(first.removeprefix("//"))
     # A simulator's $writememh writes comments with addresses.
+    if not all(type(size) is int and 0 <= size <= _WIDEST for size in found["columns"].values()):
+        raise ValueError("digits of columns")
     words = [(number, line) for number, line in zip(numbers, rest, strict=False) if not line.startswith("//")]
     return found["header"], [[line] for _, line in words], [number for number, _ in words], [*found["columns"].values()]
 

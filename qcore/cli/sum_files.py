@@ -130,6 +130,7 @@ def read(rows: Rows) -> SumVectors:
     header, version = rows.header, str(rows.header.get("version"))
     try:
         law = Layer.of(header) if "form" in header else Unit.of(header)
+        _check_width(law, max(map(len, rows.fields)))
         inputs = {} if isinstance(law, Layer) else law.inputs
         if header.get("columns") != [*inputs, *law.outputs]:
             raise ValueError("columns are not those of the header's law; allowed is what `vectors` wrote")
@@ -146,6 +147,15 @@ def read(rows: Rows) -> SumVectors:
         line = rows.line(int(np.argmax(kinds >= len(KINDS))))
         raise ValueError(f"{line}: kind is {kinds.max()}; allowed are 0 to {len(KINDS) - 1}")
     return SumVectors(law, version, _operands(law, columns), kinds, found, rows.lines)
+
+
+def _check_width(law: Unit | Layer, fields: int) -> None:
+    """Raises if the rows have too few fields for a law, before all columns of the law are named."""
+    if isinstance(law, Unit) and law.terms > fields:
+        raise ValueError(f"terms={law.terms}; allowed are at most {fields}, as many as a row has fields")
+    steps = law.unit.steps if isinstance(law, Layer) else law.steps
+    if steps > fields:
+        raise ValueError(f"a sum has {steps} steps; allowed are at most {fields}, as many as a row has fields")
 
 
 def _operands(unit: Unit, columns: dict[str, Column]) -> Operands:

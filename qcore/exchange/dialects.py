@@ -54,9 +54,15 @@ class Parts:
     def __contains__(self, role: str) -> bool:
         return role in self.tensors
 
+    def tensor(self, role: str) -> Tensor:
+        """A tensor that must be there."""
+        if role not in self.tensors:
+            raise ValueError(f"weight {quoted(self.name)} has no tensor {quoted(self.name + role)} in the file")
+        return self.tensors[role]
+
     def array(self, role: str, *dtypes: str) -> np.ndarray:
         """A tensor that must have one of these dtypes."""
-        tensor = self.tensors[role]
+        tensor = self.tensor(role)
         if tensor.dtype not in dtypes:
             raise ValueError(f"tensor {quoted(tensor.name)} is {tensor.dtype}; allowed are {', '.join(dtypes)}")
         return tensor.array()
@@ -68,11 +74,11 @@ class Parts:
         return self.array(role, *dtypes)
 
     def shape(self, role: str) -> tuple[int, ...]:
-        return self.tensors[role].shape
+        return self.tensor(role).shape
 
     def floats(self, role: str) -> np.ndarray:
         """A tensor of scales in float32, without a loss; codes of float8 and E8M0 are decoded."""
-        tensor = self.tensors[role]
+        tensor = self.tensor(role)
         found = self.array(role, *_FLOATS[:3], "F8_E8M0", "F8_E4M3")
         if tensor.dtype in CODED:
             return decode(found, parse(CODED[tensor.dtype]))
@@ -96,7 +102,8 @@ def _blocks_of(parts: Parts, role: str, shape: tuple[int, ...]) -> tuple[dict[An
     """The blocks that share a scale, and the shape of the scales with an axis for each of the weight's.
 
     Scales may be one number, one for each index of the first axis, or have all axes of the weight. Along an axis with
-    several scales the size of blocks is the configuration's, or 128 if that fits, or divides the axis.
+    several scales the size of blocks is the configuration's, which must fit; without one 128 if that fits, or divides
+    the axis.
     """
     given = parts.shape(role)
     if prod(given) == 1:
@@ -109,6 +116,10 @@ def _blocks_of(parts: Parts, role: str, shape: tuple[int, ...]) -> tuple[dict[An
     block: dict[Any, int | None] = {}
     for axis, (count, length) in enumerate(zip(given, shape, strict=True)):
         wanted = known[axis - len(shape)] if len(known) >= len(shape) - axis else None
+        if wanted and count not in (1, -(-length // wanted)):
+            raise parts.wrong(
+                role, f"has {count} scales along axis {axis} of {length}; the configuration has blocks of {wanted}"
+            )
         sizes = [size for size in (wanted, 128) if size] + [length // count if count and length % count == 0 else 0]
         size = None if count == 1 else next((one for one in sizes if one and -(-length // one) == count), 0)
         if size == 0:
@@ -208,6 +219,8 @@ def _bits_in_words(parts: Parts, role: str, words: int, length: int) -> int:
     fitting = [bits for bits in range(1, 9) if -(-length * bits // 32) == words]
     if type(given) is int and given in fitting:
         return given
+    if type(given) is int and "dynamic" not in parts.config:  # GPTQ's exceptions for some layers
+        raise parts.wrong(role, f"has {words} words for {length} integers; the configuration has {given} bits each")
     likely = [bits for bits in (4, 8, 2, 3, 5, 6, 7, 1) if bits in fitting]
     if not likely or length * likely[0] < 32:
         raise parts.wrong(

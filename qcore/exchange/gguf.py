@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qcore.arguments import check_type, quoted
-from qcore.files import replaced
+from qcore.files import check_regular, replaced
 from qcore.law.gguf import LAYOUTS
 
 _MAGIC, _VERSIONS, _ALIGNMENT = b"GGUF", (2, 3), 32
-_MOST_AXES, _MOST_ELEMENTS = 4, 1 << 62
+_MOST_AXES, _MOST_ELEMENTS = 4, 1 << 59  # of which NumPy counts the bytes
 _MOST_NESTED = 4  # arrays of metadata inside of each other
 _STRING, _ARRAY = 8, 9
 # The dtypes of metadata by their number in files; 8 is a string, 9 an array.
@@ -193,6 +193,7 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         self.name, self.place, self.at = path.name, "the header", 0
+        check_regular(path)
         size = path.stat().st_size
         self.data = np.memmap(path, np.uint8, "r") if size else np.empty(0, np.uint8)
 
@@ -308,7 +309,7 @@ def _size_of(place: str, number: int, axes: list[int]) -> int:
         kind = _UNREAD.get(number, str(number))
         raise ValueError(f"{place} has the type {kind}; allowed are {', '.join(_NUMBERS)}")
     if prod(max(length, 1) for length in axes) > _MOST_ELEMENTS:
-        raise ValueError(f"{place} has the lengths {axes}; allowed are up to 2^62 elements")
+        raise ValueError(f"{place} has the lengths {axes}; allowed are up to 2^59 elements")
     kind, size, width = _TYPES[number]
     if axes[0] % size:
         raise ValueError(f"{place} has rows of {axes[0]}; allowed for {kind} are multiples of {size}")

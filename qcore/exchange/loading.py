@@ -16,6 +16,7 @@ from qcore.exchange.dialects import DIALECTS, Dialect, Parts
 from qcore.exchange.encoded import Content, Encoded
 from qcore.exchange.safetensors import CODED, Tensor, bfloat16, content_of, read_header, write_file
 from qcore.exchange.writing import contents_of
+from qcore.files import check_regular
 from qcore.formats.gguf import GGUF
 from qcore.formats.text import parse
 from qcore.packing import unpack
@@ -173,6 +174,7 @@ def _file_of(path: Any) -> Path:
 
 
 def _json(path: Path) -> dict[str, Any]:
+    check_regular(path)
     if path.stat().st_size > _LARGEST_JSON:
         raise ValueError(f"{path.name} has {path.stat().st_size} bytes; allowed are {_LARGEST_JSON}")
     try:
@@ -210,7 +212,7 @@ def _config_beside(file: Path) -> dict[str, Any]:
     """What a configuration beside a file says of its quantization, in one flat dict; empty without one."""
     found: Any = None
     for name, key in (("config.json", "quantization_config"), ("hf_quant_config.json", "quantization")):
-        if found is None and (file.parent / name).is_file():
+        if found is None and (file.parent / name).exists():
             found = _json(file.parent / name).get(key)
     if not isinstance(found, dict):
         return {}

@@ -19,7 +19,7 @@ import numpy as np
 
 from qcore.arguments import quoted
 from qcore.exchange.encoded import Content
-from qcore.files import replaced
+from qcore.files import check_regular, replaced
 
 _LONGEST = 100_000_000  # bytes of a header, as in the package safetensors
 _MOST_BYTES = 1 << 62
@@ -96,6 +96,7 @@ def read_header(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises:
         ValueError: if the file is not a safetensors file; the message names the tensor that is wrong.
     """
+    check_regular(path)
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -156,8 +157,8 @@ def _tensor(path: Path, name: str, entry: Any, begin: int, available: int) -> Te
         raise ValueError(f"{place} has dtype {quoted(dtype)}; allowed are {', '.join(_BITS)}")
     if not _are_counts(shape) or len(shape) > 32:
         raise ValueError(f"{place} has shape {quoted(shape)}; allowed are up to 32 ints from 0 on")
-    if prod(max(length, 1) for length in shape) > _MOST_BYTES:
-        raise ValueError(f"{place} has shape {quoted(shape)}; allowed are up to 2^62 elements")
+    if prod(max(length, 1) for length in shape) * 8 > _MOST_BYTES:  # NumPy counts 8 bytes an element at most
+        raise ValueError(f"{place} has shape {quoted(shape)}; allowed are up to 2^59 elements")
     if not _are_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= available:
         raise ValueError(
             f"{place} has data_offsets {quoted(offsets)}; allowed are a begin and an end within the file's {available} "

@@ -59,6 +59,19 @@ def _of_kind(x: Any, name: str, kind: Any, allowed: str) -> jax.Array:
     return x if isinstance(x, jax.Array) else _of_numpy(x, name)
 
 
+def array_of(name: str, array: np.ndarray) -> jax.Array:
+    """An array of JAX with the same numbers as the tensor of a file."""
+    short = array
+    if array.dtype.itemsize == 8 and array.dtype != np.complex64 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        short = array.astype({"i": np.int32, "u": np.uint32}.get(array.dtype.kind, array.dtype))
+        if short.dtype == array.dtype or (short != array).any():
+            raise TypeError(
+                f"tensor {quoted(name)} is {array.dtype}; allowed after "
+                'jax.config.update("jax_enable_x64", True), and without it integers of 32 bits'
+            )
+    return jnp.asarray(short)
+
+
 def _of_numpy(x: np.ndarray | np.generic, name: str) -> jax.Array:
     if not x.dtype.isnative:
         native = x.dtype.newbyteorder().str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 
 from qcore.affine import checkpoint
 from qcore.arguments import check_type
-from qjax._rounding.inputs import ArrayLike, PyTree, Tree
+from qjax._rounding.inputs import ArrayLike, PyTree, Tree, array_of
 from qjax.quantization.tensor import QTensor
 
 
@@ -55,6 +56,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, jax.Array | QTensor]:
     Raises:
         ImportError: if safetensors is missing.
         FileNotFoundError: if there is no file of this name.
+        TypeError: for numbers of 64 bits where x64 is not enabled; integers that fit become int32.
 
     Example:
         >>> import tempfile
@@ -68,7 +70,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, jax.Array | QTensor]:
         Array([5, 7], dtype=uint8)
     """
     entries = checkpoint.load_file(path).items()
-    return {name: jax.tree.map(jnp.asarray, checkpoint.wrapped(value, QTensor)) for name, value in entries}
+    return {name: jax.tree.map(partial(array_of, name), checkpoint.wrapped(value, QTensor)) for name, value in entries}
 
 
 def restore(state: Tree, entries: Mapping[str, ArrayLike | QTensor], name: str) -> Tree:

@@ -24,10 +24,12 @@ from qtorch._affine.observer import (
     PerChannelMinMaxObserver,
     RangeObserver,
     RuleObserver,
+    fit,
     store,
 )
 from qtorch._affine.scaled import check_scaled, round_with_scale, scale_of_range
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor
+from qtorch._states import keeps_zero_point
 from qtorch._torch_internals import Unscripted, has_forward_hooks
 
 # Observers whose update the kernel implements; a subclass may have another update
@@ -235,8 +237,11 @@ class FakeQuantize(Unscripted, torch.nn.Module):
         for name in ("scale", "zero_point", "fake_quant_enabled", "observer_enabled"):
             if (value := state_dict.get(prefix + name)) is not None:  # without a dimension in JAX
                 state_dict[prefix + name] = value.reshape(-1)
+        if not keeps_zero_point(self, state_dict, prefix, others[-1]):
+            return
         if (scale := state_dict.get(prefix + "scale")) is not None:  # its size is the number of channels
-            self._keep(*(getattr(self, name).new_empty(scale.shape) for name in ("scale", "zero_point")))
+            for name in ("scale", "zero_point"):
+                fit(self, name, scale.shape)
         super()._load_from_state_dict(state_dict, prefix, *others)
         self._rounds, self._observes = bool(self.fake_quant_enabled), bool(self.observer_enabled)
         self._has_ranges = self.has_seen

@@ -101,6 +101,13 @@ def store(module: torch.nn.Module, name: str, value: torch.Tensor) -> None:
         setattr(module, name, value)
 
 
+def fit(module: torch.nn.Module, name: str, shape: torch.Size) -> None:
+    """Gives a buffer the shape of a checkpoint's entry, which may be the buffer itself: its numbers stay."""
+    buffer = getattr(module, name)
+    if buffer.shape != shape:
+        setattr(module, name, buffer.new_empty(shape))
+
+
 class RangeObserver(ObserverBase, FixedDtypes):
     """An observer with the state of a `qcore.affine` observer, in buffers of the same names."""
 
@@ -211,7 +218,7 @@ class RangeObserver(ObserverBase, FixedDtypes):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         for name in ("min_val", "max_val"):  # their size is the number of channels
             if (value := state_dict.get(prefix + name)) is not None:
-                store(self, name, getattr(self, name).new_empty(value.shape))
+                fit(self, name, value.shape)
         state_dict.setdefault(prefix + "eps", self.eps)  # states of JAX have no eps
         super()._load_from_state_dict(state_dict, prefix, *others)
         self.rule = replace(self.rule, eps=float(self.eps))

@@ -189,6 +189,8 @@ def is_whole(library: Path) -> bool:
 
     To load a damaged library would end the process.
     """
+    if not library.is_file():  # a pipe in its place would wait for a writer
+        return False
     with library.open("rb") as file:
         ours = _is_ours(os.fstat(file.fileno()))
         return ours and library.stem.endswith(f"-{hashlib.file_digest(file, 'sha256').hexdigest()[:_LENGTH]}")

@@ -16,6 +16,7 @@ from qtorch._affine.namespace import Names
 from qtorch._affine.products import Geometry, Product, Rounding, product_of
 from qtorch._affine.tensor import QTensor
 from qtorch._rounding.paths.choice import are_plain_tensors
+from qtorch._states import keeps_zero_point
 from qtorch.nn.quantized.weights import (
     QuantizedWeight,
     check_weight,
@@ -153,7 +154,8 @@ class Quantized(KeepsMade):
         for name in ("scale", "zero_point"):  # of shape (1,) in some of torch's
             if (value := state_dict.get(prefix + name)) is not None and value.numel() == 1:
                 state_dict[prefix + name] = value.reshape(())
-        super()._load_from_state_dict(state_dict, prefix, *others)
+        if keeps_zero_point(self, state_dict, prefix, others[-1]):
+            super()._load_from_state_dict(state_dict, prefix, *others)
 
 
 class FunctionLayer(Quantized):

@@ -18,6 +18,7 @@ from qtorch._affine.observer import RangeObserver
 from qtorch._affine.tensor import QTensor
 from qtorch._rounding.dispatch import decode, encode, quantize
 from qtorch._rounding.packing import pack, unpack
+from qtorch._states import keeps_zero_point
 from qtorch._torch_internals import map_tree
 from qtorch.quant import Quantizer
 
@@ -263,6 +264,8 @@ class QuantizedWeight(Weight):
         found, own = state_dict.get(prefix + name), getattr(self, name)
         if found is not None and found.dtype != own.dtype:
             others[-1].append(f"{prefix}{name} has dtype {found.dtype}; allowed is {own.dtype}")
+            return
+        if not keeps_zero_point(self, state_dict, prefix, others[-1]):
             return
         scale = state_dict.get(prefix + "scale")
         if scale is not None and (scale.ndim == 0 or scale.shape == (self.shape[self.channels],)):

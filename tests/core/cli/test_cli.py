@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 import xml.dom.minidom
 from fractions import Fraction
@@ -260,6 +261,20 @@ def test_vectors_to_standard_output(capfd):
     with pytest.raises(SystemExit):
         main(["layer", "ada.mma.e4m3", "--input", "2,4", "--weight", "2,4", "-o", "/dev/stdout"])
     assert "-o /dev/stdout; allowed is a file on a disk" in capfd.readouterr().err
+
+
+def test_a_pipe_is_read_with_a_message(capfd, tmp_path):
+    assert main(["vectors", "e5m2", "--rounding", "nearest", "--count", "3", "-o", str(tmp_path / "x.csv")]) == 0
+    os.mkfifo(tmp_path / "pipe")
+    text = (tmp_path / "x.csv").read_text(encoding="utf-8")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text(text, encoding="utf-8"))
+    writer.start()
+    capfd.readouterr()
+    assert main(["check", str(tmp_path / "pipe")]) == 0
+    writer.join()
+    out, err = capfd.readouterr()
+    assert "pipe: 0 of " in out
+    assert err == f"reading {tmp_path / 'pipe'}, which is no file on a disk\n"
 
 
 def test_interrupted(tmp_path):

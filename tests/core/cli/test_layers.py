@@ -1,7 +1,10 @@
 """`python -m qcore layer` and `check`: each element of a layer's result is one sum of its operands' codes."""
 
+import io
 import json
+import os
 import re
+import zipfile
 from itertools import product
 
 import numpy as np
@@ -191,6 +194,18 @@ def test_undefined_bits_are_differences(capsys, tmp_path):
             lambda path: path.write_text(path.read_text().replace("[2, 32]", "[2, 1.5]")),
             r"weight is \[2, 1\.5\]; allowed",
         ),
+        (
+            lambda path: path.write_text(path.read_text().replace("[2, 32]", "[2, 1099511627776]")),
+            r"input has shape \(3, 32\), weight has shape \(2, 1099511627776\)",
+        ),
+        (
+            lambda path: path.write_text(path.read_text().replace("32]", "1099511627776]")),
+            r"a sum has 34359738368 steps; allowed are at most [0-9]+, as many as a row has fields",
+        ),
+        (
+            lambda path: path.write_text(path.read_text().replace("[2, 32]", "[1099511627776, 32]")),
+            r"rows=6; allowed are 3298534883328",
+        ),
         (lambda path: path.write_text(path.read_text().replace('"none"', '"some"')), r"line 1: bias='some'; allowed"),
     ],
 )
@@ -222,6 +237,22 @@ def test_malformed_files(capsys, tmp_path, change, message):
 def test_refused(capsys, tmp_path, arguments, message):
     assert re.search(message, refused(capsys, "layer", *arguments, "-o", str(tmp_path / "never")))
     assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize("shape", [(1 << 31, 1), (1 << 61, 1), (4, 4)])
+def test_archives_that_lie(capsys, tmp_path, shape):
+    """A header of an array that its bytes do not fill, before memory is taken; and files that are no archives."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        for name in ("input", "weight"):
+            archive.writestr(f"{name}.npy", header.getvalue())
+    np.save(tmp_path / "one.npy", np.zeros(3, np.float32))
+    (tmp_path / "empty.npz").write_bytes(b"")
+    os.mkfifo(tmp_path / "pipe.npz")
+    for name in ("x.npz", "one.npy", "empty.npz", "pipe.npz"):
+        error = refused(capsys, "layer", HOPPER, "--tensors", str(tmp_path / name), "-o", str(tmp_path / "never"))
+        assert f"{name} is not what np.savez writes" in error
 
 
 def test_inputs_of_all_kinds():

@@ -233,6 +233,8 @@ def test_refused(capsys, tmp_path, arguments, message):
     [
         ('"terms": 4', '"terms": "4"', "line 1: terms is '4'"),
         ('"terms": 4', '"terms": 5', "line 1: columns are not those of the header's law"),
+        ('"terms": 4', '"terms": 30000000', "line 1: terms=30000000; allowed are at most [0-9]+, as many as a row has"),
+        ('"terms": 4', f'"terms": {10**15}', "line 1: terms=1000000000000000; allowed are at most"),
         ("volta", "vulto", "line 1: .*vulto"),
         ("\n0,", "\n0,0,", "line 2: .* fields; allowed are"),
         ("\n0,", "\nq,", "line 2: kind is 'q'"),
@@ -245,6 +247,15 @@ def test_malformed_files(capsys, tmp_path, old, new, message):
     assert old in text
     path.write_text(text.replace(old, new))
     assert re.search(message, refused(capsys, "check", str(path)))
+
+
+@pytest.mark.parametrize("digits", ['"x"', "[1]", "null", "-1", "1e9", "99999999999", "true"])
+def test_malformed_digits(capsys, tmp_path, digits):
+    path = write(tmp_path / "v.mem", "volta.mma.f16", "--terms", "4", "--count", "3")
+    text, count = re.subn(r'("columns": \{"\w+": )\d+', rf"\g<1>{digits}", path.read_text(), count=1)
+    assert count
+    path.write_text(text)
+    assert "is not a header; allowed is the first line of what `vectors` wrote" in refused(capsys, "check", str(path))
 
 
 @pytest.mark.parametrize(

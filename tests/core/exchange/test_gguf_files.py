@@ -136,6 +136,9 @@ WRONG = {
     "tensor 'w' of w.gguf has the type IQ2_XXS; allowed are F32": file_of(rows=[row(kind=16)]),
     "tensor 'w' of w.gguf has rows of 33; allowed for Q8_0 are multiples of 32": file_of(rows=[row(axes=(33,))]),
     "tensor 'w' of w.gguf has the lengths [32, 4611686018427387904]": file_of(rows=[row(axes=(32, 1 << 62))]),
+    "tensor 'w' of w.gguf has the lengths [0, 2305843009213693952]; allowed are up to 2^59 elements": file_of(
+        rows=[row(axes=(0, 1 << 61))]
+    ),
     "tensor 'w' of w.gguf has the lengths [0, 9223372036854775808]": file_of(rows=[row(axes=(0, 1 << 63))]),
     "tensor 'w' of w.gguf begins at byte 7; allowed is a multiple of 32": file_of(rows=[row(offset=7)]),
     "tensor 'w' of w.gguf has 34 bytes from byte 0 on; allowed is what lies in the file's 33": file_of(

@@ -1,6 +1,7 @@
 """Files that nobody's program wrote: a ValueError that names the tensor, before memory is taken."""
 
 import json
+import os
 import re
 
 import numpy as np
@@ -9,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from weight_files import CASES, e4m3, write
 
+from qcore.affine import checkpoint
 from qcore.exchange import Encoded, encode_weight, load_quantized, save_quantized
 from qcore.exchange.safetensors import read_header
 
@@ -42,8 +44,12 @@ HEADERS = {
     "tensor 'a' of w.safetensors has shape [2.0]": (changed(shape=[2.0]), b""),
     "tensor 'a' of w.safetensors has shape 2": (changed(shape=2), b""),
     "tensor 'a' of w.safetensors has shape [1, 1, 1": (changed(shape=[1] * 33), b""),
-    "tensor 'a' of w.safetensors has shape [4611686018427387904, 4]; allowed are up to 2^62": (
+    "tensor 'a' of w.safetensors has shape [4611686018427387904, 4]; allowed are up to 2^59": (
         changed(shape=[1 << 62, 4], data_offsets=[0, 0]),
+        b"",
+    ),
+    "tensor 'a' of w.safetensors has shape [0, 2305843009213693952]; allowed are up to 2^59": (
+        changed(shape=[0, 1 << 61], data_offsets=[0, 0]),
         b"",
     ),
     "tensor 'a' of w.safetensors has shape [0, 9223372036854775808]": (
@@ -282,6 +288,55 @@ def test_wrong_tensors(words, tmp_path):
         write(tmp_path / "w.safetensors", tensors)
         with pytest.raises(ValueError, match="^" + re.escape(words)):
             load_quantized(tmp_path / "w.safetensors")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_any_tensor_may_be_missing(case, tmp_path):
+    """The rest is plain arrays, another dialect, or an error that names a tensor of the file."""
+    tensors = CASES[case](np.random.default_rng(0))[0]
+    for name in tensors:
+        write(tmp_path / "w.safetensors", {one: tensors[one] for one in tensors if one != name})
+        try:
+            load_quantized(tmp_path / "w.safetensors")
+        except ValueError as error:
+            assert any(repr(one) in str(error) for one in (*tensors, "x.weight")), error  # noqa: PT017
+
+
+def test_pipes_and_devices_are_refused(tmp_path):
+    for place in ("w.safetensors", "w.gguf", "model.safetensors.index.json"):
+        os.mkfifo(tmp_path / place)
+        with pytest.raises(ValueError, match=f"{place}' is a pipe or a device; allowed is a file on a disk"):
+            load_quantized(tmp_path / place)
+        with pytest.raises(ValueError, match=f"{place}' is a pipe or a device; allowed is a file on a disk"):
+            checkpoint.load_file(tmp_path / place)
+        (tmp_path / place).unlink()
+    write(tmp_path / "a.safetensors", {"x": zeros("F32", 2)})
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(ValueError, match=r"config\.json' is a pipe or a device"):
+        load_quantized(tmp_path / "a.safetensors")
+    (tmp_path / "w.safetensors").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="is a pipe or a device"):
+        load_quantized(tmp_path / "w.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("case", "fields", "message"),
+    [
+        ("int4 in words", {"num_bits": 8}, "words for [0-9]+ integers; the configuration has 8 bits each"),
+        ("int4 in words", {"group_size": 8}, "scales along axis 1 of [0-9]+; the configuration has blocks of 8"),
+        ("DeepSeek FP8", {"weight_block_size": [64, 64]}, "the configuration has blocks of 64"),
+        ("GPTQ", {"bits": 8}, "the configuration has 8 bits each"),
+    ],
+)
+def test_configurations_that_contradict_shapes(case, fields, message, tmp_path):
+    name = next(one for one in CASES if one.startswith(case))
+    write(tmp_path / "w.safetensors", CASES[name](np.random.default_rng(0))[0])
+    load_quantized(tmp_path / "w.safetensors")
+    method = "gptq" if "bits" in fields else "compressed-tensors"
+    text = json.dumps({"quantization_config": {"quant_method": method, **fields}})
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        load_quantized(tmp_path / "w.safetensors")
 
 
 def test_wrong_indices_and_configurations(tmp_path):
