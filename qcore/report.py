@@ -212,6 +212,18 @@ def _run_cells(one: ProductReport, names: dict[Products, str]) -> tuple[str, ...
     return place, one.kind, shapes, share, f"{formats}, {one.reason}" if one.products and one.reason else formats
 
 
+def with_own_gradients(products: Products, function: str) -> tuple[Products, str]:
+    """The products in a function with a derivative of its own, which a recipe does not reach, and the reason.
+
+    Example:
+        >>> forward = Product("e4m3fn", "e4m3fn")
+        >>> with_own_gradients(Products(forward, forward, forward), "mine")[1]
+        'its gradients stay wide: mine has a derivative of its own'
+    """
+    products = replace(products, grad_a=Product(), grad_b=Product())
+    return products, f"its gradients stay wide: {function} has a derivative of its own"
+
+
 def short_product(product: Product) -> str:
     """The formats of a product's operands in one short text.
 

@@ -19,7 +19,7 @@ from qcore.lazy import public_names
 from qcore.notices import warn
 from qcore.recipes.published import NOTHING_TO_LOWER, recipe_hint
 from qcore.recipes.recipe import check_alone, check_machine
-from qcore.report import ProductReport, RunReport
+from qcore.report import ProductReport, RunReport, with_own_gradients
 from qjax import linalg
 from qjax._rounding.inputs import Result
 from qjax._rounding.keys import Key, key_words
@@ -88,7 +88,8 @@ def lower(
 
     A function with its own derivative keeps it. Its values, and the residuals of its rule, are computed with rounded
     layers inside. Then the rule is called unchanged: the rounding inside does not affect its gradient. Solvers
-    (`custom_linear_solve`) and Pallas kernels are unchanged.
+    (`custom_linear_solve`), kernels of Pallas, foreign functions (`ffi_call`, `pure_callback`), and products of complex
+    and of sparse arrays are unchanged.
 
     The n-th layer, n = 0, 1, ... in the order of the program, rounds with k = fold_in(key, n): its output with k, its
     gradient with fold_in(k, 1), its weight with fold_in(k, 2). jit and checkpoint are inlined. A loop, a cond, a
@@ -184,7 +185,7 @@ class _Settings:
             self._check_rules(planner, warned)
             return plan
         _warn_of_unreached(self.recipe, planner.found, warned)
-        self.recipe.check([(one.name, one.kind) for one in planner.found if not one.reason])
+        self.recipe.check([(one.name, one.kind) for one in planner.found])
         planner = Planner((), self.recipe, planner.found)
         plan = call.plan(planner)
         for name in planner.own_derivatives:
@@ -246,7 +247,8 @@ def report(fn: Callable[..., object], *args: object, **kwargs: object) -> RunRep
     A product's place is its dotted name scope. Without a scope it is the module that owns its weight, by its path in
     the arguments ("blocks.0.query" in flax.nnx), or the module that contains the layers whose results are multiplied. A
     product in a loop counts for each iteration, except in a while_loop, whose number of iterations is not known.
-    Products of constants, and of integers, are left out.
+    Products of constants, and of integers, are left out. Foreign functions have a row without a number of
+    multiply-adds. A product in a function with its own derivative has wide gradients there.
 
     Args:
         fn: a function or a module, lowered or not.
@@ -280,6 +282,8 @@ def report(fn: Callable[..., object], *args: object, **kwargs: object) -> RunRep
     for place, one in enumerate(planner.found):
         products = None if planner.chosen is None else planner.chosen[place]
         reason = "" if products is not None else one.reason or _why_wide(planner, one)
+        if products is not None and one.own:
+            products, reason = with_own_gradients(products, one.own)
         rows.append(
             ProductReport(one.name, numbers[one.name], one.kind, one.shapes, one.multiply_adds, products, reason)
         )

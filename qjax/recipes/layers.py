@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from qcore.law.carrier import CARRIERS
@@ -180,3 +181,11 @@ def trips(equation: Any) -> int | None:
     if equation.primitive.name == "while":
         return None
     return equation.params["length"] if equation.primitive.name == "scan" else 1
+
+
+def kernel_trips(equation: Any) -> int | None:
+    """How often a kernel's program runs: once for each point of its grid; None if that follows from values."""
+    mapping = equation.params.get("grid_mapping")
+    if mapping is None or not all(isinstance(size, int) for size in mapping.grid):
+        return None
+    return prod(mapping.grid)

@@ -29,16 +29,18 @@ from qjax.recipes.layers import (
     is_carrier,
     is_constant,
     is_input,
+    kernel_trips,
     name_of,
     result_origin,
     trips,
     weight_among,
 )
-from qjax.recipes.products import is_product, last_factor, multiply_adds, why_not
+from qjax.recipes.products import factors_of, is_product, last_factor, multiply_adds, shapes_of, why_not
 
 SCOPE = "qjax.lower"  # the name scope of all operations of a lowered function
 
-_OPAQUE = frozenset(("custom_linear_solve", "pallas_call"))
+_OPAQUE = frozenset(("custom_linear_solve", "pallas_call", "core_map"))
+_FOREIGN = frozenset(("ffi_call", "pure_callback"))
 _MOVES = frozenset(("reshape", "squeeze", "transpose"))
 BACKWARD = "a derivative"
 
@@ -69,6 +71,7 @@ class Found:
         size: the number of elements of a layer's weight, else 0.
         multiply_adds: the number of multiply-adds in all iterations; None if it depends on values.
         reason: the reason why a recipe cannot lower it, or "".
+        own: the name of the function around it that has a derivative of its own, or "".
     """
 
     name: str
@@ -78,6 +81,7 @@ class Found:
     size: int
     multiply_adds: int | None
     reason: str
+    own: str = ""
 
 
 class ProductSite(NamedTuple):
@@ -299,7 +303,7 @@ class _Walk:
             return [COMPUTED if product is None else product] * len(equation.outvars)
         if product is not None:
             self.extend_layers(equation, origins)
-            return [product]
+            return [product] * len(equation.outvars)
         results = self.inside(index, equation, origins, name)
         self.extend_layers(equation, origins)
         return results or [result_origin(equation, origins)] * len(equation.outvars)
@@ -335,13 +339,15 @@ class _Walk:
         # Results of a layer belong to the module around it, in which the next product without a weight is named.
         outside = owner[:-1] if owner in planner.owners else owner
         # A product with a bare argument may be one of activations: of such results softmax makes attention's scores.
-        weak = found.kind == MATMUL or (found.kind == LINEAR and is_bare(origins[found.weight]))
-        result = result_origin(equation, origins[:2])
+        of_weight = origins[factors_of(equation)[found.weight]]
+        weak = found.kind == MATMUL or (found.kind == LINEAR and is_bare(of_weight))
+        result = result_origin(equation, [origins[place] for place in factors_of(equation)])
         return Origin(result.order, outside, position if weak else None)
 
     def describe(self, equation: Any, origins: Sequence[Origin], name: str) -> tuple[Found, Path | None]:
         """The description of a product, and the path of the module that multiplies."""
-        factors, kind = origins[:2], LINEAR
+        places = factors_of(equation)
+        factors, kind = [origins[place] for place in places], LINEAR
         if equation.primitive.name == "conv_general_dilated":
             kind, weight = CONV, 1
         elif equation.primitive.name == "ragged_dot_general":
@@ -363,8 +369,8 @@ class _Walk:
             name or ".".join(owner or ()),
             kind,
             weight,
-            tuple(tuple(atom.aval.shape) for atom in equation.invars[:2]),
-            prod(equation.invars[weight].aval.shape) if of_layer else 0,
+            shapes_of(equation),
+            prod(equation.invars[places[weight]].aval.shape) if of_layer else 0,
             None if times is None else times * count,
             why_not(equation),
         )
@@ -421,8 +427,17 @@ class _Walk:
         """Plans the programs that an equation contains; returns the origins of its results if they are known."""
         primitive, planner = equation.primitive.name, self.planner
         if primitive in _OPAQUE:
+            times = kernel_trips(equation)
+            times = None if planner.times is None or times is None else planner.times * times
+            weight = next((origin for origin in origins if origin.order < COMPUTED.order), COMPUTED)
             for jaxpr in core.jaxprs_in_params(equation.params):
-                self.leave(jaxpr, name, primitive)
+                self.leave(jaxpr, name, primitive, weight, times)
+            return None
+        if primitive in _FOREIGN and not all(map(is_constant, origins)):
+            kind = equation.params.get("target_name", primitive)
+            shapes = tuple(tuple(atom.aval.shape) for atom in equation.invars)
+            reason = f"{primitive} of the program, whose products are not known"
+            planner.next_product(Found(name, kind, 1, shapes, 0, None, reason))
             return None
         inlined = primitive in INLINED
         carried = CONSTANT if all(map(is_constant, origins)) else COMPUTED
@@ -439,7 +454,7 @@ class _Walk:
             return None
         # An inlined program goes on with the numbers of layers here; any other one counts as one layer, with numbers
         # from 0 inside.
-        plans, first = [], self.plan.end if inlined else 0
+        plans, first, position = [], self.plan.end if inlined else 0, planner.position
         around = [BACKWARD] if is_backward(equation) else [] if inlined else [primitive]
         planner.around += around
         outer, more = planner.times, trips(equation)
@@ -454,16 +469,24 @@ class _Walk:
             self.plan.inner[index] = None if inlined else self.plan.end, plans
             self.plan.end = plans[0].end if inlined else self.plan.end + 1
         own = primitive in CUSTOM
+        if own:
+            for one in planner.found[position : planner.position]:
+                one.own = function_name(equation) or primitive
         if own and any(plan.holds_products for plan in plans):
             planner.own_derivatives.append(function_name(equation) or primitive)
         return plans[0].results if inlined or own else None
 
-    def leave(self, jaxpr: Any, name: str, around: str) -> None:
-        """Counts the products of a program that is not changed."""
+    def leave(self, jaxpr: Any, name: str, around: str, weight: Origin, times: int | None) -> None:
+        """Counts the products of a program that is not changed, of an operand with an origin."""
         for equation in jaxpr.eqns:
             if is_product(equation):
-                found, _ = self.describe(equation, [COMPUTED, COMPUTED], name_of(name, equation))
-                found.multiply_adds, found.reason = None, f"{around} stays as it is"
+                found, _ = self.describe(
+                    equation, [COMPUTED] * len(equation.invars[:-1]) + [weight], name_of(name, equation)
+                )
+                found.multiply_adds = None if times is None else times * multiply_adds(equation)
+                found.reason = f"{around} stays as it is"
                 self.planner.next_product(found)
+            more = trips(equation)
+            inside = None if times is None or more is None else times * more
             for inner in core.jaxprs_in_params(equation.params):
-                self.leave(inner, name_of(name, equation), around)
+                self.leave(inner, name_of(name, equation), around, weight, inside)

@@ -20,21 +20,50 @@ from qjax.linalg import conv1d, conv2d, conv3d, linear
 _NARROW = ("bfloat16", "float16")
 DTYPES = ("float32", *_NARROW)
 _PRODUCTS = frozenset(("dot_general", "ragged_dot_general", "conv_general_dilated"))
+# Products that `multiply` cannot compute, with the places of their two factors: of sparse arrays, and of scaled ones.
+_LEFT = {
+    **dict.fromkeys(("bcoo_dot_general", "bcoo_spdot_general"), (0, 2)),
+    **dict.fromkeys(("bcoo_dot_general_sampled", "scaled_matmul_wrapper"), (0, 1)),
+    **dict.fromkeys(("bcsr_dot_general", "coo_matvec", "coo_matmat", "csr_matvec", "csr_matmat"), (0, 3)),
+}
 _FUNCTIONS = {1: conv1d, 2: conv2d, 3: conv3d}
+
+
+_NO_PRODUCT = "qjax.linalg has no such product"
 
 
 def is_product(equation: Any) -> bool:
     """True if an equation sums products of numbers that are not integers."""
     name = equation.primitive.name
-    if name not in _PRODUCTS or not jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.inexact):
+    if not (name in _PRODUCTS or name in _LEFT) or not jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.inexact):
         return False
     return name != "dot_general" or len(_terms(equation)) > 0
+
+
+def factors_of(equation: Any) -> tuple[int, int]:
+    """The places of a product's two factors among its operands; of a sparse one the place of its numbers."""
+    return _LEFT.get(equation.primitive.name, (0, 1))
+
+
+def shapes_of(equation: Any) -> tuple[tuple[int, ...], ...]:
+    """The shapes of a product's two factors."""
+    params, shapes = equation.params, [equation.invars[place].aval.shape for place in factors_of(equation)]
+    infos = [params.get("lhs_spinfo", params.get("spinfo")), params.get("rhs_spinfo")]
+    given = [params.get("shape") if info is None else info.shape for info in infos]
+    if infos[1] is None:
+        given[1] = None
+    return tuple(tuple(shape if own is None else own) for own, shape in zip(given, shapes, strict=True))
 
 
 def why_not(equation: Any) -> str:
     """Why `multiply` cannot compute a product; "" if it can."""
     name, params = equation.primitive.name, equation.params
-    dtypes = [str(atom.aval.dtype) for atom in (*equation.invars[:2], *equation.outvars)]
+    dtypes = [str(atom.aval.dtype) for atom in (*equation.invars[:2], equation.outvars[0])]
+    if any(dtype.startswith("complex") for dtype in dtypes):
+        return f"its numbers are complex ({dtypes[-1]}); products of their real and imaginary parts are lowered"
+    if name in _LEFT:
+        is_sparse = name != "scaled_matmul_wrapper"
+        return f"it is {name}, of a sparse array; products of x.todense() are lowered" if is_sparse else _NO_PRODUCT
     other = next((dtype for dtype in dtypes if dtype not in DTYPES), None)
     if other is not None:
         return f"{other} numbers; allowed are {', '.join(DTYPES)}"
@@ -52,15 +81,28 @@ def why_not(equation: Any) -> str:
 
 
 def multiply_adds(equation: Any) -> int:
-    """The number of multiply-adds of a product, without the zeros in a dilated input."""
-    result, second = equation.outvars[0].aval.shape, equation.invars[1].aval.shape
-    if equation.primitive.name == "conv_general_dilated":
+    """The number of multiply-adds of a product, of which a complex one counts as four.
+
+    Without the zeros in a dilated input, and without the numbers that a sparse array does not store.
+    """
+    return _multiply_adds(equation) * (4 if jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.complexfloating) else 1)
+
+
+def _multiply_adds(equation: Any) -> int:
+    name, result = equation.primitive.name, equation.outvars[0].aval.shape
+    first, second = (equation.invars[place].aval.shape for place in factors_of(equation))
+    if name == "conv_general_dilated":
         outputs = second[equation.params["dimension_numbers"].rhs_spec[0]]
         zeros = prod(equation.params["lhs_dilation"])
         return prod(result) * (prod(second) // max(outputs, 1)) // zeros
-    if equation.primitive.name == "ragged_dot_general":
-        return prod(result) * equation.invars[0].aval.shape[-1]
-    return prod(result) * prod(equation.invars[0].aval.shape[axis] for axis in _terms(equation))
+    if name in ("ragged_dot_general", "scaled_matmul_wrapper"):
+        return prod(result) * first[-1]
+    if name in _LEFT and name != "bcoo_dot_general_sampled":
+        # Each stored number is multiplied by a number of each column of the second factor.
+        (_, summed), (_, batch) = equation.params.get("dimension_numbers", (((), (0,)), ((), ())))
+        whole = shapes_of(equation)[1]
+        return prod(first) * prod(second) // max(prod(whole[axis] for axis in (*summed, *batch)), 1)
+    return prod(result) * prod(first[axis] for axis in _terms(equation))
 
 
 def _terms(equation: Any) -> Sequence[int]:

@@ -10,7 +10,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any
 
@@ -21,10 +21,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from qcore.arguments import quoted
-from qcore.linalg.product import Product, Products
+from qcore.linalg.product import Products
 from qcore.notices import warn
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
-from qcore.report import ProductReport, short_product
+from qcore.report import ProductReport, short_product, with_own_gradients
 from qtorch import linalg
 from qtorch._states import apply_but_states, keep_states
 from qtorch._torch_internals import (
@@ -392,8 +392,7 @@ class _Lowered:
         products = lowering.products[kind]
         reason = "" if products else lowering.reasons[kind]
         if products and self.own:
-            products = replace(products, grad_a=Product(), grad_b=Product())
-            reason = f"its gradients stay wide: {self.own} has a backward of its own"
+            products, reason = with_own_gradients(products, self.own)
         lists.add(lowering.path, kind, shapes, work, products, reason)
 
 

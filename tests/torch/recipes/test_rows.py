@@ -166,7 +166,7 @@ def test_a_function_with_its_own_backward_has_wide_gradients(function):
     assert_same_bits(model.w.grad, g.T @ h)  # which is what the row says
     assert (row.products.grad_a, row.products.grad_b) == (Product(), Product())
     assert row.products.forward == HALF
-    assert row.reason == f"its gradients stay wide: {function.__name__} has a backward of its own"
+    assert row.reason == f"its gradients stay wide: {function.__name__} has a derivative of its own"
     half = row.multiply_adds / (row.multiply_adds + 4 * 16 * 16)
     assert found.lowered == pytest.approx(1 - half * 2 / 3)
     assert row.reason in str(found)
