@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import torch
 
 from qcore import namespace
+from qtorch._conversion import converted
 
 FLOATS = {torch.int32: torch.float32, torch.int64: torch.float64}  # of lanes
 
@@ -104,11 +105,7 @@ class Names(namespace.Names):
 
     @staticmethod
     def astype(x: torch.Tensor, dtype: str) -> torch.Tensor:
-        """A compiler would go on in float32 with what was rounded to 16 bits; integers in memory stop it."""
-        result = x.to(getattr(torch, dtype))
-        if result.dtype in (torch.float16, torch.bfloat16) and torch.compiler.is_dynamo_compiling():
-            return kept_in_memory(result.view(torch.int16)).view(result.dtype)
-        return result
+        return converted(x, getattr(torch, dtype))
 
     full = staticmethod(lambda shape, value, dtype: torch.full(shape, value, dtype=getattr(torch, dtype)))
     full_like = staticmethod(lambda x, value, dtype: torch.full_like(x, value, dtype=getattr(torch, dtype)))

@@ -34,9 +34,16 @@ def _define(schema: str, room: str, run: str, shape: str, batch: str | None = No
         torch.library.register_vmap(f"qtorch::{name}", _late(room, batch), lib=_library)
 
 
+def _differentiate(name: str, room: str, backward: str, keep: str) -> None:
+    """Registers an operator's gradient, and the function that keeps for it what it needs."""
+    torch.library.register_autograd(
+        f"qtorch::{name}", _late(room, backward), setup_context=_late(room, keep), lib=_library
+    )
+
+
 def _late(room: str, name: str) -> Callable[..., Any]:
     """A function of a module that its first call imports."""
-    return lambda *arguments: getattr(import_module(room), name)(*arguments)
+    return lambda *arguments, **options: getattr(import_module(room), name)(*arguments, **options)
 
 
 _ROUNDING, _DELAYED = "qtorch._rounding.paths.operator", "qtorch.linalg.delayed"
@@ -55,6 +62,15 @@ _define(
     "batch_decode",
     torch.Tag.flexible_layout,
 )
+_define(
+    "convert(Tensor x, ScalarType dtype) -> Tensor",
+    "qtorch._conversion",
+    "run_convert",
+    "run_convert",
+    "batch_convert",
+    torch.Tag.flexible_layout,
+)
+_differentiate("convert", "qtorch._conversion", "convert_back", "keep_dtype")
 _define("refuse_recording(Tensor?[] gradients) -> ()", "qtorch._rounding.gradients", "raise_if_recorded", "nothing")
 _define(
     "product(Tensor first, Tensor second, Tensor? addend, Tensor? key, Tensor? state, SymInt[] other, SymInt[] shape, "

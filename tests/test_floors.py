@@ -25,7 +25,8 @@ FLOORS = {
         "__main__",
     ],
     "qtorch": [
-        "_namespace _torch_internals _classes _exported _places _states",
+        "_torch_internals _classes _conversion _exported _places _states",
+        "_namespace",
         "_kernels",
         "_rounding",
         "exchange linalg testing",

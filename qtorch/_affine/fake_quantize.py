@@ -28,6 +28,7 @@ from qtorch._affine.observer import (
     store,
 )
 from qtorch._affine.scaled import check_scaled, round_with_scale, scale_of_range
+from qtorch._conversion import converted
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor
 from qtorch._states import keeps_zero_point
 from qtorch._torch_internals import Unscripted, has_forward_hooks
@@ -192,7 +193,7 @@ class FakeQuantize(Unscripted, torch.nn.Module):
 
     def _qparams(self, shape: torch.Size) -> QParams:
         """The parameters for a tensor of a shape; parameters of one channel hold for the whole tensor."""
-        scale = self.scale.to(torch.float32)  # a model's `half()` or `double()` changes it
+        scale = converted(self.scale, torch.float32)  # a model's `half()` or `double()` changes it
         if scale.shape == (1,):
             return QParams(scale.reshape(()), self.zero_point.reshape(()))
         axis, channels = self.ch_axis, len(scale)

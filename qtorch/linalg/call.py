@@ -20,6 +20,7 @@ from qcore.linalg import arrays
 from qcore.linalg.convolution import Form
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm, check_bias, derivatives
 from qcore.linalg.product import check_addend, check_products, check_scaling
+from qtorch._conversion import HALVES, converted
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.gradients import apart, is_differentiated, refuse_recording
@@ -32,7 +33,6 @@ from qtorch.linalg.native import ProductSpec
 from qtorch.linalg.operator import OBSERVER, check_placed, multiply_tensors, observed_by
 
 Function = TypeVar("Function", bound=Callable[..., torch.Tensor])
-HALVES = (torch.bfloat16, torch.float16)
 _MATMUL, _SUM = MatrixForm().text, Product().text  # of a bias's gradient
 
 
@@ -129,11 +129,11 @@ def _check_dtypes(first: torch.Tensor, others: tuple[Any, ...], automatic: bool)
 def _wide(x: Any) -> Any:
     if isinstance(x, tuple | list):  # the weights and states of recurrent layers
         return tuple([_wide(one) for one in x])
-    return x.to(torch.float32) if isinstance(x, torch.Tensor) and x.dtype in HALVES else x
+    return converted(x, torch.float32, exported=True) if isinstance(x, torch.Tensor) and x.dtype in HALVES else x
 
 
 def _narrow(y: Any, dtype: torch.dtype) -> Any:
-    return tuple([one.to(dtype) for one in y]) if isinstance(y, tuple) else y.to(dtype)
+    return tuple([_narrow(one, dtype) for one in y]) if isinstance(y, tuple) else converted(y, dtype, exported=True)
 
 
 @dataclass(slots=True)

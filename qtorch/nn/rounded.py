@@ -10,6 +10,7 @@ from torch import nn
 from qcore.lazy import public_names
 from qtorch._affine.tensor import QTensor
 from qtorch._classes import change_class
+from qtorch._conversion import converted
 from qtorch.nn.qat import convolve, settings_of
 from qtorch.nn.quantized.weights import CodedWeight, Dequantized
 
@@ -51,12 +52,12 @@ class RoundedLayer(nn.Module):
         """The rounded result, in the input's dtype; sums are float32's."""
         x = input.dequantize() if isinstance(input, QTensor) else input
         weight, given = self.weight(), x.dtype
-        x = x.to(weight.dtype)
+        x = converted(x, weight.dtype)
         if weight.dim() == 2:
             result = nn.functional.linear(x, weight, self.bias)
         else:
             result = convolve(x, weight, self.bias, self.settings)
-        return self.output((torch.relu(result) if self.relu else result).to(given))
+        return self.output(converted(torch.relu(result) if self.relu else result, given))
 
 
 def with_weight(layer: nn.Module, weight: nn.Module) -> nn.Module:

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
+from qtorch._conversion import HALVES
 from qtorch.linalg.attention import attention
-from qtorch.linalg.call import HALVES
 
 Linear = Callable[..., torch.Tensor]  # of an input, a weight, and a bias or None
 State = tuple[torch.Tensor, ...]  # the result of a step, and the cell of an LSTM

@@ -12,6 +12,7 @@ from qcore.arguments import check_flag, check_int, check_size, check_type
 from qtorch._affine.functional import WIDTHS, linear_to
 from qtorch._affine.products import Geometry
 from qtorch._affine.tensor import QTensor
+from qtorch._conversion import converted
 from qtorch._torch_internals import Unscripted
 from qtorch.nn.quantized.base import ProductLayer, checked, place_of
 from qtorch.nn.quantized.weights import QuantizedWeight, empty_weight, weight_of
@@ -115,7 +116,7 @@ class Embedding(Unscripted, torch.nn.Module):
         checked(self, check_type, "indices", indices, torch.Tensor, "a torch.Tensor of int32 or int64")
         if indices.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"{place_of(self)}: indices has dtype {indices.dtype}; allowed are int32 and int64")
-        return self.weight.rows(indices).to(self.weight.dtype)
+        return converted(self.weight.rows(indices), self.weight.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"

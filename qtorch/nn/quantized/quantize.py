@@ -10,6 +10,7 @@ from qcore.affine import AffineInteger
 from qtorch._affine.conversion import quantize, quantize_to
 from qtorch._affine.dtypes import integers
 from qtorch._affine.tensor import QTensor
+from qtorch._conversion import converted
 from qtorch._torch_internals import Unscripted
 from qtorch.nn.quantized.base import Quantized, check_quantized, place_of
 from qtorch.nn.quantized.weights import output_of
@@ -71,7 +72,7 @@ class DeQuantize(Unscripted, torch.nn.Module):
     def forward(self, x: QTensor) -> torch.Tensor:
         """The numbers; raises TypeError if x is not a QTensor."""
         check_quantized(self, x, "x")
-        return x.dequantize().to(self.dtype)
+        return converted(x.dequantize(), self.dtype)
 
     @classmethod
     def from_float(cls, mod: torch.nn.Module) -> Self:

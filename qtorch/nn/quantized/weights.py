@@ -16,6 +16,7 @@ from qtorch._affine.dtypes import FixedDtypes, integers
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.tensor import QTensor
+from qtorch._conversion import converted
 from qtorch._rounding.dispatch import decode, encode, quantize
 from qtorch._rounding.packing import pack, unpack
 from qtorch._states import keeps_zero_point
@@ -45,7 +46,7 @@ class Weight(FixedDtypes):
 
     def numbers(self) -> torch.Tensor:
         """The weight as floats, of `dtype`."""
-        return self().to(self.dtype)
+        return converted(self(), self.dtype)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -228,7 +229,7 @@ class QuantizedWeight(Weight):
 
     def numbers(self) -> torch.Tensor:
         """The weight as floats, of `dtype`."""
-        return self().dequantize().to(self.dtype)
+        return converted(self().dequantize(), self.dtype)
 
     def forward(self) -> QTensor:
         """The weight."""

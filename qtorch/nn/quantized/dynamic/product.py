@@ -16,6 +16,7 @@ from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.namespace import Names
 from qtorch._affine.products import DynamicKernel, kernel_of, sums_dtype, sums_of_products
 from qtorch._affine.tensor import QTensor
+from qtorch._conversion import converted
 from qtorch.nn.quantized.base import KeepsMade, checked, place_of
 from qtorch.nn.quantized.weights import (
     QuantizedWeight,
@@ -76,7 +77,7 @@ class DynamicProduct(KeepsMade):
             TypeError: if x is not a tensor of floats.
             ValueError: if its shape does not fit.
         """
-        return self.product(x).to(x.dtype)
+        return converted(self.product(x), x.dtype)
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """The product in float32."""
@@ -94,7 +95,7 @@ class DynamicProduct(KeepsMade):
             shape = tuple(x.shape)
             raise ValueError(f"{place_of(self)}: input has shape {shape}; allowed is (..., {weight.shape[1]})")
         if isinstance(weight, torch.Tensor):
-            rounded = self.rounding(x.to(torch.float32))
+            rounded = self.rounding(converted(x, torch.float32))
             return torch.nn.functional.linear(rounded, weight.to(torch.float32), self.bias)
         return multiplied(x, weight, self.bias, self.activations)
 
@@ -142,7 +143,7 @@ def multiplied(x: torch.Tensor, weight: QTensor, bias: torch.Tensor | None, acti
     """The law of `DynamicProduct` with a quantized weight, operation by operation."""
     if x.numel() == 0:
         return x.new_zeros((*x.shape[:-1], weight.shape[0]), dtype=torch.float32)
-    rows = x.detach().to(torch.float32).reshape(-1, x.shape[-1])
+    rows = converted(x.detach(), torch.float32).reshape(-1, x.shape[-1])
     if exported.is_wanted():
         dtype = sums_dtype(activations, weight, weight.shape[1])
         return exported.dynamic(rows, weight, bias, activations, dtype).reshape(*x.shape[:-1], weight.shape[0])

@@ -21,6 +21,7 @@ from qtorch import _exported as exported
 from qtorch._affine.namespace import Names
 from qtorch._affine.products import DynamicKernel, kernel_of
 from qtorch._affine.tensor import QTensor
+from qtorch._conversion import converted
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._torch_internals import Unscripted
@@ -212,7 +213,7 @@ class _Cell(Unscripted, torch.nn.Module):
         if state is None:
             return torch.zeros((*input.shape[:-1], self.hidden_size), dtype=torch.float32, device=input.device)
         check_state(self, "hidden state", state, (*input.shape[:-1], self.hidden_size))
-        return state.to(torch.float32)
+        return converted(state, torch.float32)
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}"
@@ -255,7 +256,7 @@ class LSTMCell(_Cell):
         of_input = self.ih.product(input)
         hidden, cell = (self._state(input, one) for one in (state or (None, None)))
         hidden, cell = recurrent.lstm_cell(Names, of_input + self.hh.product(hidden), cell)
-        return hidden.to(input.dtype), cell.to(input.dtype)
+        return converted(hidden, input.dtype), converted(cell, input.dtype)
 
 
 class GRUCell(_Cell):
@@ -272,7 +273,7 @@ class GRUCell(_Cell):
         """The hidden state after one step; `state` is the hidden state before it, None is zeros."""
         of_input = self.ih.product(input)
         hidden = self._state(input, state)
-        return recurrent.gru_cell(Names, of_input, self.hh.product(hidden), hidden).to(input.dtype)
+        return converted(recurrent.gru_cell(Names, of_input, self.hh.product(hidden), hidden), input.dtype)
 
 
 class RNNCell(_Cell):
@@ -303,7 +304,7 @@ class RNNCell(_Cell):
     def forward(self, input: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:
         """The hidden state after one step; `state` is the hidden state before it, None is zeros."""
         sums = self.ih.product(input) + self.hh.product(self._state(input, state))
-        return recurrent.rnn_cell(Names, sums, self.nonlinearity).to(input.dtype)
+        return converted(recurrent.rnn_cell(Names, sums, self.nonlinearity), input.dtype)
 
     @classmethod
     def _more(cls, mod: Any) -> dict[str, Any]:
@@ -393,8 +394,9 @@ class _Recurrent(Unscripted, torch.nn.Module):
         if states is not None and not batched:
             states = tuple(one.unsqueeze(1) for one in states)
         steps, batch = x.shape[:2]
-        y, last = self._run(x.float().flatten(0, 1), [batch] * steps, self._states(x, batch, states, count))
-        y, last = y.to(x.dtype).unflatten(0, (steps, batch)), [one.to(x.dtype) for one in last]
+        rows = converted(x, torch.float32).flatten(0, 1)
+        y, last = self._run(rows, [batch] * steps, self._states(x, batch, states, count))
+        y, last = converted(y, x.dtype).unflatten(0, (steps, batch)), [converted(one, x.dtype) for one in last]
         if not batched:
             return y.squeeze(1), [one.squeeze(1) for one in last]
         return (y.transpose(0, 1) if self.batch_first else y), last
@@ -405,8 +407,8 @@ class _Recurrent(Unscripted, torch.nn.Module):
         made = self._states(input.data, sizes[0], states, count)
         if input.sorted_indices is not None:
             made = [one.index_select(1, input.sorted_indices) for one in made]
-        y, last = self._run(input.data.float(), sizes, made)
-        y, last = y.to(input.data.dtype), [one.to(input.data.dtype) for one in last]
+        y, last = self._run(converted(input.data, torch.float32), sizes, made)
+        y, last = converted(y, input.data.dtype), [converted(one, input.data.dtype) for one in last]
         if input.unsorted_indices is not None:
             last = [one.index_select(1, input.unsorted_indices) for one in last]
         return PackedSequence(y, input.batch_sizes, input.sorted_indices, input.unsorted_indices), last
@@ -421,7 +423,7 @@ class _Recurrent(Unscripted, torch.nn.Module):
             return [x.new_zeros(shape, dtype=torch.float32) for shape in shapes]
         for one, shape in zip(states, shapes, strict=True):
             check_state(self, "state", one, shape)
-        return [one.float() for one in states]
+        return [converted(one, torch.float32) for one in states]
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}, {self.bidirectional=}"
