@@ -119,9 +119,9 @@ class Names:
     """The functions that laws call, for NumPy; a framework defines the same names for its own arrays.
 
     Besides these names laws use operators, comparisons, `abs`, slices, `shape`, `ndim`, `reshape` and `view`. `where`,
-    `clip`, `minimum`, `maximum`, `trunc`, `floor`, `stack`, `concatenate`, `broadcast_to`, `transpose` and `copy` are
-    NumPy's; NaN passes. Dtypes are strings: "float32". Every operation on floats is rounded once, to nearest even, in
-    the order of the law.
+    `clip`, `minimum`, `maximum`, `trunc`, `floor`, `stack`, `concatenate`, `broadcast_to` and `copy` are NumPy's; NaN
+    passes. Dtypes are strings: "float32". Every operation on floats is rounded once, to nearest even, in the order
+    of the law.
 
     **The law of rounding** (`qcore.law`) works on integers and needs the first nine names only:
 
@@ -159,7 +159,6 @@ class Names:
       traced programs) or not worth waiting for.
     - `pad(x, widths, value=0)` with (before, after) for each dimension; `repeat(x, count, axis)`, each element count
       times.
-    - `put(x, places, values)`: a copy of x in which x[places] are values, for a tuple of integer arrays.
     - `einsum(equation, a, b)` of float64 arrays of integers, whose sums are exact; `total(x, axes)`: sums in int64
       along axes, which keep length 1.
 
@@ -245,19 +244,9 @@ class Names:
     stack: Any = staticmethod(np.stack)
     concatenate: Any = staticmethod(np.concatenate)
     broadcast_to: Any = staticmethod(np.broadcast_to)
-    transpose: Any = staticmethod(np.transpose)
     repeat: Any = staticmethod(np.repeat)
     einsum: Any = staticmethod(np.einsum)
     total: Any = staticmethod(_total)
-
-    @staticmethod
-    def put(x: np.ndarray, places: tuple[np.ndarray, ...], values: np.ndarray, add: bool = False) -> np.ndarray:
-        found = np.copy(x)
-        if add:
-            np.add.at(found, places, values)
-        else:
-            found[places] = values
-        return found
 
     @staticmethod
     def pad(x: np.ndarray, widths: Sequence[tuple[int, int]], value: float = 0) -> np.ndarray:

@@ -122,14 +122,9 @@ class Names(namespace.Names):
     stack = staticmethod(jnp.stack)
     concatenate = staticmethod(jnp.concatenate)
     broadcast_to = staticmethod(jnp.broadcast_to)
-    transpose = staticmethod(jnp.transpose)
     repeat = staticmethod(jnp.repeat)
     einsum = staticmethod(partial(jnp.einsum, precision="highest"))
     total = staticmethod(lambda x, axes: jnp.sum(x, axes, jnp.int64, keepdims=True))
-
-    @staticmethod
-    def put(x: jax.Array, places: tuple[jax.Array, ...], values: jax.Array, add: bool = False) -> jax.Array:
-        return x.at[places].add(values) if add else x.at[places].set(values)
 
     @staticmethod
     def pad(x: jax.Array, widths: Sequence[tuple[int, int]], value: float = 0) -> jax.Array:

@@ -121,14 +121,9 @@ class Names(namespace.Names):
     stack = staticmethod(torch.stack)
     concatenate = staticmethod(torch.concatenate)
     broadcast_to = staticmethod(torch.broadcast_to)
-    transpose = staticmethod(torch.permute)
     repeat = staticmethod(torch.repeat_interleave)
     einsum = staticmethod(torch.einsum)
     total = staticmethod(lambda x, axes: torch.sum(x, axes, keepdim=True, dtype=torch.int64))
-
-    @staticmethod
-    def put(x: torch.Tensor, places: tuple[torch.Tensor, ...], values: torch.Tensor, add: bool = False) -> torch.Tensor:
-        return torch.index_put(x, places, values, accumulate=add)
 
     @staticmethod
     def pad(x: torch.Tensor, widths: Sequence[tuple[int, int]], value: float = 0) -> torch.Tensor:

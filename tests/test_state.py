@@ -63,6 +63,7 @@ ALLOWED = {
     "qjax/insight/watching.py: _digests of a context": "whether a watch that is traced keeps digests",
     "qjax/reproducible/modules/guard.py: _tracing of a context": "whether a guard traces a model",
     "qtorch/_rounding/keys.py: _drawn of a thread": "memory for a drawn key, written before each use",
+    "qcore/exchange/limits.py: _OF_RUN of a context": "what the model of this call may take of memory and steps",
     "qtorch/_exported.py: WANTED of a context": "whether the model of this call is traced for ONNX",
     "qtorch/recipes/modes.py: listing of a context": "the table of products that this run fills, if any",
     "qtorch/linalg/operator.py: OBSERVER of a context": "who watches the products of this call",

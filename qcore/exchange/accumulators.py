@@ -9,11 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qcore.exchange.graph import onnx_package
-from qcore.exchange.nodes import Node
 from qcore.exchange.operators.qonnx import quant
 from qcore.exchange.qonnx import DOMAIN, ends
-from qcore.exchange.values import Value
-from qcore.reproducible.operations import Names
 
 _KEPT = ("Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
@@ -156,10 +153,8 @@ def _of_quant(node: Any, attributes: Any, arrays: dict[str, Any], onnx: Any) -> 
     x = arrays.get(node.input[0])
     if x is None:
         return _Span(exponent - 1, low, high)
-    texts = {name: one.decode() if isinstance(one, bytes) else one for name, one in attributes.items()}
-    values = [Value(one, "float32", one) for one in (x, scale, zero, bits)]
-    found = quant(Names, Node("Quant", "", 1, texts, 1, onnx), *values).array
-    return _of_array(np.asarray(found), exponent - 1)
+    texts: dict[str, Any] = {name: one.decode() if isinstance(one, bytes) else one for name, one in attributes.items()}
+    return _of_array(np.asarray(quant(x, scale, zero, bits, **texts)), exponent - 1)
 
 
 def _of_array(array: Any, step: int | None = None) -> _Span | None:

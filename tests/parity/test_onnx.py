@@ -1,7 +1,10 @@
 """The same model leaves PyTorch and JAX as two files with the same integers, in onnxruntime."""
 
+import jax.numpy as jnp
 import jax_export_support
 import numpy as np
+import onnx
+import pytest
 import torch
 from carrying_support import channels_last, tensors_of
 from export_support import Probe
@@ -62,3 +65,12 @@ def test_two_files_of_one_model(tmp_path):
     by_size = [sorted(rows, key=lambda one: (one.ndim, one.size)) for rows in (ours, theirs)]
     for one, other in zip(*by_size, strict=True):
         assert_same_bits(np.moveaxis(one, -1, 1), other)
+
+
+@pytest.mark.parametrize("zeros", [torch.zeros, jnp.zeros])
+def test_arrays_of_frameworks_are_refused_with_the_remedy(zeros):
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    infos = [onnx.helper.make_tensor_value_info(name, 1, [3]) for name in "xy"]
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "one", infos[:1], infos[1:]))
+    with pytest.raises(TypeError, match=r"input 'x' is a .*; allowed is a NumPy array: onnxruntime .* qtorch and qjax"):
+        run_onnx(model, {"x": zeros(3)})

@@ -317,5 +317,78 @@ def cases():
     go("DequantizeLinear", [ints(np.int8, 50), np.float16(0.037)])
     go("Mod", [f, f2], exact=False, fmod=1)
     go("Mean", [f, f2, f], exact=False)
+
+    # What onnx.reference computes without operators of ours, and versions that it lacks.
+    for mode in ("nearest", "linear", "cubic"):
+        for coordinates in ("half_pixel", "align_corners", "asymmetric"):
+            at = {"mode": mode, "coordinate_transformation_mode": coordinates}
+            go("Resize", [floats(1, 2, 4, 5), None, f4([1, 1, 2, 3])], exact=False, tol=1e-5, **at)
+            go("Resize", [floats(1, 2, 4, 5), None, None, np.int64([1, 2, 6, 3])], exact=False, tol=1e-5, **at)
+    for op, gates in (("RNN", 1), ("GRU", 3), ("LSTM", 4)):
+        weights = [floats(5, 2, 3), floats(2, gates * 4, 3), floats(2, gates * 4, 4), floats(2, gates * 8)]
+        state = [None, floats(2, 2, 4), floats(2, 2, 4)][: 3 if op == "LSTM" else 2]
+        nout = 3 if op == "LSTM" else 2
+        go(op, [*weights, *state], exact=False, nout=nout, tol=1e-5, hidden_size=4, direction="bidirectional")
+        go(op, [one[:1] if one.ndim == 3 and len(one) == 2 else one for one in weights[:3]], exact=False, hidden_size=4)
+    for op in ("Mish", "Hardmax", "NonZero", "Det", "EyeLike", "Tan", "Sinh", "Atan", "LogSoftmax"):
+        go(op, [floats(4, 4)], exact=False)
+    go("LRN", [floats(2, 5, 3, 3)], exact=False, size=3)
+    go("LpNormalization", [f], exact=False)
+    go("Compress", [f, np.array([True, False, True])], axis=0)
+    go("ReverseSequence", [f, np.int64([1, 3, 2, 3])], batch_axis=1, time_axis=0)
+    go("GridSample", [floats(1, 2, 4, 5), np.clip(floats(1, 3, 3, 2), -1, 1)], exact=False, tol=1e-5)
+    go("Unique", [ints(np.int64, 9, lo=0, hi=3)], nout=4)
+    go("MaxPool", [floats(2, 3, 8, 9)], nout=2, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    go("MaxPool", [floats(2, 3, 8, 9)], nout=2, kernel_shape=[3, 2], storage_order=1, ceil_mode=1, strides=[2, 2])
+    go("Upsample", [floats(1, 2, 4, 5), f4([1, 1, 2, 3])], opset=9)
+    go("Shrink", [f], lambd=0.5, bias=0.25)
+    go("MeanVarianceNormalization", [floats(2, 3, 4, 5)], exact=False, tol=1e-5)
+    go("LpPool", [floats(2, 3, 6, 7)], exact=False, kernel_shape=[3, 2], strides=[1, 2], pads=[1, 0, 1, 1])
+    go("Dropout", [f])
+    for reduction in ("add", "mul", "max", "min"):
+        index = np.int64([[[0, 1, 0, 2, 3], [0, 1, 0, 2, 3]]])
+        go("ScatterElements", [f, index, floats(1, 2, 5)], exact=False, axis=1, reduction=reduction)
+    for op in ("ReduceLogSum", "ReduceLogSumExp"):
+        go(op, [f3, np.int64([1])], exact=False)
+    rois, batches = f4([[0, 0, 3, 3], [1, 1, 4, 2]]), np.int64([0, 1])
+    go(
+        "RoiAlign",
+        [floats(2, 2, 6, 6), rois, batches],
+        exact=False,
+        tol=1e-5,
+        output_height=2,
+        output_width=3,
+        sampling_ratio=2,
+    )
+    boxes = np.sort(positive(1, 6, 2, 2), 2).reshape(1, 6, 4)
+    go("NonMaxSuppression", [boxes, positive(1, 2, 6), np.int64([3]), f4([0.3])])
+    for op in ("Acosh", "Asinh", "Cosh", "Acos", "Asin", "Atanh"):
+        go(op, [1 + f3 if op == "Acosh" else f3 / (1 + f3.max())], exact=False)
+    go("CastLike", [f, np.int32(1)])
+    go("Identity", [f])
+    go("BitwiseXor", [ints(np.int32, 20), ints(np.int32, 20)])
+    go("Where", [f > 0, ints(np.int64, 3, 4, 5), ints(np.int64, 4, 5)])
+    go("TopK", [f, np.int64([2])], axis=1, nout=2)
+    go("Tile", [ints(np.int32, 2, 3), np.int64([2, 2])])
+    go("GatherND", [ints(np.int64, 2, 3, 4), np.int64([[[0, 1]], [[1, 2]]])])
+    go("Slice", [ints(np.int64, 9), np.int64([-3]), np.int64([-20]), np.int64([0]), np.int64([-2])])
+    go("Softmax", [f], opset=11, exact=False)
+    go("LogSoftmax", [f], opset=11, exact=False, axis=0)
+    go(
+        "ConvTranspose",
+        [floats(1, 2, 3, 3), floats(2, 2, 3, 3)],
+        exact=False,
+        tol=1e-5,
+        strides=[3, 2],
+        output_shape=[10, 8],
+    )
+    go(
+        "ConvTranspose",
+        [floats(1, 2, 3, 3), floats(2, 2, 3, 3)],
+        exact=False,
+        tol=1e-5,
+        strides=[2, 2],
+        auto_pad="SAME_UPPER",
+    )
     go("Sum", [f, f2, f])
     return found

@@ -1,24 +1,19 @@
-"""The operators of ONNX and QONNX, by domain and name.
+"""Operators of ONNX, QONNX and onnxruntime with laws of ours, by domain and name; onnx.reference has the others.
 
-An operator is a function of the array namespace, the node and the values of its inputs, None for one that is left out.
-It returns a value, or one for each output.
+An operator is a function of arrays of NumPy and ml_dtypes, None for an input that is left out, whose keywords are the
+node's attributes, the `version` of its domain, and the number of its `outputs`. It returns an array, or one for each
+output.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from qcore.exchange.operators import arithmetic, products, qonnx, quantization, shapes
+from qcore.exchange.operators import microsoft, others, qonnx, quantization, windows
 
-_STANDARD = {
-    **arithmetic.OPERATORS,
-    **products.OPERATORS,
-    **quantization.OPERATORS,
-    **shapes.OPERATORS,
-}
-# Brevitas and FINN wrote the same operators in domains of their own.
-OPERATORS: dict[str, dict[str, Callable[..., Any]]] = {
-    "": _STANDARD,
-    "ai.onnx": _STANDARD,
+OPERATORS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "": {**others.OPERATORS, **quantization.OPERATORS, **windows.OPERATORS},
+    "com.microsoft": microsoft.OPERATORS,
+    # Brevitas and FINN wrote the same operators in domains of their own.
     "qonnx.custom_op.general": qonnx.OPERATORS,
     "finn.custom_op.general": qonnx.OPERATORS,
     "onnx.brevitas": qonnx.OPERATORS,

@@ -5,228 +5,205 @@ Where ONNX leaves a result open: NaN becomes the least integer, and DynamicQuant
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import numpy as np
 
-from qcore.exchange.nodes import Node, checked_axis
-from qcore.exchange.operators.products import along_channels, convolved
-from qcore.exchange.values import (
-    CODED,
-    FLOATS,
-    TYPES,
-    Value,
-    cast,
-    decode,
-    encode,
-    is_integer,
-    range_of,
-    type_of,
-    wrapped,
-)
+from qcore.arguments import quoted
+from qcore.exchange.limits import check_shape
+from qcore.exchange.types import CODED, FLOATS, TYPES, bits_of, cast, dtype_of, encode, is_integer, range_of, type_of
 
-_QUANTIZED = tuple(type for type in TYPES.values() if (is_integer(type) or type in CODED) and type != "int64")
+QUANTIZED = tuple(type for type in TYPES.values() if type in CODED or (is_integer(type) and bits_of(type) <= 16))
 _E8M0 = "float8_e8m0fnu"
 
 
-def along(xp: Any, node: Node, parameter: Value, shape: tuple[int, ...], name: str) -> Any:
+def checked_axis(axis: int, ndim: int) -> int:
+    """An axis, counted from the first."""
+    if not -ndim <= axis < max(ndim, 1):
+        raise ValueError(f"axis={axis} of {ndim} dimensions; allowed is an int from {-ndim} to {ndim - 1}")
+    return axis % max(ndim, 1)
+
+
+def _along(parameter: np.ndarray, shape: tuple[int, ...], name: str, axis: int, block: int) -> np.ndarray:
     """A scale or zero point for x's shape: one number, one for each place along an axis, or one for each block."""
-    array, ndim = parameter.array, len(shape)
-    if parameter.ndim == 0 or (parameter.shape == (1,) and not node.get("block_size", 0)):
-        return array.reshape(())
-    axis, block = checked_axis(node.get("axis", 1), ndim), node.get("block_size", 0)
+    if block < 0:
+        raise ValueError(f"block_size={block}; allowed is an int from 0 on")
+    ndim = len(shape)
+    if parameter.ndim == 0 or (parameter.shape == (1,) and not block):
+        return parameter.reshape(())
+    axis = checked_axis(axis, ndim)
     if parameter.ndim == 1 and not block:
         if parameter.shape[0] != shape[axis]:
             raise ValueError(f"{name} has shape {parameter.shape}; allowed is ({shape[axis]},) along axis {axis}")
-        return array.reshape(tuple(-1 if place == axis else 1 for place in range(ndim)))
+        return parameter.reshape(tuple(-1 if place == axis else 1 for place in range(ndim)))
     counts = tuple(-(-size // max(block, 1)) if place == axis else size for place, size in enumerate(shape))
     if block < 1 or parameter.shape != counts:
         raise ValueError(f"{name} has shape {parameter.shape} with block_size={block}; allowed are {counts} for blocks")
-    spread = xp.repeat(array, block, axis)
-    return spread[(*(slice(None),) * axis, slice(0, shape[axis]))]
+    return parameter.take(np.arange(shape[axis]) // block, axis)  # a block may be longer than what there is of it
 
 
-def scales(xp: Any, scale: Value) -> Any:
+def _scales(scale: np.ndarray) -> np.ndarray:
     """Scales as float32."""
-    if scale.type == _E8M0:
-        return decode(xp, scale.array, _E8M0)
-    if scale.type not in FLOATS:
-        raise ValueError(f"the scale has type {scale.type}; allowed are {', '.join(FLOATS)}, {_E8M0}")
-    return xp.astype(scale.array, "float32")
+    if scale.dtype.name not in (*FLOATS, _E8M0):
+        raise ValueError(f"the scale has type {scale.dtype.name}; allowed are {', '.join(FLOATS)}, {_E8M0}")
+    return scale.astype(np.float32)
 
 
-def saturated(xp: Any, steps: Any, zero_point: Any, type: str) -> Any:
-    """Rounded floats plus an int32 zero point, within the range of a type; NaN becomes the least integer."""
+def saturated(steps: np.ndarray, zero_point: np.ndarray | int, type: str) -> np.ndarray:
+    """Rounded float32 numbers plus a zero point, within the range of a type; NaN becomes the least integer."""
     low, high = range_of(type)
-    offset = xp.astype(zero_point, "float32")
+    zero_point = np.asarray(zero_point).astype(np.int32)
+    offset = zero_point.astype(np.float32)
     # Clipped before the zero point is added, as floats: the sum of a large number and the zero point would round.
-    steps = xp.where(steps == steps, steps, xp.broadcast_to(low - offset, tuple(steps.shape)))
-    steps = xp.minimum(xp.maximum(steps, xp.broadcast_to(low - offset, tuple(steps.shape))), high - offset)
-    return xp.astype(steps, "int32") + zero_point
+    steps = np.clip(np.where(steps == steps, steps, low - offset), low - offset, high - offset)
+    return (steps.astype(np.int32) + zero_point).astype(dtype_of(type))
 
 
-def zero_of(xp: Any, zero_point: Value | None, like: Any) -> Any:
-    """The int32 zero point; 0 without one."""
-    return xp.zeros((), xp.astype(like, "int32")) if zero_point is None else zero_point.array
-
-
-def quantize_linear(xp: Any, node: Node, x: Value, scale: Value, zero_point: Value | None = None) -> Value:
-    """QuantizeLinear: saturate(rint(x / scale) + zero_point), with a division in float32."""
-    number = node.get("output_dtype", 0)
-    type = type_of(number, "output_dtype") if number else "uint8"
+def quantize_linear(
+    x: np.ndarray,
+    scale: np.ndarray,
+    zero_point: np.ndarray | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: int = 1,
+) -> np.ndarray:
+    """QuantizeLinear: saturate(rint(x / scale) + zero_point), with a division in float32, or in `precision`."""
+    type = type_of(output_dtype, "output_dtype") if output_dtype else "uint8"
     if zero_point is not None:
-        if number and type != zero_point.type:
-            raise ValueError(f"output_dtype is {type}, the zero point {zero_point.type}; allowed is one type")
-        type = zero_point.type
-    if type not in _QUANTIZED:
-        raise ValueError(f"the result has type {type}; allowed are {', '.join(_QUANTIZED)}")
-    array = xp.astype(x.array, "float32")
-    by = xp.broadcast_to(along(xp, node, scale._replace(array=scales(xp, scale)), x.shape, "y_scale"), x.shape)
-    quotient = xp.divide(array, by)
+        if output_dtype and type != zero_point.dtype.name:
+            raise ValueError(f"output_dtype is {type}, the zero point {zero_point.dtype.name}; allowed is one type")
+        type = zero_point.dtype.name
+    if type not in QUANTIZED:
+        raise ValueError(f"the result has type {type}; allowed are {', '.join(QUANTIZED)}")
+    of_division = dtype_of(type_of(precision, "precision") if precision else "float32")
+    by = _along(_scales(scale), x.shape, "y_scale", axis, block_size)
+    quotient = np.divide(x.astype(of_division), by.astype(of_division)).astype(np.float32)
     if type in CODED:
-        return Value(encode(xp, quotient, type, bool(node.get("saturate", 1))), type)
-    offset = zero_of(xp, zero_point, quotient)
-    if zero_point is not None:
-        offset = along(xp, node, zero_point, x.shape, "y_zero_point")
-    return Value(saturated(xp, xp.rint(quotient), offset, type), type)
+        return encode(quotient, type, bool(saturate))
+    zero = 0 if zero_point is None else _along(zero_point, x.shape, "y_zero_point", axis, block_size)
+    return saturated(np.rint(quotient), zero, type)
 
 
-def dequantize_linear(xp: Any, node: Node, x: Value, scale: Value, zero_point: Value | None = None) -> Value:
+def dequantize_linear(
+    x: np.ndarray,
+    scale: np.ndarray,
+    zero_point: np.ndarray | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> np.ndarray:
     """DequantizeLinear: (x - zero_point) * scale in float32, then in the type of the scale."""
-    if x.type not in _QUANTIZED:
-        raise ValueError(f"x has type {x.type}; allowed are {', '.join(_QUANTIZED)}")
-    if zero_point is not None and zero_point.type != x.type:
-        raise ValueError(f"x has type {x.type}, the zero point {zero_point.type}; allowed is one type")
-    number = node.get("output_dtype", 0)
-    type = type_of(number, "output_dtype") if number else "float32" if scale.type == _E8M0 else scale.type
-    by = along(xp, node, scale._replace(array=scales(xp, scale)), x.shape, "x_scale")
-    if x.type in CODED:
-        steps = decode(xp, x.array, x.type)
-    elif zero_point is not None:
-        steps = xp.astype(x.array - along(xp, node, zero_point, x.shape, "x_zero_point"), "float32")
-    else:
-        steps = xp.astype(x.array, "float32")
-    return Value(xp.astype(xp.rounded(steps * by), type), type)
+    given, of_scale = x.dtype.name, scale.dtype.name
+    if given not in (*QUANTIZED, "int32"):
+        raise ValueError(f"x has type {given}; allowed are {', '.join(QUANTIZED)}, int32")
+    if zero_point is not None and zero_point.dtype != x.dtype:
+        raise ValueError(f"x has type {given}, the zero point {zero_point.dtype.name}; allowed is one type")
+    type = type_of(output_dtype, "output_dtype") if output_dtype else "float32" if of_scale == _E8M0 else of_scale
+    by = _along(_scales(scale), x.shape, "x_scale", axis, block_size)
+    if given not in CODED and zero_point is not None:
+        zero = _along(zero_point, x.shape, "x_zero_point", axis, block_size)
+        x = x.astype(np.int32) - zero.astype(np.int32)
+    return (x.astype(np.float32) * by).astype(dtype_of(type))
 
 
-def dynamic_quantize_linear(xp: Any, node: Node, x: Value) -> tuple[Value, Value, Value]:
+def dynamic_quantize_linear(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """DynamicQuantizeLinear: the integers, their scale and zero point, for the range of all numbers and 0."""
-    if x.type != "float32":
-        raise ValueError(f"x has type {x.type}; allowed is float32")
-    zero = xp.zeros((), x.array)
-    low, high = xp.extremes(x.array, tuple(range(x.ndim)))
-    low, high = xp.minimum(low, zero), xp.maximum(high, zero)
-    scale = xp.where(low == high, zero + 1.0, xp.divide(high - low, zero + 255.0))
-    first = xp.clip(xp.divide(-low, scale), 0.0, 255.0)
-    zero_point = Value(xp.astype(xp.rint(first), "int32"), "uint8")
-    by = Value(scale, "float32")
-    return quantize_linear(xp, node, x, by, zero_point), by, zero_point
+    zero = np.float32(0)
+    low, high = np.minimum(x.min(initial=zero), zero), np.maximum(x.max(initial=zero), zero)
+    scale = np.float32(1) if low == high else np.float32((high - low) / np.float32(255))
+    zero_point = np.rint(np.clip(-low / scale, 0, 255)).astype(np.uint8)
+    return quantize_linear(x, np.asarray(scale), np.asarray(zero_point)), np.asarray(scale), np.asarray(zero_point)
 
 
-def _centred(xp: Any, x: Value, zero_point: Value | None, shape: tuple[int, ...] | None = None) -> Any:
+# Products. Sums of integers are exact in float64, and kept modulo 2^32.
+
+
+def centred(x: np.ndarray, zero_point: np.ndarray | None, shape: tuple[int, ...] | None = None) -> np.ndarray:
     """Integers less their zero point, as float64; shape is what several zero points broadcast as."""
-    if x.type not in ("int8", "uint8", "int16", "uint16", "int4", "uint4", "int2", "uint2"):
-        raise ValueError(f"an input has type {x.type}; allowed are integers of up to 16 bits")
+    if not is_integer(x.dtype.name) or x.dtype.name not in QUANTIZED:
+        raise ValueError(f"an input has type {x.dtype.name}; allowed are integers of up to 16 bits")
+    found = x.astype(np.float64)
     if zero_point is None:
-        return xp.astype(x.array, "float64")
-    if zero_point.type != x.type:
-        raise ValueError(f"an input has type {x.type}, its zero point {zero_point.type}; allowed is one type")
-    zeros = zero_point.array
-    return xp.astype(x.array - (zeros.reshape(shape) if zeros.ndim and shape else zeros), "float64")
+        return found
+    if zero_point.dtype != x.dtype:
+        raise ValueError(f"an input has type {x.dtype.name}, its zero point {zero_point.dtype.name}; allowed is one")
+    zeros = zero_point.astype(np.float64)
+    return found - (zeros.reshape(shape) if zeros.ndim and shape else zeros)
 
 
-def _sums(xp: Any, exact: Any) -> Any:
+def sums_of(exact: np.ndarray) -> np.ndarray:
     """Exact sums in float64 as int32, modulo 2^32."""
-    return xp.astype(xp.astype(exact, "int64"), "int32")
+    return np.asarray(exact).astype(np.int64).astype(np.int32)
 
 
-def _requantized(xp: Any, sums: Any, ratio: Any, zero_point: Value) -> Value:
-    """int32 sums times the ratio of scales, rounded, plus the zero point."""
-    steps = xp.rint(xp.rounded(xp.astype(sums, "float32") * ratio))
-    return Value(saturated(xp, steps, zero_point.array.reshape(()), zero_point.type), zero_point.type)
+def requantized(sums: np.ndarray, ratio: np.ndarray, zero_point: np.ndarray) -> np.ndarray:
+    """int32 sums times the ratio of scales in float32, rounded, plus the zero point."""
+    steps = np.rint(sums.astype(np.float32) * ratio)
+    return saturated(steps, zero_point.reshape(()), zero_point.dtype.name)
+
+
+def ratio_of(a_scale: np.ndarray, b_scale: np.ndarray, y_scale: np.ndarray) -> np.ndarray:
+    """(a_scale * b_scale) / y_scale in float32."""
+    return (_scales(a_scale) * _scales(b_scale)) / _scales(y_scale).reshape(())
+
+
+def _products(
+    a: np.ndarray, a_zero_point: np.ndarray | None, b: np.ndarray, b_zero_point: np.ndarray | None
+) -> np.ndarray:
+    if a.ndim and b.ndim:
+        rows, columns = a.shape[:-1], b.shape[-1:] if b.ndim > 1 else ()
+        check_shape((*np.broadcast_shapes(rows[:-1], b.shape[:-2]), *rows[-1:], *columns))
+    return sums_of(centred(a, a_zero_point, (-1, 1)) @ centred(b, b_zero_point, (1, -1)))
 
 
 def matmul_integer(
-    xp: Any, node: Node, a: Value, b: Value, a_zero_point: Value | None = None, b_zero_point: Value | None = None
-) -> Value:
-    left, right = _centred(xp, a, a_zero_point, (-1, 1)), _centred(xp, b, b_zero_point, (1, -1))
-    return Value(_sums(xp, left @ right), "int32")
-
-
-def conv_integer(
-    xp: Any, node: Node, x: Value, w: Value, x_zero_point: Value | None = None, w_zero_point: Value | None = None
-) -> Value:
-    channels = (-1, *(1,) * (w.ndim - 1))
-    found = convolved(xp, node, _centred(xp, x, x_zero_point), _centred(xp, w, w_zero_point, channels))
-    return Value(_sums(xp, found), "int32")
+    a: np.ndarray, b: np.ndarray, a_zero_point: np.ndarray | None = None, b_zero_point: np.ndarray | None = None
+) -> np.ndarray:
+    """MatMulInteger: exact sums, modulo 2^32."""
+    return _products(a, a_zero_point, b, b_zero_point)
 
 
 def qlinear_matmul(
-    xp: Any,
-    node: Node,
-    a: Value,
-    a_scale: Value,
-    a_zero_point: Value,
-    b: Value,
-    b_scale: Value,
-    b_zero_point: Value,
-    y_scale: Value,
-    y_zero_point: Value,
-) -> Value:
+    a: np.ndarray,
+    a_scale: np.ndarray,
+    a_zero_point: np.ndarray,
+    b: np.ndarray,
+    b_scale: np.ndarray,
+    b_zero_point: np.ndarray,
+    y_scale: np.ndarray,
+    y_zero_point: np.ndarray,
+) -> np.ndarray:
     """QLinearMatMul: exact sums times (a_scale * b_scale) / y_scale, in float32."""
-    sums = _sums(xp, _centred(xp, a, a_zero_point, (-1, 1)) @ _centred(xp, b, b_zero_point, (1, -1)))
-    left = scales(xp, a_scale)
-    left = left.reshape((-1, 1)) if left.ndim and left.shape != (1,) else left.reshape(())
-    right = scales(xp, b_scale)
-    right = right if right.ndim and right.shape != (1,) else right.reshape(())
-    return _requantized(xp, sums, _ratio(xp, left, right, y_scale), y_zero_point)
+    left = a_scale.reshape((-1, 1)) if a_scale.size > 1 else a_scale.reshape(())
+    right = b_scale if b_scale.size > 1 else b_scale.reshape(())
+    sums = _products(a, a_zero_point, b, b_zero_point)
+    return requantized(sums, ratio_of(left, right, y_scale), y_zero_point)
 
 
-def qlinear_conv(
-    xp: Any,
-    node: Node,
-    x: Value,
-    x_scale: Value,
-    x_zero_point: Value,
-    w: Value,
-    w_scale: Value,
-    w_zero_point: Value,
-    y_scale: Value,
-    y_zero_point: Value,
-    bias: Value | None = None,
-) -> Value:
-    """QLinearConv: exact sums and the int32 bias, times (x_scale * w_scale) / y_scale, in float32."""
-    channels = (-1, *(1,) * (w.ndim - 1))
-    sums = _sums(xp, convolved(xp, node, _centred(xp, x, x_zero_point), _centred(xp, w, w_zero_point, channels)))
-    if bias is not None:
-        sums = wrapped(xp, sums + along_channels(bias.array, x.ndim), "int32")
-    ratio = along_channels(_ratio(xp, scales(xp, x_scale).reshape(()), scales(xp, w_scale), y_scale), x.ndim)
-    return _requantized(xp, sums, ratio, y_zero_point)
+def cast_operator(x: np.ndarray, *, to: int = 0, saturate: int = 1, round_mode: str = "up") -> np.ndarray:
+    """Cast."""
+    return cast(x, "str" if to == 8 else type_of(to, "to"), bool(saturate), _checked_mode(round_mode))
 
 
-def _ratio(xp: Any, a: Any, b: Any, y_scale: Value) -> Any:
-    both = a * b
-    return xp.divide(both, xp.broadcast_to(scales(xp, y_scale).reshape(()), tuple(both.shape)))
+def cast_like(x: np.ndarray, target: np.ndarray, *, saturate: int = 1, round_mode: str = "up") -> np.ndarray:
+    """CastLike: Cast to the type of the second input."""
+    return cast(x, target.dtype.name, bool(saturate), _checked_mode(round_mode))
 
 
-def cast_operator(xp: Any, node: Node, x: Value) -> Value:
-    """Cast; floats beyond the range of an integer type are open in ONNX, and taken modulo 2^bits here."""
-    mode = node.text("round_mode", "up", ("up", "down", "nearest"))
-    return cast(xp, x, type_of(node.get("to", 0), "to"), bool(node.get("saturate", 1)), mode)
+def _checked_mode(round_mode: str) -> str:
+    if round_mode not in ("up", "down", "nearest"):
+        raise ValueError(f"round_mode={quoted(round_mode)}; allowed are 'up', 'down', 'nearest'")
+    return round_mode
 
 
-def cast_like(xp: Any, node: Node, x: Value, target: Value) -> Value:
-    mode = node.text("round_mode", "up", ("up", "down", "nearest"))
-    return cast(xp, x, target.type, bool(node.get("saturate", 1)), mode)
-
-
-OPERATORS: dict[str, Callable[..., Any]] = {
+OPERATORS = {
     "Cast": cast_operator,
     "CastLike": cast_like,
-    "ConvInteger": conv_integer,
     "DequantizeLinear": dequantize_linear,
     "DynamicQuantizeLinear": dynamic_quantize_linear,
     "MatMulInteger": matmul_integer,
-    "QLinearConv": qlinear_conv,
     "QLinearMatMul": qlinear_matmul,
     "QuantizeLinear": quantize_linear,
 }

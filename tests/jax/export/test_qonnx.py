@@ -1,14 +1,14 @@
 """Models of fixed point as QONNX: `run_onnx` has their bits; tests/peers has QONNX's executor and hls4ml."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
 from flax import nnx
 
 import qjax
-from qjax.export import run_onnx, to_qonnx
+from qcore.exchange import run_onnx
+from qjax.export import to_qonnx
 from qjax.nnx import quantize_model
 from qjax.quantization import QConfig
 
@@ -41,7 +41,7 @@ def test_a_network_of_fixed_point(tmp_path):
     assert len(made.graph.quantization_annotation) >= 2
     for scale in (1, 9):
         (found,) = run_onnx(path, {made.graph.input[0].name: x * np.float32(scale)}).values()
-        assert jnp.array_equal(found, model(x * np.float32(scale)))
+        assert np.array_equal(found, model(x * np.float32(scale)))
 
 
 def test_layers_of_integers_are_refused_by_name(tmp_path):
