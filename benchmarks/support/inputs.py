@@ -155,7 +155,7 @@ def _values(number: Number, rng: np.random.Generator) -> np.ndarray:
     if isinstance(number, Posit):
         return np.concatenate([[0.0], decode(_posit_codes(number, rng), number, np.float64)])
     if isinstance(number, Table):
-        return np.abs(number.values)
+        return np.abs([*number.finite, number.beyond or 0.0])
     assert isinstance(number, FloatingPoint | BinaryFloat)
     magnitudes = number.magnitudes
     exponents = np.arange(
@@ -211,7 +211,8 @@ def _around_posits(values: np.ndarray, number: Posit) -> list[np.ndarray]:
 
 def _around_table(number: Table) -> list[np.ndarray]:
     """Midpoints, thresholds, and points between neighbours that are almost one of them."""
-    ordered = np.unique(number.values)
+    ends = () if number.beyond is None else (-number.beyond, number.beyond)
+    ordered = np.unique([*number.finite, *ends])
     low, gaps = ordered[:-1], np.diff(ordered)
     between = [low + gaps * part for part in (0.5, 2.0**-24, 0.25, 1 - 2.0**-24)]
     return [*between, np.array(number.thresholds or ()), ordered[-1] * 2.0 ** -np.arange(60)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import prod
+from math import inf, isnan, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -253,17 +253,18 @@ def _posit_properties(number: Posit) -> Properties:
 
 
 def _table_properties(number: Table) -> Properties:
-    lowest, largest = min(number.values), max(number.values)
+    lowest, largest = min(number.finite), max(number.finite)
+    there = {"inf": inf in number.values, "NaN": any(map(isnan, number.values)), "no sign": lowest >= 0}
     return Properties(
         number=number,
         bits=number.bits,
         fields=(number.bits,),
-        split=f"{len(number.ascending)} numbers",
+        split=f"{len(set(number.finite))} numbers",
         largest=_dyadic(largest),
         lowest=_dyadic(lowest),
-        smallest=_dyadic(min(abs(one) for one in number.values if one)),
-        specials=() if lowest < 0 else ("no sign",),
-        overflow="saturate",
+        smallest=_dyadic(min(abs(one) for one in number.finite if one)),
+        specials=tuple(name for name, is_there in there.items() if is_there),
+        overflow="saturate" if number.beyond is None else "inf",
     )
 
 

@@ -705,7 +705,7 @@ def largest_number(element: Any) -> tuple[int, int]:
     if isinstance(element, FixedPoint):
         return (1 << (element.wl - element.signed)) - 1, -element.fl
     if isinstance(element, Table):
-        numerator, denominator = max(abs(one) for one in element.values).as_integer_ratio()
+        numerator, denominator = max(abs(one) for one in element.finite).as_integer_ratio()
         return numerator, 1 - denominator.bit_length()
     return element.magnitudes.largest
 

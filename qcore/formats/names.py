@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf, nan
 from typing import Any, Literal
 
 import numpy as np
@@ -42,6 +43,20 @@ _AF4 = (
     *(0, -0.04934812, -0.14982478, -0.25607552, -0.3736951, -0.51243739, -0.69441008, -1),
 )
 
+
+def _hifloat8() -> Table:
+    """HiF8: a prefix says how many bits of the code are the exponent, whose leading one is not stored."""
+    values = [0.0, *(2.0 ** (code - 23) for code in range(1, 8))]
+    for exponent_bits, man in ((0, 3), (1, 3), (2, 3), (3, 2), (4, 1)):
+        for code in range(1 << exponent_bits + man):
+            field, mantissa = divmod(code, 1 << man)
+            sign, low = divmod(field, 1 << exponent_bits >> 1) if exponent_bits else (0, 0)
+            exponent = (1 << exponent_bits >> 1) + low
+            values.append((1 + mantissa / (1 << man)) * 2.0 ** (-exponent if sign else exponent))
+    values[0x6F] = inf  # of the largest exponent, which has one number more
+    return Table([*values, nan, *(-one for one in values[1:])], ties="away", beyond=1.5 * 2.0**15)
+
+
 NAMED: dict[str, tuple[Number, str]] = {  # name: (format, source)
     "float16": (BinaryFloat(5, 10), _IEEE),
     "bfloat16": (BinaryFloat(8, 7), "Intel, BFLOAT16 Hardware Numerics Definition, 2018"),
@@ -61,6 +76,7 @@ NAMED: dict[str, tuple[Number, str]] = {  # name: (format, source)
     "e5m2fnuz": (BinaryFloat(5, 2, bias=16, specials="fnuz"), _GRAPHCORE),
     "e3m4": (BinaryFloat(3, 4), _ML_DTYPES),
     "e8m0fnu": (BinaryFloat(8, 0, bias=127, specials="fn", subnormals=False, signed=False), _OCP_MX),
+    "hif8": (_hifloat8(), "Luo et al., Ascend HiFloat8 Format for Deep Learning, 2024"),
     "e2m3fn": (BinaryFloat(2, 3, specials="finite"), _OCP_MX),
     "e3m2fn": (BinaryFloat(3, 2, specials="finite"), _OCP_MX),
     "e2m1fn": (BinaryFloat(2, 1, specials="finite"), _OCP_MX),
@@ -113,6 +129,7 @@ SingleName = Literal[
     "e5m2fnuz",
     "e3m4",
     "e8m0fnu",
+    "hif8",
     "e2m3fn",
     "e3m2fn",
     "e2m1fn",

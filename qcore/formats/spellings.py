@@ -55,6 +55,7 @@ _FLOATS: dict[str, dict[str, str]] = {
     },
     "tf32": {"NVIDIA": "TF32 TensorFloat32", "MLIR": "tf32", "PTX": "tf32"},
     "dlfloat16": {"IBM": "DLFloat16 DLFloat"},
+    "hif8": {"Huawei": "HiF8 HiFloat8", "en-dtypes": "hifloat8"},
     "e4m3": {"ml_dtypes": "float8_e4m3", "MLIR": "f8E4M3", OTHERS: "fp8_e4m3"},
     "e4m3fn": {
         "ml_dtypes": "float8_e4m3fn",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from math import isfinite
+from math import inf, isfinite, isinf, isnan, nan
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -40,18 +40,25 @@ class Table(Number):
     the neighbour nearer to zero on numbers that are cut off below 2^-29 of the farther one's power of two (x below
     2^-53; in float64 arrays 2^-59 and 2^-83).
 
+    Infinities and NaN may be among the values, as in a format of codes. What is nearer to `beyond` than to the last
+    number becomes infinity, in stochastic modes by its distance from both; where IEEE 754 keeps the largest number, so
+    does the table, and infinities stay. NaN then has its index as code, and zero, which has one code, no sign.
+
     On a dtype that lacks a number, the result is that number rounded to the dtype, and the code is the same; numbers
     beyond the dtype's range are no results.
 
     Args:
-        values: 2 to 65,536 finite numbers in any order: a sequence, or an array of one dimension. Of equal numbers the
-            first gives the code. -0.0 counts as 0.0.
+        values: 2 to 65,536 numbers in any order: a sequence, or an array of one dimension. Of equal numbers the first
+            gives the code. -0.0 counts as 0.0.
         thresholds: None, or the numbers that take the place of the midpoints in rounding to nearest: one between each
             two neighbours, in ascending order. What equals one becomes the lower number under "nearest".
+        ties: "even", as above, or "away": under "nearest" ties go to the number farther from zero.
+        beyond: None, or of tables with infinities the magnitude in whose place these are.
 
     Raises:
-        TypeError: if values or thresholds are not numbers.
-        ValueError: if they are not finite, too few or too many, or a threshold is not between its neighbours.
+        TypeError: if values, thresholds or beyond are not numbers.
+        ValueError: if they are too few or too many, a threshold is not finite or not between its neighbours, or there
+            are infinities without a `beyond` above all numbers.
 
     Example:
         >>> import numpy as np
@@ -62,31 +69,50 @@ class Table(Number):
         (array([ 0.  ,  0.25, -1.  ,  1.  ], dtype=float32), array([2, 3, 0, 4], dtype=uint8))
         >>> quantize(x, Table([0, 0.25, 1], thresholds=[0.1, 0.8]))
         array([ 0.25,  0.25, -0.  ,  1.  ], dtype=float32)
+        >>> quantize(np.float32([1.4, 1.6, -9]), Table([-np.inf, 0, 1, np.inf], beyond=2))
+        array([  1.,  inf, -inf], dtype=float32)
     """
 
     values: tuple[float, ...]
     thresholds: tuple[float, ...] | None = None
+    ties: str = "even"
+    beyond: float | None = None
 
     if TYPE_CHECKING:
 
         def __init__(
-            self, values: Iterable[float] | Array, thresholds: Iterable[float] | Array | None = None
+            self,
+            values: Iterable[float] | Array,
+            thresholds: Iterable[float] | Array | None = None,
+            ties: str = "even",
+            beyond: float | None = None,
         ) -> None: ...
 
     numbers_text = ""  # the text without names, which traced programs read; not a field
 
     def __post_init__(self) -> None:
-        values = check_numbers("values", self.values)
+        values = check_numbers("values", self.values, finite=False)
         if not 2 <= len(values) <= MOST_NUMBERS:
             raise ValueError(f"values has {len(values)} numbers; allowed are 2 to {MOST_NUMBERS}")
         self._set(values=values)
-        if len(self.ascending) < 2:
-            raise ValueError(f"values has one number only, {values[0]}; allowed are at least two different ones")
+        if len(set(self.finite)) < 2:
+            raise ValueError(f"values={quoted(values)}; allowed are at least two different finite numbers")
+        check_choice("ties", self.ties, ["even", "away"])
+        if self.beyond is not None:
+            self._set(beyond=check_numbers("beyond", [self.beyond])[0])
+        ends = self.beyond is not None and self.beyond > max(map(abs, self.finite))
+        if ends != self._has_infinity or (self.beyond is not None and not ends):
+            raise ValueError(
+                f"beyond={self.beyond}; allowed is a number above all magnitudes with infinities among values, None "
+                "without them"
+            )
         if self.thresholds is not None:
             self._set(thresholds=check_numbers("thresholds", self.thresholds))
             self._check_thresholds(self.thresholds)
         thresholds = "" if self.thresholds is None else f",thresholds={number_list(self.thresholds)}"
-        self._set(numbers_text=f"table({number_list(values)}{thresholds})")
+        others = "" if self.ties == "even" else f",ties={self.ties}"
+        others += "" if self.beyond is None else f",beyond={number_list([self.beyond])[1:-1]}"
+        self._set(numbers_text=f"table({number_list(values)}{thresholds}{others})")
 
     def _check_thresholds(self, given: tuple[float, ...]) -> None:
         ordered = [self.values[index] for index in self.ascending]
@@ -104,24 +130,48 @@ class Table(Number):
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.values, self.thresholds))  # a long tuple's takes a millisecond
+        return hash((self.values, self.thresholds, self.ties, self.beyond))  # a long tuple's takes a millisecond
 
     def __repr__(self) -> str:
         if len(self.values) <= _WRITTEN:
             return super().__repr__()
-        return f"<Table of {len(self.values)} numbers from {min(self.values)} to {max(self.values)}>"
+        return f"<Table of {len(self.values)} numbers from {min(self.finite)} to {max(self.finite)}>"
 
     def _shown_fields(self) -> list[tuple[str, object]]:
         thresholds = None if self.thresholds is None else _shown(self.thresholds)
-        return [("values", _shown(self.values)), ("thresholds", thresholds)]
+        return [
+            ("values", _shown(self.values)),
+            ("thresholds", thresholds),
+            ("ties", self.ties),
+            ("beyond", self.beyond),
+        ]
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Table, (self.values, self.thresholds)  # without the hash, which differs from process to process
+    def __reduce__(self) -> tuple[Any, ...]:  # without the hash, which differs from process to process
+        return Table, (self.values, self.thresholds, self.ties, self.beyond)
+
+    @cached_property
+    def finite(self) -> tuple[float, ...]:
+        """The finite numbers, in the order of their codes."""
+        return tuple(one for one in self.values if isfinite(one))
+
+    @property
+    def nan_code(self) -> int:
+        """The code of NaN; 0 where it has none of its own."""
+        return next((code for code, one in enumerate(self.values) if isnan(one)), 0)
+
+    @property
+    def _has_nan(self) -> bool:
+        return isnan(self.values[self.nan_code])
+
+    @property
+    def _has_infinity(self) -> bool:
+        return inf in self.values or -inf in self.values
 
     @cached_property
     def ascending(self) -> tuple[int, ...]:
         """The indices of the different numbers, in ascending order of the numbers."""
-        order = sorted(range(len(self.values)), key=self.values.__getitem__)  # equal ones stay in the order of indices
+        numbers = (index for index, one in enumerate(self.values) if not isnan(one))
+        order = sorted(numbers, key=self.values.__getitem__)  # equal ones stay in the order of indices
         return (order[0], *(b for a, b in pairwise(order) if self.values[a] != self.values[b]))
 
     @property
@@ -130,13 +180,13 @@ class Table(Number):
 
     @property
     def span(self) -> tuple[int, int, int]:
-        counts = [abs(_count(value)) for value in self.values if value]
+        counts = [abs(_count(value)) for value in self.finite if value]
         steps = [(one & -one).bit_length() - 1 for one in counts]
         digits = max(one.bit_length() - step for one, step in zip(counts, steps, strict=True))
         return digits, min(steps) + _UNIT, max(counts).bit_length() - 1 + _UNIT
 
     def codes(self, carrier: Carrier) -> TableCodes:
-        lanes = [_on_carrier(carrier, _count(value)) for value in self.values]
+        lanes = [None if isnan(value) else self._entry(carrier, value)[1] for value in self.values]
         numbers = [carrier.quiet_nan if lane is None else lane for lane in lanes]
         unused = [carrier.quiet_nan] * ((1 << self.bits) - len(numbers))
         return TableCodes((*numbers, *unused), (1 << self.bits) - 1)
@@ -150,29 +200,47 @@ class Table(Number):
         if mode.stochastic:
             kind, rows = "table_gaps", self._gaps(carrier, coded)
         else:
-            kind, rows = "table", self._steps(mode, carrier, coded)
-        codes, width = ("table", storage(self.bits)) if coded else ("", 0)
+            away = mode is Rounding.NEAREST and self.ties == "away"
+            kind, rows = "table", self._steps(Rounding.NEAREST_AWAY if away else mode, carrier, coded)
+        program = Program(carrier, mode, kind, rule="unsigned_zero" if self._has_nan else "")
+        ends = (self.nan_code,) if coded else ()
+        if coded:
+            program = replace(program, codes="table", storage=storage(self.bits))
         if len(rows.bounds) <= FEW:
-            return Program(carrier, mode, kind, codes, width, entries=len(rows.bounds)), rows
+            return replace(program, entries=len(rows.bounds)), (*rows, *ends)
         starts, steps = _starts(carrier, rows.bounds)
         rows = _lengthened(rows, steps, carrier)
-        return Program(carrier, mode, f"long_{kind}", codes, width, entries=len(rows.bounds), steps=steps), (
-            starts,
-            *rows,
-        )
+        return replace(program, kind=f"long_{kind}", entries=len(rows.bounds), steps=steps), (starts, *rows, *ends)
 
     def overflowing(self, overflow: str) -> Table:
-        check_choice("overflow", overflow, ["saturate"])
-        return self
+        """The table with an overflow policy: without infinities, numbers beyond the ends become the ends.
+
+        The code of an infinity then stands for the end.
+        """
+        check_choice("overflow", overflow, ["inf", "saturate"] if self._has_infinity else ["saturate"])
+        if overflow == "inf" or not self._has_infinity:
+            return self
+        values = [min(max(one, min(self.finite)), max(self.finite)) if isinf(one) else one for one in self.values]
+        thresholds = self.thresholds
+        if thresholds is not None:
+            ordered = [self.values[index] for index in self.ascending]
+            thresholds = thresholds[ordered[0] == -inf : len(thresholds) - (ordered[-1] == inf)]
+        return Table(values, thresholds, self.ties)
 
     def _entries(self, carrier: Carrier) -> list[_Entry]:
         """The numbers that are results on a carrier, in ascending order."""
-        counts = ((index, _count(self.values[index])) for index in self.ascending)
-        lanes = ((index, count, _on_carrier(carrier, count)) for index, count in counts)
-        found = [_Entry(index, count, lane) for index, count, lane in lanes if lane is not None]
+        every = ((index, *self._entry(carrier, self.values[index])) for index in self.ascending)
+        found = [_Entry(index, count, lane) for index, count, lane in every if lane is not None]
         if not found:
             raise ValueError(f"x has dtype {carrier.name}, whose range has none of the numbers of {quoted(self)}")
         return found
+
+    def _entry(self, carrier: Carrier, value: float) -> tuple[int, int | None]:
+        """The count of a number, of infinities of what they stand for, and its lane; None beyond a carrier's range."""
+        if not isinf(value):
+            return _count(value), _on_carrier(carrier, _count(value))
+        units = _count(self.beyond or 0.0)
+        return (units, carrier.infinity) if value > 0 else (-units, carrier.infinity | carrier.negative)
 
     def _steps(self, mode: Rounding, carrier: Carrier, coded: bool) -> Steps:
         entries = self._entries(carrier)
@@ -213,8 +281,8 @@ class _Entry(NamedTuple):
     lane: int
 
 
-def check_numbers(argument: str, given: Any) -> tuple[float, ...]:
-    """A sequence of finite numbers as floats without -0.0."""
+def check_numbers(argument: str, given: Any, finite: bool = True) -> tuple[float, ...]:
+    """A sequence of numbers as floats without -0.0; NaNs become one object, which is equal to itself in tuples."""
     if isinstance(given, str | bytes) or not (hasattr(given, "tolist") or hasattr(given, "__iter__")):
         raise TypeError(f"{argument}={quoted(given)} is a {type(given).__name__}; allowed is a sequence of numbers")
     listed: Any = given.tolist() if hasattr(given, "tolist") else list(given)
@@ -225,9 +293,11 @@ def check_numbers(argument: str, given: Any) -> tuple[float, ...]:
         if isinstance(one, bool) or not isinstance(one, Real):
             raise TypeError(f"{argument}[{index}]={quoted(one)} is a {type(one).__name__}; allowed are finite numbers")
         number = _as_float(one)
+        if not finite and number is None and isinstance(one, float) and not isfinite(one):
+            number = float(one)
         if number is None:
             raise ValueError(f"{argument}[{index}]={quoted(one)}; allowed are finite numbers that a float64 holds")
-        found.append(number + 0.0)
+        found.append(nan if isnan(number) else number + 0.0)
     return tuple(found)
 
 
@@ -308,10 +378,12 @@ def _bound(carrier: Carrier, mode: Rounding, low: _Entry, high: _Entry, threshol
         mode = Rounding.DOWN if (larger > 0) == (mode is Rounding.TOWARD_ZERO) else Rounding.UP
     elif mode is Rounding.ODD:
         mode = Rounding.DOWN if odd else Rounding.UP
-    if mode is Rounding.UP:
-        return _at_most(carrier, low.units)
+    if mode is Rounding.UP:  # only -infinity is at most -infinity
+        return (
+            -1 - carrier.infinity if low.lane == carrier.infinity | carrier.negative else _at_most(carrier, low.units)
+        )
     if mode is Rounding.DOWN:
-        return _below(carrier, high.units)
+        return carrier.infinity - 1 if high.lane == carrier.infinity else _below(carrier, high.units)
     # Counts are even, as half of each is a number of the same unit.
     middle = (low.units + high.units) // 2 if threshold is None else threshold
     tie_is_low = not odd or threshold is not None

@@ -7,7 +7,7 @@
     axis     = integer | "..." | "flat"
     size     = integer | "None"
     numbers  = "[" number { "," number } "]"
-    number   = a decimal number, as Python writes floats, without ".0"
+    number   = a decimal number, as Python writes floats, without ".0", or "inf", "-inf", "nan"
 
 A name is one of `NAMED`, what others call a format (`SPELLINGS`), or IEEE P3109's name of a format of `p3109`, such as
 Binary8p4se; capitals have no meaning in it. An overflow policy takes the place of the format's own, as `overflow=` does
@@ -56,9 +56,9 @@ from qcore.law.tiles import FLAT, block_text
 from qcore.namespace import T
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[+-]?[0-9]{1,4000}(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|\.\.\.|\S")
+_TOKEN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[+-]?[0-9]{1,4000}(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|-inf|\.\.\.|\S")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_DECIMAL = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?")
+_DECIMAL = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|-?inf|nan")
 _WORD = re.compile(r"\w+")
 _P3109 = re.compile(r"binary([0-9]+)p([0-9]+)([su])([ef])")
 MOST_NESTED = 24  # kinds inside each other; each takes a few frames of Python
@@ -188,10 +188,13 @@ class Reader:
         numbers: list[float] = []
         self.take("[")
         while self.next_item("]", first=not numbers):
-            if not _DECIMAL.fullmatch(self.token):
-                raise self.error("allowed here is a number")
-            numbers.append(float(self.next()))
+            numbers.append(self.decimal())
         return numbers
+
+    def decimal(self) -> float:
+        if not _DECIMAL.fullmatch(self.token):
+            raise self.error("allowed here is a number")
+        return float(self.next())
 
     def element(self) -> Number:
         return self.format(_ELEMENT_KINDS)
@@ -332,7 +335,18 @@ _ELEMENT_KINDS = {
     "fixed": Kind(FixedPoint, _FIXED, 2, 2, 2),
     "binary": Kind(BinaryFloat, _BINARY | _OVERFLOW, 2, 2, 2),
     "p3109": Kind(p3109, {"bits": _int, "precision": _int, "signed": _flag, "extended": _flag}, 2, 2, 2),
-    "table": Kind(Table, {"values": Reader.numbers, "thresholds": Reader.numbers}, 1, 1, 1),
+    "table": Kind(
+        Table,
+        {
+            "values": Reader.numbers,
+            "thresholds": Reader.numbers,
+            "ties": choice(("even", "away")),
+            "beyond": Reader.decimal,
+        },
+        1,
+        1,
+        1,
+    ),
 }
 _NUMBER_KINDS = _ELEMENT_KINDS | {
     "posit": Kind(Posit, {"bits": _int, "es": _int}, 1, 2, 1),
@@ -562,6 +576,8 @@ def _value(value: Any) -> str:
     if isinstance(value, tuple):  # a table's numbers, or the mapping of axes to sizes, in order
         items = cast("tuple[Any, ...]", value)
         return number_list(items) if items and isinstance(items[0], float) else block_text(items).replace(" ", "")
+    if isinstance(value, float):
+        return number_list([value])[1:-1]
     return write(value) if type(value) in _KIND_OF else str(getattr(value, "value", value))  # an Enum's
 
 

@@ -83,7 +83,7 @@ def _range_of_numbers(carrier: Carrier, ends: np.ndarray, normal: int) -> Range:
 
 def _with_ends(element: Table, program: Program, constants: tuple[Any, ...]) -> tuple[Program, tuple[Any, ...]]:
     """The program of blocks of a table with a grid in the table's place, of which only the ends are read."""
-    ratios = (max(end, 0.0).as_integer_ratio() for end in (max(element.values), -min(element.values)))
+    ratios = (max(end, 0.0).as_integer_ratio() for end in (max(element.finite), -min(element.finite)))
     work = working(program.carrier)
     top, bottom = (work.lane_at_most(count, 1 - divisor.bit_length()) for count, divisor in ratios)
     scales = sum(len(part._fields) for part in KINDS[program.kind])

@@ -122,7 +122,7 @@ class Program:
             block's scale before they are rounded; otherwise they are rounded first.
         entries, steps: the length of the rows of a table, and the steps of a search in a long table.
         rule: for "levels" and "float_scaled": how scales follow from largest magnitudes, see `qcore.law.float_scale`;
-            for "gguf" the type, for "doubled" the text of the format.
+            for "gguf" the type, for "doubled" the text of the format; for tables "unsigned_zero" if zero has one code.
         whole: for "levels": True if the array has a scale.
         scale, scale_codes, scale_storage: for "levels": the `kind`, `codes` and `storage` of the blocks' scales.
     """
@@ -232,8 +232,10 @@ class Program:
                 return encode_posit(xp, bits, self.carrier, self.mode, parts[0], parts[1], word, wide)
             return round_to_posit(xp, bits, self.carrier, self.mode, parts[0], word, wide)
         if isinstance(parts[0], Steps | Gaps | Starts):
-            operation, table = (encode_by_table, parts[:-1]) if self.codes else (round_to_table, parts)
-            return operation(xp, bits, self.carrier, self.mode, table, self.steps, word)
+            given = xp, bits, self.carrier, self.mode
+            if self.codes:
+                return encode_by_table(*given, parts[:-1], parts[-1], self.steps, word)
+            return round_to_table(*given, parts, self.steps, word, self.rule != "unsigned_zero")
         if self.shared:
             return self._run_shared(xp, bits, parts, axes, word, materialize, usual, around)
         if not self.codes and self.kind not in WRAPPING:
@@ -321,7 +323,9 @@ class Program:
         def rounded(lanes: Any) -> Any:
             given = xp, lanes, working(carrier), self.mode
             if isinstance(element[0], Steps | Gaps | Starts):
-                return (encode_by_table if coded else round_to_table)(*given, element, self.steps, word)
+                if coded:
+                    return encode_by_table(*given, element, coded[0], self.steps, word)
+                return round_to_table(*given, element, self.steps, word)
             if coded:
                 return encode(*given, element[0], coded[0], word, self.element)
             return round_to_grid(*given, element[0], word, self.element)

@@ -98,7 +98,13 @@ class TableCodes(NamedTuple):
 
 
 class TableEncoding(NamedTuple):
-    """The further integers of an encoding: none, since the results of a table are codes already."""
+    """The further integer of an encoding; the results of a table are codes already.
+
+    Attributes:
+        nan: the code of NaN; 0 for tables without one.
+    """
+
+    nan: Any
 
 
 def bucket(key: Any, carrier: Carrier) -> Any:
@@ -117,26 +123,42 @@ def half_of_word(carrier: Carrier) -> int:
 
 
 def round_to_table(
-    xp: Any, bits: Any, carrier: Carrier, mode: Rounding, parts: Sequence[Any], steps: int, word: Any = None
+    xp: Any,
+    bits: Any,
+    carrier: Carrier,
+    mode: Rounding,
+    parts: Sequence[Any],
+    steps: int,
+    word: Any = None,
+    signed_zero: bool = True,
 ) -> Any:
-    """Rounds each lane to a number of the table; a result of zero has the sign of the lane.
+    """Rounds each lane to a number of the table.
 
     Args:
         xp, bits, carrier, mode, word: as for `qcore.law.grid.round_to_grid`.
         parts: `Steps`, or for stochastic rounding `Gaps`; of long tables after `Starts`.
         steps: the number of steps of the search in a long table.
+        signed_zero: True if a result of zero has the sign of the lane.
     """
     value, mask = _found(xp, bits, carrier, mode, parts, steps, word), carrier.magnitude_mask
-    value = xp.where((value & mask) > 0, value, bits & carrier.negative)
+    if signed_zero:
+        value = xp.where((value & mask) > 0, value, bits & carrier.negative)
     return xp.where((bits & mask) > carrier.infinity, bits, value)
 
 
 def encode(
-    xp: Any, bits: Any, carrier: Carrier, mode: Rounding, parts: Sequence[Any], steps: int, word: Any = None
+    xp: Any,
+    bits: Any,
+    carrier: Carrier,
+    mode: Rounding,
+    parts: Sequence[Any],
+    encoding: TableEncoding,
+    steps: int,
+    word: Any = None,
 ) -> Any:
-    """Rounds lanes and returns the codes of the results; 0 for NaN. Arguments as for `round_to_table`."""
+    """Rounds lanes and returns the codes of the results. Arguments as for `round_to_table`."""
     code = _found(xp, bits, carrier, mode, parts, steps, word)
-    return xp.where((bits & carrier.magnitude_mask) > carrier.infinity, 0, code)
+    return xp.where((bits & carrier.magnitude_mask) > carrier.infinity, encoding.nan, code)
 
 
 def decode(xp: Any, code: Any, codes: TableCodes) -> Any:

@@ -80,7 +80,7 @@ def _steps(number: Any) -> int | None:
         return count << (exponent - step) if exponent - step <= _FLOAT64_BITS else None
     if isinstance(number, Table):
         _, step, largest = number.span
-        magnitude = max(abs(one) for one in number.values)
+        magnitude = max(abs(one) for one in number.finite)
         return int(ldexp(magnitude, -step)) if largest - step < _FLOAT64_BITS else None
     if isinstance(number, Posit) and number.largest_exponent <= _FLOAT64_BITS:  # from 2^-largest to 2^largest
         return 1 << (2 * number.largest_exponent)

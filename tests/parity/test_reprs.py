@@ -1,5 +1,7 @@
 """`repr` of formats and settings is a call: evaluated with the public names of the packages, it gives the same."""
 
+import math
+
 import pytest
 import torch
 from cli_support import OTHERS
@@ -58,7 +60,8 @@ VALUES = (
 
 
 def names_of(*packages):
-    return {name: getattr(package, name) for package in packages for name in package.__all__}
+    found = {name: getattr(package, name) for package in packages for name in package.__all__}
+    return found | {"inf": math.inf, "nan": math.nan}
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{type(value).__name__}-{value!s:.60}")

@@ -112,7 +112,9 @@ def test_blocks_have_the_law_of_bitsandbytes(name):
     largest = np.abs(blocks).max(1, keepdims=True)
     scale = np.where(largest > 0, largest, np.float32(1))
     table = qcore.parse(name)
-    _, codes = oracle_tables.quantize((blocks * (1 / scale)).ravel(), table.values, table.thresholds, "nearest")
+    _, codes = oracle_tables.quantize(
+        (blocks * (1 / scale)).ravel(), table.values, table.thresholds, "even", None, "nearest"
+    )
     expected = np.float32(table.values)[codes].reshape(blocks.shape) * scale
     found, scales = qcore.encode(x, number)
     np.testing.assert_array_equal(found, codes.reshape(x.shape))

@@ -94,7 +94,7 @@ def quantize(x, spec, rounding, words=None, random_bits=24):
             ("binary", exp, man, bias, specials, subnormals, signed, overflow), see `special_codes` for specials, and
                 overflow is "saturate", "propagate", "inf" or "nan";
             ("posit", bits, es), see `oracle_posits`;
-            ("table", values, thresholds), see `oracle_tables`;
+            ("table", values, thresholds, ties, beyond), see `oracle_tables`;
             ("block", wl, dim);
             ("scaled", the spec of the elements with all its entries, the sizes of a tile along each axis, rule, None or
             the sizes of the block of which the tile is a part).

@@ -38,8 +38,9 @@ def cut(x, unit):
     return int(x / unit) * unit  # toward zero
 
 
-def is_upper(x, low, high, odd, threshold, mode, name, word, random_bits):
+def is_upper(x, low, high, odd, threshold, mode, name, word, random_bits, ties="even"):
     """Returns whether x, which is between two neighbours, becomes the upper one; `odd` is the lower one's index % 2."""
+    mode = "nearest_away" if mode == "nearest" and ties == "away" else mode
     near, far = (low, high) if abs(low) <= abs(high) else (high, low)
     if mode in UP_BY_CHANCE:
         *_, digits, x_digits = CARRIERS[name]
@@ -66,28 +67,34 @@ def is_upper(x, low, high, odd, threshold, mode, name, word, random_bits):
     return bool(odd) and threshold is None
 
 
-def quantize(x, values, thresholds, mode, words=None, random_bits=24):
+def quantize(x, values, thresholds, ties, beyond, mode, words=None, random_bits=24):
     """Returns what an array becomes: its numbers, and their codes.
 
     Args:
         x: NumPy array of float32, float64, float16 or bfloat16, of one dimension.
-        values, thresholds: of the table; numbers.
+        values, thresholds, ties, beyond: of the table.
         mode: the rounding mode's name.
         words: uint32 random words of stochastic rounding.
         random_bits: how many of their leading bits count.
     """
     name = x.dtype.name
     firsts = {}
+    special = {"nan": 0}
     for index, value in enumerate(values):
-        firsts.setdefault(Fraction(value), index)
+        if value != value:
+            special["nan"] = index
+        else:
+            firsts.setdefault(Fraction(beyond if value > 0 else -beyond) if np.isinf(value) else Fraction(value), index)
     between = [None] * (len(firsts) - 1) if thresholds is None else [Fraction(one) for one in thresholds]
     every = list(zip(sorted(firsts), [*between, None], strict=True))
-    known = [(value, on_carrier(value, name), threshold) for value, threshold in every]
+    infinite = {} if beyond is None else {Fraction(beyond): np.inf, Fraction(-beyond): -np.inf}
+    known = [(value, infinite.get(value, on_carrier(value, name)), threshold) for value, threshold in every]
     known = [one for one in known if one[1] is not None]
     with np.errstate(invalid="ignore"):  # signaling NaN
         numbers, codes = x.astype(np.float64), np.zeros(x.shape, np.int64)
     for place, given in enumerate(numbers.tolist()):
         if given != given:
+            codes[place] = special["nan"]
             continue
         if given in (np.inf, -np.inf):
             chosen = known[-1 if given > 0 else 0]
@@ -99,15 +106,27 @@ def quantize(x, values, thresholds, mode, words=None, random_bits=24):
                 low, _, threshold = chosen
                 word = 0 if words is None else int(words[place])
                 arguments = low, known[below[-1] + 1][0], firsts[low] % 2, threshold
-                if is_upper(exact, *arguments, mode, name, word, random_bits):
+                if is_upper(exact, *arguments, mode, name, word, random_bits, ties):
                     chosen = known[below[-1] + 1]
+            chosen = kept(exact, chosen, known, firsts, mode, infinite)
         codes[place] = firsts[chosen[0]]
         result = float(chosen[1])
-        numbers[place] = result if result else np.copysign(0.0, given)
+        numbers[place] = result if result else 0.0 if np.isnan(values).any() else np.copysign(0.0, given)
     with np.errstate(invalid="ignore"):
         found = numbers.astype(x.dtype)
     found[np.isnan(numbers)] = x[np.isnan(numbers)]
     return found, codes
+
+
+def kept(x, chosen, known, firsts, mode, infinite):
+    """Returns the number before an infinity in modes that lead no finite x beyond it, else what was chosen."""
+    ends = {key: place for place, key in ((0, known[0][0]), (-1, known[-1][0])) if key in infinite}
+    if chosen[0] not in ends:
+        return chosen
+    place = ends[chosen[0]]
+    neighbour = known[1 if place == 0 else -2]
+    stays = {"toward_zero": True, "down": place == -1, "up": place == 0, "odd": firsts[neighbour[0]] % 2 == 1}
+    return neighbour if stays.get(mode, False) else chosen
 
 
 def decode(code, values):

@@ -93,7 +93,7 @@ def spec(number, ndim=3):
     if isinstance(number, Posit):
         return "posit", number.bits, number.es
     if isinstance(number, Table):
-        return "table", number.values, number.thresholds
+        return "table", number.values, number.thresholds, number.ties, number.beyond
     if isinstance(number, BlockScaled):
         sizes, parts = _sizes(number.block, ndim), _sizes(number.sub_block or number.block, ndim)
         return "scaled", spec(number.element), parts, number.rule, sizes if number.sub_block else None

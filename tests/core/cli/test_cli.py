@@ -109,7 +109,7 @@ def test_a_narrow_list_has_all_cells_that_it_does_not_leave_out(capsys, monkeypa
     monkeypatch.delenv("COLUMNS", raising=False)
     main([])
     out = capsys.readouterr().out
-    assert out.rstrip().endswith("No room for: overflow, source. COLUMNS=109 shows all.")
+    assert out.rstrip().endswith("No room for: overflow, source. COLUMNS=110 shows all.")
     for name in NAMED:
         lines = out[out.index(f"\n{name} ") :].splitlines()[1:5]
         cells = [word for cell in tables.row(name)[:-2] for word in cell.split() if cell != "-"]

@@ -31,14 +31,22 @@ TABLES = {
     "beyond ranges": Table([-1e300, -1e-300, 1e-46, 3e-8, 70000, 1e39, 65519]),
     "far apart": Table([1.0000001, 2.0**20 / 3, -(2.0**-60)]),
     "long": Table(SPREAD),
+    "infinities": Table([1, -np.inf, -2, np.nan, np.inf, 0.25], beyond=3),
+    "one infinity, ties away": Table([5, 0, -3.5, np.inf, 3], thresholds=[-1, 2, 4, 7], ties="away", beyond=8),
+    "hif8": NAMED["hif8"][0],
     "long with thresholds": Table(range(-20, 20), thresholds=[one + 0.3 for one in range(-20, 19)]),
 }
 
 
 def inputs(table, dtype):
     """Numbers of the table, thresholds and midpoints, their neighbours, and random ones; most of which are in range."""
-    rng, ordered = np.random.default_rng(3), sorted({*table.values})
-    points = [*ordered, *((a + b) / 2 for a, b in pairwise(ordered)), *(table.thresholds or ())]
+    rng, ordered = np.random.default_rng(3), sorted({*table.finite})
+    points = [
+        *ordered,
+        *([] if table.beyond is None else [table.beyond, (ordered[-1] + table.beyond) / 2]),
+        *((a + b) / 2 for a, b in pairwise(ordered)),
+        *(table.thresholds or ()),
+    ]
     between = [a + (b - a) * part for a, b in pairwise(ordered) for part in (rng.random(), 0.25, 2.0**-20)]
     if len(ordered) > 20:
         points, between = points[::3], between[::7]
@@ -60,7 +68,9 @@ def test_every_mode_is_that_of_exact_fractions(name, dtype):
         random = (24, 3) if mode.startswith("stochastic") else (24,)
         for bits in random:
             noise = words(11, x.shape) if mode.startswith("stochastic") else None
-            found, codes = oracle_tables.quantize(x, table.values, table.thresholds, mode, noise, bits)
+            found, codes = oracle_tables.quantize(
+                x, table.values, table.thresholds, table.ties, table.beyond, mode, noise, bits
+            )
             assert_same_bits(qcore.quantize(x, table, mode, key=11, random_bits=bits), found, mode)
             np.testing.assert_array_equal(qcore.encode(x, table, mode, key=11, random_bits=bits), codes, mode)
 
@@ -110,7 +120,11 @@ def test_a_table_of_65536_numbers():
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_text_pickle_and_hash(table):
-    copies = parse(table.text), pickle.loads(pickle.dumps(table)), eval(f"Table({table.values}, {table.thresholds})")
+    copies = (
+        parse(table.text),
+        pickle.loads(pickle.dumps(table)),
+        eval(repr(table), vars(qcore) | {"inf": np.inf, "nan": np.nan}),
+    )
     assert {table, *copies} == {table}
     assert {hash(one) for one in copies} == {hash(table)}
     assert (len(sorted({*table.values})) > FEW) == (table.reduce(qcore.law.carrier.FLOAT64)[0] == "long_table")
@@ -134,8 +148,12 @@ def test_texts():
     [
         (lambda: Table([1]), ValueError, "values has 1 numbers; allowed are 2 to 65536"),
         (lambda: Table(range(65537)), ValueError, "values has 65537 numbers; allowed are 2 to 65536"),
-        (lambda: Table([2, 2]), ValueError, "values has one number only, 2.0"),
-        (lambda: Table([0, np.nan]), ValueError, r"values\[1\]=nan; allowed are finite numbers"),
+        (lambda: Table([2, 2]), ValueError, r"values=\(2.0, 2.0\); allowed are at least two different finite numbers"),
+        (lambda: Table([0, np.nan]), ValueError, r"values=\(0.0, nan\); allowed are at least two different finite num"),
+        (lambda: Table([0, 1, np.inf]), ValueError, "beyond=None; allowed is a number above all magnitudes with infin"),
+        (lambda: Table([0, 1, np.inf], beyond=1), ValueError, "beyond=1.0; allowed is a number above all magnitudes"),
+        (lambda: Table([0, 1], beyond=2), ValueError, "beyond=2.0; allowed is a number above all .* None without them"),
+        (lambda: Table([0, 1], ties="odd"), ValueError, "ties='odd'; allowed are even, away"),
         (lambda: Table([0, 10**400]), ValueError, r"values\[1\]=1000.*; allowed are finite numbers"),
         (lambda: Table([0, 2**53 + 1]), ValueError, r"values\[1\]=9007199254740993; allowed are finite numbers"),
         (lambda: Table([0, True]), TypeError, r"values\[1\]=True is a bool"),

@@ -102,6 +102,8 @@ def quantized_alike(values, wide):
 
 def without_code(values, number):
     """Which quantized values have no code: the documented ones."""
+    if isinstance(number, Table) and np.isnan(number.values).any():
+        return np.zeros(values.shape, bool)
     if isinstance(number, FixedPoint | Table):
         return np.isnan(values) | ((values == 0) & np.signbit(values))
     finite = isinstance(number, FloatingPoint) or not getattr(number, "has_nan", True)
