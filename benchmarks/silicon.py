@@ -3,6 +3,7 @@
 Usage:
     python -m benchmarks.silicon
     python -m benchmarks.silicon --only H100
+    python -m benchmarks.silicon --json benchmarks/results/silicon.json
 
 The measured sums are those in tests/data/silicon, whose README has their source and licence.
 """
@@ -21,9 +22,10 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.support.arguments import output_file
+from benchmarks.support.results import write_results
 from benchmarks.support.timing import ROOT
 from qcore.linalg import matmul
-from qcore.linalg.designs import DESIGNS
 
 FILE = ROOT / "tests" / "data" / "silicon" / "sums.npz"
 SOURCE = (
@@ -89,8 +91,9 @@ def measured(path: Path = FILE) -> Iterator[Measured]:
             alone = gpu in ("H100", "H200") and suffix in ("e4m3", "e5m2") and output == "fp32"
             a, b = (file[f"{gpu}.{operands}.{name}"].view(dtype).astype(np.float32) for name in "ab")
             c = file[f"{gpu}.{operands}.c"].view(np.float32)[:, None, None]
-            c = np.float32(np.float16(c)) if output == "fp16" else c
-            instruction = f"{CHIPS[gpu]}.{'wgmma' if alone else 'mma'}.{suffix}"
+            c = c.astype(np.float16).astype(np.float32) if output == "fp16" else c
+            short = suffix == "tf32" and CHIPS[gpu] in ("hopper", "blackwell")  # whose longest shape has 8 terms
+            instruction = f"{CHIPS[gpu]}.{'wgmma' if alone else 'mma_k4' if short else 'mma'}.{suffix}"
             yield Measured(
                 gpu,
                 operands,
@@ -109,35 +112,50 @@ def differing(one: Measured, multiply: Callable[..., np.ndarray] = matmul) -> in
     return int((np.asarray(found).view(np.uint32).reshape(-1) != one.result).sum())
 
 
-def compared(names: str) -> tuple[Table, int, int]:
-    """A row for each set whose GPU's or format's name contains a text; how many sums were compared, and differ."""
-    table = Table(box=SIMPLE)
+class Row(NamedTuple):
+    """One set, and how many of its sums differ."""
+
+    gpu: str
+    operands: str
+    result: str
+    design: str
+    sums: int
+    differing: int
+
+
+def compared(names: str) -> list[Row]:
+    """A row for each set whose name contains a text."""
+    return [
+        Row(one.gpu, one.operands, one.output, one.design, len(one.result), differing(one))
+        for one in measured()
+        if names in one.name
+    ]
+
+
+def table(rows: list[Row]) -> Table:
+    found = Table(box=SIMPLE)
     for column in ("GPU", "operands", "result", "design"):
-        table.add_column(column, no_wrap=True)
+        found.add_column(column, no_wrap=True)
     for column in ("sums", "differ"):
-        table.add_column(column, justify="right")
-    sums = wrong = 0
-    for one in measured():
-        if names not in one.name:
-            continue
-        if one.design not in DESIGNS:
-            table.add_row(one.gpu, one.operands, one.output, "none", "-", "-")
-            continue
-        found = differing(one)
-        table.add_row(one.gpu, one.operands, one.output, one.design, str(len(one.result)), str(found))
-        sums, wrong = sums + len(one.result), wrong + found
-    return table, sums, wrong
+        found.add_column(column, justify="right")
+    for row in rows:
+        found.add_row(*map(str, row))
+    return found
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.silicon", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument(
-        "--only", metavar="TEXT", default="", help="only sets whose name, such as H100.E4M3.fp16, has it"
-    )
+    parser.add_argument("--only", metavar="TEXT", default="", help="only sets named so, such as H100.E4M3")
+    parser.add_argument("--json", metavar="FILE", type=output_file, help="write all rows there")
     given = parser.parse_args(arguments)
-    table, sums, wrong = compared(given.only)
-    Console(width=100).print(table)
+    rows = compared(given.only)
+    sums, wrong = sum(row.sums for row in rows), sum(row.differing for row in rows)
+    Console(width=100).print(table(rows))
     print(f"{wrong:,} of {sums:,} measured sums differ.\nSource: {SOURCE}")
+    if given.json:
+        gpus = list(dict.fromkeys(row.gpu for row in rows))
+        record = {"source": SOURCE, "gpus": gpus, "sums": sums, "differing": wrong}
+        write_results(given.json, record | {"rows": [row._asdict() for row in rows]})
     return 0
 
 

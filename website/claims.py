@@ -12,7 +12,7 @@ def in_numbers() -> str:
     """Each claim in one line, with the command that shows it."""
     return "\n".join(
         f"- **{claim}** {words} (`{command}`)."
-        for claim, words, command in (_formats(), _chips(), _bits(), _training(), _speed(), _peer())
+        for claim, words, command in (_formats(), _chips(), _silicon(), _bits(), _training(), _speed(), _peer())
     )
 
 
@@ -32,6 +32,16 @@ def _chips() -> tuple[str, str, str]:
         f"{len(DESIGNS)} [matrix instructions](docs/machines.md) of {len(chips)} GPU generations, "
         "with the bits of their sums",
         "qbits designs",
+    )
+
+
+def _silicon() -> tuple[str, str, str]:
+    found = results("silicon")
+    return (
+        "Measured.",
+        f"{found['differing']:,} of {found['sums']:,} sums that {len(found['gpus'])} GPUs computed "
+        "[differ](docs/machines.md#how-it-is-checked) from those of their instructions here",
+        "python -m benchmarks.silicon",
     )
 
 

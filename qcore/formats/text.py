@@ -573,8 +573,10 @@ def _is_default(kind: Kind, parameter: str, value: Any, number: Any) -> bool:
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, tuple):  # a table's numbers, or the mapping of axes to sizes, in order
+    if isinstance(value, tuple):  # a table's numbers, an order, or the mapping of axes to sizes, in order
         items = cast("tuple[Any, ...]", value)
+        if items and isinstance(items[0], int):  # an order
+            return f"[{','.join(map(str, items))}]"
         return number_list(items) if items and isinstance(items[0], float) else block_text(items).replace(" ", "")
     if isinstance(value, float):
         return number_list([value])[1:-1]

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from qcore.arguments import check_choice, check_flag, check_int, quoted
 from qcore.formats.block import BlockNumber
@@ -20,12 +21,17 @@ from qcore.law.carrier import FLOAT64, Carrier
 from qcore.law.program import Constants, Program
 from qcore.law.rounding import MODES, Rounding, RoundingLike, check_rounding
 from qcore.law.tiles import MOST_ELEMENTS
-from qcore.linalg.designs import ALIGNED, GROUPED, Design, design_of
+from qcore.linalg.designs import Design, design_of
 from qcore.random.threefry import MOST_HALF_BITS
 
 FLOAT32_NUMBER, FLOAT64_NUMBER = BinaryFloat(8, 23), BinaryFloat(11, 52)
 CANONICAL_NAN = 0x7FC00000
 MOST_TERMS = 64  # of a tree or an aligned sum, which programs have one by one
+# How subnormal numbers are aligned, and what: see `Accumulator`.
+NORMALIZED, LEAST = "normalized", "least"
+ALL, PRODUCTS, TWICE = "all", "products", "twice"
+_CUTS = Rounding.TOWARD_ZERO, Rounding.DOWN
+_OF_ALIGNED = "subnormals", "zeros", "cut", "align", "sum_bits", "sum_cut", "sets"
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,13 +59,31 @@ class Accumulator:
         inner: an accumulator that sums each chunk, starting at +0; None sums in float64.
         tree: True sums a chunk of at most 64 terms in pairs, neighbours first, each sum of two rounded as by R. An odd
             term goes on to the next level.
-        fraction_bits: aligns the accumulator and the at most 64 products of a chunk to the largest of their exponents;
-            the exponent of a product is the sum of its factors' exponents. Each is cut off toward zero after this
-            number of bits of fraction, and their exact sum is rounded. 1 to 40, or None.
+        fraction_bits: aligns the accumulator and the at most 64 products of a chunk to E, the largest of their
+            exponents; the exponent of a product is the sum of its factors' exponents. Each is cut off after this number
+            of bits of fraction, at 2^(E - fraction_bits), and their sum is rounded. 1 to 40, or None. The arguments
+            from `subnormals` to `sets` are for aligned sums only.
         output: the rounding of aligned sums, if it is not `rounding`; for `fraction_bits` only.
         random_bits: the random bits of each stochastic rounding, 1 to 24. Up to 16, four roundings share two words.
         design: the name of a matrix instruction, see `of`, or its `qcore.linalg.designs.Design`; nothing else is given
-            then, and number, chunk, rounding and fraction_bits are the instruction's.
+            then, and the other arguments are the instruction's.
+        subnormals: the exponents of subnormal factors and accumulators: "normalized" is floor(log2) of their magnitude,
+            "least" the least exponent of their format, an int the least exponent of factors in a wider format.
+        zeros: the least value of E, the exponent of products and accumulators that are zero; None leaves zeros out.
+        cut: how terms are cut off, "toward_zero" or "down".
+        align: "all": E counts the accumulator. "products": E is the largest exponent of the products alone, and the
+            accumulator is cut off at the same place. "twice": E as before for the products; then their sum and the
+            accumulator are aligned to the larger of E and the accumulator's exponent, and a product from 2^128 on is
+            infinite.
+        sum_bits, sum_cut: for align="twice": the bits of fraction that the sum of the products keeps in the second
+            alignment, by default `fraction_bits`, 1 to 48; and how both are cut off there, by default `cut`.
+        sets: 2 for align="twice": both halves of a chunk are aligned apart, cut off as the accumulator at the larger E,
+            and added; an accumulator whose exponent is below that of the alignment - fraction_bits - 1 counts as 0.
+        overflow: "inf": sums from the power of two above the largest number on are infinite, also where `rounding`
+            keeps that number; or None.
+        positive_zero: True if a negative sum that is rounded to zero is +0, not -0.
+        order: the order in which terms are taken: a permutation of 0 to n - 1 for each n terms, at most 64; () is the
+            order of the matrices. Missing terms at the end are zeros.
 
     Attributes:
         text: the text form, which `parse` reads.
@@ -85,6 +109,16 @@ class Accumulator:
     output: Rounding | None = None
     random_bits: int = 24
     design: Design | None = None
+    subnormals: str | int = NORMALIZED
+    zeros: int | None = None
+    cut: Rounding = Rounding.TOWARD_ZERO
+    align: str = ALL
+    sum_bits: int | None = None
+    sum_cut: Rounding | None = None
+    sets: int = 1
+    overflow: str | None = None
+    positive_zero: bool = False
+    order: tuple[int, ...] = ()
     text: str = field(init=False, repr=False, compare=False)
 
     if TYPE_CHECKING:
@@ -101,6 +135,16 @@ class Accumulator:
             output: RoundingLike | None = None,
             random_bits: int = 24,
             design: Design | str | None = None,
+            subnormals: Literal["normalized", "least"] | int = NORMALIZED,
+            zeros: int | None = None,
+            cut: Literal["toward_zero", "down"] | Rounding = Rounding.TOWARD_ZERO,
+            align: Literal["all", "products", "twice"] = ALL,
+            sum_bits: int | None = None,
+            sum_cut: Literal["toward_zero", "down"] | Rounding | None = None,
+            sets: int = 1,
+            overflow: Literal["inf"] | None = None,
+            positive_zero: bool = False,
+            order: Sequence[int] = (),
         ) -> None: ...
 
     @classmethod
@@ -152,15 +196,9 @@ class Accumulator:
     def _take_design(self) -> None:
         """Fills the fields with those of an instruction; raises for other fields that are given."""
         design = design_of(self.design)
-        number = parse(design.number)
-        halves = design.number == "float16" or design.law not in (ALIGNED, GROUPED)
-        mode = Rounding.NEAREST if halves else Rounding.TOWARD_ZERO
-        found = {
-            "number": number,
-            "chunk": design.step,
-            "rounding": mode,
-            "fraction_bits": design.fraction_bits or None,
-        }
+        found = _fields_of(design.parameters)
+        if design.inside is not None:
+            found["inner"] = Accumulator(**design.inside)
         for one in fields(self):
             if one.init and one.name != "design":
                 value, default = getattr(self, one.name), one.default
@@ -190,6 +228,54 @@ class Accumulator:
                 raise ValueError(f"output={quoted(self.output)} without fraction_bits; allowed is None")
             check_choice("output", getattr(self.output, "value", self.output), list(MODES))
             self._set(rounding=check_rounding(self.output, "output"), output=None)
+        self._check_alignment()
+        self._check_order()
+
+    def _check_alignment(self) -> None:
+        """The arguments of aligned sums, and `overflow`."""
+        for name, value in (("cut", self.cut), ("sum_cut", self.sum_cut)):
+            if value is not None:
+                check_choice(name, getattr(value, "value", value), [one.value for one in _CUTS])
+                self._set(**{name: check_rounding(value, name)})
+        check_choice("align", self.align, (ALL, PRODUCTS, TWICE))
+        if self.overflow is not None:
+            check_choice("overflow", self.overflow, ("inf",))
+            if getattr(self.number, "specials", None) not in ("ieee", "p3109"):
+                raise ValueError(f"overflow=inf with {self.number.text}; allowed are formats with infinities")
+        if isinstance(self.subnormals, str):
+            check_choice("subnormals", self.subnormals, (NORMALIZED, LEAST))
+        else:
+            self._set(subnormals=check_int("subnormals", self.subnormals, -1000, 1000))
+        if self.zeros is not None:
+            self._set(zeros=check_int("zeros", self.zeros, -1000, 1000))
+        if self.sum_bits is not None:
+            self._set(sum_bits=check_int("sum_bits", self.sum_bits, 1, 48))
+        self._set(sets=check_int("sets", self.sets, 1, 2))
+        check_flag("positive_zero", self.positive_zero)
+        defaults = {one.name: one.default for one in fields(self)}
+        for name in _OF_ALIGNED:
+            value = getattr(self, name)
+            if value == defaults[name]:
+                continue
+            if self.fraction_bits is None:
+                raise ValueError(f"{name}={_word(value)} without fraction_bits; allowed is {_word(defaults[name])}")
+            if name in ("sum_bits", "sum_cut", "sets") and self.align != TWICE:
+                raise ValueError(f"{name}={_word(value)} with align={self.align}; allowed is it with align=twice")
+        if self.subnormals != NORMALIZED and not hasattr(self.number, "magnitudes"):
+            raise ValueError(
+                f"subnormals={self.subnormals} with {self.number.text}; allowed are floating point formats"
+            )
+        if self.sets == 2 and (self.chunk or 0) % 2:
+            raise ValueError(f"chunk={self.chunk} with sets=2; allowed is an even number")
+
+    def _check_order(self) -> None:
+        order = tuple(self.order) if isinstance(self.order, Iterable) else (self.order,)
+        order = tuple(check_int("order", place, 0, MOST_TERMS - 1) for place in order)
+        if sorted(order) != [*range(len(order))]:
+            raise ValueError(f"order={quoted(order)}; allowed is a permutation of the numbers 0 to n - 1")
+        if order and (self.chunk or MOST_ELEMENTS) % len(order) and len(order) % (self.chunk or MOST_ELEMENTS):
+            raise ValueError(f"order has {len(order)} places with chunk={self.chunk}; allowed is a multiple or divisor")
+        self._set(order=() if order == (*range(len(order)),) else order)
 
     def _set(self, **fields: Any) -> None:
         for name, value in fields.items():
@@ -214,12 +300,37 @@ class Accumulator:
     def plain(self) -> bool:
         """True if S is the float64 sum of exact products."""
         more = self.inner is not None or self.tree or self.fraction_bits is not None or self.design is not None
-        return self.product is None and not more
+        return self.product is None and not more and not self.order and self.overflow is None and not self.positive_zero
 
     @property
     def instruction(self) -> Design | None:
-        """The `Design` of the innermost accumulator, which adds the products themselves; None if it has none."""
-        return self.design if self.inner is None else self.inner.instruction
+        """The `Design` of this accumulator, or of one inside; None if there is none."""
+        return self.design if self.design is not None or self.inner is None else self.inner.instruction
+
+    @property
+    def own(self) -> Accumulator:
+        """The same law without the name: an accumulator whose text has all parameters of an instruction.
+
+        NaN is 0x7fc00000 in it, and operands have no formats. Without a name it is itself.
+
+        Raises:
+            ValueError: if the instruction has scales of blocks, or does not align terms.
+        """
+        if self.design is None:
+            return self
+        if self.design.block or self.innermost.fraction_bits is None:
+            raise ValueError(f"design={self.design.name} has parts that are no parameters; allowed are aligned sums")
+        return Accumulator(**self.design.parameters, inner=self.inner)
+
+    @property
+    def innermost(self) -> Accumulator:
+        """The accumulator that adds the products themselves."""
+        return self if self.inner is None else self.inner.innermost
+
+    @property
+    def adds_total(self) -> bool:
+        """True if the accumulator and the products of a chunk are added at once."""
+        return self.inner is None and (self.fraction_bits is not None or self.design is not None)
 
     @property
     def nan(self) -> int:
@@ -304,6 +415,32 @@ def optional_number(reader: Reader) -> Any:
     return reader.number() if reader.token != "None" else reader.next() and None
 
 
+def _fields_of(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an accumulator with an instruction's parameters, which need no checks."""
+    found = dict(parameters)
+    found["number"] = parse(found["number"])
+    for name in ("rounding", "sum_cut"):
+        if name in found:
+            found[name] = MODES[found[name]]
+    return found
+
+
+def _word(value: Any) -> Any:
+    return getattr(value, "value", value)
+
+
+def _subnormals(reader: Reader) -> str | int:
+    return reader.next() if reader.token in (NORMALIZED, LEAST) else reader.integer()
+
+
+def _places(reader: Reader) -> list[int]:
+    """Reads a list of whole numbers."""
+    start, found = reader.index, reader.numbers()
+    if any(place != int(place) for place in found):
+        raise reader.error("allowed here are whole numbers", start)
+    return [int(place) for place in found]
+
+
 _PARAMETERS = {
     "number": optional_number,
     "chunk": Reader.integer,
@@ -312,8 +449,19 @@ _PARAMETERS = {
     "inner": lambda reader: reader.registered("accumulator"),
     "tree": Reader.flag,
     "fraction_bits": Reader.integer,
+    "output": choice(tuple(MODES)),
     "random_bits": Reader.integer,
     "design": _design,
+    "subnormals": _subnormals,
+    "zeros": Reader.integer,
+    "cut": choice(("toward_zero", "down")),
+    "align": choice((ALL, PRODUCTS, TWICE)),
+    "sum_bits": Reader.integer,
+    "sum_cut": choice(("toward_zero", "down")),
+    "sets": Reader.integer,
+    "overflow": choice(("inf",)),
+    "positive_zero": Reader.flag,
+    "order": _places,
 }
 register("accumulator", Kind(Accumulator, _PARAMETERS, 0, 1, 0))
 EXACT = Accumulator()

@@ -19,14 +19,25 @@ from qcore.arguments import quoted
 from qcore.formats.block import BlockScaled
 from qcore.formats.text import parse
 
-ALIGNED, GROUPED, PAIRS, FUSED, FLOOR, PARITY = "aligned", "grouped", "pairs", "fused", "floor", "parity"
+ALIGNED, GROUPED, HALVES, FLOOR, PARITY = "aligned", "grouped", "halves", "floor", "parity"
+PAIRS, FUSED, EXACT = "pairs", "fused", "exact"
 _FLOAT32, _E8M13, _FLOAT16 = "binary(8,23)", "binary(8,13)", "float16"
 _NAN, _NVIDIA_NAN, _NVIDIA_HALF_NAN = 0x7FC00000, 0x7FFFFFFF, 0x7FFFE000  # the last is float16's 0x7FFF in float32
 
 _MMA_SIM = 'Xie et al., "MMA-Sim", arXiv:2511.10909'
 _FASI = 'Fasi et al., "Numerical behavior of NVIDIA tensor cores", 2021; ' + _MMA_SIM
 _KHATTAK = "Khattak and Mikaitis, arXiv:2512.07004; " + _MMA_SIM
-_BY_RULE = _MMA_SIM + ", whose rule for FP8 is applied: its code has no such operand"
+_SUMS = 'measured sums of Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores", doi 10.1145/3830409'
+
+# Exponents of zeros, of float32 and of float16 results (mmasim 2.1.1); chips that are not named have the last pair.
+_ZEROS = {"volta": (-131, -19), "turing": (-132, -20), "ampere": (-132, -20), "ada": (-132, -20)}
+_NEWER_ZEROS, _LONG_ZEROS = (-133, -21), -139  # the last is that of steps of 64 terms
+
+# Terms k with k mod 4 in {0, 1}, then those with 2 and 3; even terms, then odd ones; each odd term, then the even one.
+_BY_FOURS = tuple(k for first in (0, 2) for k in range(32) if k % 4 - first in (0, 1))
+_EVEN_ODD = (*range(0, 16, 2), *range(1, 16, 2))
+_ODD_FIRST = (1, 0)
+_LEAST_HALF = -14  # the least exponent of float16
 
 _FORMATS = {
     "f16": "float16",
@@ -50,7 +61,7 @@ class Design:
 
     Attributes:
         name: see the module.
-        law: the law of a step: ALIGNED, GROUPED, PAIRS, FUSED, FLOOR or PARITY, see `qcore.linalg.steps`.
+        law: the law of a step, see `qcore.linalg.steps`.
         operands: the texts of the two operands' formats, in either order; for scaled blocks of their elements.
         number: the text of the format of the accumulator and of the result.
         step: the number of terms that are added at once. A shorter last step is filled with zeros.
@@ -60,6 +71,9 @@ class Design:
         flushes: True if subnormal operands and addends count as +0, and subnormal sums as zeros of their sign.
         nan: the bits of a result that is NaN, in float32.
         source: where the behaviour was published.
+        zeros: the exponent of terms and accumulators that are zero; None if zeros do not count.
+        evidence: what the law was compared with, and what is inferred.
+        order: the order in which terms are taken; () is the order of the matrices.
     """
 
     name: str
@@ -73,6 +87,38 @@ class Design:
     flushes: bool = False
     nan: int = _NAN
     source: str = _MMA_SIM
+    zeros: int | None = None
+    evidence: str = ""
+    order: tuple[int, ...] = ()
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The arguments with which an `Accumulator` has this law, but for scales, groups, flushing and NaN's bits."""
+        nearest = self.number == _FLOAT16 or self.law not in (ALIGNED, GROUPED)
+        found = {
+            "number": self.number,
+            "chunk": self.step,
+            "rounding": "nearest" if nearest else "toward_zero",
+            "fraction_bits": self.fraction_bits or None,
+            "subnormals": "least",
+            "zeros": self.zeros,
+            "overflow": "inf" if self.law in (ALIGNED, GROUPED) else None,
+            "positive_zero": self.law in (ALIGNED, GROUPED),
+            "order": self.order,
+        }
+        if self.law in (FLOOR, PARITY):
+            found |= {"align": "twice", "sum_bits": 31, "sum_cut": "down", "sets": 2 if self.law == PARITY else 1}
+        if self.law == HALVES:  # whose terms are aligned inside
+            found |= {"fraction_bits": None, "zeros": None, "subnormals": "normalized"}
+        return found
+
+    @property
+    def inside(self) -> dict[str, Any] | None:
+        """The same of an accumulator that sums the terms of a step first; None if there is none."""
+        if self.law != HALVES:
+            return None
+        half = replace(self, law=ALIGNED, step=self.step // 2, order=())
+        return half.parameters | {"subnormals": _LEAST_HALF}
 
     @property
     def truncates(self) -> bool:
@@ -134,18 +180,29 @@ def _nvidia(
     source: str,
     halves: bool = True,
     number: str = _FLOAT32,
+    law: str = ALIGNED,
 ) -> list[Design]:
     """Aligned sums of an instruction; with `halves` also those in float16, for f16 and narrower operands."""
     found = []
     for pair in pairs:
         operands = _FORMATS[pair[0]], _FORMATS[pair[1]]
-        from_ = _BY_RULE if {"e2m1", "e2m3", "e3m2"} & {*pair} else source
+        zeros, of_halves = _ZEROS.get(instruction.partition(".")[0], _NEWER_ZEROS)
         row = Design(
-            f"{instruction}.{_joined(pair)}", ALIGNED, operands, number, step, bits, nan=_NVIDIA_NAN, source=from_
+            f"{instruction}.{_joined(pair)}",
+            law,
+            operands,
+            number,
+            step,
+            bits,
+            nan=_NVIDIA_NAN,
+            source=source,
+            zeros=zeros,
+            order=_BY_FOURS if law == HALVES else (),
         )
         found.append(row)
         if halves:
-            found.append(replace(row, name=f"{row.name}.f16", number=_FLOAT16, nan=_NVIDIA_HALF_NAN))
+            half = {"name": f"{row.name}.f16", "number": _FLOAT16, "nan": _NVIDIA_HALF_NAN, "zeros": of_halves}
+            found.append(replace(row, **half))
     return found
 
 
@@ -174,16 +231,28 @@ def _block_scaled(instruction: str, more: bool) -> list[Design]:
     for pair in _pairs(*elements):
         operands = _FORMATS[pair[0]], _FORMATS[pair[1]]
         name = _joined((f"mx{pair[0]}", f"mx{pair[1]}"))
-        source = _BY_RULE if {"e2m1", "e2m3", "e3m2"} & {*pair} else _MMA_SIM
+        zeros = _NEWER_ZEROS[0]
         row = Design(
-            f"{instruction}.{name}", ALIGNED, operands, _FLOAT32, 32, 25, 32, "e8m0", False, _NVIDIA_NAN, source
+            f"{instruction}.{name}", ALIGNED, operands, _FLOAT32, 32, 25, 32, "e8m0", nan=_NVIDIA_NAN, zeros=zeros
         )
         found.append(row)
     kinds = [("mxf4", 32, "e8m0"), ("mxf4_16", 16, "e8m0"), ("nvf4", 16, "e4m3fn")]
     for name, block, scale in [*kinds, ("nvf4_32", 32, "e4m3fn")] if more else kinds:
         pair = ("e2m1fn", "e2m1fn")
-        row = Design(f"{instruction}.{name}", GROUPED, pair, _FLOAT32, 64, 35, block, scale, False, _NVIDIA_NAN)
-        found.append(row)
+        found.append(
+            Design(
+                f"{instruction}.{name}",
+                GROUPED,
+                pair,
+                _FLOAT32,
+                64,
+                35,
+                block,
+                scale,
+                nan=_NVIDIA_NAN,
+                zeros=_LONG_ZEROS,
+            )
+        )
     return found
 
 
@@ -198,19 +267,23 @@ def _rows() -> list[Design]:
     narrow = _pairs("e4m3", "e5m2", "e2m1", "e2m3", "e3m2")
     wide = [*f16, ("f16", "bf16")], _pairs("bf16"), _pairs("tf32")
     floor = {"fraction_bits": 24}
+    # Turing runs Volta's shape with Volta's law.
+    volta, turing_k4 = _nvidia("volta.mma", f16, 4, 23, _FASI), _nvidia("turing.mma_k4", f16, 4, 23, _MMA_SIM)
     return [
-        *_nvidia("volta.mma", f16, 4, 23, _FASI),
+        *volta,
         *_nvidia("turing.mma", f16, 8, 24, _FASI),
-        *_nvidia("turing.mma_k4", f16, 4, 24, _MMA_SIM),
+        *(replace(row, zeros=of_volta.zeros) for row, of_volta in zip(turing_k4, volta, strict=True)),
         *_mma("ampere", 24, _FASI, False),
         *_mma("ada", 24, _KHATTAK, False),
         *(row for row in _nvidia("ada.mma", fp8, 16, 13, _KHATTAK, True, _E8M13)),
         *_mma("hopper", 25, _KHATTAK, True),
+        *_nvidia("hopper.mma", fp8, 32, 25, _SUMS, law=HALVES),
         *_nvidia("hopper.wgmma", f16, 16, 25, _KHATTAK),
         *_nvidia("hopper.wgmma", wide[1], 16, 25, _KHATTAK, False),
         *_nvidia("hopper.wgmma", wide[2], 8, 25, _KHATTAK, False),
         *_nvidia("hopper.wgmma", fp8, 32, 13, _KHATTAK, True, _E8M13),
         *_mma("blackwell", 25, _MMA_SIM, True),
+        *_nvidia("blackwell.mma", fp8, 32, 25, _SUMS, law=HALVES),
         *_nvidia("blackwell.tcgen05", f16, 16, 25, _KHATTAK),
         *_nvidia("blackwell.tcgen05", [("f16", "bf16"), ("bf16", "bf16")], 16, 25, _KHATTAK, False),
         *_nvidia("blackwell.tcgen05", wide[2], 8, 25, _KHATTAK, False),
@@ -221,8 +294,8 @@ def _rows() -> list[Design]:
         *_nvidia("rtx_blackwell.mma_k16", fp8, 16, 25, _MMA_SIM),
         *_block_scaled("rtx_blackwell.mma", True),
         _amd("cdna1", "mfma.f32", FUSED, 1),
-        _amd("cdna1", "mfma.f16", PAIRS, 4),
-        _amd("cdna1", "mfma.bf16", PAIRS, 2),
+        _amd("cdna1", "mfma.f16", EXACT, 4),
+        _amd("cdna1", "mfma.bf16", EXACT, 2),
         _amd("cdna2", "mfma.f32", FUSED, 1),
         _amd("cdna2", "mfma.f16", PAIRS, 4, flushes=True),
         _amd("cdna2", "mfma.bf16_1k", PAIRS, 4, flushes=True),
@@ -231,11 +304,46 @@ def _rows() -> list[Design]:
         _amd("cdna3", "mfma.xf32", FLOOR, 4, **floor),
         *(_amd("cdna3", f"mfma.{name}", FLOOR, 8, **floor) for name in ("f16", "bf16")),
         *(_amd("cdna3", f"mfma_k4.{name}", FLOOR, 4, **floor) for name in ("f16", "bf16")),
-        *(_amd("cdna3", f"mfma.{name}", PARITY, 16, **floor) for name in ("fp8", "bf8", "fp8_bf8")),
+        *(_amd("cdna3", f"mfma.{name}", PARITY, 16, order=_EVEN_ODD, **floor) for name in ("fp8", "bf8", "fp8_bf8")),
     ]
 
 
-DESIGNS = {row.name: row for row in _rows()}
+MODEL = "mmasim 2.1.1"  # on PyPI; tests compare 10,000 hard sums of each design that it has
+# The chips whose sums were compared with a design: tests/data/silicon has them.
+_MEASURED = {
+    "V100": ("volta.mma.f16", "volta.mma.f16.f16"),
+    "A100, A2": ("ampere.mma.f16", "ampere.mma.f16.f16", "ampere.mma.bf16", "ampere.mma.tf32"),
+    "RTX 1000 Ada, L40S": tuple(f"ada.mma.{one}" for one in ("f16", "f16.f16", "bf16", "tf32", "e4m3", "e5m2")),
+    "RTX 1000 Ada": ("ada.mma.e4m3.f16", "ada.mma.e5m2.f16"),
+    "H100, H200": (
+        *(f"hopper.mma.{one}" for one in ("f16", "f16.f16", "bf16", "e4m3.f16", "e5m2.f16")),
+        "hopper.mma_k4.tf32",
+    ),
+    "H100, H200, without an addend": ("hopper.wgmma.e4m3", "hopper.wgmma.e5m2"),
+    "B200": (
+        *(f"blackwell.mma.{one}" for one in ("f16", "f16.f16", "bf16", "e4m3", "e4m3.f16", "e5m2", "e5m2.f16")),
+        "blackwell.mma_k4.tf32",
+    ),
+}
+_BY_RULE = {
+    "hopper.mma.e4m3": "as B200, which was measured",
+    "hopper.mma.e5m2": "as B200, which was measured",
+    "blackwell.tcgen05.f16_bf16": "as f16 and bf16",
+    "rtx_blackwell.mma.nvf4_32": f"as nvf4; {MODEL} calls it invalid",
+}
+
+
+def _evidence(row: Design) -> str:
+    measured = next((chips for chips, names in _MEASURED.items() if row.name in names), None)
+    rule = _BY_RULE.get(row.name)
+    if rule is None and row.law == HALVES:
+        rule = None if measured else "as e4m3 and e5m2, which were measured"
+    modelled = rule is None and row.law != HALVES
+    found = {"measured": measured, "model": MODEL if modelled else None, "by rule": rule}
+    return "; ".join(f"{kind}: {what}" for kind, what in found.items() if what)
+
+
+DESIGNS = {row.name: replace(row, evidence=_evidence(row)) for row in _rows()}
 
 
 # The instruction that kernels use, where a chip has an older one as well.

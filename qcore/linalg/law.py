@@ -15,11 +15,8 @@ from qcore.law.rounding import Rounding
 from qcore.linalg.accumulator import Accumulator
 from qcore.linalg.designs import Design
 from qcore.linalg.scaling import of_both, rescaled
-from qcore.linalg.steps import start
+from qcore.linalg.steps import or_infinite, start
 from qcore.linalg.steps import step as add_step
-
-_EXPONENT_BIAS, _MANTISSA_BITS = 1023, 52
-_LEAST_EXPONENT = -1022  # the exponent of zeros here, below the exponents of all products
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class Sums:
         narrow: True if sequential sums in float32, of the inner accumulator if there is one, have the same bits.
         multiples: True if narrow sums are multiples of the accumulator's least step.
         below: True if narrow sums are never beyond the accumulator's largest number.
-        least: the least exponents of the numbers of the left and the right matrix, for the steps of instructions.
+        least: the least exponents of the numbers of the left and the right matrix, for sums that align them by these.
     """
 
     accumulator: Accumulator
@@ -72,57 +69,65 @@ def _fold(
     addend: Any = None,
 ) -> Any:
     """The addend and the sum of all terms; `first` is the number of earlier roundings of each element."""
-    if accumulator.design is not None:
-        return _run_steps(xp, a, b, accumulator, sums.least, scales, addend)
+    design, count = accumulator.design, 0
+    if accumulator.order:
+        a, b = _in_order(xp, a, b, accumulator.order)
+    if design is not None or accumulator.sets > 1:
+        a, b = _filled(xp, a, b, accumulator.length(a.shape[-1]))
+    if design is not None and scales is not None:
+        scales, count = _whole_steps(xp, design, scales, a.shape[-1]), design.step // design.block
     found = xp.sequential(a, b, accumulator, first, addend) if accumulator.sequential and scales is None else None
     if found is not None:
         return found
     terms = a.shape[-1]
     length = accumulator.length(terms)
     each = 1 + accumulator.roundings_in_chunk(length)
-    # A single chunk needs no total: +0 changes only a sum of -0, which `_rounded` makes +0 anyway. Aligned sums need
-    # one, as its exponent counts.
-    if length >= terms > 0 and accumulator.fraction_bits is None and addend is None:
+    # A single chunk needs no total: +0 changes only a sum of -0, which `_rounded` makes +0 anyway. Sums that add the
+    # total and the products at once need one, as its exponent counts.
+    if length >= terms > 0 and not accumulator.adds_total and addend is None:
         return _add(xp, None, a, b, accumulator, sums, first, _factor(xp, scales, 0))
 
     def step(total: Any, index: Any, a: Any, b: Any) -> Any:
-        return _add(xp, total, a, b, accumulator, sums, first + index * each, _factor(xp, scales, index))
+        if not accumulator.adds_total:
+            return _add(xp, total, a, b, accumulator, sums, first + index * each, _factor(xp, scales, index))
+        parts = None
+        if scales is not None:
+            parts = xp.part(scales[0], index, -1, count), xp.part(scales[1], index, -2, count)
+        found = add_step(xp, accumulator, sums.least, total, a, b, parts)
+        return found if accumulator.fraction_bits is None else _rounded(xp, found, accumulator, first + index)
 
     # Four roundings share a block of words, counted from the first of all; a fold that begins later may split a block.
     from_first = isinstance(first, int) and first == 0
-    total = _zeros(xp, a, b) if addend is None else xp.unsigned_zero(xp.wide(addend))
-    if accumulator.fraction_bits is not None:
-        found = xp.by_steps(a, b, accumulator, None, None, None if addend is None else total)
+    total = _first_total(xp, a, b, design, addend)
+    if accumulator.innermost.adds_total and (scales is None or count):
+        found = xp.by_steps(a, b, accumulator, sums.least, scales, None if addend is None else total)
         if found is not None:
             return found
     return xp.fold(step, total, a, b, length, accumulator.shares_words and from_first)
 
 
-def _run_steps(xp: Any, a: Any, b: Any, accumulator: Accumulator, least: Any, scales: Any, addend: Any) -> Any:
-    """The accumulator after all steps of an instruction; the last one is filled with zeros, as in a tile."""
-    design: Any = accumulator.design
-    missing = -a.shape[-1] % design.step
-    if missing:
-        before = [(0, 0)] * (len(a.shape) - 2), [(0, 0)] * (len(b.shape) - 2)
-        a = xp.pad(a, [*before[0], (0, 0), (0, missing)])
-        b = xp.pad(b, [*before[1], (0, missing), (0, 0)])
+def _in_order(xp: Any, a: Any, b: Any, order: tuple[int, ...]) -> tuple[Any, Any]:
+    """Both matrices with the terms of each run in another order, and zeros for what is missing in the last run."""
+    a, b = _filled(xp, a, b, len(order))
+    places = [begin + place for begin in range(0, a.shape[-1], len(order)) for place in order]
+    return a[..., places], b[..., places, :]
 
-    if scales is not None:
-        scales = _whole_steps(xp, design, scales, a.shape[-1])
 
-    total = _zeros(xp, a, b) if addend is None else start(xp, design, xp.wide(addend))
-    found = xp.by_steps(a, b, accumulator, least, scales, None if addend is None else total)
-    if found is not None:
-        return found
+def _filled(xp: Any, a: Any, b: Any, length: int) -> tuple[Any, Any]:
+    """Both matrices with whole runs of terms, the last one filled with zeros, as in a tile."""
+    missing = -a.shape[-1] % length
+    if not missing:
+        return a, b
+    before = [(0, 0)] * (len(a.shape) - 2), [(0, 0)] * (len(b.shape) - 2)
+    return xp.pad(a, [*before[0], (0, 0), (0, missing)]), xp.pad(b, [*before[1], (0, missing), (0, 0)])
 
-    def step(total: Any, index: Any, a: Any, b: Any) -> Any:
-        if scales is None:
-            return add_step(xp, design, least, total, a, b, None)
-        count = design.step // design.block
-        parts = xp.part(scales[0], index, -1, count), xp.part(scales[1], index, -2, count)
-        return add_step(xp, design, least, total, a, b, parts)
 
-    return xp.fold(step, total, a, b, design.step)
+def _first_total(xp: Any, a: Any, b: Any, design: Design | None, addend: Any) -> Any:
+    """The accumulator before the first chunk."""
+    if addend is None:
+        return _zeros(xp, a, b)
+    addend = xp.wide(addend)
+    return xp.unsigned_zero(addend) if design is None else start(xp, design, addend)
 
 
 def _whole_steps(xp: Any, design: Design, scales: tuple[Any, Any], terms: int) -> tuple[Any, Any]:
@@ -148,14 +153,11 @@ def _add(
     xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, sums: Sums, first: Any, factor: Any = None
 ) -> Any:
     """R(total + S) for the sum S of the products of one chunk, a and b; R(S) without a total."""
-    if accumulator.fraction_bits is not None:
-        found = _aligned(xp, total, a, b, accumulator, accumulator.fraction_bits)
-    else:
-        found = _sum(xp, a, b, accumulator, sums, first)
-        if factor is not None:  # before the sum: chunks of different scales cannot be added
-            found = rescaled(xp, found, factor)
-        if total is not None:
-            found = xp.plus(total, found)
+    found = _sum(xp, a, b, accumulator, sums, first)
+    if factor is not None:  # before the sum: chunks of different scales cannot be added
+        found = rescaled(xp, found, factor)
+    if total is not None:
+        found = xp.plus(total, found)
     return _rounded(xp, found, accumulator, first + accumulator.roundings_in_chunk(a.shape[-1]))
 
 
@@ -192,11 +194,8 @@ def batch_shape(a: Any, b: Any) -> tuple[int, ...]:
 def _term(xp: Any, a: Any, b: Any, accumulator: Accumulator, k: int) -> Any:
     """The products with index k, rounded to `product`."""
     term = xp.wide(a[..., :, k : k + 1]) * xp.wide(b[..., k : k + 1, :])
-    return term if accumulator.product is None else _to_product(xp, term, accumulator)
-
-
-def _to_product(xp: Any, term: Any, accumulator: Accumulator) -> Any:
-    return xp.rounded(term, accumulator.product, Rounding.NEAREST, 0, 24)
+    number = accumulator.product
+    return term if number is None else xp.rounded(term, number, Rounding.NEAREST, 0, 24)
 
 
 def _rounded(xp: Any, found: Any, accumulator: Accumulator, step: Any) -> Any:
@@ -204,7 +203,10 @@ def _rounded(xp: Any, found: Any, accumulator: Accumulator, step: Any) -> Any:
     found = xp.unsigned_zero(found)
     if not accumulator.rounds:
         return found
-    return xp.rounded(found, accumulator.number, accumulator.rounding, step, accumulator.random_bits)
+    rounded = xp.rounded(found, accumulator.number, accumulator.rounding, step, accumulator.random_bits)
+    if accumulator.overflow is not None:
+        rounded = or_infinite(xp, found, rounded, accumulator.number)
+    return xp.unsigned_zero(rounded) if accumulator.positive_zero else rounded
 
 
 def _tree(xp: Any, a: Any, b: Any, accumulator: Accumulator, first: Any) -> Any:
@@ -216,48 +218,6 @@ def _tree(xp: Any, a: Any, b: Any, accumulator: Accumulator, first: Any) -> Any:
     left = _tree(xp, a[..., :half], b[..., :half, :], accumulator, first)
     right = _tree(xp, a[..., half:], b[..., half:, :], accumulator, first + (half - 1))
     return _rounded(xp, left + right, accumulator, first + (count - 2))
-
-
-def _aligned(xp: Any, total: Any, a: Any, b: Any, accumulator: Accumulator, fraction: int) -> Any:
-    """The sum of the total and the products, each cut off `fraction` bits below the largest of their exponents."""
-    # Two passes: the largest exponent of all terms must be found before the first one is cut off. A term's exponent is
-    # the sum of its operands', as in hardware, which aligns products before it normalizes them.
-    columns, largest = range(a.shape[-1]), _exponents(xp, total)
-    exponents = xp.materialize(_exponents(xp, xp.wide(a))), xp.materialize(_exponents(xp, xp.wide(b)))
-    for k in columns:
-        exponent = exponents[0][..., :, k : k + 1] + exponents[1][..., k : k + 1, :]
-        if accumulator.product is not None:  # which may round a product to zero
-            exponent = xp.where(_term(xp, a, b, accumulator, k) != 0, exponent, 2 * _LEAST_EXPONENT)
-        largest = xp.maximum(largest, exponent)
-    # Powers of two are exact factors. All sums between are integers far below 2^53, so their order does not matter.
-    # Infinities and NaN pass, as their factors are numbers above zero.
-    up, down = _power(xp, fraction - largest), _power(xp, largest - fraction)
-    found = xp.trunc(total * up)
-    a, b = xp.materialize(xp.wide(a)), xp.materialize(xp.wide(b))
-    for k in columns:
-        term = a[..., :, k : k + 1] * b[..., k : k + 1, :]
-        found = found + xp.trunc((term if accumulator.product is None else _to_product(xp, term, accumulator)) * up)
-    return found * down
-
-
-def _exponents(xp: Any, x: Any) -> Any:
-    """floor(log2 |x|) of float64 numbers that are not subnormal; for zero less than the exponent of any product.
-
-    They are int16: vectors hold four times as many, and each product has one.
-    """
-    fields = _fields(xp, x)
-    return xp.astype(xp.where(x == 0, fields + 2 * _LEAST_EXPONENT, fields - _EXPONENT_BIAS), "int16")
-
-
-def _fields(xp: Any, x: Any) -> Any:
-    """The biased exponents of float64 numbers."""
-    return (xp.lanes(x) >> _MANTISSA_BITS) & 0x7FF
-
-
-def _power(xp: Any, exponent: Any) -> Any:
-    """2^exponent; exponents outside of the normal float64 numbers become the nearest that is inside."""
-    fields = xp.clip(exponent, _LEAST_EXPONENT, _EXPONENT_BIAS) + _EXPONENT_BIAS
-    return xp.floats(xp.astype(fields, "int64") << _MANTISSA_BITS)
 
 
 def tree_sum(xp: Any, x: Any, axis: int = -1) -> Any:

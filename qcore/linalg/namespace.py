@@ -82,7 +82,7 @@ class Float64(namespace.Names):
         a: np.ndarray,
         b: np.ndarray,
         accumulator: Accumulator,
-        least: tuple[int, int] | None,
+        least: tuple[int, int],
         scales: tuple[np.ndarray, np.ndarray] | None,
         addend: np.ndarray | None,
     ) -> np.ndarray | None:

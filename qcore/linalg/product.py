@@ -14,7 +14,15 @@ from qcore.formats.block import BlockScaled
 from qcore.formats.number import call_text
 from qcore.formats.text import Kind, Reader, parse, register, write
 from qcore.law.rounding import Rounding
-from qcore.linalg.accumulator import FLOAT32_NUMBER, FLOAT64_NUMBER, Accumulator, AccumulatorLike, check_accumulator
+from qcore.linalg.accumulator import (
+    FLOAT32_NUMBER,
+    FLOAT64_NUMBER,
+    LEAST,
+    NORMALIZED,
+    Accumulator,
+    AccumulatorLike,
+    check_accumulator,
+)
 from qcore.linalg.convolution import Form
 from qcore.linalg.designs import design_for, least_exponent
 from qcore.linalg.exactness import (
@@ -98,6 +106,12 @@ class Product:
 
     def _check_operands(self) -> None:
         """Both operands need the same transform, and a chunk of a sum must lie in one tile."""
+        if self.accumulator.innermost.subnormals == LEAST:
+            for name, operand in zip(("first", "second"), self.operands, strict=True):
+                if not hasattr(_elements(operand.number), "magnitudes"):
+                    raise ValueError(
+                        f"{name} is {operand.text} with subnormals=least; allowed are floating point formats"
+                    )
         first, second = (operand.transform for operand in self.operands)
         if first != second:
             texts = [None if one is None else one.text for one in (first, second)]
@@ -215,11 +229,16 @@ class Product:
         multiples = narrow and sums_are_multiples(a, b, accumulator.number)
         below = multiples and sums_stay_below(a, b, accumulator.number, terms)
         exact = chunk == 1 or (shared and sums_are_exact(a, b, chunk))
-        least = (0, 0)
-        if accumulator.design is not None:
-            of_first, of_second = (least_exponent(getattr(one, "element", one) or FLOAT32_NUMBER) for one in (a, b))
-            least = (of_second, of_first) if form.is_swapped(which) else (of_first, of_second)
+        of_first, of_second = (self._least(accumulator, one) for one in (a, b))
+        least = (of_second, of_first) if form.is_swapped(which) else (of_first, of_second)
         return Sums(total, exact, narrow, multiples, below, least)
+
+    @staticmethod
+    def _least(accumulator: Accumulator, number: Any) -> int:
+        """The least exponent of an operand's numbers, where the accumulator aligns subnormal ones by it."""
+        if isinstance(accumulator.subnormals, int):
+            return accumulator.subnormals
+        return 0 if accumulator.subnormals == NORMALIZED else least_exponent(_elements(number))
 
     @staticmethod
     def _shares(
@@ -240,6 +259,11 @@ class Product:
         length = terms if of_place is None else of_place
         fits = length == terms or length % chunk == 0
         return fits and chunks_share_scales(operand.number, (1, 1, 1, length), (3,), chunk, False)
+
+
+def _elements(number: Any) -> Any:
+    """The format of an operand's elements; None is float32."""
+    return getattr(number, "element", number) or FLOAT32_NUMBER
 
 
 @dataclass(frozen=True)

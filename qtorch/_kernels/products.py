@@ -12,8 +12,9 @@ from string import Template
 from typing import Any
 
 from qcore.law.carrier import FLOAT64
-from qcore.linalg.accumulator import Accumulator, rounding_program
-from qcore.linalg.designs import FLOOR, GROUPED, PAIRS, PARITY, least_exponent
+from qcore.law.rounding import Rounding
+from qcore.linalg.accumulator import FLOAT32_NUMBER, NORMALIZED, PRODUCTS, TWICE, Accumulator, rounding_program
+from qcore.linalg.designs import EXACT, GROUPED, PAIRS, least_exponent
 from qcore.linalg.exactness import FloatRule
 from qcore.linalg.steps import GROUP, scale_number
 from qcore.random.threefry import MOST_HALF_BITS, leading_bits, leading_bits_mask, threefry
@@ -46,14 +47,27 @@ def sequential(accumulator: Accumulator | None, narrow: bool) -> Function | None
 
 @cache
 def aligned(accumulator: Accumulator) -> Function | None:
-    """The kernel of a product with aligned sums; None if they are stochastic, or there is no compiler.
+    """The kernel of a product with aligned sums, which may be inside; None if there is none, or no compiler.
 
-    A call gives the lengths of the batch, of m, n, k and a chunk, 1 if the sums start at the numbers in the result or
-    0, the least exponents of a and of b, and the addresses of a, of b, of the scales of their blocks, all float32, or 0
-    without scales, and of the result, in float64. If the instruction has scales, k has whole steps.
+    A call gives the lengths of the batch, of m, n, k and an aligned chunk, 1 if the sums start at the numbers in the
+    result or 0, the least exponents of a and of b, and the addresses of a, of b, of the scales of their blocks, all
+    float32, or 0 without scales, and of the result, in float64. If the instruction has scales, k has whole steps.
     """
-    plain = accumulator.product is None and not accumulator.stochastic
-    return load(source_of_aligned(accumulator)) if plain else None
+    return load(source_of_aligned(accumulator)) if has_aligned(accumulator) else None
+
+
+def has_aligned(accumulator: Accumulator) -> bool:
+    """True if the template has the law: not for stochastic roundings, rounded products and three levels."""
+    inner = accumulator.inner or accumulator
+    plain = not accumulator.stochastic and inner.product is None and inner.inner is None
+    within = accumulator.inner is None or not (inner.order or accumulator.overflow or accumulator.positive_zero)
+    late = inner.align != TWICE or (
+        (inner.number, inner.rounding, inner.cut) == (FLOAT32_NUMBER, Rounding.NEAREST, Rounding.TOWARD_ZERO)
+        and (inner.sum_cut or inner.cut) is Rounding.DOWN
+        and inner.subnormals != NORMALIZED
+        and not (inner.overflow or inner.positive_zero)
+    )
+    return plain and within and late
 
 
 @cache
@@ -191,26 +205,41 @@ def source_of_chunks(accumulator: Accumulator | None) -> str:
 
 def source_of_aligned(accumulator: Accumulator) -> str:
     """The C of `aligned`."""
-    design = accumulator.design
-    number: Any = accumulator.number
-    sets = {FLOOR: 1, PARITY: 2}.get(design.law, 0) if design else 0
-    cut = design is not None and not sets and number.exp == 8  # as `_in_format` of `qcore.linalg.steps`
-    constant, rounded = ([], []) if cut or sets else _rounded(accumulator, False)
+    inner = accumulator.inner or accumulator
+    design = inner.design
+    number: Any = inner.number
+    late = accumulator.inner is not None
+    sets = inner.sets if inner.align == TWICE else 0
+    # A program of integers rounds one by one; cutting off is two operations on vectors.
+    simple = inner.rounding is Rounding.TOWARD_ZERO and inner.overflow is not None and inner.positive_zero
+    cut = simple and not sets and inner.subnormals != NORMALIZED and (number.exp, number.bias) == (8, 127)
+    constant, rounded = ([], []) if cut or sets else _rounded(inner, False)
+    nearest = (accumulator.number, accumulator.rounding) == (FLOAT32_NUMBER, Rounding.NEAREST)
+    late_lines = _rounded(accumulator, False) if late and not nearest else ([], [])
     fields = {
         "values": VALUES.read_text(encoding="utf-8"),
-        "design": int(design is not None),
+        "infinite": int(inner.overflow is not None),
+        "positive": int(inner.positive_zero),
+        "beyond": number.span[2] + 1 if inner.overflow is not None else 0,
+        "cut_off": "FLOOR" if inner.cut is Rounding.DOWN else "TRUNCATED",
         "cut": int(cut),
         "bits": number.man if cut else 0,
+        "apart": int(inner.align == PRODUCTS),
         "sets": sets,
+        "sum_bits": inner.sum_bits or inner.fraction_bits,
         "group": GROUP if design and design.law == GROUPED else 1,
         "block": design.block if design else 0,
-        "fraction": accumulator.fraction_bits,
-        # Other aligned sums leave zeros out: their level is below those of all products, also beside an infinity.
-        "least": least_exponent(number) if design else -1000,
+        "fraction": inner.fraction_bits,
+        "least": -1000 if inner.subnormals == NORMALIZED else least_exponent(number),
         "least_scale": least_exponent(scale_number(design)) if design and design.block else 0,
-        "zero": "0x1p-126" if design else "0x1p-500",
+        "zero": "NONE" if inner.zeros is None else f"0x1p{inner.zeros}",
         "constants": "\n    ".join(constant),
         "rounded": "\n        ".join(rounded),
+        "late": int(late),
+        "late_chunk": accumulator.chunk or 0,
+        "late_nearest": int(nearest),
+        "late_constants": "\n    ".join(late_lines[0]),
+        "late_rounded": "\n        ".join(late_lines[1]),
     }
     return Template(ALIGNED.read_text(encoding="utf-8")).substitute(fields)
 
@@ -222,7 +251,7 @@ def source_of_unaligned(accumulator: Accumulator) -> str:
     fields = {
         "values": VALUES.read_text(encoding="utf-8"),
         "step": design.step,
-        "pairs": int(design.law == PAIRS),
+        "law": {PAIRS: 1, EXACT: 2}.get(design.law, 0),
         "flushes": int(design.flushes),
     }
     return Template(UNALIGNED.read_text(encoding="utf-8")).substitute(fields)

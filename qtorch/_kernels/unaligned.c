@@ -1,12 +1,12 @@
 // A product of matrices by instructions that round each sum to float32: a template that `products.py` fills in. The laws are
-// FUSED and PAIRS of `qcore.linalg.steps`, of STEP terms.
+// FUSED, PAIRS and EXACT of `qcore.linalg.steps`, of STEP terms.
 
 $values
 
 #include <math.h>
 
 enum { ROWS = 4, COLUMNS = 32, STEP = $step };  // of C at a time; terms of a step
-#define PAIRS $pairs   // 1 for sums of neighbours, 0 for a fused multiply-add
+#define LAW $law // 0 for a fused multiply-add, 1 for sums of neighbours, 2 for exact sums
 #define FLUSHES $flushes // 1 if subnormal operands and addends count as +0, and sums as zeros of their sign
 
 typedef struct {
@@ -20,6 +20,83 @@ static inline float normal(float x, float least) { return FLUSHES && fabsf(x) < 
 static inline float flushed(float x) { return FLUSHES && fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
 static inline float leaf(float a, float b) { return flushed(__builtin_fmaf(a, b, 0.0f)); }  // a product that is 0 is +0
 
+static inline double plus(double x, double y, double* rest) {
+    const double found = x + y, part = found - x;
+    *rest = (x - (found - part)) + (y - part);
+    return found;
+}
+
+// The exact sum of an accumulator and the products of a step, rounded once: see `_exact` of `qcore.linalg.steps`.
+static float exact_sum(float total, const float* x, const float* y) {
+    double parts[STEP + 1], plain = 0;
+    for (int count = 0; count <= STEP; ++count) {
+        double found = count < STEP ? (double)x[count] * y[count * COLUMNS] : (double)total;
+        plain += found;
+        for (int i = 0; i < count; ++i) found = plus(found, parts[i], &parts[i]);
+        parts[count] = found;
+    }
+    if (!(fabs(plain) < INFINITY)) return (float)plain;
+    double top = parts[STEP], rest = 0;
+    for (int i = STEP - 1; i >= 0; --i) top = plus(top, parts[i], &parts[i]);
+    for (int i = 0; i < STEP; ++i) rest += parts[i];
+    const int64_t bits = bits64(top);
+    if (rest != 0 && !(bits & 1)) top = float64((rest < 0) == (top < 0) ? bits + 1 : bits - 1);
+    return (float)(top + 0.0);
+}
+
+#if LAW == 2
+#if defined __AVX__
+#include <immintrin.h>
+#endif
+enum { LANES = 8 };
+typedef double Doubles __attribute__((vector_size(LANES * sizeof(double))));
+typedef float Floats __attribute__((vector_size(LANES * sizeof(float))));
+typedef int64_t Lanes __attribute__((vector_size(LANES * sizeof(int64_t))));
+
+static inline Doubles doubles_at(const float* x) {
+    Floats found;
+    memcpy(&found, x, sizeof(found));
+    return __builtin_convertvector(found, Doubles);
+}
+
+static inline Doubles magnitudes(Doubles x) { return (Doubles)((Lanes)x & INT64_MAX); }
+
+typedef int32_t Ints __attribute__((vector_size(LANES * sizeof(int32_t))));
+
+// A bit for each lane in which two numbers have other bits, or are NaN.
+static inline unsigned differing(Floats a, Floats b) {
+    const Ints differ = ((Ints)a != (Ints)b) | (Ints)(a != a);
+#if defined __AVX__
+    return (unsigned)_mm256_movemask_ps((__m256)differ);
+#else
+    unsigned found = 0;
+    for (int j = 0; j < LANES; ++j) found |= (unsigned)(differ[j] & 1) << j;
+    return found;
+#endif
+}
+
+// The same for LANES sums, of terms x[s] * y[s]. A sum of doubles gives the result if it is exact, or if no boundary of
+// float32's rounding is within the bound of its error.
+static inline __attribute__((always_inline)) void add_exactly(float* sums, const float* x, const Doubles* y, const float* row) {
+    Doubles found = doubles_at(sums), rests = {0};
+    for (int s = 0; s < STEP; ++s) {
+        const Doubles term = (double)x[s] * y[s], sum = found + term, part = sum - found;
+        rests += magnitudes((found - (sum - part)) + (term - part));
+        found = sum;
+    }
+    // Twice the rests, and two places of the sum itself, so that a tie with a tiny rest is seen.
+    const Doubles bound = (Doubles)((Lanes)(rests != 0) & (Lanes)(2 * rests + magnitudes(found) * 0x1p-51));
+    const Floats low = __builtin_convertvector(found - bound + 0.0, Floats);
+    const Floats high = __builtin_convertvector(found + bound + 0.0, Floats);
+    const unsigned near = differing(low, high);
+    if (__builtin_expect(near == 0, 1)) {
+        memcpy(sums, &low, sizeof(low));
+        return;
+    }
+    for (int j = 0; j < LANES; ++j) sums[j] = near >> j & 1 ? exact_sum(sums[j], x, row + j) : low[j];
+}
+#endif
+
 // C's rows from `top` and columns from `left` on; b has COLUMNS columns side by side.
 static __attribute__((noinline)) void tile(const Call* call, const float* b, int64_t example, int64_t top, int64_t left) {
     const int64_t rows = MIN(ROWS, call->m - top), columns = MIN(COLUMNS, call->n - left);
@@ -31,25 +108,35 @@ static __attribute__((noinline)) void tile(const Call* call, const float* b, int
         for (int64_t j = 0; j < columns; ++j) sums[i][j] = (float)to[i * call->n + j];
     }
     for (int64_t k = 0; k < call->k; k += STEP) {
+        float x[ROWS][STEP];
         for (int i = 0; i < ROWS; ++i) {
-            float x[STEP];
-            for (int s = 0; s < STEP; ++s) x[s] = normal(of_rows[i][k + s], call->least_a);
-            const float* const row = b + k * COLUMNS;
+            for (int s = 0; s < STEP; ++s) x[i][s] = normal(of_rows[i][k + s], call->least_a);
+        }
+        const float* const row = b + k * COLUMNS;
+#if LAW == 2
+        for (int j = 0; j < COLUMNS; j += LANES) {
+            Doubles y[STEP];
+            for (int s = 0; s < STEP; ++s) y[s] = doubles_at(row + s * COLUMNS + j);
+            for (int i = 0; i < ROWS; ++i) add_exactly(sums[i] + j, x[i], y, row + j);
+        }
+#else
+        for (int i = 0; i < ROWS; ++i) {
             for (int j = 0; j < COLUMNS; ++j) {
-#if PAIRS
-                float found = leaf(x[0], row[j]);
-                if (STEP > 1) found = flushed(found + leaf(x[1 % STEP], row[1 % STEP * COLUMNS + j]));
+#if LAW == 1
+                float found = leaf(x[i][0], row[j]);
+                if (STEP > 1) found = flushed(found + leaf(x[i][1 % STEP], row[1 % STEP * COLUMNS + j]));
                 if (STEP > 2) {
-                    const float left = leaf(x[2 % STEP], row[2 % STEP * COLUMNS + j]);
-                    const float right = leaf(x[3 % STEP], row[3 % STEP * COLUMNS + j]);
+                    const float left = leaf(x[i][2 % STEP], row[2 % STEP * COLUMNS + j]);
+                    const float right = leaf(x[i][3 % STEP], row[3 % STEP * COLUMNS + j]);
                     found = flushed(found + flushed(left + right));
                 }
                 sums[i][j] = flushed(sums[i][j] + found);
 #else
-                sums[i][j] = __builtin_fmaf(x[0], row[j], sums[i][j]);
+                sums[i][j] = flushed(__builtin_fmaf(x[i][0], row[j], sums[i][j]));
 #endif
             }
         }
+#endif
     }
     for (int64_t i = 0; i < rows; ++i) {
         for (int64_t j = 0; j < columns; ++j) to[i * call->n + j] = sums[i][j];

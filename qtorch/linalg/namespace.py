@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from qcore import Accumulator, Number, Rounding
+from qcore.linalg.accumulator import NORMALIZED
 from qcore.linalg.law import batch_shape
 from qcore.random.threefry import MOST_HALF_BITS, Noise, block_of_step, words_of_step
 from qtorch._kernels import products
@@ -119,13 +120,14 @@ class Float64(Names):
         a: torch.Tensor,
         b: torch.Tensor,
         accumulator: Accumulator,
-        least: tuple[int, int] | None,
+        least: tuple[int, int],
         scales: tuple[torch.Tensor, torch.Tensor] | None,
         addend: torch.Tensor | None,
     ) -> torch.Tensor | None:
         if not (a.is_cpu and are_plain_tensors((a, b, *(scales or ())))):
             return None
-        is_aligned = accumulator.fraction_bits is not None
+        inner = accumulator.innermost
+        is_aligned = inner.fraction_bits is not None
         function = products.aligned(accumulator) if is_aligned else products.unaligned(accumulator)
         if function is None:
             return None
@@ -135,9 +137,10 @@ class Float64(Names):
             result.copy_(addend)
         if result.numel() > 0:
             sizes = prod(a.shape[:-2]), a.shape[-2], b.shape[-1], a.shape[-1]
-            chunk = (accumulator.length(a.shape[-1]),) if is_aligned else ()
+            chunk = (inner.length(a.shape[-1]),) if is_aligned else ()
+            normalized = inner.subnormals == NORMALIZED
             given = (a, b, *(of_blocks or (None, None)), result) if is_aligned else (a, b, result)
-            numbers = *sizes, *chunk, int(addend is not None), *(least or (_NO_LEAST, _NO_LEAST))
+            numbers = *sizes, *chunk, int(addend is not None), *((_NO_LEAST,) * 2 if normalized else least)
             function(*numbers, *addresses(*given))
         return result
 

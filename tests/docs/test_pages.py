@@ -68,7 +68,7 @@ def test_the_readme_is_one_page():
 
 def test_each_claim_of_the_readme_has_its_command():
     claims = re.findall(r"^- \*\*.*$", text_of("README.md"), re.M)
-    assert len(claims) == 6
+    assert len(claims) == 7
     for claim in claims:
         assert re.search(r"\d", claim)
         assert re.search(r"\(`(?:qbits|(?:QPYTORCH=FOLDER )?python -m) ?[^`]*`\)\.$", claim), claim

@@ -7,12 +7,10 @@ import torch
 import qjax
 import qtorch
 from benchmarks.silicon import differing, main, measured
-from qcore.linalg.designs import DESIGNS
 
 SETS = {one.name: one for one in measured()}
-MEASURED = [name for name, one in SETS.items() if one.design in DESIGNS]
 # Each law, and each format of a result, in a kernel and in XLA.
-USUAL = ("V100.fp16.fp16", "A100.tf32.fp32", "Ada.E4M3.fp32", "H100.E5M2.fp32", "B200.bf16.fp32")
+USUAL = ("V100.fp16.fp16", "A100.tf32.fp32", "Ada.E4M3.fp32", "H100.E5M2.fp32", "H200.E4M3.fp16", "B200.E5M2.fp32")
 WAYS = {
     "torch": lambda a, b, c, **options: qtorch.linalg.matmul(*map(torch.from_numpy, (a, b, c)), **options).numpy(),
     "jax": lambda a, b, c, **options: jax.jit(lambda a, b, c: qjax.linalg.matmul(a, b, c, **options))(a, b, c),
@@ -24,14 +22,14 @@ def test_the_file_has_all_sums():
     assert {len(one.result) for one in SETS.values()} == {500}
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", SETS)
 def test_numpy(name):
     assert differing(SETS[name]) == 0
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in USUAL else pytest.mark.heavy) for name in MEASURED]
+    "name", [pytest.param(name, marks=[] if name in USUAL else pytest.mark.heavy) for name in SETS]
 )
 def test_kernels(name, way):
     assert differing(SETS[name], WAYS[way]) == 0

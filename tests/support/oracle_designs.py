@@ -1,7 +1,7 @@
 """The oracle of matrix instructions: one element at a time, in Python's fractions. It never imports the library.
 
-Its table is written from the tables of papers (MMA-Sim, arXiv:2511.10909; Khattak and Mikaitis, arXiv:2512.07004), not
-from `qcore.linalg.designs`.
+Its table is written from the tables of papers (MMA-Sim, arXiv:2511.10909, and its version 2.1.1; Khattak and Mikaitis,
+arXiv:2512.07004), not from `qcore.linalg.designs`.
 """
 
 import math
@@ -25,6 +25,8 @@ LEAST = {  # exponents of the least normal numbers
     "bf8": -15,
 }
 BITS = {"volta": 23, "turing": 24, "ampere": 24, "ada": 24}  # of fraction; later chips have 25
+# Exponents of zero terms and accumulators, of float32 and of float16 results; in steps of 64 terms it is -139
+ZEROS = {"volta": (-131, -19), "turing": (-132, -20), "ampere": (-132, -20), "ada": (-132, -20)}
 WHOLE_STEP = {"f16": 16, "bf16": 16, "tf32": 8}  # of the longest shape; 32 for narrower operands
 NAN = float("nan")
 
@@ -41,7 +43,9 @@ def row(name):
     if chip.startswith("cdna"):
         if first == "f32":
             return "fused", 0, 1, "f32", least, 0
-        if chip != "cdna3":
+        if chip == "cdna1":
+            return "exact", 0, 2 if operands == "bf16" else 4, "f32", least, 0
+        if chip == "cdna2":
             return "pairs", 0, 2 if operands == "bf16" else 4, "f32", least, 0
         if first in ("fp8", "bf8"):
             return "parity", 24, 16, "f32", least, 0
@@ -51,14 +55,27 @@ def row(name):
         step = 4
     elif chip in ("turing", "ampere", "ada") and not length:
         step //= 2  # Turing's shape is half as long; Ampere and Ada add in two steps
+    elif chip == "turing":
+        bits = 23  # Volta's shape
+    if kind == "mma" and chip in ("hopper", "blackwell") and first in ("e4m3", "e5m2"):
+        return "halves", 25, 32, "f16" if half else "f32", (-14, -14), 0
     if first in ("e4m3", "e5m2") and (chip == "ada" or kind == "wgmma"):
         bits, output = 13, "e8m13"
     return "aligned", bits, step, "f16" if half else output, least, 32 if scaled else 0
 
 
-def exponent(x, least):
-    """Of a number with this least exponent; zero has -126 in every format."""
-    return max(math.frexp(x)[1] - 1, least) if x else -126
+def exponent(x, least, zero=-126):
+    """Of a number with this least exponent."""
+    return max(math.frexp(x)[1] - 1, least) if x else zero
+
+
+def zero_of(name, law, output):
+    """The exponent of terms and accumulators that are zero."""
+    if law == "grouped":
+        return -139
+    chip, instruction = name.split(".")[:2]
+    chip = "volta" if chip == "turing" and instruction == "mma_k4" else chip
+    return ZEROS.get(chip, (-133, -21))[output == "f16"]
 
 
 def cut(x, at, down=False):
@@ -105,9 +122,9 @@ def nearest(x, bits=23, least=-126, most=127):
     return math.copysign(float(found), x)
 
 
-def aligned(terms, exponents, c, bits, output):
+def aligned(terms, exponents, c, bits, output, zero):
     """Products, and their exponents, with the accumulator; the largest exponent decides where all are cut off."""
-    largest = max([exponent(c, -14 if output == "f16" else -126), *exponents])
+    largest = max([exponent(c, -14 if output == "f16" else -126, zero), *exponents])
     found = sum([cut(x, largest - bits) for x in (c, *terms)], Fraction(0))
     return nearest(found, 10, -14, 15) + 0.0 if output == "f16" else toward_zero(found, 13 if output == "e8m13" else 23)
 
@@ -131,6 +148,28 @@ def fused(a, b, c):
     return nearest(exact) if exact else a * b + c  # IEEE 754's sign of zero
 
 
+def halves(terms, c, bits, output, zero):
+    """Two aligned steps from +0 on; their sum, then the addend, to nearest."""
+    total = 0.0
+    for first in (0, 2):
+        own = [pair for k, pair in enumerate(terms) if k % 4 - first in (0, 1)]
+        exponents = [exponent(x, -14) + exponent(y, -14) if x * y else zero for x, y in own]
+        found = special(own, total)
+        exact = [Fraction(x) * Fraction(y) for x, y in own] if found is None else []
+        total = aligned(exact, exponents, total, bits, output, zero) if found is None else found
+    if not math.isfinite(total) or not math.isfinite(c):
+        return total + c
+    found = Fraction(total) + Fraction(c)
+    return nearest(found, 10, -14, 15) if output == "f16" else nearest(found)
+
+
+def exact_sum(terms, c):
+    """Rounded once; a sum of zero is +0."""
+    if not all(math.isfinite(x) for pair in terms for x in pair) or not math.isfinite(c):
+        return special(terms, c)
+    return nearest(sum([Fraction(a) * Fraction(b) for a, b in terms], Fraction(c)))
+
+
 def downward(terms, least, c, sets):
     large = [a * b for a, b in terms if abs(a * b) >= 2.0**128]
     if large:
@@ -138,7 +177,7 @@ def downward(terms, least, c, sets):
     parts = []
     for first in range(sets):
         own = terms[first::sets]
-        top = max(exponent(a, least[0]) + exponent(b, least[1]) for a, b in own)
+        top = max(exponent(a, least[0]) + exponent(b, least[1]) if a * b else -999 for a, b in own)
         parts.append((top, sum(cut(Fraction(a) * Fraction(b), top - 24) for a, b in own)))
     top = max(top for top, _ in parts)
     total = parts[0][1] if sets == 1 else sum(cut(x, top - 24, True) for _, x in parts)
@@ -151,6 +190,7 @@ def downward(terms, least, c, sets):
 def dot(name, a, b, c, scales=None):
     """One element: rows of operands, the addend, and the scales of the blocks of both."""
     law, bits, step, output, least, block = row(name)
+    zero = zero_of(name, law, output)
     flushes = name.startswith("cdna2") and law == "pairs"
     if flushes:
         a, b = ([0.0 if abs(x) < 2.0**one else x for x in row] for row, one in zip((a, b), least, strict=True))
@@ -171,17 +211,22 @@ def dot(name, a, b, c, scales=None):
         if law == "grouped":
             groups = [sum(Fraction(x) * Fraction(y) for x, y in terms[at : at + 16]) for at in range(0, step, 16)]
             pair = [factors[at // block] for at in range(0, step, 16)]
-            c = aligned(
-                [g * Fraction(s) * Fraction(t) for g, (s, t) in zip(groups, pair, strict=True)],
-                [sum(exponent(x, -127 if name.split(".")[2].startswith("mx") else -6) for x in one) for one in pair],
-                c,
-                bits,
-                output,
-            )
+            bottom = -127 if name.split(".")[2].startswith("mx") else -6
+            none = [all(x * y == 0 for x, y in terms[at : at + 16]) for at in range(0, step, 16)]
+            exponents = [
+                zero if empty or s * t == 0 else exponent(s, bottom) + exponent(t, bottom)
+                for empty, (s, t) in zip(none, pair, strict=True)
+            ]
+            exact = [g * Fraction(s) * Fraction(t) for g, (s, t) in zip(groups, pair, strict=True)]
+            c = aligned(exact, exponents, c, bits, output, zero)
         elif law == "aligned":
             shift = sum(exponent(x, -127) for x in factors[0]) if block else 0
-            exponents = [exponent(x, least[0]) + exponent(y, least[1]) + shift for x, y in terms]
-            c = aligned([Fraction(x) * Fraction(y) for x, y in whole], exponents, c, bits, output)
+            exponents = [exponent(x, least[0]) + exponent(y, least[1]) + shift if x * y else zero for x, y in terms]
+            c = aligned([Fraction(x) * Fraction(y) for x, y in whole], exponents, c, bits, output, zero)
+        elif law == "halves":
+            c = halves(terms, c, bits, output, zero)
+        elif law == "exact":
+            c = exact_sum(terms, c)
         elif law == "pairs":
             c = pairs(terms, c, flushes)
         elif law == "fused":

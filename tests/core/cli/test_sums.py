@@ -66,8 +66,8 @@ def test_steps_of_an_instruction(tmp_path):
         total = Fraction(total)
         for step in range(2):
             terms = [(Fraction(x), Fraction(y)) for x, y in zip(a, b, strict=True)][32 * step : 32 * step + 32]
-            parts = [(x * y, sum(exponent(f, -6) if f else -126 for f in (x, y))) for x, y in terms]
-            parts.append((total, exponent(total, -126) if total else -126))
+            parts = [(x * y, sum(exponent(f, -6) for f in (x, y)) if x * y else -133) for x, y in terms]
+            parts.append((total, exponent(total, -126) if total else -133))
             top = max(e for _, e in parts)
             assert row[f"exponent{step}"] == top % 2**16
             unit = Fraction(2) ** (top - 13)

@@ -27,7 +27,7 @@ def by_law(name, a, b, c, scales):
 USUAL = [name for name in DESIGNS if name.startswith("cdna")]
 USUAL += ["volta.mma.f16", "volta.mma.f16.f16", "ampere.mma.tf32", "ada.mma.e4m3", "hopper.wgmma.e4m3_e5m2"]
 USUAL += ["blackwell.tcgen05.e5m2_e2m1", "blackwell.tcgen05.mxe4m3_mxe2m1", "blackwell.tcgen05.mxf4"]
-USUAL += ["blackwell.tcgen05.nvf4", "hopper.mma.bf16"]
+USUAL += ["blackwell.tcgen05.nvf4", "hopper.mma.bf16", "hopper.mma.e4m3_e5m2", "blackwell.mma.e5m2.f16"]
 
 
 def usually(names, usual):
@@ -93,10 +93,21 @@ def test_all_pairs_of_fp4_numbers(name):
 
 
 def test_zeros_have_an_exponent():
-    """0 * 2^127 in bfloat16 counts as a term of exponent 1, which cuts off 1.5 * 2^-40; other aligned sums leave it."""
+    """0 * 2^127 in bfloat16 does not count as a term of exponent 1, which would cut off 1.5 * 2^-40."""
     a, b = np.float32([[0, 2.0**-20]]), np.float32([[2.0**127], [1.5 * 2.0**-20]])
-    assert matmul(a, b, accumulator="ampere.mma.bf16") == 0
-    assert matmul(a, b, accumulator=Accumulator(chunk=8, fraction_bits=24, output="toward_zero")) == 1.5 * 2.0**-40
+    assert matmul(a, b, accumulator="ampere.mma.bf16") == 1.5 * 2.0**-40
+
+
+@pytest.mark.parametrize(("name", "lost"), [("ampere.mma.bf16", -157), ("hopper.wgmma.bf16", -159)])
+def test_zeros_cut_off_tiny_terms(name, lost):
+    """Beside an accumulator that is zero, 2^-149 - 2^n and 2^n are 2^-149 if n is above 2^(exponent of zero - bits)."""
+    for n, factors, expected in ((lost + 1, {-156: (127, 1), -158: (7, 73)}, 2.0**-149), (lost, None, 0.0)):
+        count = 2 ** (-149 - n) - 1  # of 2^n, as a product of two bfloat16 numbers
+        first, second = (factors or {-157: (15, 17), -159: (31, 33)})[n]
+        assert first * second == count
+        a = np.float32([[first * 2.0**-80, 2.0**-80]])
+        b = np.float32([[second * 2.0 ** (n + 80)], [2.0 ** (n + 80)]])
+        assert float(matmul(a, b, accumulator=name)[0, 0]) == expected
 
 
 def test_nan_has_the_pattern_of_the_machine():

@@ -8,7 +8,7 @@ from support import assert_same_bits
 
 from qcore import Accumulator, parse
 from qcore.linalg import law, namespace
-from qcore.linalg.designs import DESIGNS, FUSED, PAIRS, least_exponent
+from qcore.linalg.designs import DESIGNS, EXACT, FUSED, PAIRS, least_exponent
 from qtorch._kernels import products
 from qtorch.linalg.namespace import Float64
 
@@ -18,7 +18,7 @@ USUAL = ("volta.mma.f16.f16", "hopper.wgmma.e4m3", "blackwell.tcgen05.nvf4", "cd
 
 def _source(name):
     accumulator = Accumulator.of(name)
-    unaligned = DESIGNS[name].law in (PAIRS, FUSED)
+    unaligned = DESIGNS[name].law in (PAIRS, FUSED, EXACT)
     return (products.source_of_unaligned if unaligned else products.source_of_aligned)(accumulator)
 
 
