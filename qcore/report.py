@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from html import escape
 from typing import Any
@@ -148,12 +148,22 @@ class RunReport:
 
     @property
     def lowered(self) -> float:
-        """The part of all known multiply-adds that the model computes with formats, from 0 to 1.
+        """The part of all known multiply-adds with formats of fewer than 16 bits, from 0 to 1; sums alone count, too.
 
         A product whose gradients stayed wide counts by a third: each gradient has as many multiply-adds.
         """
+        return self._part(lambda products: not products.forward.has_16_bits)
+
+    @property
+    def in_16_bits(self) -> float:
+        """The part of all known multiply-adds with formats of 16 bits or more alone, from 0 to 1."""
+        return self._part(lambda products: products.forward.has_16_bits)
+
+    def _part(self, counts: Callable[[Products], bool]) -> float:
+        """The part of all known multiply-adds with products that count."""
         total = sum(one.multiply_adds or 0 for one in self.products)
-        found = sum((one.multiply_adds or 0) / (3 if one.reason else 1) for one in self.products if one.products)
+        chosen = [one for one in self.products if one.products and counts(one.products)]
+        found = sum((one.multiply_adds or 0) / (3 if one.reason else 1) for one in chosen)
         return found / total if total else 0.0
 
     def __getitem__(self, place: str) -> tuple[ProductReport, ...]:
@@ -198,7 +208,8 @@ class RunReport:
                 f"{name} gradient of the input: {_long_product(products.grad_a)}",
                 f"{name} gradient of the weight: {_long_product(products.grad_b)}",
             ]
-        return [*lines, f"lowered: {self.lowered:.1%}"]
+        more = f", in 16 bits: {self.in_16_bits:.1%}" if self.in_16_bits else ""
+        return [*lines, f"lowered: {self.lowered:.1%}{more}"]
 
 
 _RUN_HEAD = ("place", "kind", "shapes", "share", "formats")

@@ -65,6 +65,7 @@ ALLOWED = {
     "qtorch/_rounding/keys.py: _drawn of a thread": "memory for a drawn key, written before each use",
     "qcore/exchange/limits.py: _OF_RUN of a context": "what the model of this call may take of memory and steps",
     "qtorch/_exported.py: WANTED of a context": "whether the model of this call is traced for ONNX",
+    "qtorch/recipes/coverage.py: _running of a context": "the first call of a lowered model, which is measured now",
     "qtorch/recipes/modes.py: listing of a context": "the table of products that this run fills, if any",
     "qtorch/linalg/operator.py: OBSERVER of a context": "who watches the products of this call",
     "qtorch/linalg/delayed.py: _RUNNING of a context": "the backward pass that runs now, which torch's engine keeps",

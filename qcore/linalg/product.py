@@ -168,6 +168,12 @@ class Product:
         return self.accumulator.stochastic or any(operand.stochastic for operand in self.operands)
 
     @property
+    def has_16_bits(self) -> bool:
+        """True if operands are rounded, all to formats of 16 bits or more."""
+        numbers = [operand.number for operand in self.operands if operand.number is not None]
+        return bool(numbers) and all(map(_has_16_bits, numbers))
+
+    @property
     def tiled(self) -> bool:
         """True if each chunk of a sum has scales of its own."""
         return any(operand.tiled for operand in self.operands)
@@ -420,6 +426,13 @@ def check_product(product: Any, argument: str) -> Product:
             f"{argument}={quoted(product)} is a {type(found).__name__}; allowed are a Product, its text, and None"
         )
     return found
+
+
+def _has_16_bits(number: Any) -> bool:
+    try:
+        return number.bits >= 16
+    except ValueError:  # fixed point without a range has no codes
+        return getattr(number, "wl", 0) >= 16
 
 
 def _along_terms(number: Any) -> Any:

@@ -6,6 +6,7 @@ are the program's.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from qcore.arguments import quoted
@@ -153,6 +154,15 @@ def _swalp() -> Recipe:
     return _alike(Product(rounded, rounded))
 
 
+def _with_convolutions(recipe: Recipe) -> Recipe:
+    """The recipe with the products of its linear layers in convolutions, too. This is ours: the papers have none.
+
+    So `first` and `last` count both. Blocks and tiles are those of a linear layer at each position and tap, as in
+    Microsoft's microxcaling (`qcore.linalg.convolution`).
+    """
+    return Recipe([replace(entry, layer_type=None) for entry in recipe.entries])
+
+
 class _Recipes(dict[str, Recipe]):
     """Recipes by name; another name raises an error with the names."""
 
@@ -198,6 +208,10 @@ RECIPES |= {
     # Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training", 2019, section 3 (†): bfloat16 operands, float32
     # sums and results.
     "bf16_mixed": _alike(_BF16),
+}
+RECIPES |= {
+    f"{name}_conv": _with_convolutions(RECIPES[name])
+    for name in ("mxfp8", "deepseek_v3_fp8", "nvfp4_pretraining", "nvfp4_four_over_six", "fp8_delayed")
 }
 
 

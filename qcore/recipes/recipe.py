@@ -259,6 +259,11 @@ class Recipe:
         """The first entry that matches a product. Entries with first or last match layers only."""
         return next((entry for entry in self.entries if not entry.counts and entry.matches(name, layer_type)), None)
 
+    def why_wide(self, name: str, layer_type: str) -> str:
+        """Why a product of this dotted name and type stays wide, if the recipe has no products for it."""
+        matches = any(entry.matches(name, layer_type) for entry in self.entries)
+        return "the recipe leaves it wide" if matches else f"no entry of the recipe is for {layer_type} here"
+
     def check(self, layers: Layers, places: Sequence[str] = ()) -> None:
         """Raises if no entry of the recipe matches, and for patterns other than "*" that match nothing.
 

@@ -17,6 +17,7 @@ from qcore.arguments import missing_key, quoted
 from qcore.law.rounding import RoundingLike
 from qcore.lazy import public_names
 from qcore.notices import warn
+from qcore.recipes.coverage import shortfall
 from qcore.recipes.published import NOTHING_TO_LOWER, recipe_hint
 from qcore.recipes.recipe import check_alone, check_machine
 from qcore.report import ProductReport, RunReport, with_own_gradients
@@ -31,6 +32,7 @@ __all__ = ["GROUPS", "first_scaling", "lower", "report"]
 __dir__ = public_names(__name__)
 
 _MARK = "__lowered__"
+_MEASURED = ""  # among the warnings of a function that are done with: its first call was measured
 
 
 def lower(
@@ -158,6 +160,7 @@ def lower(
             raise missing_key()
         call = TracedCall(fn, args, kwargs)
         plan = settings.plan(call, warned)
+        settings.measure(plan.planner, warned)
         plan.planner.scaling = _check_states(plan.planner.states, scaling)
         return call.run(plan, words if plan.planner.stochastic else None)
 
@@ -196,6 +199,14 @@ class _Settings:
                 warned,
             )
         return plan
+
+    def measure(self, planner: Planner, warned: set[str]) -> None:
+        """Warns at the first call if a recipe lowers less than half of it."""
+        if self.recipe is None or _MEASURED in warned:
+            return
+        warned.add(_MEASURED)
+        if message := shortfall(self.recipe, _run(planner)):
+            warn(f"{message}. qjax.recipes.report(fn, *inputs) lists all products")
 
     def _check_rules(self, planner: Planner, warned: set[str]) -> None:
         """Raises if no rule matches a layer; warns if the other arguments match none, which may be intended."""
@@ -277,6 +288,11 @@ def report(fn: Callable[..., object], *args: object, **kwargs: object) -> RunRep
     else:
         planner = Planner(())
         TracedCall(fn, args, kwargs).plan(planner)
+    return _run(planner)
+
+
+def _run(planner: Planner) -> RunReport:
+    """The products that a planner found, with their formats, or the reasons why they stay wide."""
     numbers: Counter[str] = Counter()
     rows = []
     for place, one in enumerate(planner.found):
@@ -295,8 +311,7 @@ def _why_wide(planner: Planner, found: Found) -> str:
     """Why a product that could be lowered is not."""
     if planner.recipe is None:
         return "lower rounds results of layers; recipes have products" if planner.rules else "not lowered"
-    matches = any(entry.matches(found.name, found.kind) for entry in planner.recipe.entries)
-    return "the recipe leaves it wide" if matches else f"no entry of the recipe is for {found.kind} here"
+    return planner.recipe.why_wide(found.name, found.kind)
 
 
 def first_scaling(lowered: Callable[..., object], *args: object, **kwargs: object) -> tuple[jax.Array, ...]:

@@ -352,9 +352,11 @@ def multiply_directly(
         slots: Slots = [first, second, None]
         direct.program(slots)
         return slots[2]
-    form, _, sums, _, sequential = direct
+    form, (of_first, of_second), sums, _, sequential = direct
     # Step by step: a convolution, a sequential accumulator, or operands with gaps.
-    x, y = (_rounded(direct, spec.which, index, one.detach()) for index, one in enumerate((first, second)))
+    x, y = first.detach(), second.detach()
+    x = x if of_first is None else _rounded(form, of_first, spec.which, 0, x)
+    y = y if of_second is None else _rounded(form, of_second, spec.which, 1, y)
     if isinstance(form, ConvolutionForm):
         return convolution_product(form, spec.which, x, y, spec.other, sums, None)
     left, right = form.matrices(Float64, spec.which, x, y, spec.other)
@@ -363,11 +365,8 @@ def multiply_directly(
     return one_nan(run_sequential(sequential, left, right, None).to(torch.float32))
 
 
-def _rounded(direct: Direct, which: str, index: int, x: torch.Tensor) -> torch.Tensor:
+def _rounded(form: Any, plan: RoundingPlan, which: str, index: int, x: torch.Tensor) -> torch.Tensor:
     """An operand rounded by its plan, in the layout of the form."""
-    form, plan = direct.form, direct.plans[index]
-    if plan is None:
-        return x
     if not form.is_laid_out(plan.number):
         return round_tensor(x, plan, None, True)
     laid_out = round_tensor(form.laid_out(which, index, x), plan, None, True)

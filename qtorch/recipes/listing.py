@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -50,23 +52,30 @@ def report(model: nn.Module, *inputs: object, **options: object) -> RunReport:
         [('0', 30, 'the model is not lowered'), ('2', 15, 'the model is not lowered')]
     """
     check_model("model", model)
+    names = named_layers(model)
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), listed(names) as found:
+        model(*inputs, **options)
+    return RunReport(found.rows)
+
+
+@contextmanager
+def listed(modules: list[tuple[str, nn.Module]]) -> Iterator[Listing]:
+    """Lists all products of modules, given with their names, that run within."""
     found = Listing()
-    names = {module: name for name, module in named_layers(model)}
-    is_lowered = any(multiplies(module) or "qtorch_lowering" in vars(module) for module in names)
+    is_lowered = any(multiplies(module) or "qtorch_lowering" in vars(module) for _, module in modules)
     wide = _Wide(found, "no rule or entry is for it" if is_lowered else "the model is not lowered")
     handles = []
-    for module, name in names.items():
+    for name, module in modules:
         handles.append(module.register_forward_pre_hook(wide.entering(name), prepend=True))
         handles.append(module.register_forward_hook(wide.leaving(name), always_call=True))
     token = listing.set(found)
     try:
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"), wide:
-            model(*inputs, **options)
+        with wide:
+            yield found
     finally:
         listing.reset(token)
         for handle in handles:
             handle.remove()
-    return RunReport(found.rows)
 
 
 class _Wide(TorchFunctionMode):

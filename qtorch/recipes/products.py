@@ -12,6 +12,7 @@ from qcore.recipes.recipe import CONV, LINEAR
 from qtorch._classes import change_class, plain_class
 from qtorch._torch_internals import check_modes, own_parameters
 from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear, first_scaling
+from qtorch.recipes.coverage import measure_first_call
 from qtorch.recipes.layers import check_weights, is_lowered, multiplies, named_layers
 from qtorch.recipes.modes import KINDS, LOWERED, Lowering, enter_forward, entering, product_arguments, weights_of
 
@@ -98,6 +99,8 @@ def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> 
         elif functions and has_functions(layer):  # layers that stay wide too: else the module around them finds theirs
             check_modes()
             _enter(name, layer, recipe, chosen)
+    if functions:
+        measure_first_call(model, recipe)
 
 
 def _enter(name: str, layer: nn.Module, recipe: Recipe, chosen: dict[tuple[str, str], Any]) -> None:
@@ -108,8 +111,7 @@ def _enter(name: str, layer: nn.Module, recipe: Recipe, chosen: dict[tuple[str, 
         found = chosen.get((name, kind), entry and entry.products)
         products[kind] = found
         if found is None:
-            left = entry is not None or (name, kind) in chosen
-            reasons[kind] = "the recipe leaves it wide" if left else f"no entry of the recipe is for {kind} here"
+            reasons[kind] = recipe.why_wide(name, kind)
     layer.qtorch_lowering = Lowering(name, products, reasons, states=_make_states(layer, products))  # type: ignore[assignment]
     enter_forward(layer)
     change_class(layer, LOWERED, entering)

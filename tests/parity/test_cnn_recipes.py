@@ -1,0 +1,191 @@
+"""A convolutional network with a residual connection under all recipes: shares, warnings, bits of both frameworks."""
+
+import warnings
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from support import assert_same_bits
+from torch import nn
+
+import qjax
+import qtorch
+from qcore import RECIPES, Entry, Product, Recipe
+
+# The weights in the order of the program, and the multiply-adds of two images of 8 x 8, counted by hand: results times
+# the numbers of a weight for each result.
+WEIGHTS = {
+    "enter": (8, 3, 3, 3),
+    "first": (8, 8, 3, 3),
+    "second": (8, 4, 3, 3),
+    "down": (16, 8, 1, 1),
+    "depthwise": (16, 1, 3, 3),
+    "head": (10, 256),
+}
+WORK = {
+    "enter": 2 * 8 * 64 * 27,
+    "first": 2 * 8 * 64 * 72,
+    "second": 2 * 8 * 64 * 36,
+    "down": 2 * 16 * 16 * 8,
+    "depthwise": 2 * 16 * 16 * 9,
+    "head": 2 * 10 * 256,
+}
+TOTAL = sum(WORK.values())
+HEAD, ENDS = WORK["head"] / TOTAL, (WORK["enter"] + WORK["head"]) / TOTAL
+SHARES = {  # lowered below 16 bits, and in 16 bits
+    "mxfp8": (HEAD, 0),
+    "deepseek_v3_fp8": (0, 0),
+    "nvfp4_pretraining": (0, HEAD),
+    "nvfp4_four_over_six": (0, HEAD),
+    "fp8_delayed": (HEAD, 0),
+    "fp8_chunked": (1 - HEAD, HEAD),
+    "hfp8": (1 - ENDS, ENDS),
+    "wage": (1, 0),
+    "swalp": (1, 0),
+    "bf16_mixed": (0, 1),
+    "mxfp8_conv": (1, 0),
+    "deepseek_v3_fp8_conv": (1 - HEAD, 0),
+    "nvfp4_pretraining_conv": (1 - ENDS, ENDS),
+    "nvfp4_four_over_six_conv": (1 - ENDS, ENDS),
+    "fp8_delayed_conv": (1, 0),
+}
+X = np.float32(np.random.default_rng(0).standard_normal((2, 3, 8, 8)))
+SETTINGS = {"second": (1, 1, 2), "down": (2, 0, 1), "depthwise": (1, 1, 16)}  # stride, padding, groups
+
+
+def weights():
+    rng = np.random.default_rng(1)
+    return {name: np.float32(rng.standard_normal(shape) / 4) for name, shape in WEIGHTS.items()}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        for name, (outputs, inputs, *taps) in WEIGHTS.items():
+            stride, padding, groups = SETTINGS.get(name, (1, 1, 1))
+            layer = nn.Conv2d(inputs * groups, outputs, taps or 1, stride, padding, groups=groups, bias=False)
+            self.add_module(name, layer if taps else nn.Linear(inputs, outputs, bias=False))
+        self.load_state_dict({f"{name}.weight": torch.from_numpy(one) for name, one in weights().items()})
+
+    def forward(self, x):
+        x = F.relu(self.enter(x))
+        x = x + self.second(F.relu(self.first(x)))
+        return self.head(F.relu(self.depthwise(self.down(x))).flatten(1))
+
+
+def net(weights, x, layout="NCHW"):
+    """The same in JAX, on images of a layout; x and the weights are torch's."""
+    of_x, of_w = ((0, 1, 2, 3), (0, 1, 2, 3)) if layout == "NCHW" else ((0, 2, 3, 1), (2, 3, 1, 0))
+    numbers = (layout, "OIHW" if layout == "NCHW" else "HWIO", layout)
+
+    def conv(x, name):
+        stride, padding, groups = SETTINGS.get(name, (1, 1, 1))
+        edges, weight = [(padding, padding)] * 2, jnp.transpose(weights[name], of_w)
+        return jax.lax.conv_general_dilated(
+            x, weight, (stride,) * 2, edges, dimension_numbers=numbers, feature_group_count=groups
+        )
+
+    x = jax.nn.relu(conv(jnp.transpose(x, of_x), "enter"))
+    x = x + conv(jax.nn.relu(conv(x, "first")), "second")
+    x = jnp.transpose(jax.nn.relu(conv(conv(x, "down"), "depthwise")), np.argsort(of_x))
+    return x.reshape(len(x), -1) @ weights["head"].T
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_shares_are_those_counted_by_hand(name):
+    found = qtorch.recipes.report(qtorch.recipes.lower(Net(), RECIPES[name]), torch.from_numpy(X))
+    of_jax = qjax.recipes.report(qjax.recipes.lower(net, RECIPES[name]), weights(), X)
+    for run in (found, of_jax):
+        assert [row.multiply_adds for row in run] == list(WORK.values())
+        assert (run.lowered, run.in_16_bits) == pytest.approx(SHARES[name])
+    for one, other in zip(found, of_jax, strict=True):
+        assert (one.kind, one.share, one.products) == (other.kind, other.share, other.products)
+        assert one.reason == other.reason
+
+
+WARNED = [name for name, (low, _) in SHARES.items() if low < 0.5 and name != "bf16_mixed"]
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_a_recipe_for_linear_layers_names_that_for_convolutions_once(name):
+    text = rf"{SHARES[name][0]:.1%} of the .*; {1 - HEAD:.1%} are conv products: RECIPES\[\"{name}_conv\"\] lowers them"
+    model, lowered = qtorch.recipes.lower(Net(), RECIPES[name]), qjax.recipes.lower(net, RECIPES[name])
+    options = {"key": 1} if RECIPES[name].stochastic else {}
+    if RECIPES[name].delayed:
+        options["scaling"] = qjax.recipes.first_scaling(lowered, weights(), X)
+    calls = (
+        lambda: model(torch.from_numpy(X)),
+        lambda: jax.eval_shape(lambda w, x: lowered(w, x, **options), weights(), X),
+    )
+    for call in calls:
+        with pytest.warns(UserWarning, match=text) as caught:
+            call()
+        assert len(caught) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            call()
+
+
+@pytest.mark.parametrize("name", sorted({*SHARES} - {*WARNED}))
+def test_other_recipes_do_not_warn(name):
+    lowered, options = qjax.recipes.lower(net, RECIPES[name]), {"key": 1} if RECIPES[name].stochastic else {}
+    if RECIPES[name].delayed:
+        options["scaling"] = qjax.recipes.first_scaling(lowered, weights(), X)
+    jax.eval_shape(lambda w, x: lowered(w, x, **options), weights(), X)
+    qtorch.recipes.lower(Net(), RECIPES[name])(torch.from_numpy(X))
+
+
+def test_a_recipe_of_ones_own_is_told_what_is_missing():
+    eight = Product("e4m3fn", "e4m3fn")
+    recipe = Recipe([Entry("enter", forward=eight), Entry("down"), Entry("*", "linear", eight)])
+    text = (
+        r"lowers 21.5% .*; 78.5% are conv products: Entry\(layer_type=\"conv\", forward=Product\(...\)\) in the recipe"
+    )
+    with pytest.warns(UserWarning, match=text) as caught:
+        qtorch.recipes.lower(Net(), recipe)(torch.from_numpy(X))
+    assert len(caught) == 1
+
+
+def by_torch(name, memory=torch.contiguous_format, compiled=False):
+    model = qtorch.recipes.lower(Net(), RECIPES[name]).to(memory_format=memory)
+    x = torch.from_numpy(X).to(memory_format=memory).requires_grad_()
+    y = (torch.compile(model, backend="aot_eager", fullgraph=True) if compiled else model)(x)
+    return y, *torch.autograd.grad(y.square().sum(), (x, *model.parameters()))
+
+
+def by_jax(name, layout):
+    lowered = qjax.recipes.lower(lambda w, x: net(w, x, layout), RECIPES[name])
+    if RECIPES[name].delayed:
+        lowered = partial(lowered, scaling=qjax.recipes.first_scaling(lowered, weights(), X))
+
+    def three(w, x):
+        y, pull = jax.vjp(lowered, w, x)
+        of_w, of_x = pull(2 * y)
+        return y, of_x, *(of_w[name] for name in WEIGHTS)
+
+    return jax.jit(three)(weights(), X)
+
+
+def test_memory_formats_have_the_same_bits_in_torch():
+    for one, other in zip(by_torch("mxfp8_conv", torch.channels_last), by_torch("mxfp8_conv"), strict=True):
+        assert_same_bits(one, other)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.endswith("_conv") and not RECIPES[name].stochastic])
+def test_compiled_programs_have_the_same_bits(name):
+    torch._dynamo.reset()
+    for one, other in zip(by_torch(name, compiled=True), by_torch(name), strict=True):
+        assert_same_bits(one, other)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.endswith("_conv") and not RECIPES[name].stochastic])
+def test_both_frameworks_and_layouts_have_the_same_bits(name, layout):
+    for one, other in zip(by_jax(name, layout), by_torch(name), strict=True):
+        assert_same_bits(one, other)
