@@ -445,9 +445,9 @@ def NVFP4(  # noqa: N802  # the name of a format
     smaller, if that has a smaller error. In float32, with a and A the largest magnitudes of block and array and
     g = 6 * scale_max / A, the scales are e4m3((a / 6) * g) and e4m3((a / 6) * g * 1.5), and a number's error is
     q * s * A / (6 * scale_max) - x, with q rounded to nearest; the rest is the law "te". Errors are added in the order
-    of a row's elements, and rows of tiles in pairs 8, 4, 2 and 1 apart. Errors have unlimited exponents; Transformer
-    Engine's may be subnormal or infinite if A is below 2^-80 or above 2^115, and squares if A is below 2^-30 or above
-    2^60. The choice is the same in all roundings, so that stochastic rounding stays unbiased.
+    of a row's elements, and rows of tiles in pairs 8, 4, 2 and 1 apart. Errors may be infinite, as Transformer
+    Engine's; small ones have unlimited exponents, where Transformer Engine's may be subnormal: if A is below 2^-80, and
+    squares if A is below 2^-30. The choice is the same in all roundings, so that stochastic rounding stays unbiased.
 
     Args:
         block: the elements that share a scale, as for `BlockScaled`. Weights usually have {-2: 16, -1: 16}.

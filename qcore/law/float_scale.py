@@ -452,7 +452,8 @@ def _four_over_six(
         e = q * s * A / full - x      "mae": the sum of |e|, "mse": the sum of e * e, over a row's elements in order
 
     Rows of "tiles" are added in pairs: the first to the ninth, and so on, then the same with 4, 2 and 1. s4 is taken if
-    its error is strictly smaller. Exponents are unlimited, as those of other intermediate results are.
+    its error is strictly smaller. Small results have unlimited exponents, as other intermediate results have. Those
+    beyond the working float's range are infinity, as in Transformer Engine, so that s6 is taken if both errors are.
     """
     work, nan = working(carrier), (carrier.infinity - 1 - largest) >> carrier.last
     base = times(
@@ -464,7 +465,7 @@ def _four_over_six(
     numbers = magnitude & ~nan
     lanes = xp.where(numbers > 0, to_working(xp, numbers, carrier), _zero(work))
     shift = (whole & -work.hidden) - (work.bias << work.width)
-    scales, errors = [], []
+    squares, scales, errors = comparison.startswith("mse"), [], []
     for wanted in (base, times(xp, base, half, work)):
         wanted = wanted & ~((wanted - work.hidden) >> work.last)
         block = round_to_grid(xp, xp.clip(wanted, None, scale.limit), work, Rounding.NEAREST, scale, None, kind)
@@ -474,25 +475,33 @@ def _four_over_six(
         is_some = -block >> work.last
         values = [
             materialize((one & is_some) | (~is_some & _zero(work)))
-            for one in _compared_values(xp, normal, whole, levels.full + (normal & 0), work)
+            for one in _compared_values(xp, normal, whole, shift, levels.full + (normal & 0), work)
         ]
         found = pick(xp, numbers, bounds, values, _zero(work) + (largest & 0))
-        error = xp.clip(_differ(xp, found, lanes, work) - shift, -(_LEAST << work.width), None)
-        error = times(xp, error, error, work) if comparison.startswith("mse") else error
+        error = xp.where(found < work.infinity, _differ(xp, found, lanes, work), work.infinity)
+        error = xp.clip(error - shift, -(_LEAST << work.width), None)
+        error = times(xp, error, error, work) if squares else error
         scales.append(block)
-        errors.append(_sum_of_block(xp, materialize(error), axes, comparison.endswith("tiles"), work))
+        # Sums only grow, so one limit at the end finds those that were infinite on the way.
+        found = _sum_of_block(xp, materialize(error), axes, comparison.endswith("tiles"), work)
+        errors.append(xp.clip(found, None, work.infinity - xp.clip(shift, 0, None) * (2 if squares else 1)))
     return xp.where(errors[1] < errors[0], scales[1], scales[0])
 
 
-def _compared_values(xp: Any, scale: Any, whole: Any, full: Any, work: Carrier) -> Iterator[Any]:
-    """For each element q above zero q * s * A / full, as working floats. Fields may wrap around before the division."""
+def _compared_values(xp: Any, scale: Any, whole: Any, shift: Any, full: Any, work: Carrier) -> Iterator[Any]:
+    """For each element q above zero q * s * A / full, as working floats; infinity where q * s * A is.
+
+    `shift` is the exponent of A, which is left out of the products, so that their fields fit.
+    """
     half = (work.bias << work.width) + (work.hidden >> 1) + (scale & 0)
-    one, more = (
-        quotient(xp, times(xp, each, whole, work), full, work) for each in (scale, times(xp, scale, half, work))
-    )
+    products = [times(xp, each, whole - shift, work) for each in (scale, times(xp, scale, half, work))]
+    quotients = [quotient(xp, product, full, work) + shift for product in products]
+    infinity = work.infinity - xp.clip(shift, 0, None)
     for count in MAGNITUDES[1:]:
         power = count.bit_length() - 2  # of an element, whose significand is 1 or 1.5
-        yield (one if count & (count - 1) == 0 else more) + (power << work.width)
+        place = int(count & (count - 1) > 0)
+        beyond = products[place] + (power << work.width) >= infinity
+        yield xp.where(beyond, work.infinity, quotients[place] + (power << work.width))
 
 
 def _sum_of_block(xp: Any, errors: Any, axes: tuple[int, ...], tiles: bool, work: Carrier) -> Any:

@@ -10,8 +10,8 @@ one.
 **From numbers to bytes** each operation is rounded to float32, in ggml's order. Three things are defined here that are
 left to the processor in ggml:
 
-- Numbers below 2^-126 count as 0, and so do scales d below 2^-100 and reciprocals below 2^-126: in a file such scales
-  are 0 or infinite anyway, so that the numbers are the same.
+- Numbers below 2^-126 count as 0, and so do scales d below 2^-100: in a file such scales are 0 anyway, so that the
+  numbers are the same but for the signs of zeros.
 - All numbers of a block with a NaN or an infinity become NaN: d is the code 0x7E00. MXFP4 and NVFP4 have no code for
   NaN; their bytes are 0.
 - A last block that is not full is filled up with zeros.
@@ -205,7 +205,10 @@ def _quotient(xp: Any, a: Any, divisor: float) -> Any:
 
 
 def _scale(xp: Any, d: Any) -> tuple[Any, Any]:
-    """A scale, 0 if it is below 2^-100, and its reciprocal, 0 for 0 and where it would be below 2^-126."""
+    """A scale, 0 if it is below 2^-100, and its reciprocal, 0 for 0 and where it would be below 2^-126.
+
+    Only scales that are the largest number itself have such reciprocals, see `_trits`.
+    """
     d = xp.materialize(d)  # or a compiler would make one division of two
     zero = abs(d) < _LEAST
     one = xp.full_like(d, 1.0, "float32")
@@ -276,8 +279,25 @@ def _encode_q8_0(xp: Any, x: Any) -> Any:
 
 def _trits(xp: Any, x: Any) -> tuple[Any, list[Any]]:
     """Elements as 0, 1 and 2, and the bytes of the scale, the largest magnitude."""
-    d, reciprocal = _scale(xp, _largest(xp, x)[0])
-    return _away(xp, x * reciprocal) + 1, _half_bytes(xp, d)
+    largest = _largest(xp, x)[0]
+    d, reciprocal = _scale(xp, largest)
+    small = xp.materialize(x * 2.0**-126)  # or a compiler would multiply the two powers of two, which gives 0
+    products = xp.where(largest > 2.0**126, small * _subnormal_reciprocal(xp, largest), x * reciprocal)
+    return _away(xp, products) + 1, _half_bytes(xp, d)
+
+
+def _subnormal_reciprocal(xp: Any, d: Any) -> Any:
+    """2^126 times the reciprocal of numbers above 2^126, which is rounded to a multiple of 2^-149."""
+    d = xp.where(d > 2.0**126, d, 2.0**127)
+    found = xp.divide(xp.full_like(d, 2.0**23, "float32"), xp.materialize(d * 2.0**-126))  # in multiples of it
+    whole = xp.floor(found)
+    # Where the quotient itself was rounded to a half, the remainder says on which side it was. It is a power of two,
+    # which wraps around to 0, less the product of twice the quotient and d's significand.
+    significand = (xp.float32_bits(d) & 0x7FFFFF) | 0x800000
+    rest = -(xp.astype(found + found, "int32") * significand)
+    odd = xp.astype(whole, "int32") & 1
+    above = xp.where(found - whole == 0.5, rest + odd > 0, found - whole > 0.5)
+    return xp.materialize((whole + xp.astype(above, "float32")) * 2.0**-23)
 
 
 def _encode_tq1_0(xp: Any, x: Any) -> Any:

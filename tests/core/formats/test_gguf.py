@@ -8,7 +8,8 @@ from support import assert_same_bits
 
 import qcore
 from qcore.formats.gguf import GGUF, TYPES
-from qcore.law.gguf import _ROUNDED_UP, LAYOUTS
+from qcore.law.gguf import _ROUNDED_UP, LAYOUTS, _subnormal_reciprocal
+from qcore.namespace import Names
 
 WRITTEN = [kind for kind, layout in LAYOUTS.items() if layout.encode]
 
@@ -125,3 +126,23 @@ def test_wrong_arguments(message):
     with pytest.raises((TypeError, ValueError)) as caught:
         WRONG[message]()
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["tq1_0", "tq2_0", "q2_0"])
+def test_largest_numbers_with_subnormal_reciprocals(kind):
+    """Scales of ternary types are the largest number itself: above 2^126 its reciprocal is below 2^-126."""
+    rng, size, f = np.random.default_rng(0), LAYOUTS[kind].size, np.float32
+    most = np.ldexp(rng.uniform(1, 3.9, (400, 1)), 126).astype(f)
+    parts = rng.choice([0.9, -0.9, 0.5, -0.5, 0.3], (400, size)) * (1 + rng.integers(-3, 4, (400, size)) * 2.0**-24)
+    x = np.concatenate([most, (most * parts).astype(f)[:, 1:]], 1)
+    products = x * (f(1) / most)
+    expected = np.sign(products) * (np.abs(products) >= 0.5)
+    numbers = qcore.quantize(x, GGUF(kind))  # the scale is infinite as float16
+    np.testing.assert_array_equal(np.where(np.isnan(numbers), 0, np.sign(numbers)), expected)
+
+
+def test_subnormal_reciprocals():
+    low = np.random.default_rng(0).integers(1, 2**23, 2**18) * 2.0**-23
+    d = np.concatenate([np.ldexp(1 + low, 126), np.ldexp(1 + low, 127), [2.0**127]]).astype(np.float32)
+    found = _subnormal_reciprocal(Names, d)
+    np.testing.assert_array_equal(found * np.float32(2.0**-126), np.float32(1) / d)

@@ -45,9 +45,9 @@ def test_equals_transformer_engine(exponent, tile):
 @pytest.mark.parametrize(("measure", "scale_max"), [("mae", None), ("mae", 448), ("mse", None), ("mse", 448)])
 @pytest.mark.parametrize("block", [{-1: 16}, {-2: 16}, {-2: 16, -1: 16}], ids=str)
 def test_four_over_six_equals_transformer_engine(block, measure, scale_max):
-    """Where errors, or their squares, are normal numbers of float32."""
+    """Where errors, or their squares, are normal numbers of float32, or infinite."""
     number = NVFP4(block, four_over_six=measure, scale_max=scale_max)
-    exponents = (-80, -40, 0, 1, 90, 115) if measure == "mae" else (-30, -7, 0, 1, 30)
+    exponents = (-80, -40, 0, 1, 90, 117, 120, 128) if measure == "mae" else (-30, 0, 1, 30, 62, 64, 66, 128)
     eighths = np.random.default_rng(7).integers(-8, 9, (48, 96)).astype(np.float32) / 8
     fours = 0
     for x in (*(matrix(one, one + 200) for one in exponents), eighths):
