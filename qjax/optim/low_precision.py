@@ -55,7 +55,8 @@ def low_precision(
 
     State tensors are the floating arrays in those parts of the optimizer's state that have the parameters' structure,
     as `optax.tree_utils.tree_map_params` finds them, or by the parameters' paths if that fails (`optax.lbfgs`, whose
-    memories have an axis more). For a state of floats without such parts (`optax.flatten`) `init` raises.
+    memories have an axis more) or in lists with an item for each parameter. For a state of floats without such parts
+    (`optax.flatten`) `init` raises.
 
     Parameters of bfloat16 and float16 are stepped in float32 if weights, accumulators or momenta are rounded: gradients
     and accumulators are float32 then, as is the optimizer's state. The parameter is the rounded weight, rounded to
@@ -88,7 +89,7 @@ def low_precision(
         `LowPrecisionState`.
 
     Raises:
-        TypeError: if an argument has the wrong type.
+        TypeError: if an argument has the wrong type; in `init`, if a parameter is complex.
         ValueError: if an argument is out of range, or a stochastic quantizer has no key; in `update`, if the state has
             not the delayed scales of the formats.
 
@@ -189,6 +190,7 @@ class _LowPrecision(NamedTuple):
     momentum: _Rounding
 
     def init(self, params: Any) -> LowPrecisionState:
+        _check_real(params)
         key = None if self.key is None else jnp.array(self.key)
         weights, written, stepped = _copy(params), _copy(params), jax.tree.map(self._widened, _copy(params))
         accumulators = _copy(stepped) if self.accumulator.active else None
@@ -291,6 +293,15 @@ class _LowPrecision(NamedTuple):
         for tensor, leaf in zip(tensors, rounded, strict=True):
             leaves[tensor.leaf] = leaf
         return tree.unflatten(leaves), rows
+
+
+def _check_real(params: Any) -> None:
+    """Raises for complex parameters, which no format rounds."""
+    for path, x in zip(_paths(params), jax.tree.leaves(params), strict=True):
+        if jnp.iscomplexobj(x):
+            raise TypeError(
+                f"params has {quoted(path)} of {x.dtype}; allowed are real arrays, such as the parts x.real and x.imag"
+            )
 
 
 def _paths(params: Any) -> list[str]:

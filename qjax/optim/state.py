@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import optax
 from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves, tree_map_with_path
 
 from qcore.arguments import quoted
+from qcore.notices import warn
 from qjax._rounding.dispatch import same_bits
 from qjax._rounding.inputs import ArrayLike, PyTree
 
@@ -199,8 +201,10 @@ def state_tensors(tx: optax.GradientTransformation, state: Any, params: Any) -> 
         if one.parameter is not None:
             field = path[: len(path) - one.depth][-1:]
             found[one.parameter].append((keystr(field), leaf, keystr(field, simple=True)))
-    if not found and any(jnp.issubdtype(x.dtype, jnp.floating) and x.ndim for x in tree_leaves(state)):
+    if not found and any(map(_is_momentum, tree_leaves(state))):
         raise _unknown(state)
+    owned = {leaf for tensors in found.values() for _, leaf, _ in tensors}
+    _name_others([one for leaf, one in enumerate(tree_flatten_with_path(state)[0]) if leaf not in owned])
     return [
         StateTensor(leaf, parameter, index, name)
         for parameter, tensors in found.items()
@@ -211,18 +215,46 @@ def state_tensors(tx: optax.GradientTransformation, state: Any, params: Any) -> 
 def _by_structure(state: Any, params: Any) -> Any:
     """Marks for the floating arrays of subtrees that have all paths of the parameters, as in `optax.lbfgs`.
 
-    An array may be a stack of several arrays of a parameter: its last axes are then the parameter's.
+    An array may be a stack of several arrays of a parameter: its last axes are then the parameter's. Arrays in a list
+    with an item for each parameter, in the order of the flattened tree, belong to the parameter of their item.
     """
     owners = list(enumerate(tree_flatten_with_path(params)[0]))
     parts = defaultdict(dict)
     for path, leaf in tree_flatten_with_path(state)[0]:
         for number, (own, x) in owners:
-            fits = own and path[-len(own) :] == own and leaf.shape[leaf.ndim - x.ndim :] == x.shape
+            fits = path[len(path) - len(own) :] == own and leaf.shape[leaf.ndim - x.ndim :] == x.shape
             if fits and jnp.issubdtype(leaf.dtype, jnp.floating):
                 parts[path[: -len(own)]][path] = _Mark(number, len(own))
     whole = [part for part in parts.values() if len(part) == len(owners)]
     marks = {path: mark for part in reversed(whole) for path, mark in part.items()}
+    marks |= {path: mark for path, mark in _in_lists(state, len(owners)).items() if path not in marks}
     return tree_map_with_path(lambda path, _: marks.get(path, _Mark()), state)
+
+
+def _name_others(leaves: Sequence[tuple[Any, Any]]) -> None:
+    """Warns of matrices that belong to no parameter; vectors may be the optimizer's own numbers, one for each step."""
+    names = [keystr(path, simple=True, separator=".") for path, x in leaves if _is_momentum(x) and x.ndim > 1]
+    if names:
+        warn(
+            f"momentum_quant leaves {', '.join(names)} of the optimizer's state as it is; rounded are arrays in parts "
+            "with the parameters' structure, and in lists with an item for each parameter"
+        )
+
+
+def _in_lists(state: Any, count: int) -> dict[Any, _Mark]:
+    """Marks for the floating arrays in lists of so many items, by their paths; tuples are chains of optimizers."""
+    marks = {}
+    for path, node in tree_flatten_with_path(state, is_leaf=lambda x: isinstance(x, list) and len(x) == count)[0]:
+        if isinstance(node, list):
+            for inner, x in tree_flatten_with_path(node)[0]:
+                if _is_momentum(x):
+                    marks[*path, *inner] = _Mark(inner[0].idx, len(inner))
+    return marks
+
+
+def _is_momentum(x: Any) -> bool:
+    """True of floating arrays that are no scalars."""
+    return jnp.issubdtype(x.dtype, jnp.floating) and x.ndim > 0
 
 
 def _unknown(state: Any) -> ValueError:

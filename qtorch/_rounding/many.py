@@ -114,6 +114,11 @@ def follow_each(values: Tensors, weights: Tensors, written: Tensors) -> None:
         written[i].copy_(weights[i])
 
 
+def have_same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """True if two tensors of one shape and dtype have the same bits: -0.0 differs from 0.0, and a NaN equals itself."""
+    return torch.equal(_as_integers(x), _as_integers(y))
+
+
 @torch.no_grad()
 def copy_each(targets: Tensors, sources: Tensors) -> None:
     """Copies every source onto its target."""

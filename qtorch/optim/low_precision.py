@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
+from functools import partial, wraps
 from numbers import Real
 from textwrap import indent
 from typing import Any, TypeVar
@@ -34,10 +35,12 @@ from qtorch.quant import Quantizer
 
 QUANTIZERS = ("weight_quant", "grad_quant", "momentum_quant", "acc_quant")
 
+_OF_METHODS = 0xFFFFFFFF  # is folded into the key of a step, for methods of the inner optimizer
 _STEPS, _KEY = "low_precision_steps", "low_precision_key"  # entries of param groups
 
 Hook = Callable[..., Any]
 QuantizerLike = Function | Quantizer | Number | str | None
+Result = TypeVar("Result")
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -105,7 +108,12 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
     5. weight <- weight_quant(accumulator), or of the weight if there is no accumulator;
     6. each floating tensor in the inner optimizer's state <- momentum_quant.
 
-    Scalars in the state (steps and schedules) and tensors within lists (the history of LBFGS) are not momenta.
+    Momenta are tensors of the state, and tensors in lists, tuples and dictionaries there (Shampoo's factors, LBFGS's
+    history), but not scalars (steps and schedules).
+
+    Other methods and attributes of the inner optimizer are this one's as well (`train` and `eval` of schedule-free
+    optimizers). A method sees what the inner step sees, accumulators in the places of weights. The weights that it
+    changes are rounded behind it as in a step, with the key fold_in(k, 2^32 - 1) in the place of k.
 
     Parameters of bfloat16 and float16 are stepped in float32 if weights, accumulators or momenta are rounded. Gradient,
     accumulator and the inner optimizer's state are float32 then; `p.grad` gets the rounded gradient and p the rounded
@@ -136,7 +144,8 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
 
     Keys: step number s (0, 1, ...) has the key k = fold_in(key, s). The role r of parameter number j is rounded with
     fold_in(fold_in(k, r), j). The roles of gradient, accumulator and weight are 0, 1 and 2; the parameter's momenta,
-    sorted by name, have the roles from 3 on. All parameters are numbered in the order of the param groups.
+    sorted by name ("GG.0" before "GG.1"), have the roles from 3 on. All parameters are numbered in the order of the
+    param groups.
 
     Args:
         optim: the inner optimizer, any of torch.optim.
@@ -157,8 +166,8 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
             the format; `qtorch.insight.watch` sets it.
 
     Raises:
-        TypeError: if an argument has the wrong type; in a step, if a tensor with a delayed scale is not float32, or
-            is sharded.
+        TypeError: if an argument has the wrong type, or a parameter is complex; in a step, if a tensor with a delayed
+            scale is not float32, or is sharded.
         ValueError: if a name is unknown or a key out of range.
 
     Example:
@@ -196,6 +205,7 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         self.key: tuple[int, int] | None = None if key is None else _words(key)
         self.steps = 0
         self._quantizers()  # raises where one is wrong
+        self._check_real(optim.param_groups)
         self._forget_hooks()
         # Hooks of steps, as an unpickled optimizer gets them, and no groups: these are the inner one's.
         super().__setstate__({})
@@ -229,6 +239,43 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         self.optim.add_param_group(param_group)
+        try:
+            self._check_real(self.optim.param_groups)
+        except TypeError:
+            del self.optim.param_groups[-1]
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes that only the inner optimizer has; see the class."""
+        if name.startswith("_") or "optim" not in vars(self):  # private ones, and those of a copy that is being made
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        found = getattr(self.optim, name)
+        return wraps(found)(partial(self._call, found)) if callable(found) else found
+
+    @_run_eagerly
+    def _call(self, method: Callable[..., Result], *args: Any, **options: Any) -> Result:
+        """The result of a method of the inner optimizer, behind which weights are rounded."""
+        quantizers, trained = self._quantizers(), self._current()
+        key = self._step_key() if any(map(is_stochastic, quantizers.values())) else None
+        numbers = delayed_numbers(quantizers)
+        self._masters = self._new_masters()
+        try:
+            rows = Scalings(numbers, trained) if numbers else None
+            words = None if key is None else fold_words(*key, _OF_METHODS)
+            one = Step(trained, quantizers, self.grad_scaling, words, self.observer, self._masters, rows)
+            return one.call(self.optim, partial(method, *args, **options))
+        finally:
+            self._masters = None
+
+    def _check_real(self, groups: list[dict[str, Any]]) -> None:
+        """Raises for complex parameters, which no format rounds."""
+        parameters = [p for group in groups for p in group["params"]]
+        for number, p in enumerate(parameters):
+            if p.is_complex() and any(getattr(self, name) is not None for name in QUANTIZERS):
+                raise TypeError(
+                    f"optim has parameter {number} of {p.dtype}; allowed are real ones, such as the result of "
+                    "torch.view_as_real(p)"
+                )
 
     @_run_eagerly
     def step(self, closure: Callable[[], Loss] | None = None) -> Loss | None:  # type: ignore[override]

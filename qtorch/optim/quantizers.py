@@ -21,7 +21,7 @@ from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.many import Tensors
 from qtorch._rounding.sharded import is_sharded
 from qtorch.linalg.namespace import Float64
-from qtorch.optim.trained import Trained, is_momentum
+from qtorch.optim.trained import Trained, momenta_of
 from qtorch.quant import Quantizer
 
 _PREFIX, _STATE = "low_precision_scaling_of_", "state_"
@@ -215,8 +215,7 @@ def check_saved(
     """
     for number, p in zip(trained.numbers, trained.parameters, strict=True):
         rows, entries = saved.get(number, {}), states.get(number, {})
-        momenta = [name for name, value in entries.items() if is_momentum(value, name, p)]
-        tensors = [*TENSORS.items(), *(("momentum_quant", name) for name in momenta)]
+        tensors = [*TENSORS.items(), *(("momentum_quant", name) for name in momenta_of(entries, p))]
         expected = {entry_of(*one): numbers[one[0]] for one in tensors if one[0] in numbers}
         place = f"state_dict['state'][{number}]"
         for name, row in rows.items():

@@ -11,14 +11,15 @@ import torch
 from qcore import Number, Quantization
 from qcore.formats.number import check_number
 from qcore.random.threefry import fold_in_each
-from qtorch._rounding.many import Tensors, copy_each, round_each, scale_each
+from qtorch._rounding.many import Tensors, copy_each, have_same_bits, round_each, scale_each
 from qtorch.optim.quantizers import TENSORS, Quantizers, Scalings, apply_function, is_entry, is_stochastic
-from qtorch.optim.trained import Masters, Trained, is_momentum
+from qtorch.optim.trained import Masters, Trained, momenta_of
 
 _GRADIENT, _ACCUMULATOR, _WEIGHT, _MOMENTUM = range(4)  # roles; a parameter's i-th momentum has the role 3 + i
 _AT_ONCE = 4  # roles whose keys one call computes, in the time of one key
 
 Loss = TypeVar("Loss")  # what a closure returns
+Result = TypeVar("Result")
 Observer = Callable[[torch.Tensor, str, torch.Tensor, torch.Tensor, Number], None]
 
 
@@ -73,9 +74,43 @@ class Step:
                 self._begin(inner.state)
             loss: Any = inner.step(*([evaluate] if closure else []))
             self._finish(inner.state)
+            if self._scalings is not None:
+                self._scalings.advance()
         finally:
             self._end(inner.state)
         return loss
+
+    def call(self, inner: torch.optim.Optimizer, method: Callable[[], Result]) -> Result:
+        """Calls another method of the inner optimizer, and rounds the weights that it changed, and their momenta.
+
+        It sees what the inner step sees: accumulators, or float32 copies, in the places of weights. Delayed scales do
+        not change.
+        """
+        try:
+            self._take_out(inner.state)
+            self._show(list(range(len(self._trained.parameters))))
+            self._trained.use_accumulators(self._chosen, self._stepped)
+            before = [x.detach().clone() for x in self._stepped]
+            result = method()
+            pairs = zip(self._chosen, self._stepped, before, strict=True)
+            changed = [(i, x) for i, x, y in pairs if not have_same_bits(x.detach(), y)]
+            self._chosen, self._stepped = [i for i, _ in changed], [x for _, x in changed]
+            self._finish(inner.state)
+        finally:
+            self._end(inner.state)
+        return result
+
+    def _take_out(self, state: MutableMapping[torch.Tensor, dict[str, Any]]) -> None:
+        """Takes what is not the inner optimizer's out of its state: an empty state is one that is to be initialized."""
+        self._trained.take_out(state)
+        if self._scalings is not None:
+            self._scalings.take_out(state)
+
+    def _show(self, chosen: list[int]) -> None:
+        """Chooses parameters, and gives the inner optimizer the tensors in their places."""
+        self._chosen = chosen
+        weights = [self._trained.parameters[i] for i in chosen]
+        self._stepped = weights if self._masters is None else self._masters.put_in(weights)
 
     @torch.no_grad()
     def _begin(self, state: MutableMapping[torch.Tensor, dict[str, Any]]) -> None:
@@ -84,12 +119,9 @@ class Step:
             if p.grad is not None:  # left over from before it was frozen; the inner optimizer would step it
                 self._hidden.append((p, p.grad))
                 p.grad = None
-        self._trained.take_out(state)  # optimizers take an empty state for one that is to be initialized
-        if self._scalings is not None:
-            self._scalings.take_out(state)
-        self._chosen = [i for i, p in enumerate(self._trained.parameters) if p.grad is not None]
+        self._take_out(state)
+        self._show([i for i, p in enumerate(self._trained.parameters) if p.grad is not None])
         weights = [self._trained.parameters[i] for i in self._chosen]
-        self._stepped = weights if self._masters is None else self._masters.put_in(weights)
         if self._scalings is not None:
             self._scalings.check_tensors(self._stepped, self._chosen)
         for p, x in zip(weights, self._stepped, strict=True):
@@ -124,8 +156,6 @@ class Step:
         delayed = self._scalings is not None and "momentum_quant" in self._scalings  # in a step that only makes state
         if delayed or self._quantizers["momentum_quant"] is not None:
             self._round_momenta(stepped, [state.get(x) or {} for x in stepped])
-        if self._scalings is not None:
-            self._scalings.advance()
 
     def _end(self, state: MutableMapping[torch.Tensor, dict[str, Any]]) -> None:
         """Takes back all that only the inner step should see, also after an error."""
@@ -140,11 +170,12 @@ class Step:
 
     def _round_momenta(self, weights: list[torch.Tensor], states: list[dict[str, Any]]) -> None:
         roles = [_MOMENTUM] * len(weights)
-        for name in sorted(set().union(*states)):
-            if is_entry(name):  # left by formats of before, with delayed scales
-                continue
-            found = [n for n, state in enumerate(states) if is_momentum(state.get(name), name, weights[n])]
-            momenta = [states[n][name] for n in found]
+        # Entries of rows were left by formats of before, with delayed scales.
+        own = [{name: x for name, x in state.items() if not is_entry(name)} for state in states]
+        each = [momenta_of(state, p) for state, p in zip(own, weights, strict=True)]
+        for name in sorted(set().union(*each), key=_order):
+            found = [n for n, momenta in enumerate(each) if name in momenta]
+            momenta = [each[n][name] for n in found]
             chosen = [self._chosen[n] for n in found]
             self._round("momentum_quant", [roles[n] for n in found], momenta, momenta, chosen, name)
             for n in found:
@@ -196,6 +227,11 @@ class Step:
             numbers = np.array(self._trained.numbers, np.uint32)
             self._folded = np.concatenate([self._folded, fold_in_each(of_roles[:, None], numbers)])
         return torch.from_numpy(self._folded[roles, chosen].view(np.int32))
+
+
+def _order(name: str) -> list[tuple[int, str]]:
+    """The place of a momentum in the order of names, in which numbers in lists have theirs."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
 
 
 def _values(p: torch.Tensor) -> torch.Tensor:

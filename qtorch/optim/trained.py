@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import operator
+from collections import deque
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from numbers import Number
 from operator import attrgetter
+from types import NoneType
 from typing import Any
 
 import torch
 
+from qcore.notices import warn
 from qtorch._rounding.many import copy_each, follow_each
 
 Groups = Sequence[dict[str, Any]]
@@ -18,6 +22,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]  # an accumulator, and the numbers last
 NARROW = frozenset((torch.bfloat16, torch.float16))  # updates are often less than half a step of a weight
 ENTRIES = ("low_precision_accumulator", "low_precision_weight")  # of a pair, in the inner optimizer's state
 
+_PLAIN = (Number, str, bytes, NoneType, torch.dtype, torch.device, torch.Size)  # which have no tensors
 _SCHEDULES = frozenset(("step", "eta", "mu", "mu_product"))  # scalars in the states of torch's optimizers
 _properties = attrgetter("requires_grad", "shape", "dtype", "device")
 
@@ -180,11 +185,32 @@ class Masters:
                 state[other] = state.pop(p)
 
 
-def is_momentum(value: Any, name: str, p: torch.Tensor) -> bool:
-    """True for floating tensors in a parameter's state, except scalars of parameters that are not scalars."""
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-        return False
-    return value.dim() > 0 or (p.dim() == 0 and name not in _SCHEDULES)
+def momenta_of(state: Mapping[str, Any], p: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The floating tensors in a parameter's state, also in lists and dictionaries there ("GG.0"), by their names.
+
+    Without scalars of parameters that are not scalars.
+    """
+    found: dict[str, torch.Tensor] = {}
+
+    def visit(value: Any, name: str, first: str) -> None:
+        if isinstance(value, torch.Tensor):
+            if value.is_floating_point() and (value.dim() > 0 or (p.dim() == 0 and first not in _SCHEDULES)):
+                found[name] = value
+        elif isinstance(value, Mapping):
+            for key in sorted(value, key=str):
+                visit(value[key], f"{name}.{key}", first)
+        elif isinstance(value, list | tuple | deque):
+            for index, item in enumerate(value):
+                visit(item, f"{name}.{index}", first)
+        elif not isinstance(value, _PLAIN):
+            warn(
+                f"momentum_quant leaves {name} of the state, a {type(value).__name__}, as it is; rounded are "
+                "tensors, and tensors in lists, tuples and dictionaries"
+            )
+
+    for name in sorted(state):
+        visit(state[name], name, name)
+    return found
 
 
 def _parameters(groups: Groups) -> list[torch.nn.Parameter]:

@@ -103,6 +103,62 @@ def test_momenta_that_cannot_be_found_are_refused_and_the_rest_works(optimizer):
     assert_same_bits(apply_updates(p, updates, state)["w"], weights)
 
 
+def shampoo(params_of_state):
+    """A momentum, and a list of factors for each parameter, whose container `params_of_state` makes of one by name."""
+
+    def factors(x):
+        return [jnp.full((size, size), 1 / 3, jnp.float32) for size in x.shape]
+
+    def init(params):
+        return {"momentum": jax.tree.map(jnp.ones_like, params), "GG": params_of_state(factors, params)}
+
+    def update(updates, state, params=None):
+        return updates, jax.tree.map(lambda x: x * 1.1, state)
+
+    return optax.GradientTransformation(init, update)
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        lambda make, params: jax.tree.map(make, params),
+        lambda make, params: [make(x) for x in jax.tree.leaves(params)],
+        lambda make, params: [{"left": make(x)[0], "right": (make(x)[-1],)} for x in jax.tree.leaves(params)],
+    ],
+    ids=["tree", "list", "dictionaries"],
+)
+@pytest.mark.parametrize("params", [{"a": np.ones(3, np.float32), "b": np.ones((4, 3), np.float32)}, np.ones((4, 3))])
+def test_states_in_containers_are_rounded(container, params):
+    params = jax.tree.map(jnp.float32, params)
+    tx = low_precision(shampoo(container), momentum_quant=qjax.quantizer(F8), key=KEY)
+    _, state = tx.update(params, tx.init(params), params)
+    # Each belongs to its parameter, and has its key.
+    tensors = state_tensors(shampoo(container), state.inner, params)
+    leaves = jax.tree.leaves(state.inner)
+    assert len(tensors) == len(leaves)
+    wide = jax.tree.leaves(jax.tree.map(lambda x: x * 1.1, tx.init(params).inner))
+    for one in tensors:
+        key = qcore.fold_in(qcore.fold_in(qcore.fold_in(KEY, 0), 3 + one.index), one.parameter)
+        assert_same_bits(leaves[one.leaf], qcore.quantize(np.asarray(wide[one.leaf]), F8, "stochastic", key=key))
+
+
+def test_matrices_of_no_parameter_are_named():
+    def init(params):
+        return {"momentum": params, "rotation": jnp.eye(5)}
+
+    def update(updates, state, params=None):
+        return updates, state
+
+    tx = low_precision(optax.GradientTransformation(init, update), momentum_quant=F16)
+    with pytest.warns(UserWarning, match="momentum_quant leaves rotation of the optimizer's state as it is"):
+        tx.init({"a": jnp.ones(3), "b": jnp.ones(2)})
+
+
+def test_complex_parameters_are_refused():
+    with pytest.raises(TypeError, match=r"params has 'b\.w' of complex64; allowed are real arrays"):
+        low_precision(optax.sgd(0.1), F8).init({"a": jnp.ones(3), "b": {"w": jnp.ones(3, jnp.complex64)}})
+
+
 def test_bfloat16_parameters():
     tx = low_precision(optax.sgd(0.1), weight_quant=quantizer(F8), acc_quant=F16, key=KEY)
     start = jax.tree.map(lambda p: jnp.asarray(p, jnp.bfloat16), P)
