@@ -37,6 +37,7 @@ ACCUMULATORS = (
     Accumulator("float16", 4, fraction_bits=23, output="toward_zero"),
     *(Accumulator.of(name) for name in [*DESIGNS][:3]),
     Accumulator(chunk=64, inner=Accumulator.of("hopper.wgmma.e4m3")),
+    Accumulator.of("cdna3.mfma.fp8").own,
 )
 VALUES = (
     *(number for number in FORMATS + MORE if len(str(number)) < 200),

@@ -32,7 +32,8 @@ class Fold:
     """The accumulators of one element.
 
     An accumulator is a dictionary: number (an oracle's spec, or None for float64), chunk, rounding, and whichever of
-    product, inner, tree, fraction_bits and random_bits it has.
+    product, inner, tree, fraction_bits and random_bits it has. Aligned ones have the library's parameters by name, with
+    `least`, the least exponent of the accumulator's format, if subnormal numbers do not have their own.
     """
 
     def __init__(self, key, size, index):
@@ -63,14 +64,22 @@ class Fold:
 
     def fold(self, terms, accumulator, start=0.0):
         """The accumulator after all terms, pairs of numbers."""
+        if order := accumulator.get("order"):
+            terms = terms + [(0.0, 0.0)] * (-len(terms) % len(order))
+            terms = [terms[begin + place] for begin in range(0, len(terms), len(order)) for place in order]
         total, chunk = add(start, 0.0), accumulator.get("chunk") or max(len(terms), 1)
+        if accumulator.get("sets") == 2:
+            terms = terms + [(0.0, 0.0)] * (-len(terms) % chunk)
         for begin in range(0, len(terms), chunk):
             part = terms[begin : begin + chunk]
             if "fraction_bits" in accumulator:
-                found = self.aligned(total, part, accumulator["fraction_bits"])
+                found = self.aligned(total, part, accumulator)
             else:
                 found = add(total, self.sum(part, accumulator))
             total = self.rounded(found, accumulator)
+            if accumulator.get("overflow") and abs(found) >= accumulator["beyond"]:
+                total = math.copysign(math.inf, found)
+            total = total + 0.0 if accumulator.get("positive_zero") else total
         return total
 
     def sum(self, part, accumulator):
@@ -100,20 +109,66 @@ class Fold:
 
         return node(0, len(values))
 
-    def aligned(self, total, part, fraction_bits):
+    def aligned(self, total, part, accumulator):
         products = [multiply(*pair) for pair in part]
-        if not all(map(math.isfinite, [total, *products])):
-            for x in products:
-                total = add(total, x)
-            return total
-        exponents = [sum(math.frexp(x)[1] - 1 for x in pair) for pair, y in zip(part, products, strict=True) if y]
-        exponents += [math.frexp(total)[1] - 1] if total else []
-        if not exponents:
-            return 0.0
-        unit = Fraction(2) ** (max(exponents) - fraction_bits)
-        found = unit * sum(math.trunc(Fraction(x) / unit) for x in (total, *products))
-        assert Fraction(float(found)) == found
-        return float(found) if found else 0.0
+        twice, plain = accumulator.get("align") == "twice", total
+        for x in products:
+            plain = add(plain, x)
+        large = {x > 0 for x in products if abs(x) >= 2.0**128} if twice else ()
+        if not math.isfinite(plain) or not all(map(math.isfinite, [total, *products])):
+            return plain
+        if large:
+            return math.nan if len(large) == 2 else math.inf if True in large else -math.inf
+        subnormals = accumulator.get("subnormals", "normalized")
+        least, of_total = (subnormals, accumulator["least"]) if subnormals != "normalized" else (None, None)
+        exponents = [sum(exponent(x, least) for x in pair) if all(pair) else None for pair in part]
+        bits, cut, zeros = accumulator["fraction_bits"], accumulator.get("cut"), accumulator.get("zeros")
+        if accumulator.get("align", "all") == "all":
+            exponents.append(exponent(total, of_total) if total else None)
+            largest = largest_of(exponents, zeros)
+            return exactly(sum(cut_off(x, largest, bits, cut) for x in (total, *products)))
+        sets = accumulator.get("sets", 1)
+        half, sums, tops = len(part) // sets, [], []
+        for first in range(0, len(part), half):
+            top = largest_of(exponents[first : first + half], zeros)
+            sums.append(sum(cut_off(x, top, bits, cut) for x in products[first : first + half]))
+            tops.append(top)
+        if not twice:
+            return add(float(sums[0]), float(cut_off(total, tops[0], bits, cut)))
+        again, top = accumulator.get("sum_cut") or cut, largest_of(tops, None)
+        sums = sums if sets == 1 else [cut_off(x, top, bits, again) for x in sums]
+        last = exponent(total, of_total) if total else of_total
+        largest = largest_of([top, last], None)
+        kept = cut_off(total, largest, bits, again)
+        if sets == 2 and (last is None or (largest is not None and last < largest - bits - 1)):
+            kept = 0
+        return exactly(cut_off(sum(sums), largest, accumulator.get("sum_bits") or bits, again) + kept)
+
+
+def exponent(x, least):
+    """floor(log2 |x|), at least `least` if it is given."""
+    found = math.frexp(x)[1] - 1
+    return found if least is None else max(found, least)
+
+
+def largest_of(exponents, zeros):
+    """The largest exponent; None stands for a zero, which may count."""
+    known = [one for one in (*exponents, zeros) if one is not None]
+    return max(known) if known else None
+
+
+def cut_off(x, largest, bits, mode):
+    """A number cut off `bits` below an exponent, toward zero or down; without an exponent all are zero."""
+    if largest is None:
+        return Fraction(0)
+    unit = Fraction(2) ** (largest - bits)
+    return unit * (math.floor if mode == "down" else math.trunc)(Fraction(x) / unit)
+
+
+def exactly(x):
+    """A fraction that float64 holds; a sum of zero is +0."""
+    assert Fraction(float(x)) == x
+    return float(x) if x else 0.0
 
 
 def matmul(a, b, accumulator, key=(0, 0), c=None):

@@ -30,7 +30,32 @@ ACCUMULATORS = {
     "stochastic tree": Accumulator("float16", chunk=7, rounding="stochastic", tree=True),
     "aligned": Accumulator(chunk=4, fraction_bits=23, output="toward_zero"),
     "aligned, few bits": Accumulator("float16", chunk=8, fraction_bits=13),
+    "aligned as chips": Accumulator(
+        chunk=8,
+        fraction_bits=12,
+        output="toward_zero",
+        subnormals=-126,
+        zeros=-20,
+        overflow="inf",
+        positive_zero=True,
+    ),
+    "aligned downward": Accumulator("float16", 4, fraction_bits=11, cut="down", subnormals=-3, overflow="inf"),
+    "products alone": Accumulator(chunk=4, fraction_bits=9, align="products", zeros=-30, order=(1, 0)),
+    "aligned twice": Accumulator(chunk=4, fraction_bits=10, align="twice", sum_bits=14, sum_cut="down"),
+    "aligned in sets": Accumulator(
+        chunk=4, fraction_bits=9, subnormals=-126, align="twice", sum_cut="down", sets=2, order=(0, 2, 1, 3)
+    ),
+    "addend late": Accumulator(
+        "float16",
+        chunk=8,
+        order=(0, 1, 4, 5, 2, 3, 6, 7),
+        inner=Accumulator(
+            "float16", 4, fraction_bits=12, subnormals=-14, zeros=-21, overflow="inf", positive_zero=True
+        ),
+    ),
 }
+_LEAST = {"binary(8,23)": -126, "float16": -14}  # exponents of the least normal numbers
+_OF_ALIGNED = "subnormals", "zeros", "align", "sum_bits", "sets", "overflow", "positive_zero"
 
 
 def oracle_form(accumulator):
@@ -47,8 +72,16 @@ def oracle_form(accumulator):
         form["inner"] = oracle_form(accumulator.inner)
     if accumulator.tree:
         form["tree"] = True
+    if accumulator.order:
+        form["order"] = accumulator.order
     if accumulator.fraction_bits is not None:
-        form["fraction_bits"] = accumulator.fraction_bits
+        form |= {name: getattr(accumulator, name) for name in _OF_ALIGNED} | {
+            "fraction_bits": accumulator.fraction_bits,
+            "cut": accumulator.cut.value,
+            "sum_cut": accumulator.sum_cut and accumulator.sum_cut.value,
+            "least": _LEAST.get(accumulator.number.text),
+            "beyond": 2.0 ** {"binary(8,23)": 128, "float16": 16}.get(accumulator.number.text, 0),
+        }
     return form
 
 
