@@ -155,6 +155,24 @@ def scan_parts(equation: Any) -> tuple[int, int]:
     return constants, constants + carried
 
 
+def counters(equation: Any) -> list[int]:
+    """The operands of a loop that are carried and count its iterations, as those of fori_loop do."""
+    params, name = equation.params, equation.primitive.name
+    if name == "scan":
+        (first, second), body = scan_parts(equation), params["jaxpr"].jaxpr
+        carried, results = body.invars[first:second], body.outvars
+    else:
+        first, body = params["cond_nconsts"] + params["body_nconsts"], params["body_jaxpr"].jaxpr
+        carried, results = body.invars[params["body_nconsts"] :], body.outvars
+    added = {e.outvars[0]: e.invars[0] for e in body.eqns if e.primitive.name == "add" and _is_literal(e.invars[1])}
+    pairs = zip(carried, results, strict=False)
+    return [first + place for place, (x, y) in enumerate(pairs) if not _is_literal(y) and added.get(y) is x]
+
+
+def _is_literal(atom: Any) -> bool:
+    return isinstance(atom, core.Literal)
+
+
 def rebuild(
     equation: Any, operands: Sequence[Any], run: Run, carried: Any = None, sliced: Any = None
 ) -> tuple[Sequence[Any], Any, Any]:
@@ -217,9 +235,11 @@ def _scan(equation: Any, operands: Sequence[Any], run: Run, carried: Any, sliced
         results, carried, made = run(0, [*operands[:first], *values, *xs], carried, own)
         return (results[: second - first], carried), (results[second - first :], made)
 
-    options = {name: params[name] for name in ("length", "reverse", "unroll")}
     start, slices = (operands[first:second], carried), (operands[second:], sliced)
-    (values, carried), (stacked, made) = jax.lax.scan(body, start, slices, **options)
+    # Slices may be those of some iterations only.
+    length = next((len(x) for x in jax.tree.leaves(slices)), params["length"])
+    options = {name: params[name] for name in ("reverse", "unroll")}
+    (values, carried), (stacked, made) = jax.lax.scan(body, start, slices, length=length, **options)
     return [*values, *stacked], carried, made
 
 

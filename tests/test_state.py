@@ -53,6 +53,7 @@ ALLOWED = {
     "qjax/linalg/operator.py: ad.primitive_jvps": "JAX's table of rules, of a primitive that the module defines",
     "qjax/linalg/operator.py: ad.primitive_transposes": "JAX's table of rules, of a primitive that the module defines",
     "qjax/linalg/operator.py: batching.primitive_batchers": "JAX's table of rules, of a primitive of the module",
+    "qjax/linalg/states.py: ad.primitive_jvps": "JAX's table of rules, of a primitive that the module defines",
     # Counters of which only that numbers differ, or rise, counts: calls of others between two calls change nothing.
     "qcore/reproducible/differentiable.py: _numbers": "names of laws, which only have to differ",
     "qtorch/_rounding/keys.py: _serials": "tags of draws, which only have to differ",

@@ -5,8 +5,10 @@ from qjax.linalg.attention import scaled_dot_product_attention
 from qjax.linalg.call import first_scaling, share_scaling
 from qjax.linalg.convolutions import conv1d, conv2d, conv3d
 from qjax.linalg.matrices import bmm, linear, matmul
+from qjax.linalg.states import ScalingState
 
 __all__ = [
+    "ScalingState",
     "bmm",
     "conv1d",
     "conv2d",

@@ -19,8 +19,10 @@ from qcore.linalg.product import Product, Products, check_addend, check_products
 from qcore.linalg.scaling import newest_magnitude, next_row
 from qjax._rounding.inputs import as_array, varying
 from qjax._rounding.keys import Key, key_words
+from qjax._rounding.meshes import on_meshes, product_sharding
 from qjax.linalg.namespace import Float64
 from qjax.linalg.operator import Shapes, multiply
+from qjax.linalg.states import ScalingState, read, rows_of, tally
 
 _SUMS = Products(Product(), Product(), Product())  # of a bias's gradient
 _cached = lru_cache(maxsize=1024)(check_products)
@@ -50,12 +52,17 @@ def call(
     words = None if key is None else key_words(key).view(np.uint32)
     if words is None and products.stochastic:
         raise missing_key()
-    shape, dtype = getattr(scaling, "shape", ()), getattr(scaling, "dtype", type(scaling).__name__)
-    check_scaling(products.history, None if scaling is None else (shape, str(dtype)))
+    scaling = None if scaling is None else rows_of(scaling)
+    check_scaling(products.history, None if scaling is None else _kind(scaling))
     if c is not None:
         c = float32_array(c, "c")
         check_addend((c.shape, str(c.dtype)), form.result(a.shape, b.shape), products.scale_of_tensor)
     shapes, words = Shapes(a.shape, b.shape, form.result(a.shape, b.shape)), words if products.stochastic else None
+    sharding = partial(product_sharding, (a, b), shapes.result, form.kept_axes(FORWARD, a.ndim, b.ndim, b.ndim))
+    return on_meshes(partial(_product, form, products, shapes), sharding, a, b, words, scaling, c)
+
+
+def _product(form: Form, products: Products, shapes: Shapes, a: Any, b: Any, words: Any, scaling: Any, c: Any) -> Any:
     if scaling is not None:
         return _with_state(form, products, shapes, a, b, words, scaling)
     return multiply(form, products, FORWARD, a, b, shapes, words, None, c)
@@ -69,14 +76,20 @@ def float32_array(x: Any, name: str) -> jax.Array:
     return as_array(x, name)
 
 
-def first_scaling(history: int) -> jax.Array:
+def _kind(scaling: Any) -> tuple[tuple[int, ...], str]:
+    """The shape of an array that may be a state, and its dtype."""
+    array = scaling.array if isinstance(scaling, ScalingState) else read(scaling)
+    return tuple(getattr(array, "shape", ())), str(getattr(array, "dtype", type(array).__name__))
+
+
+def first_scaling(history: int) -> ScalingState:
     """The state of delayed scales before the first call, see `qcore.linalg.first_scaling`.
 
     Args:
         history: the number of past tensors in a scale's history.
 
     Returns:
-        A float32 array of shape (3, 1 + history).
+        A `ScalingState` of shape (3, 1 + history).
 
     Raises:
         TypeError: if history is not an int.
@@ -86,7 +99,7 @@ def first_scaling(history: int) -> jax.Array:
         >>> first_scaling(2)[0]
         Array([1., 0., 0.], dtype=float32)
     """
-    return jnp.asarray(arrays.first_scaling(history))
+    return ScalingState(jnp.asarray(arrays.first_scaling(history)))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
@@ -94,7 +107,7 @@ def _with_state(
     form: Form, products: Products, shapes: Shapes, a: jax.Array, b: jax.Array, key: Any, state: jax.Array
 ) -> jax.Array:
     """The product of delayed scales, whose derivative with respect to their state is the next state."""
-    return multiply(form, products, FORWARD, a, b, shapes, key, state)
+    return multiply(form, products, FORWARD, a, b, shapes, key, read(state))
 
 
 def _forward(form: Form, products: Products, shapes: Shapes, *operands: Any) -> tuple[jax.Array, Any]:
@@ -103,9 +116,9 @@ def _forward(form: Form, products: Products, shapes: Shapes, *operands: Any) -> 
 
 def _backward(form: Form, products: Products, shapes: Shapes, saved: Any, gradient: jax.Array) -> tuple[Any, ...]:
     a, b, key, state = saved
-    of_a = _summed(multiply(form, products, GRAD_A, gradient, b, shapes, key, state), a)
-    of_b = _summed(multiply(form, products, GRAD_B, gradient, a, shapes, key, state), b)
-    return of_a, of_b, None, _next_scaling(products, state, (a, b, gradient))
+    of_a = _summed(multiply(form, products, GRAD_A, gradient, b, shapes, key, read(state)), a)
+    of_b = _summed(multiply(form, products, GRAD_B, gradient, a, shapes, key, read(state)), b)
+    return of_a, of_b, None, tally(partial(_next_scaling, products), state, a, b, gradient)
 
 
 _with_state.defvjp(_forward, _backward)
@@ -118,7 +131,7 @@ def _summed(gradient: jax.Array, x: jax.Array) -> jax.Array:
 
 
 @partial(jax.jit, static_argnums=0)
-def _next_scaling(products: Products, state: jax.Array, tensors: tuple[jax.Array, ...]) -> jax.Array:
+def _next_scaling(products: Products, state: jax.Array, *tensors: jax.Array) -> jax.Array:
     """See `qcore.linalg.arrays.next_scaling`."""
     with jax.enable_x64(True):
         rows = zip(state, tensors, products.rows, strict=True)
@@ -140,11 +153,12 @@ def _newest(row: jax.Array, x: jax.Array, operand: Operand) -> jax.Array:
     return jax.lax.pcast(found, own, to="varying") if own else found
 
 
-def share_scaling(scaling: jax.Array, uses: int) -> tuple[jax.Array, ...]:
+def share_scaling(scaling: jax.Array | ScalingState, uses: int) -> tuple[jax.Array | ScalingState, ...]:
     """The state of delayed scales for several products, which make one step of it.
 
-    JAX adds up the derivatives of an array that is used several times, but a sum of next states is not a state.
-    The derivative with respect to a shared state is the next state by the largest magnitudes of all uses, as in torch.
+    A `ScalingState` has any number of uses; this is for states that are bare arrays. JAX adds up the derivatives of an
+    array that is used several times, but a sum of next states is not a state. The derivative with respect to a shared
+    state is the next state by the largest magnitudes of all uses, as in torch.
 
     Args:
         scaling: the state, float32 of shape (3, 1 + history).
@@ -167,13 +181,15 @@ def share_scaling(scaling: jax.Array, uses: int) -> tuple[jax.Array, ...]:
         ...             x, w, operands=(kept, kept), grad_weight=f"product(None,{kept})", scaling=one
         ...         )
         ...     return x.sum()
-        >>> jax.grad(loss)(linalg.first_scaling(2), jnp.ones((1, 2)), jnp.ones((2, 2)))[0]
+        >>> state = linalg.first_scaling(2).array
+        >>> jax.grad(loss)(state, jnp.ones((1, 2)), jnp.ones((2, 2)))[0]
         Array([224.,   2.,   0.], dtype=float32)
     """
-    shape, dtype = tuple(getattr(scaling, "shape", ())), getattr(scaling, "dtype", type(scaling).__name__)
-    if len(shape) != 2 or shape[0] != 3 or shape[1] < 2 or dtype != jnp.float32:
+    shape, dtype = _kind(scaling)
+    if len(shape) != 2 or shape[0] != 3 or shape[1] < 2 or dtype != "float32":
         raise ValueError(f"scaling has shape {shape} and dtype {dtype}; allowed is float32 of shape (3, 1 + history)")
-    return _share(scaling, check_int("uses", uses, 1))
+    uses = check_int("uses", uses, 1)
+    return (scaling,) * uses if isinstance(scaling, ScalingState) else _share(scaling, uses)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
@@ -206,7 +222,7 @@ def add_bias(x: jax.Array, bias: Any, outputs: int, axis: int) -> jax.Array:
         return x
     bias = as_array(bias, "bias")
     check_bias(bias.shape, bias.dtype.name, outputs)
-    return _add(axis, x, bias)
+    return on_meshes(partial(_add, axis), lambda: jax.typeof(x).sharding, x, bias)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

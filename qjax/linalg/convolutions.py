@@ -12,6 +12,7 @@ from qcore.linalg.product import Operands, ProductLike
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
 from qjax.linalg.call import add_bias, call
+from qjax.linalg.states import ScalingState
 
 
 def conv1d(
@@ -29,7 +30,7 @@ def conv1d(
     grad_input: ProductLike = None,
     grad_weight: ProductLike = None,
     key: Key = None,
-    scaling: jax.Array | None = None,
+    scaling: jax.Array | ScalingState | None = None,
 ) -> jax.Array:
     """A convolution of (batch, channels, length); see `conv2d`.
 
@@ -68,7 +69,7 @@ def conv2d(
     grad_input: ProductLike = None,
     grad_weight: ProductLike = None,
     key: Key = None,
-    scaling: jax.Array | None = None,
+    scaling: jax.Array | ScalingState | None = None,
 ) -> jax.Array:
     """A convolution of images with a defined accumulator.
 
@@ -123,7 +124,7 @@ def conv3d(
     grad_input: ProductLike = None,
     grad_weight: ProductLike = None,
     key: Key = None,
-    scaling: jax.Array | None = None,
+    scaling: jax.Array | ScalingState | None = None,
 ) -> jax.Array:
     """A convolution of (batch, channels, depth, height, width); see `conv2d`.
 

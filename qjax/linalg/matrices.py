@@ -10,6 +10,7 @@ from qcore.linalg.product import Operands, ProductLike
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
 from qjax.linalg.call import add_bias, call, float32_array
+from qjax.linalg.states import ScalingState
 
 _MATMUL, _LINEAR = MatrixForm(), MatrixForm(transposed=True)
 
@@ -24,7 +25,7 @@ def matmul(
     grad_a: ProductLike = None,
     grad_b: ProductLike = None,
     key: Key = None,
-    scaling: jax.Array | None = None,
+    scaling: jax.Array | ScalingState | None = None,
 ) -> jax.Array:
     """The product of two matrices, or of batches of them, with a defined accumulator; see `qcore.linalg.matmul`.
 
@@ -74,7 +75,7 @@ def bmm(
     grad_a: ProductLike = None,
     grad_b: ProductLike = None,
     key: Key = None,
-    scaling: jax.Array | None = None,
+    scaling: jax.Array | ScalingState | None = None,
 ) -> jax.Array:
     """`matmul` of arrays of shapes (batch, M, K) and (batch, K, N).
 
@@ -110,7 +111,7 @@ def linear(
     grad_input: ProductLike = None,
     grad_weight: ProductLike = None,
     key: Key = None,
-    scaling: jax.Array | None = None,
+    scaling: jax.Array | ScalingState | None = None,
 ) -> jax.Array:
     """input @ weight.T + bias with a defined accumulator.
 

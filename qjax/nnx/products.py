@@ -61,7 +61,7 @@ class _Layer:
         check_type("rngs", rngs, nnx.Rngs, "an nnx.Rngs")
         super().__init__(*arguments, rngs=rngs, **options)  # type: ignore[call-arg]
         self.products = nnx.static(_frozen(checked))
-        self.scaling = nnx.data(None if checked.history is None else Scaling(first_scaling(checked.history)))
+        self.scaling = nnx.data(None if checked.history is None else Scaling(first_scaling(checked.history).array))
         self.quantize_rngs = nnx.data(rngs.quantize.fork() if checked.stochastic else None)
 
     def _options(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from qjax._rounding.inputs import ArrayLike, as_array
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax._rounding.scopes import UNWATCHED, kind_scope
 from qjax.linalg.namespace import Float64
+from qjax.linalg.states import ScalingState, read, rows_of, tally
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,17 +31,18 @@ class QuantizeFunction(Quantization):
     def __repr__(self) -> str:
         return "quantizer" + call_text(self).removeprefix(type(self).__name__)
 
-    def __call__(self, x: ArrayLike, key: Key = None, scaling: jax.Array | None = None) -> jax.Array:
+    def __call__(self, x: ArrayLike, key: Key = None, scaling: jax.Array | ScalingState | None = None) -> jax.Array:
         """Rounds x, and its gradient in the backward pass; see `qjax.quantize` for x, key, the result and errors.
 
         The key may be traced. Gradients use fold_in(key, 1). Delayed scales (`BlockScaled(history=)`) need their state,
-        a float32 array of shape (2, 1 + history) that begins as `first_scaling(history)[:2]` of `qjax.linalg`; the
-        gradient with respect to it is the next state.
+        which begins as `first_scaling(history)[:2]` of `qjax.linalg`, of shape (2, 1 + history); the gradient with
+        respect to it is the next state.
         """
         x = as_array(x)
         if key is None and self.stochastic:
             raise missing_key()
-        given = None if scaling is None else (scaling.shape, str(scaling.dtype))
+        scaling = None if scaling is None else rows_of(scaling)
+        given = None if scaling is None else (scaling.shape, str(read(scaling).dtype))
         expected = None if self.history is None else ((2, 1 + self.history), "float32")
         if given != expected:
             raise ValueError(f"scaling has shape and dtype {given}; allowed is {expected}, by the format's history")
@@ -145,7 +147,7 @@ _apply.defvjp(_forward, _backward)
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _delayed(rule: Quantization, x: jax.Array, key: Any, state: jax.Array) -> jax.Array:
     """Rounding with delayed scales, whose derivative with respect to their state is the next state."""
-    return _by_scale(x, rule.forward_number, rule.forward_rounding, key, state[0, 0])
+    return _by_scale(x, rule.forward_number, rule.forward_rounding, key, read(state)[0, 0])
 
 
 @partial(jax.jit, static_argnums=(1, 2))
@@ -172,10 +174,13 @@ def _delayed_backward(rule: Quantization, saved: Any, grad: jax.Array) -> tuple[
         grad = hook(grad)
     key = None if key is None else fold_in(key, 1)
     with kind_scope("gradient"):
-        rounded = _by_scale(grad, rule.backward_number, rule.backward_rounding, key, state[1, 0])
+        rounded = _by_scale(grad, rule.backward_number, rule.backward_rounding, key, read(state)[1, 0])
+    return rounded, None, tally(partial(_next_state, rule), state, x, grad)
+
+
+def _next_state(rule: Quantization, state: jax.Array, x: jax.Array, grad: jax.Array) -> jax.Array:
     with jax.enable_x64(True):
-        rows = next_rows(Float64, state, (x, grad), rule.delayed)
-        return rounded, None, jnp.stack(rows)
+        return jnp.stack(next_rows(Float64, state, (x, grad), rule.delayed))
 
 
 _delayed.defvjp(_delayed_forward, _delayed_backward)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import WRAPPER_ASSIGNMENTS, wraps
 from inspect import Parameter, Signature, signature
 from typing import Any
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 
 from qcore import Entry, Number, Quantization, Recipe, Rule
 from qcore.arguments import missing_key, quoted
 from qcore.law.rounding import RoundingLike
 from qcore.lazy import public_names
+from qcore.linalg.product import Products
 from qcore.notices import warn
 from qcore.recipes.coverage import shortfall
 from qcore.recipes.published import NOTHING_TO_LOWER, recipe_hint
@@ -24,9 +26,11 @@ from qcore.report import ProductReport, RunReport, with_own_gradients
 from qjax import linalg
 from qjax._rounding.inputs import Result
 from qjax._rounding.keys import Key, key_words
+from qjax.linalg.states import ScalingState, rows_of
 from qjax.recipes.call import TracedCall
 from qjax.recipes.layers import GROUPS
-from qjax.recipes.plan import Found, LoweringPlan, Planner
+from qjax.recipes.plan import LoweringPlan, Planner
+from qjax.recipes.stacks import WHILE, Found, State
 
 __all__ = ["GROUPS", "first_scaling", "lower", "report"]
 __dir__ = public_names(__name__)
@@ -85,6 +89,12 @@ def lower(
     (`ragged_dot`); "conv" a convolution, where a dilated input is an input with zeros between its elements;
     "attention_scores" and "attention_output" two products with softmax between them; "matmul" all other products.
     `report` lists them, with their names: the dotted name scope, or else the path of the module that owns the weight.
+
+    A scan over layers counts as the layers of all its iterations, in the order of their run: `first` and `last` of an
+    entry are as in the program written out, and delayed scales have a state for each iteration. Its layers are products
+    whose weights it slices, or reads at its counter, as fori_loop with bounds that are ints does. A product with the
+    same weight in all iterations, as in scans over microbatches or time, is one layer with one state. So is one in a
+    while_loop, which has no delayed scales.
 
     State of flax.nnx modules among the arguments (batch statistics, counts of dropout) moves as under `nnx.jit`.
 
@@ -161,8 +171,8 @@ def lower(
         call = TracedCall(fn, args, kwargs)
         plan = settings.plan(call, warned)
         settings.measure(plan.planner, warned)
-        plan.planner.scaling = _check_states(plan.planner.states, scaling)
-        return call.run(plan, words if plan.planner.stochastic else None)
+        states = _check_states(plan.planner.states, scaling)
+        return call.run(plan, words if plan.planner.stochastic else None, states)
 
     def planner(args: Any, kwargs: Any) -> Planner:
         return settings.plan(TracedCall(fn, args, kwargs), warned).planner
@@ -186,7 +196,7 @@ class _Settings:
         plan = call.plan(planner)
         if self.recipe is None:
             self._check_rules(planner, warned)
-            return plan
+            return call.plan(Planner(planner.rules, None, planner.found)) if self.delayed else plan
         _warn_of_unreached(self.recipe, planner.found, warned)
         self.recipe.check([(one.name, one.kind) for one in planner.found])
         planner = Planner((), self.recipe, planner.found)
@@ -223,7 +233,7 @@ def _says_something(rule: Rule) -> bool:
 
 
 def _warn_of_unreached(recipe: Recipe, found: Sequence[Found], warned: set[str]) -> None:
-    """Warns of products that entries of a recipe match, and that cannot be lowered."""
+    """Warns of products that entries of a recipe match, and that cannot be lowered, or not counted."""
     for one in found:
         entry = recipe.entry_at(one.name, one.kind) if one.reason else None
         if entry is not None and entry.products is not None:
@@ -231,6 +241,13 @@ def _warn_of_unreached(recipe: Recipe, found: Sequence[Found], warned: set[str])
                 f"{quoted(one.name)} ({one.kind}) stays wide: {one.reason}; "
                 "qjax.recipes.report(fn, *inputs) lists all "
                 "products",
+                warned,
+            )
+        if WHILE in one.sliced and any(each.counts and each.matches(one.name, one.kind) for each in recipe.entries):
+            _warn_once(
+                f"{quoted(one.name)} ({one.kind}) is in a while_loop that reads its weights one by one, and counts as "
+                "one layer for first and last of the recipe: how often it runs is not known. Allowed is scan, or "
+                "fori_loop with bounds that are ints",
                 warned,
             )
 
@@ -295,16 +312,37 @@ def _run(planner: Planner) -> RunReport:
     """The products that a planner found, with their formats, or the reasons why they stay wide."""
     numbers: Counter[str] = Counter()
     rows = []
-    for place, one in enumerate(planner.found):
-        products = None if planner.chosen is None else planner.chosen[place]
+    for one, products, share in _runs(planner):
         reason = "" if products is not None else one.reason or _why_wide(planner, one)
         if products is not None and one.own:
             products, reason = with_own_gradients(products, one.own)
-        rows.append(
-            ProductReport(one.name, numbers[one.name], one.kind, one.shapes, one.multiply_adds, products, reason)
-        )
+        count = None if one.multiply_adds is None else int(one.multiply_adds * share)
+        rows.append(ProductReport(one.name, numbers[one.name], one.kind, one.shapes, count, products, reason))
         numbers[one.name] += 1
     return RunReport(rows)
+
+
+def _runs(planner: Planner) -> Iterator[tuple[Found, Products | None, Fraction]]:
+    """The products of a program, in the order of their run: all iterations of a scan with the same formats together.
+
+    With each the part of the product's iterations that they are.
+    """
+    if planner.chosen is None or planner.stacks is None:
+        yield from ((one, None, Fraction(1)) for one in planner.found)
+        return
+    runs: list[tuple[int, Products | None, int]] = []
+    last: dict[int, int] = {}  # the number of the latest run of each product
+    for place, at in planner.stacks.places():
+        products = planner.chosen[place].get(at)
+        if place in last and runs[last[place]][1] == products:
+            runs[last[place]] = place, products, runs[last[place]][2] + 1
+        else:
+            last[place] = len(runs)
+            runs.append((place, products, 1))
+    total = Counter[int]()
+    for place, _, count in runs:
+        total[place] += count
+    yield from ((planner.found[place], products, Fraction(count, total[place])) for place, products, count in runs)
 
 
 def _why_wide(planner: Planner, found: Found) -> str:
@@ -314,11 +352,12 @@ def _why_wide(planner: Planner, found: Found) -> str:
     return planner.recipe.why_wide(found.name, found.kind)
 
 
-def first_scaling(lowered: Callable[..., object], *args: object, **kwargs: object) -> tuple[jax.Array, ...]:
+def first_scaling(lowered: Callable[..., object], *args: object, **kwargs: object) -> tuple[ScalingState, ...]:
     """The states of delayed scales that a lowered function takes as `scaling=`, before the first call.
 
     The next states are the derivative with respect to the states: `jax.grad` of a loss with respect to parameters and
-    scaling returns both. They do not work under vmap, which would add up the states of examples.
+    scaling returns both. A state may be used any number of times in a step, for microbatches in sums, vmap, scan or
+    `lax.map`: its newest magnitudes are the largest of all uses.
 
     Args:
         lowered: a result of `lower`.
@@ -326,7 +365,7 @@ def first_scaling(lowered: Callable[..., object], *args: object, **kwargs: objec
 
     Returns:
         For each layer with delayed scales, in the program's order, a state of `qjax.linalg.first_scaling`; for a
-        rounded output only its first two rows.
+        rounded output only its first two rows; for layers in a scan the states of all its iterations, stacked.
 
     Raises:
         TypeError: if the function is not lowered.
@@ -344,17 +383,22 @@ def first_scaling(lowered: Callable[..., object], *args: object, **kwargs: objec
     if not hasattr(lowered, _MARK):
         raise TypeError(f"lowered={quoted(lowered)} is a {type(lowered).__name__}; allowed is what lower returned")
     states = vars(lowered)[_MARK](args, kwargs).states
-    return tuple(linalg.first_scaling(history)[:rows] for rows, history in states)
+    first = (linalg.first_scaling(state.history)[: state.rows].array for state in states)
+    return tuple(ScalingState(jnp.broadcast_to(one, state.shape)) for one, state in zip(first, states, strict=True))
 
 
-def _check_states(states: Sequence[Any], scaling: Any) -> Sequence[Any]:
-    """The states of the layers with delayed scales; their shapes are checked where they are used."""
-    given = () if scaling is None else tuple(scaling)
+def _check_states(states: Sequence[State], scaling: Any) -> list[Any]:
+    """The states of the layers with delayed scales, as arrays."""
+    given = [] if scaling is None else [rows_of(one) for one in scaling]
     if len(given) != len(states):
         came = "None" if scaling is None else f"{len(given)} arrays"
         raise ValueError(
             f"scaling is {came}; allowed are {len(states)}, for each layer with delayed scales, see first_scaling"
         )
+    for i, (state, rows) in enumerate(zip(states, given, strict=True)):
+        shape = tuple(getattr(rows, "shape", ()))
+        if shape != state.shape:
+            raise ValueError(f"scaling[{i}] has shape {shape}; allowed is {state.shape}, see first_scaling")
     return given
 
 

@@ -11,6 +11,7 @@ import jax
 from jax.tree_util import tree_flatten_with_path
 
 from qjax._jaxprs import is_array, take_arrays
+from qjax.linalg.states import anchored
 from qjax.recipes.evaluate import evaluate
 from qjax.recipes.layers import BARE, Origin, Path, part_of
 from qjax.recipes.plan import SCOPE, LoweringPlan, Planner
@@ -84,10 +85,12 @@ class TracedCall:
         planner.captured, planner.owners = self.captured, self.layers
         return planner.plan(self.program.jaxpr, self.program.consts, self.origins)
 
-    def run(self, plan: LoweringPlan, words: Any) -> Any:
+    def run(self, plan: LoweringPlan, words: Any, scaling: Sequence[Any]) -> Any:
         """The function's result by a plan; objects of flax get their new state."""
         with jax.named_scope(SCOPE):
-            found = evaluate(plan, self.arrays, words)
+            found = evaluate(plan, self.arrays, words, scaling)
+        if scaling:
+            found = [anchored(x, scaling) for x in found]
         self.changes(found[self.count :])
         return self.results(found[: self.count])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,8 +15,9 @@ from qjax import _jaxprs as jaxprs
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.keys import fold_in
 from qjax._rounding.scopes import kind_scope
+from qjax.linalg.states import part
 from qjax.quant import quantizer
-from qjax.recipes.plan import LoweringPlan, Site
+from qjax.recipes.plan import Inner, LoweringPlan, Site
 from qjax.recipes.products import multiply
 
 Words = jax.Array | None  # of a key: a uint32 array, or None where nothing is stochastic
@@ -24,60 +26,87 @@ Words = jax.Array | None  # of a key: a uint32 array, or None where nothing is s
 _ZEROS_ARE_KNOWN = jax.__version_info__ >= (0, 12)
 
 
-def evaluate(plan: LoweringPlan, args: Sequence[Any], words: Words) -> list[Any]:
-    """The results of a program for its flat arguments, with its layers rounded."""
+def evaluate(plan: LoweringPlan, args: Sequence[Any], words: Words, scaling: Sequence[Any] = ()) -> list[Any]:
+    """The results of a program for its flat arguments, with its layers rounded; `scaling` are states, by number."""
 
     def step(index: int, equation: Any, operands: list[Any]) -> list[Any]:
         if index in plan.weights:
             operand, site = plan.weights[index]
             operands[operand] = _round_weight(operands[operand], site, words)
         if index in plan.inner:
-            number, plans = plan.inner[index]
-            results = _inside(equation, plans, operands, words if number is None else _fold(words, number))
+            inner = plan.inner[index]
+            key = words if inner.number is None else _fold(words, inner.number)
+            results = _inside(equation, inner, operands, key, scaling)
         elif index in plan.products:
             number, weight, products, state = plan.products[index]
-            scaling = None if state is None else plan.planner.scaling[state]
-            results = [multiply(equation, operands, weight, products, _fold(words, number), scaling)]
+            rows = None if state is None else scaling[state]
+            results = [multiply(equation, operands, weight, products, _fold(words, number), rows)]
         else:
             results = jaxprs.bind(equation, operands)
         sites = [plan.outputs.get(variable) for variable in equation.outvars]
         return [
-            value if site is None else _round_output(value, site, words, plan)
+            value if site is None else _round_output(value, site, words, scaling)
             for value, site in zip(results, sites, strict=True)
         ]
 
     return jaxprs.evaluate(plan.jaxpr, plan.consts, args, step)
 
 
-def _inside(equation: Any, plans: Sequence[LoweringPlan], operands: Sequence[Any], words: Words) -> Sequence[Any]:
+def _inside(
+    equation: Any, inner: Inner, operands: Sequence[Any], words: Words, scaling: Sequence[Any]
+) -> Sequence[Any]:
     """The results of an equation that holds programs, by their plans."""
-    name = equation.primitive.name
+    name, plans = equation.primitive.name, inner.plans
     if name in jaxprs.CUSTOM:
         return (_custom_jvp if name == "custom_jvp_call" else _custom_vjp)(equation, plans[0], operands, words)
+    if name == "scan":
+        return _scan(equation, inner, operands, words, scaling)
 
-    # Each iteration of a loop has a key of its own: scan takes its number as a slice, while_loop counts.
-    def iteration(which: int, operands: Any, count: Any, index: Any) -> tuple[Any, Any, None]:
-        key = _fold(words, index if count is None else count)
-        return evaluate(plans[which], operands, key), None if count is None else count + 1, None
+    # Each iteration of a while_loop has a key of its own, by its number.
+    def iteration(which: int, operands: Any, count: Any, _: Any) -> tuple[Any, Any, None]:
+        return evaluate(plans[which], operands, _fold(words, count), scaling), count + 1, None
 
     def once(which: int, operands: Any, words: Words, _: Any) -> tuple[Any, Words, None]:
-        return evaluate(plans[which], operands, words), words, None
+        return evaluate(plans[which], operands, words, scaling), words, None
 
-    if name == "scan":
-        numbers = jnp.arange(equation.params["length"], dtype=jnp.int32)
-        return jaxprs.rebuild(equation, operands, iteration, sliced=numbers)[0]
     if name == "while":
         return jaxprs.rebuild(equation, operands, iteration, jnp.int32(0))[0]
     return jaxprs.rebuild(equation, operands, once, words)[0]
+
+
+def _scan(equation: Any, inner: Inner, operands: Sequence[Any], words: Words, scaling: Sequence[Any]) -> list[Any]:
+    """The results of a scan, as one scan for each run of iterations whose layers have the same formats."""
+    length, reverse = equation.params["length"], equation.params["reverse"]
+    first, second = jaxprs.scan_parts(equation)
+    constants, carried, slices = operands[:first], operands[first:second], operands[second:]
+    numbers, states = jnp.arange(length, dtype=jnp.int32), {i: scaling[i] for i in inner.states}
+    parts: list[Sequence[Any]] = []
+    for (begin, end), plan in zip(inner.runs, inner.plans, strict=True):
+
+        def iteration(_: int, operands: Any, __: None, own: Any, plan: LoweringPlan = plan) -> tuple[Any, None, None]:
+            number, states = own
+            here = [states.get(i, rows) for i, rows in enumerate(scaling)]
+            return evaluate(plan, operands, _fold(words, number), here), None, None
+
+        window = slice(length - end, length - begin) if reverse else slice(begin, end)
+        own = (slices, (numbers, states))
+        if len(inner.runs) > 1:
+            own = jax.tree.map(partial(part, index=window), own)
+        results = jaxprs.rebuild(equation, [*constants, *carried, *own[0]], iteration, sliced=own[1])[0]
+        carried, stacked = results[: second - first], results[second - first :]
+        parts.append(stacked)
+    if reverse:
+        parts.reverse()
+    return [*carried, *(each[0] if len(each) == 1 else jnp.concatenate(each) for each in zip(*parts, strict=True))]
 
 
 def _fold(words: Words, number: Any) -> Words:
     return None if words is None else fold_in(words, number)
 
 
-def _round_output(value: Any, site: Site, words: Words, plan: LoweringPlan) -> jax.Array:
+def _round_output(value: Any, site: Site, words: Words, scaling: Sequence[Any]) -> jax.Array:
     rule = site.rule.outputs
-    state = None if site.state is None else plan.planner.scaling[site.state]
+    state = None if site.state is None else scaling[site.state]
     arguments = {one.name: getattr(rule, one.name) for one in fields(rule) if one.init}
     return quantizer(**arguments)(value, _fold(words, site.number) if rule.stochastic else None, state)
 

@@ -42,12 +42,18 @@ class Origin(NamedTuple):
             None if no parameter is in it.
         scores: the number of the product of two tensors from whose result the value was computed, element by element.
         is_exponential: True if it contains exponentials of this result, as in softmax.
+        loops: the depths of the loops around it of whose iteration it is a slice, or a number.
     """
 
     order: int
     owner: Path | None = None
     scores: int | None = None
     is_exponential: bool = False
+    loops: frozenset[int] = frozenset()
+
+    def of_loop(self, depth: int) -> Origin:
+        """The origin of a slice of the value in a loop's iteration."""
+        return self._replace(loops=self.loops | {depth})
 
 
 CAPTURED, BARE, COMPUTED, CONSTANT = map(Origin, (_CAPTURED, _BARE, _COMPUTED, _CONSTANT))
@@ -90,15 +96,16 @@ def weight_among(first: Origin, second: Origin, tie: int) -> int | None:
 def result_origin(equation: Any, origins: Sequence[Origin]) -> Origin:
     """The origin of the results of an equation of a jaxpr with operands of these origins."""
     varying = [origin for origin in origins if not is_constant(origin)]
+    loops = frozenset[int]().union(*(origin.loops for origin in origins))
     if not varying:
-        return CONSTANT
+        return CONSTANT._replace(loops=loops)
     name = equation.primitive.name
     if name in _KEEPING:
-        return origins[0]
+        return origins[0]._replace(loops=loops)
     traced = next((origin for origin in varying if origin.scores is not None), varying[0])
     of_one = len({origin.order // 2 for origin in varying}) == 1 and varying[0].order < _BARE
     order = varying[0].order // 2 * 2 + 1 if of_one else _COMPUTED
-    return Origin(order, common_owner(varying), traced.scores, traced.is_exponential or name in ("exp", "exp2"))
+    return Origin(order, common_owner(varying), traced.scores, traced.is_exponential or name in ("exp", "exp2"), loops)
 
 
 def common_owner(origins: Sequence[Origin]) -> Path | None:

@@ -14,7 +14,7 @@ from qcore import Recipe, Rule
 from qcore.arguments import quoted
 from qcore.linalg.product import Products
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
-from qjax._jaxprs import CUSTOM, INLINED, inner_programs, walk
+from qjax._jaxprs import CUSTOM, INLINED, counters, inner_programs, scan_parts, walk
 from qjax.recipes.layers import (
     CAPTURED,
     COMPUTED,
@@ -36,12 +36,14 @@ from qjax.recipes.layers import (
     weight_among,
 )
 from qjax.recipes.products import factors_of, is_product, last_factor, multiply_adds, shapes_of, why_not
+from qjax.recipes.stacks import WHILE, Found, Loop, Stacks, State
 
 SCOPE = "qjax.lower"  # the name scope of all operations of a lowered function
 
 _OPAQUE = frozenset(("custom_linear_solve", "pallas_call", "core_map"))
 _FOREIGN = frozenset(("ffi_call", "pure_callback"))
 _MOVES = frozenset(("reshape", "squeeze", "transpose"))
+_STATEFUL = frozenset(("scan", "cond"))  # where delayed scales may be, beside inlined programs
 BACKWARD = "a derivative"
 
 
@@ -57,31 +59,6 @@ class Site(NamedTuple):
     number: int
     rule: Rule
     state: int | None = None
-
-
-@dataclass
-class Found:
-    """A product of a program, which a recipe may lower.
-
-    Attributes:
-        name: its dotted name scope, or without a scope the path of its weight.
-        kind: one of the types of a recipe's entries.
-        weight: the operand that is the second factor; in a layer the weight.
-        shapes: the shapes of the operands.
-        size: the number of elements of a layer's weight, else 0.
-        multiply_adds: the number of multiply-adds in all iterations; None if it depends on values.
-        reason: the reason why a recipe cannot lower it, or "".
-        own: the name of the function around it that has a derivative of its own, or "".
-    """
-
-    name: str
-    kind: str
-    weight: int
-    shapes: tuple[tuple[int, ...], ...]
-    size: int
-    multiply_adds: int | None
-    reason: str
-    own: str = ""
 
 
 class ProductSite(NamedTuple):
@@ -100,6 +77,22 @@ class ProductSite(NamedTuple):
     state: int | None
 
 
+class Inner(NamedTuple):
+    """The programs that an equation contains.
+
+    Attributes:
+        number: the number that is folded into their key; None for programs that are inlined.
+        plans: their plans; of a scan one for each of its runs.
+        runs: the iterations of a scan whose layers have the same formats, in order: (begin, end) of each run.
+        states: the numbers of the states of delayed scales of which each iteration of a scan has its own.
+    """
+
+    number: int | None
+    plans: list[LoweringPlan]
+    runs: Sequence[tuple[int, int]] = ()
+    states: Sequence[int] = ()
+
+
 @dataclass
 class LoweringPlan:
     """The roundings of a jaxpr.
@@ -113,8 +106,8 @@ class LoweringPlan:
         outputs: the variables that are rounded.
         weights: the operand that is rounded, by the index of the equation.
         products: the product that replaces an equation, by the index of the equation.
-        inner: by the index of an equation that contains programs with layers: their plans, and the number that is
-            folded into their key (None for programs that are inlined).
+        inner: the plans of programs with layers, by the index of the equation that contains them.
+        loops: the scans around the program.
         results: the origins of the jaxpr's results.
     """
 
@@ -129,7 +122,8 @@ class LoweringPlan:
     outputs: dict[Any, Site] = field(default_factory=dict)
     weights: dict[int, tuple[int, Site]] = field(default_factory=dict)
     products: dict[int, ProductSite] = field(default_factory=dict)
-    inner: dict[int, tuple[int | None, list[LoweringPlan]]] = field(default_factory=dict)
+    inner: dict[int, Inner] = field(default_factory=dict)
+    loops: Sequence[Loop] = ()
     results: Sequence[Origin] = ()
 
     def __bool__(self) -> bool:
@@ -138,11 +132,12 @@ class LoweringPlan:
     @property
     def holds_products(self) -> bool:
         """True if a recipe lowers a product, at any depth."""
-        return bool(self.products) or any(plan.holds_products for _, plans in self.inner.values() for plan in plans)
+        return bool(self.products) or any(plan.holds_products for inner in self.inner.values() for plan in inner.plans)
 
     def of_variant(self, traced: Any) -> LoweringPlan:
         """The plan of another program for the same arguments and the same scope, with layers numbered from 0."""
         self.planner.position, self.planner.limit = self.position, self.last
+        self.planner.loops = list(self.loops)
         return self.planner.plan(traced.jaxpr, traced.consts, self.origins, self.scope)
 
 
@@ -172,35 +167,40 @@ class Planner:
         stochastic: True if roundings need a key.
         found: the products of the program, in order, each once: a derivative that runs a program again adds no
             products.
-        chosen: for each product the recipe's products, or None; None as a whole in the first pass, which finds them.
+        stacks: the scans among them whose iterations count as layers of their own; None in the first pass, which finds
+            the products.
+        chosen: for each product the recipe's products by the iterations of its stacks, or None where it stays wide;
+            None as a whole without a recipe, and in the first pass.
         matched: the rules that match a layer.
         layers: the names and groups of all layers that rules may match.
         own_derivatives: the names of functions with a derivative of their own and lowered products.
         captured: the owners of captured arrays, by `id`; `owners` are the modules that are layers.
-        scaling: the states of the layers with delayed scales, while a program runs.
-        states: the number of rows of each of these states, and the number of past tensors.
+        states: the states of the layers with delayed scales.
         position, limit: the number of the next product, and the number up to which `chosen` has products.
         around: the primitives around the planned program: derivatives, and programs that are not inlined.
+        loops: the scans around it.
         times: the number of runs of the planned program; None if it depends on values.
     """
 
     def __init__(
         self, rules: Sequence[Rule], recipe: Recipe | None = None, found: Sequence[Found] | None = None
     ) -> None:
-        """A recipe needs two passes: the first finds the products, as entries may count them from the end."""
+        """Recipes, and delayed scales, need two passes: the first finds the products, as entries may count them."""
         self.rules, self.recipe = rules, recipe
         self.stochastic = any(map(_is_stochastic, rules)) if recipe is None else recipe.stochastic
         self.found = [] if found is None else list(found)
-        self.chosen = None if recipe is None or found is None else _choose(recipe, found)
+        self.stacks = None if found is None else Stacks(found)
+        self.chosen = None if recipe is None or self.stacks is None else self.stacks.choose(recipe)
         self.matched: list[Rule] = []
         self.layers: list[tuple[str, str]] = []
         self.own_derivatives: list[str] = []
         self.captured: dict[int, Path] = {}
         self.owners: set[Path] = set()
-        self.scaling: Sequence[Any] = ()
-        self.states: list[tuple[int, int]] = []
+        self.states: list[State] = []
+        self._state_of = self._states_of_products()
         self.position, self.limit = 0, len(self.found)
         self.around: list[str] = []
+        self.loops: list[Loop] = []
         self.times: int | None = 1
 
     def plan(
@@ -217,7 +217,7 @@ class Planner:
         Raises:
             ValueError: if a layer cannot be rounded where it is, or another call of `lower` has rounded it.
         """
-        plan = LoweringPlan(self, jaxpr, consts, scope, origins, first, self.position)
+        plan = LoweringPlan(self, jaxpr, consts, scope, origins, first, self.position, loops=tuple(self.loops))
         _Walk(self, plan).run()
         plan.last = self.position
         return plan
@@ -234,26 +234,53 @@ class Planner:
 
     def name_scores(self, position: int | None) -> None:
         """Marks an earlier product as attention's scores: softmax of its result is a factor of another product."""
-        if self.chosen is None and position is not None:
+        if self.stacks is None and position is not None:
             self.found[position].kind = SCORES
 
     def next_product(self, found: Found) -> Products | None:
         """The recipe's products for the next product of the program; None leaves it unchanged."""
         position, self.position = self.position, self.position + 1
-        if self.chosen is None:
+        if self.stacks is None:
+            found.loops = tuple(self.loops)
             self.found.append(found)
             return None
+        if self.chosen is None:
+            return None
         if position < self.limit:
-            return self.chosen[position]
+            return self.chosen[position].get(tuple(self.loops[depth].at for depth in self.stacks.depths[position]))
         entry = None if self.recipe is None or found.reason else self.recipe.entry_at(found.name, found.kind)
         return None if entry is None else entry.products
 
+    def runs(self, length: int) -> list[tuple[int, int]]:
+        """The runs of iterations with the same products, of a scan that begins here."""
+        if self.stacks is None or self.chosen is None:
+            return [(0, length)]
+        return self.stacks.runs(self.chosen, self.position, self.loops, length)
 
-def _choose(recipe: Recipe, found: Sequence[Found]) -> list[Products | None]:
-    """The recipe's products for each product that can be lowered."""
-    reached = [one for one in found if not one.reason]
-    products = iter(recipe.products_of([(one.name, one.kind) for one in reached]))
-    return [None if one.reason else next(products) for one in found]
+    def state(self, rows: int, history: int, product: int | None = None) -> int:
+        """The number of a layer's state of delayed scales."""
+        if product is not None:
+            return self._state_of[product]
+        depths = [] if self.stacks is None else self.stacks.around(self.loops)
+        self.states.append(State(tuple((depth, self.loops[depth]) for depth in depths), rows, history))
+        return len(self.states) - 1
+
+    def _states_of_products(self) -> dict[int, int]:
+        """Makes the states of all products with delayed scales: one for all iterations of the scans around it."""
+        numbers: dict[int, int] = {}
+        for place, (found, chosen) in enumerate(zip(self.found, self.chosen or (), strict=False)):
+            products = [one for one in chosen.values() if one is not None]
+            histories = {one.history for one in products if one.history is not None}
+            if len(histories) > 1:
+                raise ValueError(
+                    f"the layer in scope {quoted(found.name)} has delayed scales of histories "
+                    f"{', '.join(map(str, sorted(histories)))} in iterations of a scan; allowed is one history"
+                )
+            for history in histories:
+                depths = [] if self.stacks is None else self.stacks.depths[place]
+                numbers[place] = len(self.states)
+                self.states.append(State(tuple((depth, found.loops[depth]) for depth in depths), 3, history))
+        return numbers
 
 
 def rounds_outputs(rule: Rule) -> bool:
@@ -321,7 +348,7 @@ class _Walk:
             if not rounds_outputs(rule):
                 self.plan.end += 1
                 continue
-            state = self.state(2, rule.outputs.history, name, is_backward(equation))
+            state = self.state(2, rule.outputs.history, name, of_derivative=is_backward(equation))
             layer = _Layer(Site(self.plan.end, rule, state), equation.primitive.name, variable)
             self.plan.end += 1
             self.layers.append(layer)
@@ -335,14 +362,14 @@ class _Walk:
         found, owner = self.describe(equation, origins, name)
         products = planner.next_product(found)
         if products is not None:
-            self.lower(index, equation, found, products)
+            self.lower(index, equation, found, products, position)
         # Results of a layer belong to the module around it, in which the next product without a weight is named.
         outside = owner[:-1] if owner in planner.owners else owner
         # A product with a bare argument may be one of activations: of such results softmax makes attention's scores.
         of_weight = origins[factors_of(equation)[found.weight]]
         weak = found.kind == MATMUL or (found.kind == LINEAR and is_bare(of_weight))
         result = result_origin(equation, [origins[place] for place in factors_of(equation)])
-        return Origin(result.order, outside, position if weak else None)
+        return Origin(result.order, outside, position if weak else None, loops=result.loops)
 
     def describe(self, equation: Any, origins: Sequence[Origin], name: str) -> tuple[Found, Path | None]:
         """The description of a product, and the path of the module that multiplies."""
@@ -373,6 +400,7 @@ class _Walk:
             prod(equation.invars[places[weight]].aval.shape) if of_layer else 0,
             None if times is None else times * count,
             why_not(equation),
+            sliced=factors[weight].loops if of_layer else frozenset(),
         )
         return found, owner
 
@@ -384,7 +412,7 @@ class _Walk:
             (variable,) = self.moves[variable].outvars
         return order
 
-    def lower(self, index: int, equation: Any, found: Found, products: Products) -> None:
+    def lower(self, index: int, equation: Any, found: Found, products: Products, position: int) -> None:
         """Plans an equation's product by a recipe."""
         if is_backward(equation) or BACKWARD in self.planner.around:
             raise ValueError(
@@ -392,21 +420,24 @@ class _Walk:
                 "one; allowed "
                 "is the derivative of what lower returns: jax.grad(lower(fn, recipe)), not lower(jax.grad(fn), recipe)"
             )
-        state = self.state(3, products.history, found.name)
+        state = self.state(3, products.history, found.name, position)
         self.plan.products[index] = ProductSite(self.plan.end, found.weight, products, state)
         self.plan.end += 1
 
-    def state(self, rows: int, history: int | None, name: str, of_derivative: bool = False) -> int | None:
+    def state(
+        self, rows: int, history: int | None, name: str, product: int | None = None, of_derivative: bool = False
+    ) -> int | None:
         """The number of a layer's state of delayed scales; None without a history."""
         if history is None:
             return None
-        around = [BACKWARD] if of_derivative else self.planner.around
+        around = [BACKWARD] if of_derivative else [one for one in self.planner.around if one not in _STATEFUL]
         if around:
             inside = "in a derivative" if around[-1] == BACKWARD else f"inside {around[-1]}"
-            allowed = "where it has no state; allowed are jit and checkpoint, and derivatives of the lowered function"
-            raise ValueError(f"the layer in scope {quoted(name)} has delayed scales {inside}, {allowed}")
-        self.planner.states.append((rows, history))
-        return len(self.planner.states) - 1
+            raise ValueError(
+                f"the layer in scope {quoted(name)} has delayed scales {inside}, where it has no state; allowed are "
+                "jit, checkpoint, scan and cond, and derivatives of the lowered function"
+            )
+        return self.planner.state(rows, history, product)
 
     def extend_layers(self, equation: Any, origins: Sequence[Origin]) -> None:
         """Moves a layer's output behind an equation that belongs to the layer."""
@@ -454,19 +485,20 @@ class _Walk:
             return None
         # An inlined program goes on with the numbers of layers here; any other one counts as one layer, with numbers
         # from 0 inside.
-        plans, first, position = [], self.plan.end if inlined else 0, planner.position
+        position = planner.position
         around = [BACKWARD] if is_backward(equation) else [] if inlined else [primitive]
         planner.around += around
         outer, more = planner.times, trips(equation)
         planner.times = None if outer is None or more is None else outer * more
-        for jaxpr, consts, inputs in programs:
-            plans.append(planner.plan(jaxpr, consts, inputs, name, first))
-            if primitive == "while":  # the body's layers come after the condition's
-                first = plans[-1].end
+        if primitive == "scan":
+            inner = self.scan(equation, origins, programs[0], name)
+        else:
+            inner = Inner(None if inlined else self.plan.end, self.programs(equation, programs, name, inlined))
         planner.times = outer
         del planner.around[len(planner.around) - len(around) :]
+        plans = inner.plans
         if any(plans):
-            self.plan.inner[index] = None if inlined else self.plan.end, plans
+            self.plan.inner[index] = inner
             self.plan.end = plans[0].end if inlined else self.plan.end + 1
         own = primitive in CUSTOM
         if own:
@@ -475,6 +507,35 @@ class _Walk:
         if own and any(plan.holds_products for plan in plans):
             planner.own_derivatives.append(function_name(equation) or primitive)
         return plans[0].results if inlined or own else None
+
+    def programs(self, equation: Any, programs: Sequence[Any], name: str, inlined: bool) -> list[LoweringPlan]:
+        """The plans of the programs of an equation that is not a scan."""
+        plans, first = [], self.plan.end if inlined else 0
+        is_while = equation.primitive.name == "while"
+        counts = {i - equation.params["cond_nconsts"] for i in counters(equation)} if is_while else ()
+        for jaxpr, consts, inputs in programs:
+            if is_while and plans:  # the body, whose layers come after the condition's
+                first = plans[-1].end
+                inputs = [one.of_loop(WHILE) if i in counts else one for i, one in enumerate(inputs)]
+            plans.append(self.planner.plan(jaxpr, consts, inputs, name, first))
+        return plans
+
+    def scan(self, equation: Any, origins: Sequence[Origin], program: Any, name: str) -> Inner:
+        """The plans of a scan's runs: of iterations whose layers have the same formats."""
+        planner, begin, depth = self.planner, self.planner.position, len(self.planner.loops)
+        jaxpr, consts, inputs = program
+        own = {*counters(equation), *range(scan_parts(equation)[1], len(inputs))}
+        inputs = [origins[i].of_loop(depth) if i in own else one for i, one in enumerate(inputs)]
+        length, plans = equation.params["length"], []
+        runs = planner.runs(length)
+        for start, _ in runs:
+            planner.position = begin
+            planner.loops.append(Loop(begin, length, start))
+            plans.append(planner.plan(jaxpr, consts, inputs, name))
+            planner.loops.pop()
+        stacked = (depth, Loop(begin, length))
+        states = [number for number, state in enumerate(planner.states) if stacked in state.stack]
+        return Inner(self.plan.end, plans, runs, states)
 
     def leave(self, jaxpr: Any, name: str, around: str, weight: Origin, times: int | None) -> None:
         """Counts the products of a program that is not changed, of an operand with an origin."""

@@ -15,7 +15,9 @@ from jax.interpreters import ad, batching, mlir
 
 from qcore.linalg.product import Products
 from qjax._rounding.dispatch import quantize
+from qjax._rounding.meshes import on_meshes
 from qjax.linalg import conv1d, conv2d, conv3d, linear
+from qjax.linalg.states import rows_of
 
 _NARROW = ("bfloat16", "float16")
 DTYPES = ("float32", *_NARROW)
@@ -129,6 +131,14 @@ def multiply(
     equation: Any, operands: Sequence[Any], weight: int, products: Products, key: Any, scaling: Any
 ) -> jax.Array:
     """The result of a product's equation, whose operand `weight` is the second factor, with defined products."""
+    result = equation.outvars[0].aval
+    law = partial(_multiply, equation, weight, products, result.dtype)
+    return on_meshes(law, lambda: result.sharding, list(operands), key, None if scaling is None else rows_of(scaling))
+
+
+def _multiply(
+    equation: Any, weight: int, products: Products, dtype: Any, operands: Sequence[Any], key: Any, scaling: Any
+) -> jax.Array:
     arguments = {
         "operands": products.forward.operands,
         "accumulator": products.forward.accumulator,
@@ -144,7 +154,7 @@ def multiply(
         y = _multiply_groups(x, w, operands[2], arguments)
     else:
         y = _convolve(equation.params, x, w, arguments)
-    return cast(y, equation.outvars[0].aval.dtype)
+    return cast(y, dtype)
 
 
 def _contract(params: Any, x: jax.Array, w: jax.Array, weight: int, arguments: dict[str, Any]) -> jax.Array:

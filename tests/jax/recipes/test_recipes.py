@@ -118,8 +118,10 @@ def test_delayed_scales_are_state_of_each_layer():
     for wrong in (None, states[:1]):
         with pytest.raises(ValueError, match="allowed are 2, for each layer with delayed scales"):
             fn({"w": W}, X, scaling=wrong)
-    loop = lower(lambda w, x: jax.lax.scan(lambda c, _: (c @ w["w"], None), x, length=2)[0], RECIPES["fp8_delayed"])
-    with pytest.raises(ValueError, match="delayed scales inside scan"):
-        loop({"w": W}, X)
+    with pytest.raises(ValueError, match=r"scaling\[0\] has shape \(2, 1025\); allowed is \(3, 1025\)"):
+        fn({"w": W}, X, scaling=[states[0][:2], states[1]])
+    loop = lambda w, x: jax.lax.while_loop(lambda c: c.sum() > 9, lambda c: c @ w["w"], x)  # noqa: E731
+    with pytest.raises(ValueError, match="delayed scales inside while, where it has no state; allowed are jit"):
+        lower(loop, RECIPES["fp8_delayed"])({"w": W}, X)
     with pytest.raises(TypeError, match="allowed is what lower returned"):
         first_scaling(loss, {"w": W}, X)
