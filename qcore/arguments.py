@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-import sys
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +16,7 @@ def quoted(value: Any) -> str:
     try:
         text = repr(value)
     except ValueError:  # Python refuses to write very long ints
-        text = f"a {type(value).__name__} with an int of more than {sys.get_int_max_str_digits()} digits"
+        text = _digits(value) if isinstance(value, int) else f"a {type(value).__name__} with a very long int"
     return text if len(text) <= MOST_QUOTED else f"{text[: MOST_QUOTED - 4]} ..."
 
 
@@ -27,7 +27,7 @@ def printable(text: str) -> str:
 
 def check_int(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
     """An int within [low, high]; bool and float are refused."""
-    allowed = f"an int >= {low}" if high is None else f"an int from {low} to {high}"
+    allowed = f"an int >= {low}" if high is None else f"an int from {low} to {_digits(high)}"
     allowed = "an int" if low is None else allowed
     try:
         number = operator.index(value)
@@ -117,3 +117,10 @@ def missing_key() -> ValueError:
         "key=None; rounding='stochastic' needs a key: an int from 0 to 2^64 - 1, two 32-bit words, or in JAX a "
         "key of jax.random"
     )
+
+
+def check_regular(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> None:
+    """Raises for a named pipe, which would make its reader wait, and for a device, which may have no end."""
+    name = os.fsdecode(path)
+    if os.path.exists(name) and not os.path.isfile(name) and not os.path.isdir(name):
+        raise ValueError(f"{quoted(name)} is a pipe or a device; allowed is a file on a disk")

@@ -85,13 +85,6 @@ class _Part(NamedTuple):
     mode: int = 0
 
 
-def check_regular(path: AnyPath) -> None:
-    """Raises for a named pipe, which would make its reader wait, and for a device, which may have no end."""
-    name = os.fsdecode(path)
-    if os.path.exists(name) and not os.path.isfile(name) and not os.path.isdir(name):
-        raise ValueError(f"{name!r} is a pipe or a device; allowed is a file on a disk")
-
-
 @contextmanager
 def _fresh(path: str) -> Iterator[_Part]:
     """The file to write for a path; what is left of it at the end goes."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from qcore.arguments import check_int
+from qcore.arguments import check_int, check_size
 from qcore.namespace import Names
 
 
@@ -123,7 +123,7 @@ def check_packing(bits: Any, shape: tuple[int, ...], size: Any = None) -> int:
     bits = check_int("bits", bits, 1, 32)
     if len(shape) == 0:
         raise ValueError("codes and packed have shape (); allowed is at least one dimension")
-    if size is not None and shape[-1] != (length := -(-check_int("size", size, 0) * bits // 8)):
+    if size is not None and shape[-1] != (length := -(-check_size("size", size, 0) * bits // 8)):
         raise ValueError(f"packed has shape {tuple(shape)}; allowed is (..., {length}) for {size} codes of {bits} bits")
     return bits
 

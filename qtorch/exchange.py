@@ -13,6 +13,7 @@ from qcore.exchange import encoded, loading, writing
 from qcore.exchange.encoded import mapped
 from qcore.exchange.safetensors import bfloat16
 from qcore.lazy import public_names
+from qtorch._rounding.dense import check_dense
 from qtorch._rounding.dispatch import decode
 
 __all__ = ["Encoded", "encode_weight", "load_quantized", "save_quantized"]
@@ -103,6 +104,7 @@ def encode_weight(x: torch.Tensor, dialect: str) -> Encoded:
         tensor([1., 1.])
     """
     check_type("x", x, torch.Tensor, "a torch.Tensor of floats")
+    check_dense("x", x)
     return mapped(writing.encode_weight(_array(x.to(torch.float32)), dialect), _tensor, Encoded)
 
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from qcore.affine.parameters import QParams, check_qparams
 from qcore.affine.quantized import QuantizedArray
-from qcore.arguments import check_type, quoted
-from qcore.files import check_regular, replaced
+from qcore.arguments import check_regular, check_type, quoted
+from qcore.files import replaced
 from qcore.formats.affine import AffineInteger
 from qcore.formats.text import parse
 
@@ -169,6 +169,7 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
         >>> restore(MinMax().init(), {"x.min_val": np.float32([-1]), "x.max_val": np.float32([2])}, "x")
         Extremes(min_val=array(-1., dtype=float32), max_val=array(2., dtype=float32))
     """
+    check_type("name", name, str, "a str")
     if isinstance(state, tuple):
         if not hasattr(state, "_fields"):
             raise TypeError(f"state is or has a {type(state).__name__}; allowed are named tuples of arrays and states")

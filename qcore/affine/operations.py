@@ -176,7 +176,7 @@ def check_requantized(
     if output.axis is not None:
         raise ValueError(f"output.axis={output.axis}; allowed is None")
     check_qparams(output, check_form(form), tuple(accumulator.shape), xp)
-    axis = check_axis(accumulator.ndim - 1 if axis == -1 else axis, accumulator.ndim)
+    axis = check_axis(accumulator.ndim - 1 if isinstance(axis, int) and axis == -1 else axis, accumulator.ndim)
     channels = (accumulator.shape[axis],)
     check_parameter("input_scale", input_scale, [()], xp)
     check_parameter("weight_scale", weight_scale, [(), channels], xp)

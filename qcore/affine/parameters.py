@@ -221,6 +221,8 @@ def choose_qparams(
     """
     check_scheme(scheme, check_form(form))
     check_range(low, high, xp)
+    if isinstance(eps, int):
+        eps = check_float("eps", eps, "a number", lambda _: True)
     with xp.arithmetic():
         return QParams(*covering(xp, low, high, form, scheme, eps), axis)
 

@@ -12,7 +12,7 @@ import numpy as np
 from qcore.affine import law
 from qcore.affine.operations import dequantize
 from qcore.affine.parameters import QParams, check_qparams
-from qcore.arguments import check_choice, check_int, check_size, check_sizes, quoted
+from qcore.arguments import check_choice, check_size, check_sizes, quoted
 from qcore.formats.affine import AffineInteger
 from qcore.namespace import Array, Names
 
@@ -239,7 +239,7 @@ def check_convolution(
     An image has 1, 2 or 3 `dimensions`; `widths` are the bits of integers in memory.
     """
     _check_operands(input, weight, dimensions + 2, widths)
-    check_int("groups", groups, 1)
+    check_size("groups", groups)
     check_choice("padding_mode", padding_mode, PADDING_MODES)
     shape, kernel = tuple(input.shape), tuple(weight.shape)
     if len(shape) != len(kernel) or shape[1] != kernel[1] * groups or kernel[0] % groups:

@@ -23,12 +23,11 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
-from qcore.arguments import check_choice, quoted
+from qcore.arguments import check_choice, check_regular, quoted
 from qcore.arrays import decode, encode
 from qcore.cli.properties import digits, why_no_codes
 from qcore.cli.sum_inputs import KINDS, every_second, row_codes, scale_codes, shrink
 from qcore.cli.sums import Operands, Results, Unit, check_fields
-from qcore.files import check_regular
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
 from qcore.law.rounding import MODES, Rounding

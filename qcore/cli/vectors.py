@@ -129,7 +129,10 @@ class Header:
 
 def write(path: Path, header: Header, count: int, seed: int) -> str:
     """Writes the vectors for a law; returns how many lines of them there are, and what they cover."""
-    dtype = dtype_of(header.dtype)
+    dtype, number = dtype_of(header.dtype), header.number
+    if isinstance(number, GGUF | Doubled):
+        what = "is a layout of bytes" if isinstance(number, GGUF) else "has scales of scales"
+        raise ValueError(f"format={quoted(number.text)} {what}; allowed are formats other than gguf() and nested=")
     header.law(np.empty(0, dtype))  # raises for wrong arguments before the work begins
     x = vector_inputs(header.number, dtype, count, seed)
     sizes, law = header.digits(), header.law(x)
@@ -176,9 +179,6 @@ def vector_inputs(number: Number, dtype: np.dtype[Any], count: int, seed: int) -
         An array of one dimension: the points in the order of their bits, each once, then the random ones.
     """
     rng = np.random.default_rng(seed)
-    if isinstance(number, GGUF | Doubled):
-        what = "is a layout of bytes" if isinstance(number, GGUF) else "has scales of scales"
-        raise ValueError(f"format={quoted(number.text)} {what}; allowed are formats other than gguf() and nested=")
     if isinstance(number, BlockNumber):
         return _blocks(number, dtype, count, seed)
     values = _values(number, dtype, rng)

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qcore.arguments import check_type, quoted
-from qcore.files import check_regular, replaced
+from qcore.arguments import check_regular, check_type, quoted
+from qcore.files import replaced
 from qcore.law.gguf import LAYOUTS
 
 _MAGIC, _VERSIONS, _ALIGNMENT = b"GGUF", (2, 3), 32

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qcore.arguments import quoted
+from qcore.arguments import check_regular, quoted
 from qcore.exchange.encoded import Content
-from qcore.files import check_regular, replaced
+from qcore.files import replaced
 
 _LONGEST = 100_000_000  # bytes of a header, as in the package safetensors
 _MOST_BYTES = 1 << 62

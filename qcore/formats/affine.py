@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from qcore.arguments import check_flag, check_int
+from qcore.arguments import check_flag, check_int, quoted
 from qcore.formats.number import FormatTexts
 from qcore.html import html_table
 
@@ -170,7 +170,8 @@ class AffineInteger:
         """
         check_flag("reduce_range", reduce_range)
         if (quant_min is None) != (quant_max is None):
-            raise ValueError(f"quant_min={quant_min} and quant_max={quant_max}; allowed are both or neither")
+            ends = f"quant_min={quoted(quant_min)} and quant_max={quoted(quant_max)}"
+            raise ValueError(f"{ends}; allowed are both or neither")
         form = self
         if quant_min is not None:
             quant_min = check_int("quant_min", quant_min, self.qmin, 0)

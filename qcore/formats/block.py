@@ -245,7 +245,8 @@ class BlockScaled(BlockNumber):
         allowed = list(RULES) if self.scale == "e8m0" else FLOAT_RULES if self.scale == "float32" else LEVEL_RULES
         if self.rule is None:  # pyright: ignore[reportUnnecessaryComparison]  # as its default is
             self._set(rule=allowed[0])
-        if self.rule not in allowed and self.rule in (*RULES, *FLOAT_RULES, *LEVEL_RULES):
+        known = {*RULES, *FLOAT_RULES, *LEVEL_RULES} - {*allowed}
+        if isinstance(self.rule, str) and self.rule in known:
             raise ValueError(
                 f"rule={quoted(self.rule)} with scale={quoted(scale_text(self.scale))}; allowed are "
                 f"{', '.join(allowed)}"
@@ -604,6 +605,8 @@ UNDATED_RULES = ["torchao", "torchao_main"]
 
 def with_version(name: str, rule: Any) -> Any:
     """The present name of a rule: torchao's laws once had names without versions."""
+    if not isinstance(rule, str):
+        return rule
     if rule == "torchao":  # its bits were those of 0.16, its documentation said 0.18
         raise ValueError(
             f"{name}='torchao' says no version of torchao; allowed are torchao_0_16, whose bits 'torchao' had here "
@@ -614,9 +617,9 @@ def with_version(name: str, rule: Any) -> Any:
 
 def check_scale(scale: Any) -> Any:
     """A block's argument `scale`: "e8m0", "float32", or a format, saturating."""
-    if scale in ("e8m0", "float32"):
-        return scale
     if isinstance(scale, str):
+        if scale in ("e8m0", "float32"):
+            return scale
         scale = check_number(scale, "scale")
     if not isinstance(scale, FloatingPoint | BinaryFloat):
         raise TypeError(
@@ -640,7 +643,7 @@ def check_sub_block(sub_block: Any, block: Block, scale: Any) -> Block:
     """A block's argument `sub_block`, whose sizes must divide the block's."""
     if scale != "e8m0":
         raise ValueError(f"sub_block with scale={quoted(scale_text(scale))}; allowed are sub-blocks of scale='e8m0'")
-    found, sizes = check_block(sub_block), dict(block)
+    found, sizes = check_block(sub_block, "sub_block"), dict(block)
     others = sizes.pop(..., 1)
     for axis, size in found:
         whole = 1 if axis is ... else sizes.get(axis, others)

@@ -22,6 +22,9 @@ TYPES = (
 )
 
 
+_MOST_AXES = 60  # the law splits the last one, and arrays have 64 at most
+
+
 @dataclass(frozen=True, repr=False)
 class GGUF(BlockNumber):
     """A type of GGUF's tensors: rows of blocks, whose numbers share a scale, in ggml's layout of bytes.
@@ -62,6 +65,7 @@ class GGUF(BlockNumber):
         return _law().LAYOUTS[self.type]
 
     def block_sizes(self, ndim: int) -> Sizes:
+        _check_axes(self, ndim, "x")
         return (*(1,) * (ndim - 1), self.layout.size)[:ndim]
 
     @property
@@ -116,10 +120,17 @@ class GGUF(BlockNumber):
 
 def _check_rows(number: GGUF, shape: tuple[int, ...], argument: str, whole: int) -> None:
     """Raises a ValueError unless the last axis has whole blocks, each of `whole` elements."""
+    _check_axes(number, len(shape), argument)
     if len(shape) == 0 or shape[-1] % whole:
         raise ValueError(
             f"{argument} has shape {tuple(shape)}; allowed for {number.text} is a last axis with a multiple of {whole}"
         )
+
+
+def _check_axes(number: GGUF, axes: int, argument: str) -> None:
+    """Raises a ValueError for more axes than the law can split the last of."""
+    if axes > _MOST_AXES:
+        raise ValueError(f"{argument} has {axes} axes; allowed for {number.text} are up to {_MOST_AXES}")
 
 
 def _check_carrier(carrier: Carrier, argument: str) -> None:

@@ -285,7 +285,10 @@ def check_numbers(argument: str, given: Any, finite: bool = True) -> tuple[float
     """A sequence of numbers as floats without -0.0; NaNs become one object, which is equal to itself in tuples."""
     if isinstance(given, str | bytes) or not (hasattr(given, "tolist") or hasattr(given, "__iter__")):
         raise TypeError(f"{argument}={quoted(given)} is a {type(given).__name__}; allowed is a sequence of numbers")
-    listed: Any = given.tolist() if hasattr(given, "tolist") else list(given)
+    try:
+        listed: Any = given.tolist() if hasattr(given, "tolist") else list(given)
+    except (NotImplementedError, RuntimeError):  # torch's, for tensors without numbers
+        raise TypeError(f"{argument} is a {type(given).__name__} without numbers; allowed is a sequence") from None
     if not isinstance(listed, list) or any(isinstance(one, list) for one in cast("list[Any]", listed)):
         raise ValueError(f"{argument} has shape {tuple(getattr(given, 'shape', ()))}; allowed is one dimension")
     found: list[float] = []

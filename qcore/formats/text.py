@@ -104,10 +104,15 @@ def parse(text: str, kind: type[T] | None = None) -> Number | T:
         raise TypeError(f"text={quoted(text)} is a {type(text).__name__}; allowed is a str such as 'float(5,2)'")
     if kind is not None:
         check_type("kind", kind, type, "a class")
-    found = _parsed(text, "text", _KINDS)
+    found = parse_argument(text, "text")
     if kind is not None and not isinstance(found, kind):
         raise ValueError(f"text={quoted(text)} is a {type(found).__name__}; allowed is the text of a {kind.__name__}")
     return found
+
+
+def parse_argument(text: str, argument: str) -> Any:
+    """What a text of any kind stands for; messages call it by the user's argument."""
+    return _parsed(text, argument, _KINDS)
 
 
 def learn(text: str, argument: str) -> None:

@@ -94,7 +94,7 @@ def findings(record: Record) -> list[Finding]:
         ('underflows', True)
     """
     if not isinstance(record, Record):
-        raise TypeError(f"record={record!r:.80} is a {type(record).__name__}; allowed is a Record")
+        raise TypeError(f"record={quoted(record)} is a {type(record).__name__}; allowed is a Record")
     if not record.entries:
         raise ValueError(
             f"record of {quoted(record.model)} has no entries; allowed is one of a run with a rounding site"

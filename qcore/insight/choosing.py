@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qcore.arguments import check_type, quoted
+from qcore.arguments import check_float, check_type, quoted
 from qcore.formats.block import BlockScaled
 from qcore.formats.number import Number, check_number
 from qcore.linalg.product import Product
@@ -361,14 +361,9 @@ def check_sites(sites: Mapping[str, int]) -> None:
 
 def check_budget(budget_bits: float, candidates: Mapping[str, float]) -> float:
     """Checks the mean of bits, which must be at least the bits of the narrowest candidate."""
-    if isinstance(budget_bits, bool) or not isinstance(budget_bits, int | float):
-        raise TypeError(
-            f"budget_bits={quoted(budget_bits)} is a {type(budget_bits).__name__}; allowed is a number of bits"
-        )
     least = min(candidates.values())
-    if not isfinite(budget_bits) or budget_bits < least:
-        raise ValueError(f"budget_bits={budget_bits}; allowed are at least {least:g}, the narrowest candidate's bits")
-    return budget_bits
+    allowed = f"a number of at least {least:g} bits, the narrowest candidate's"
+    return check_float("budget_bits", budget_bits, allowed, lambda bits: least <= bits < inf)
 
 
 def recipe_of(formats: Mapping[str, str]) -> Recipe:

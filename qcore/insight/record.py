@@ -9,14 +9,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from qcore.arguments import check_choice, check_int, check_type, printable, quoted
+from qcore.arguments import check_choice, check_float, check_int, check_type, printable, quoted
 from qcore.files import write_text
 from qcore.html import html_table
 from qcore.insight.statistics import COUNTS, MAGNITUDES, Statistics, merged_digests
@@ -92,7 +91,7 @@ class Entry:
                 check_type(name, text, str, "a str")
             step = check_int("step", given["step"], 0)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"entry={fields!r:.80}; allowed is what Entry.to_json returns ({error})") from None
+            raise ValueError(f"entry={quoted(fields)}; allowed is what Entry.to_json returns ({error})") from None
         return cls(step, site, Statistics.from_json(given.get("statistics")), given.get("digest"))
 
 
@@ -122,7 +121,7 @@ class Record:
             raise TypeError(f"model={quoted(self.model)} is a {type(self.model).__name__}; allowed is a name, a str")
         if not isinstance(self.entries, list) or not all(isinstance(one, Entry) for one in self.entries):
             kind = type(self.entries).__name__
-            raise TypeError(f"entries={self.entries!r:.80} is a {kind}; allowed is a list of Entry")
+            raise TypeError(f"entries={quoted(self.entries)} is a {kind}; allowed is a list of Entry")
         self._places = {(one.step, one.site): place for place, one in enumerate(self.entries)}
 
     def _repr_html_(self) -> str:
@@ -224,13 +223,13 @@ class Record:
     def from_json(cls, fields: Mapping[str, object], model: str | None = None) -> Record:
         """The inverse of `to_json`; see `load`."""
         if not isinstance(fields, Mapping) or set(fields) != set(_FIELDS):
-            raise ValueError(f"record={fields!r:.80}; allowed is a record, with {', '.join(_FIELDS)}")
+            raise ValueError(f"record={quoted(fields)}; allowed is a record, with {', '.join(_FIELDS)}")
         if fields["version"] != VERSION:
             raise ValueError(f"record has version {quoted(fields['version'])}; allowed is {VERSION}")
         if model is not None and fields["model"] != model:
             raise ValueError(f"record is of model {quoted(fields['model'])}; allowed is {quoted(model)}")
         if not isinstance(fields["entries"], list) or not isinstance(fields["model"], str):
-            raise ValueError(f"record={fields!r:.80}; allowed are a str as model and a list of entries")
+            raise ValueError(f"record={quoted(fields)}; allowed are a str as model and a list of entries")
         return cls(fields["model"], [Entry.from_json(one) for one in fields["entries"]])
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -370,10 +369,7 @@ def _check(run_a: Any, run_b: Any, tolerance: Any) -> None:
         raise ValueError(f"run_b is of model {quoted(run_b.model)}; allowed is that of run_a, {quoted(run_a.model)}")
     if tolerance is None:
         return
-    if not isinstance(tolerance, Real) or isinstance(tolerance, bool):
-        raise TypeError(f"tolerance={quoted(tolerance)} is a {type(tolerance).__name__}; allowed are None and a number")
-    if not float(tolerance) >= 0:
-        raise ValueError(f"tolerance={tolerance}; allowed is a number from 0 on")
+    check_float("tolerance", tolerance, "None, or a number from 0 on")
 
 
 def _differing(first: Entry | None, second: Entry | None, tolerance: float | None) -> tuple[str, ...]:
@@ -430,8 +426,8 @@ def send(record: Record, to: Writer | Callable[[Row], object], step: int | None 
         0 0 1
     """
     if not isinstance(record, Record):
-        raise TypeError(f"record={record!r:.80} is a {type(record).__name__}; allowed is a Record")
-    if step is not None and step not in record.steps:
+        raise TypeError(f"record={quoted(record)} is a {type(record).__name__}; allowed is a Record")
+    if step is not None and check_int("step", step) not in record.steps:
         raise ValueError(
             f"step={quoted(step)}; allowed are the record's steps: {', '.join(map(str, record.steps)) or 'none'}"
         )
@@ -446,7 +442,7 @@ def send(record: Record, to: Writer | Callable[[Row], object], step: int | None 
                 to(row)
     else:
         allowed = "allowed are a function and an object with add_scalar and add_histogram"
-        raise TypeError(f"to={to!r:.80} is a {type(to).__name__}; {allowed}")
+        raise TypeError(f"to={quoted(to)} is a {type(to).__name__}; {allowed}")
 
 
 def _write(entry: Entry, writer: Any) -> None:

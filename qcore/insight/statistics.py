@@ -260,7 +260,7 @@ class Statistics(Generic[L]):
             magnitudes = np.array([check_int(name, fields[name], 0, _INFINITY) for name in MAGNITUDES], np.int32)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"statistics={fields!r:.80}; allowed is what Statistics.to_json returns: {error}"
+                f"statistics={quoted(fields)}; allowed is what Statistics.to_json returns: {error}"
             ) from error
         return Statistics(number, lanes_of(np.concatenate([counts, *tables]), magnitudes))
 
@@ -296,9 +296,9 @@ def _dense(entries: Any, name: str, fields: int, columns: int) -> np.ndarray:
     table = np.zeros((fields, columns), np.int64)
     for pair in entries if isinstance(entries, list | tuple) else [entries]:
         if not (isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[1], list | tuple)):
-            raise ValueError(f"{name} has {pair!r:.80}; allowed are pairs of an entry and its sums")
+            raise ValueError(f"{name} has {quoted(pair)}; allowed are pairs of an entry and its sums")
         if len(pair[1]) != columns:
-            raise ValueError(f"{name} has {pair!r:.80}; allowed are {columns} sums")
+            raise ValueError(f"{name} has {quoted(pair)}; allowed are {columns} sums")
         entry = check_int(f"an entry of {name}", pair[0], 0, fields - 1)
         lows = [-_MOST if (columns, column) == (3, 1) else 0 for column in range(columns)]
         table[entry] = [check_int(f"{name}[{entry}]", one, low, _MOST) for one, low in zip(pair[1], lows, strict=True)]

@@ -128,7 +128,7 @@ def check_result_dtype(dtype: Any) -> tuple[np.dtype, Carrier]:
     """The argument `dtype`, and its carrier."""
     try:
         dtype = np.dtype(dtype)
-    except TypeError:
+    except (TypeError, ValueError):  # the latter for very long ints
         raise TypeError(f"dtype={quoted(dtype)} is none; allowed are {', '.join(CARRIERS)}") from None
     return dtype, check_dtype(dtype.name, "dtype")
 

@@ -18,24 +18,24 @@ BlockLike = Mapping[int, int | None] | Mapping[int | EllipsisType | str, int | N
 FLAT = "flat"  # the only axis of blocks that are cut from the elements in row-major order
 
 
-def check_block(block: Any) -> Block:
+def check_block(block: Any, name: str = "block") -> Block:
     """A user's mapping of axes to sizes as sorted pairs, without the default `...: 1`."""
     try:
         pairs = dict(block).items()
     except (TypeError, ValueError):
         raise TypeError(
-            f"block={quoted(block)} is a {type(block).__name__}; allowed is a mapping of axes to sizes "
+            f"{name}={quoted(block)} is a {type(block).__name__}; allowed is a mapping of axes to sizes "
             "such as {-1: 32}"
         ) from None
     found = {}
     if FLAT in dict(pairs):
         if len(pairs) > 1 or dict(pairs)[FLAT] is None:
-            raise ValueError(f"block={quoted(block)}; allowed beside 'flat' is no other axis, and a size")
-        return ((FLAT, check_int("block['flat']", dict(pairs)[FLAT], 1, MOST_ELEMENTS)),)
+            raise ValueError(f"{name}={quoted(block)}; allowed beside 'flat' is no other axis, and a size")
+        return ((FLAT, check_int(f"{name}['flat']", dict(pairs)[FLAT], 1, MOST_ELEMENTS)),)
     # -1 and the same axis counted from the front are two keys here: which axis they name depends on the array.
     for axis, size in pairs:
-        axis = axis if axis is ... else check_int("block's axis", axis, -MOST_AXES, MOST_AXES - 1)
-        found[axis] = None if size is None else check_int(f"block[{_name(axis)}]", size, 1, MOST_ELEMENTS)
+        axis = axis if axis is ... else check_int(f"{name}'s axis", axis, -MOST_AXES, MOST_AXES - 1)
+        found[axis] = None if size is None else check_int(f"{name}[{_name(axis)}]", size, 1, MOST_ELEMENTS)
     others = found.pop(..., 1)
     return *sorted(found.items()), *([] if others == 1 else [(..., others)])
 
@@ -99,6 +99,10 @@ class Tiles(NamedTuple):
 
     def split(self, array: Any, pad: Callable[[Any, Shape], Any]) -> Any:
         """The array with split axes; `pad` appends the given number of zeros along each axis."""
+        if len(self.tiled) > MOST_AXES:
+            raise ValueError(
+                f"x has {len(self.shape)} axes, which its blocks split into {len(self.tiled)}; allowed are {MOST_AXES}"
+            )
         array = array if self.cut == self.shape else array.reshape(self.cut)
         if self.cut != self.padded:
             array = pad(array, tuple(wide - length for wide, length in zip(self.padded, self.cut, strict=True)))

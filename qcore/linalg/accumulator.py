@@ -16,7 +16,7 @@ from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat
 from qcore.formats.number import Number, call_text, check_number, prepare
 from qcore.formats.table import Table
-from qcore.formats.text import MOST_NESTED, Kind, Reader, choice, parse, register, write
+from qcore.formats.text import MOST_NESTED, Kind, Reader, choice, parse, parse_argument, register, write
 from qcore.law.carrier import FLOAT64, Carrier
 from qcore.law.program import Constants, Program
 from qcore.law.rounding import MODES, Rounding, RoundingLike, check_rounding
@@ -382,7 +382,8 @@ def check_accumulator(accumulator: Any, argument: str = "accumulator") -> Accumu
     """An `Accumulator`, given as such or as text; None is the default one."""
     found = accumulator
     if isinstance(accumulator, str):  # the name of an instruction has no parentheses
-        found = parse(accumulator) if "(" in accumulator or "." not in accumulator else Accumulator.of(accumulator)
+        is_text = "(" in accumulator or "." not in accumulator
+        found = parse_argument(accumulator, argument) if is_text else Accumulator.of(accumulator)
     if found is not None and not isinstance(found, Accumulator):
         kind = type(found).__name__
         raise TypeError(f"{argument}={quoted(accumulator)} is a {kind}; allowed are an Accumulator, its text, and None")

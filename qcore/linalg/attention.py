@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qcore.arguments import check_flag, quoted
+from qcore.arguments import check_flag, check_float, quoted
 from qcore.linalg.law import tree_sum
 
 
@@ -39,7 +39,8 @@ def check_attention(query: Any, key: Any, value: Any, mask: Any, is_causal: bool
         raise ValueError("attn_mask is given with is_causal=True; allowed is None")
     if scale is not None and (not isinstance(scale, int | float) or isinstance(scale, bool)):
         raise TypeError(f"scale={quoted(scale)} is a {type(scale).__name__}; allowed are a number and None")
-    return float(np.float32(1 / sqrt(max(query[-1], 1)) if scale is None else scale))
+    known = 1 / sqrt(max(query[-1], 1)) if scale is None else check_float("scale", scale, "a number", lambda _: True)
+    return float(np.float32(known))
 
 
 def check_mask(mask: Any, query: Any, key: Any) -> None:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qcore.arguments import check_int, check_sizes
+from qcore.arguments import check_size, check_sizes
 from qcore.formats.block import BlockScaled
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Contraction, MatrixForm, Shape
 
@@ -237,7 +237,7 @@ def convolution_form(dims: int, stride: Any, padding: Any, dilation: Any, groups
         check_sizes(name, value, low, dims)
         for name, value, low in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
     )
-    return ConvolutionForm(steps, pads, gaps, check_int("groups", groups, 1))
+    return ConvolutionForm(steps, pads, gaps, check_size("groups", groups))
 
 
 Form = MatrixForm | ConvolutionForm

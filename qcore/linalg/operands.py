@@ -12,7 +12,7 @@ from qcore.arguments import check_choice, check_flag, check_int, check_seed, che
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number, call_text, check_target
-from qcore.formats.text import Kind, Reader, choice, parse, register, write
+from qcore.formats.text import Kind, Reader, choice, parse_argument, register, write
 from qcore.law.rounding import MODES, Rounding, RoundingLike, check_rounding
 from qcore.law.tiles import MOST_ELEMENTS, Sizes
 from qcore.linalg.accumulator import optional_number
@@ -278,7 +278,7 @@ OperandLike = Operand | Number | str | None  # as users give operands
 
 
 def _part(name: str, value: Any, kind: Any) -> Any:
-    found = parse(value) if isinstance(value, str) else value
+    found = parse_argument(value, name) if isinstance(value, str) else value
     if found is not None and not isinstance(found, kind):
         allowed = f"a {kind.__name__}, its text, and None"
         raise TypeError(f"{name}={quoted(value)} is a {type(found).__name__}; allowed are {allowed}")
@@ -287,7 +287,8 @@ def _part(name: str, value: Any, kind: Any) -> Any:
 
 def check_operand(operand: Any, argument: str) -> Operand:
     """An operand, given as a format, a text, an `Operand` or None."""
-    operand = parse(operand) if isinstance(operand, str) and operand.startswith("operand") else operand
+    if isinstance(operand, str) and operand.startswith("operand"):
+        operand = parse_argument(operand, argument)
     if isinstance(operand, Operand):
         return operand
     return Operand(None if operand is None else check_target(operand, argument))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from qcore.arguments import quoted
 from qcore.formats.block import BlockScaled
 from qcore.formats.number import call_text
-from qcore.formats.text import Kind, Reader, parse, register, write
+from qcore.formats.text import Kind, Reader, parse_argument, register, write
 from qcore.law.rounding import Rounding
 from qcore.linalg.accumulator import (
     FLOAT32_NUMBER,
@@ -420,7 +420,7 @@ def check_scaling(history: int | None, given: tuple[tuple[int, ...], str] | None
 
 def check_product(product: Any, argument: str) -> Product:
     """A product, given as such or as text."""
-    found = parse(product) if isinstance(product, str) else product
+    found = parse_argument(product, argument) if isinstance(product, str) else product
     if not isinstance(found, Product):
         raise TypeError(
             f"{argument}={quoted(product)} is a {type(found).__name__}; allowed are a Product, its text, and None"

@@ -300,7 +300,8 @@ class MovingFunctions(NormFunctions):
             A float32 array.
 
         Raises:
-            TypeError, IndexError, ValueError: if x is not a float32 array, or the index does not fit its shape.
+            TypeError, IndexError, ValueError: if x is not a float32 array, index is something else, or does not fit its
+                shape.
 
         Example:
             >>> reproducible.part(np.float32([[1.0, 2], [3, 4]]), (..., -1)).tolist()
@@ -308,6 +309,12 @@ class MovingFunctions(NormFunctions):
         """
         x = self.float32("x", x)
         given = list(index) if isinstance(index, tuple) else [index]
+        for one in given:
+            if not _is_index(one):
+                raise TypeError(
+                    f"index has {quoted(one)}, a {type(one).__name__}; allowed are ints, slices, None, Ellipsis and "
+                    "arrays of integers or bools"
+                )
         if not all(one is None or one is ... or _is_span(one) for one in given):
             return self._at(x, self.places(x)[index])
         axes = x.ndim - sum(one is not None and one is not ... for one in given)
@@ -579,6 +586,14 @@ def _pairs(widths: Any, ndim: int) -> tuple[tuple[int, int], ...]:
     if not fits or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in widths):
         raise ValueError(f"widths={quoted(widths)}; allowed is a pair of ints for each of at most {ndim} last axes")
     return tuple([(check_int("widths", first, 0), check_int("widths", last, 0)) for first, last in widths])
+
+
+def _is_index(index: Any) -> bool:
+    """True of what arrays of all packages take in brackets, alone or in a tuple."""
+    whole = isinstance(index, slice | int) or index is None or index is ...
+    if isinstance(index, list):
+        return all(map(_is_index, index))
+    return whole or any(kind in str(getattr(index, "dtype", "")) for kind in ("int", "bool"))
 
 
 def _is_span(index: Any) -> bool:

@@ -42,7 +42,7 @@ def as_numbers(x: Any, name: str) -> jax.Array:
     """`jnp.asarray`; an int that no array holds is a ValueError."""
     try:
         return jnp.asarray(x)
-    except OverflowError:
+    except (OverflowError, ValueError):  # the latter for very long ints
         raise ValueError(f"{name}={quoted(x)}; allowed are numbers that an array holds") from None
 
 

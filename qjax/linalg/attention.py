@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
+from qcore.arguments import check_type
 from qcore.linalg.attention import check_attention, check_mask, softmax, softmax_gradient
 from qcore.linalg.product import ProductArguments
 from qjax._rounding.inputs import ArrayLike, as_array
@@ -115,6 +116,8 @@ def scaled_dot_product_attention(
     query, key, value = as_array(query, "query"), as_array(key, "key"), as_array(value, "value")
     factor = check_attention(query.shape, key.shape, value.shape, attn_mask, is_causal, scale)
     check_mask(attn_mask, query.shape, key.shape)
+    for name, settings in (("scores", scores), ("output", output)):
+        check_type(name, settings, dict | None, "a dictionary")
     keys = (None, None) if rounding_key is None else tuple(fold_in(key_words(rounding_key), role) for role in (1, 2))
     found = matmul(query * factor, key.mT, **(scores or {}), key=keys[0])
     mask: Any = jnp.tril(jnp.ones((query.shape[-2], key.shape[-2]), bool)) if is_causal else attn_mask

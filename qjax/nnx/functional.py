@@ -138,7 +138,7 @@ def leaky_relu(x: jax.typing.ArrayLike | QTensor, negative_slope: float = 0.01) 
     """
     if isinstance(x, QTensor):
         return arithmetic.leaky_relu(x, x.qparams, slope=negative_slope)
-    return jax.nn.leaky_relu(x, negative_slope)
+    return jax.nn.leaky_relu(as_numbers(x, "x"), negative_slope)
 
 
 @overload
@@ -163,7 +163,7 @@ def softmax(x: jax.typing.ArrayLike | QTensor, axis: int = -1) -> jax.Array | QT
         >>> softmax(jnp.float32([1, 1]))
         Array([0.5, 0.5], dtype=float32)
     """
-    return arithmetic.softmax(x, axis) if isinstance(x, QTensor) else jax.nn.softmax(x, axis)
+    return arithmetic.softmax(x, axis) if isinstance(x, QTensor) else jax.nn.softmax(as_numbers(x, "x"), axis)
 
 
 @overload

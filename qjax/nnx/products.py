@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from qcore.arguments import check_flag, check_int, check_type, quoted
+from qcore.arguments import check_flag, check_size, check_type, quoted
 from qcore.formats.text import parse
 from qcore.linalg.product import Product, Products, check_products
 from qjax.linalg import conv1d, conv2d, conv3d, first_scaling, linear, scaled_dot_product_attention, share_scaling
@@ -167,13 +167,13 @@ class MultiheadAttention(nnx.Module):
         output: dict[str, object] | None = None,
         rngs: nnx.Rngs,
     ) -> None:
-        check_int("num_heads", num_heads)
-        check_int("in_features", in_features, 1)
+        check_size("num_heads", num_heads)
+        check_size("in_features", in_features)
         check_flag("use_bias", use_bias)
         for name, settings in (("linear", linear), ("scores", scores), ("output", output)):
             check_type(name, settings, dict | None, "a dictionary")
         check_type("rngs", rngs, nnx.Rngs, "an nnx.Rngs")
-        if num_heads < 1 or in_features % num_heads:
+        if in_features % num_heads:
             raise ValueError(f"num_heads={num_heads}; allowed is a divisor of in_features={in_features}")
         checked = [_check(options or {}, _OF_MATRICES) for options in (scores, output)]
         _check(linear or {}, _OF_LAYERS)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
-from qcore.arguments import check_flag, check_int, check_type
+from qcore.arguments import check_flag, check_int, check_size, check_type
 from qcore.lazy import public_names
 from qjax.quantization.functional.dynamic import CellWeights, over_layers
 
@@ -61,8 +61,8 @@ class Recurrent(nnx.Module):
         for name, flag in (("use_bias", use_bias), ("bidirectional", bidirectional), ("time_major", time_major)):
             check_flag(name, flag)
         check_type("rngs", rngs, nnx.Rngs, "an nnx.Rngs")
-        self.in_features = check_int("in_features", in_features, 1)
-        self.hidden_features = check_int("hidden_features", hidden_features, 1)
+        self.in_features = check_size("in_features", in_features)
+        self.hidden_features = check_size("hidden_features", hidden_features)
         self.num_layers = check_int("num_layers", num_layers, 1, 2**16)
         self.use_bias, self.bidirectional, self.time_major = use_bias, bidirectional, time_major
         self.proj_size = check_int("proj_size", proj_size, 0, hidden_features - 1 if self.kind == "lstm" else 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from numbers import Real
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -15,7 +14,7 @@ import optax
 from jax.tree_util import keystr
 
 from qcore import Number, Rounding
-from qcore.arguments import quoted
+from qcore.arguments import check_float, quoted
 from qcore.formats.block import BlockScaled
 from qcore.formats.number import check_target
 from qcore.linalg.scaling import check_row, is_delayed, next_rows, round_each_delayed
@@ -349,12 +348,7 @@ def _check_quantizer(name: str, quantize: Any, key: Any) -> _Rounding:
 
 
 def _check_scaling(scaling: Any) -> float:
-    if not isinstance(scaling, Real) or isinstance(scaling, bool):
-        raise TypeError(f"grad_scaling={quoted(scaling)} is a {type(scaling).__name__}; allowed is a number above 0")
-    factor = float(scaling)  # type: ignore[arg-type]
-    if not 0 < factor < float("inf"):
-        raise ValueError(f"grad_scaling={scaling}; allowed is a number above 0")
-    return factor
+    return check_float("grad_scaling", scaling, "a number above 0", lambda factor: 0 < factor < float("inf"))
 
 
 def quantize_arrays(arrays: list[Any], number: Number, mode: Rounding, keys: Any) -> list[Any]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from qcore import Number
 from qcore.affine import Counts, Extremes, QParams
-from qcore.arguments import check_flag, quoted
+from qcore.arguments import check_flag, check_type, quoted
 from qjax._rounding.inputs import ArrayLike, PyTree, Tree, as_array
 from qjax.quantization.affine import Form, fake_quantize
 from qjax.quantization.observer import HistogramObserver, MovingAverageMinMaxObserver, RangeObserver, WithArgs
@@ -258,6 +258,7 @@ def get_observer_dict(states: PyTree, prefix: str = "") -> dict[str, Extremes | 
         >>> list(get_observer_dict({"layers": [module.init(), module.observer.init()]}, "net"))
         ['net.layers.0.activation_post_process', 'net.layers.1']
     """
+    check_type("prefix", prefix, str, "a str")
     found, _ = jax.tree_util.tree_flatten_with_path(states, is_leaf=lambda node: isinstance(node, (Extremes, Counts)))
     return {
         ".".join(filter(None, (prefix, jax.tree_util.keystr(path, simple=True, separator=".")))): state

@@ -17,8 +17,8 @@ import numpy as np
 from qcore.affine import arithmetic
 from qcore.affine.arithmetic.operands import check_operand, integer_of
 from qcore.affine.quantized import QuantizedArray
-from qcore.arguments import check_choice, check_flag, check_int
-from qjax._rounding.inputs import ArrayLike
+from qcore.arguments import check_choice, check_flag, check_int, check_size
+from qjax._rounding.inputs import ArrayLike, as_numbers
 
 if TYPE_CHECKING:  # the class has a table of these functions
     from qjax.quantization.tensor import QTensor
@@ -79,7 +79,7 @@ def split(
         >>> split(jnp.int8([1, 2, 3, 4]), 2)[1]
         Array([3, 4], dtype=int8)
     """
-    x = jnp.asarray(x)
+    x = as_numbers(x, "x")
     if x.ndim == 0:
         raise ValueError("x has no axes; allowed are arrays with some")
     return jnp.split(x, indices_or_sections, axis)
@@ -104,7 +104,7 @@ def chunk(x: ArrayLike | QTensor, chunks: int, axis: int = 0) -> list[jax.Array]
         >>> [len(part) for part in chunk(jnp.arange(5), 3)]
         [2, 2, 1]
     """
-    x = jnp.asarray(x)
+    x = as_numbers(x, "x")
     size = x.shape[axis]
     step = max(1, -(-size // check_int("chunks", chunks, 1)))
     return jnp.split(x, list(range(step, size, step)), axis)
@@ -128,7 +128,7 @@ def unbind(x: ArrayLike | QTensor, axis: int = 0) -> tuple[jax.Array, ...] | tup
         >>> unbind(jnp.int8([[1, 2], [3, 4]]), 1)
         (Array([1, 3], dtype=int8), Array([2, 4], dtype=int8))
     """
-    return jnp.unstack(jnp.asarray(x), axis=axis)
+    return jnp.unstack(as_numbers(x, "x"), axis=axis)
 
 
 @_moving
@@ -149,7 +149,7 @@ def flip(x: ArrayLike | QTensor, axis: int | Sequence[int] | None = None) -> jax
         >>> flip(jnp.int8([1, 2, 3]))
         Array([3, 2, 1], dtype=int8)
     """
-    return jnp.flip(jnp.asarray(x), axis)
+    return jnp.flip(as_numbers(x, "x"), axis)
 
 
 @_moving
@@ -171,7 +171,7 @@ def repeat(x: ArrayLike | QTensor, repeats: int, axis: int | None = None) -> jax
         >>> repeat(jnp.int8([1, 2]), 2)
         Array([1, 1, 2, 2], dtype=int8)
     """
-    return jnp.repeat(jnp.asarray(x), repeats, axis)
+    return jnp.repeat(as_numbers(x, "x"), repeats, axis)
 
 
 @_moving
@@ -192,7 +192,7 @@ def tile(x: ArrayLike | QTensor, reps: int | Sequence[int]) -> jax.Array | QTens
         >>> tile(jnp.int8([1, 2]), 2)
         Array([1, 2, 1, 2], dtype=int8)
     """
-    return jnp.tile(jnp.asarray(x), reps)
+    return jnp.tile(as_numbers(x, "x"), reps)
 
 
 @_moving
@@ -214,7 +214,7 @@ def unflatten(x: ArrayLike | QTensor, axis: int, sizes: Sequence[int]) -> jax.Ar
         >>> unflatten(jnp.zeros((2, 6)), 1, (3, -1)).shape
         (2, 3, 2)
     """
-    x = jnp.asarray(x)
+    x = as_numbers(x, "x")
     axis = check_int("axis", axis, -x.ndim, x.ndim - 1) % x.ndim
     known = prod(size for size in sizes if size != -1)
     made = tuple(x.shape[axis] // known if size == -1 and known else size for size in sizes)
@@ -243,7 +243,7 @@ def pixel_shuffle(x: ArrayLike | QTensor, upscale_factor: int, channels_last: bo
         Array([[1, 2],
                [3, 4]], dtype=int8)
     """
-    x = jnp.asarray(x)
+    x = as_numbers(x, "x")
     factor = check_int("upscale_factor", upscale_factor, 1)
     check_flag("channels_last", channels_last)
     if x.ndim < 3 or x.shape[-1 if channels_last else -3] % factor**2:
@@ -279,10 +279,11 @@ def channel_shuffle(x: ArrayLike | QTensor, groups: int, channels_last: bool = F
         Array([[1, 3, 2, 4]], dtype=int8)
     """
     check_flag("channels_last", channels_last)
-    x = jnp.asarray(x)
-    axis = x.ndim - 1 if channels_last else 1
-    channels = x.shape[axis]
-    if channels % check_int("groups", groups, 1):
+    x = as_numbers(x, "x")
+    if x.ndim < 2:
+        raise ValueError(f"x has shape {x.shape}; allowed are two axes or more")
+    channels = x.shape[axis := x.ndim - 1 if channels_last else 1]
+    if channels % check_size("groups", groups):
         raise ValueError(f"groups={groups}; allowed are divisors of {channels}, the channels")
     order = np.arange(channels).reshape(groups, -1).T.reshape(-1)
     return jnp.take(x, order, axis)
@@ -324,7 +325,7 @@ def pad(
     check_choice("mode", mode, _MODES)
     more: dict[str, Any] = {"constant_values": constant_values} if mode == "constant" else {}
     if not isinstance(x, QuantizedArray):
-        return jnp.pad(jnp.asarray(x), pad_width, mode, **more)
+        return jnp.pad(as_numbers(x, "x"), pad_width, mode, **more)
     check_operand("x", x)
     if more:
         with x.names.arithmetic():
@@ -356,8 +357,8 @@ def masked_fill(x: ArrayLike | QTensor, mask: ArrayLike, value: float) -> jax.Ar
     """
     if isinstance(x, QuantizedArray):
         return cast("QTensor", arithmetic.masked_fill(x, cast("jax.Array", mask), value))
-    x = jnp.asarray(x)
-    return jnp.where(cast("jax.Array", mask), jnp.asarray(value, x.dtype), x)
+    x = as_numbers(x, "x")
+    return jnp.where(as_numbers(mask, "mask"), jnp.asarray(value, x.dtype), x)
 
 
 METHODS = split, chunk, unbind, flip, repeat, tile, unflatten, pixel_shuffle, channel_shuffle, pad, masked_fill

@@ -7,6 +7,7 @@ operation by operation.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import torch
@@ -164,6 +165,8 @@ def _scale(scale: Any, axis: int | None, device: torch.device) -> torch.Tensor:
     if isinstance(scale, bool) or not isinstance(scale, (int, float)):
         raise TypeError(f"scale={quoted(scale)} is a {type(scale).__name__}; allowed is a number or a float32 tensor")
     number = check_float("scale", literal(scale), "a number", lambda _: True)  # torch.full takes no int above 2^64
+    if abs(number) > torch.finfo(torch.float32).max and isfinite(number):
+        raise ValueError(f"scale={quoted(scale)} is beyond float32; allowed is a number or a float32 tensor")
     return torch.full((), number, dtype=torch.float32, device=device)
 
 

@@ -452,7 +452,7 @@ def spread(
 
 def _check_indices(return_indices: Any) -> None:
     if return_indices is not False:
-        raise ValueError(f"return_indices={return_indices}; allowed is False")
+        raise ValueError(f"return_indices={quoted(return_indices)}; allowed is False")
 
 
 def written(input: QTensor, result: QTensor, inplace: bool) -> QTensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from qcore import Number, Rounding, law
+from qcore.arguments import quoted
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number, prepare
 from qcore.formats.table import Table
@@ -141,7 +142,7 @@ known_plan: Callable[..., RoundingPlan] = plan_for.known  # type: ignore[attr-de
 def check_dtype(dtype: Any, argument: str) -> Carrier:
     """The carrier of a dtype, or a TypeError that names the argument."""
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        raise TypeError(f"{argument} has dtype {dtype}; allowed are {', '.join(map(str, DTYPES))}")
+        raise TypeError(f"{argument} has dtype {quoted(dtype)}; allowed are {', '.join(map(str, DTYPES))}")
     return DTYPES[dtype]
 
 

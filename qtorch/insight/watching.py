@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from qcore import Number
-from qcore.arguments import check_flag, check_int, check_type
+from qcore.arguments import check_flag, check_int, check_type, quoted
 from qcore.insight import Record, Site, Statistics
 from qtorch._classes import change_class, check_model, restore_class
 from qtorch._torch_internals import forward_hooks
@@ -109,7 +109,7 @@ class Watch:
             ValueError: if it is not the result of `state_dict`, or belongs to the watch of another model.
         """
         if not isinstance(state, Mapping) or set(state) != {"steps", "record"}:
-            raise ValueError(f"state={state!r:.80}; allowed is what Watch.state_dict returns")
+            raise ValueError(f"state={quoted(state)}; allowed is what Watch.state_dict returns")
         steps = check_int("steps", state["steps"], 0)
         record: Any = state["record"]  # checked by Record
         self.record, self.steps = Record.from_json(record, self.record.model), steps

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from qcore.arguments import check_flag, check_int, check_size
+from qcore.arguments import check_flag, check_size
 from qcore.linalg.product import LayerArguments, ProductArguments, Products, check_products
 from qcore.report import short_product
 from qtorch._states import apply_but_states, keep_states
@@ -197,7 +197,7 @@ class MultiheadAttention(Unscripted, torch.nn.MultiheadAttention):
         scores: ProductArguments | None = None,
         output: ProductArguments | None = None,
     ) -> None:
-        if check_size("embed_dim", embed_dim) % check_int("num_heads", num_heads, 1):
+        if check_size("embed_dim", embed_dim) % check_size("num_heads", num_heads):
             raise ValueError(f"embed_dim={embed_dim} with num_heads={num_heads}; allowed are multiples of num_heads")
         check_flag("bias", bias)
         check_flag("batch_first", batch_first)

@@ -13,7 +13,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from qcore import Number
-from qcore.arguments import check_seed, check_type, quoted
+from qcore.arguments import check_float, check_seed, check_type, quoted
 from qcore.random.threefry import fold_words
 from qtorch._rounding.keys import Key, draw, key_tensor
 from qtorch.optim.quantizers import (
@@ -201,7 +201,7 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         self.optim = optim
         self.weight_quant, self.grad_quant = weight_quant, grad_quant
         self.momentum_quant, self.acc_quant = momentum_quant, acc_quant
-        self.grad_scaling = float(grad_scaling)
+        self.grad_scaling = check_float("grad_scaling", grad_scaling, "a number", lambda _: True)
         self.key: tuple[int, int] | None = None if key is None else _words(key)
         self.steps = 0
         self._quantizers()  # raises where one is wrong

@@ -17,6 +17,7 @@ from qcore.reproducible.moves import SETTLE
 from qcore.reproducible.products import ProductFunctions
 from qcore.reproducible.reductions import SUM
 from qtorch import linalg
+from qtorch._rounding.dense import check_dense
 from qtorch._rounding.gradients import apart, refuse_recording
 from qtorch._rounding.keys import key_tensor
 from qtorch._rounding.paths.choice import are_plain_tensors
@@ -231,7 +232,7 @@ class Tensors(ProductFunctions, package=__name__.rpartition(".")[0], words=TORCH
         return _BOUND[law.name](*arrays, **options)
 
     def float32(self, name: str, x: Any) -> Any:
-        if isinstance(x, torch.Tensor) and x.dtype is torch.float32:
+        if isinstance(x, torch.Tensor) and x.dtype is torch.float32 and x.layout is torch.strided:
             return x
         return _checked(name, x, False, "float32")
 
@@ -280,6 +281,8 @@ FUNCTIONS = Tensors()
 
 
 def _checked(name: str, x: Any, fits: bool, allowed: str) -> Any:
+    if isinstance(x, torch.Tensor):
+        check_dense(name, x)
     if not fits:
         came = f"tensor of {x.dtype}" if isinstance(x, torch.Tensor) else type(x).__name__
         raise TypeError(f"{name} is a {came}; allowed is a torch.Tensor of {allowed}")

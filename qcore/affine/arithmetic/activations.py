@@ -344,7 +344,7 @@ def _unit(q: Any, output: QParams | None, form: AffineInteger | None, signed: bo
     check_operand("input", q)
     if output is not None:
         return output
-    chosen = q.form if form is None else form
+    chosen = q.form if form is None else check_form(form)
     if chosen == INT32 and not signed:
         name = "input" if form is None else "form"
         raise ValueError(f"{name} has integers of 32 bits; allowed are up to 16, or an output that fits them")

@@ -10,7 +10,7 @@ from qcore.affine import law
 from qcore.affine.arithmetic.operands import check_operand, check_output, differences, quantized, wrapped
 from qcore.affine.parameters import QParams, check_fraction, check_parameter
 from qcore.affine.quantized import Q
-from qcore.arguments import check_flag, check_int
+from qcore.arguments import check_flag, check_size
 from qcore.formats.affine import AffineInteger
 from qcore.namespace import Array
 
@@ -55,6 +55,7 @@ def layer_norm(
     """
     check_operand("input", input)
     shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+    shape = tuple(check_size("normalized_shape", size, 0) for size in shape)
     if not shape or tuple(input.shape)[-len(shape) :] != shape:
         raise ValueError(f"input has shape {tuple(input.shape)}; allowed is (..., {', '.join(map(str, shape))})")
     _check("weight", weight, shape, input)
@@ -97,7 +98,7 @@ def group_norm(
         array([[-1.,  1., -1.,  1.]], dtype=float32)
     """
     check_operand("input", input)
-    if input.ndim < 2 or input.shape[1] % check_int("groups", groups, 1):
+    if input.ndim < 2 or input.shape[1] % check_size("groups", groups):
         raise ValueError(
             f"input has shape {tuple(input.shape)} and groups={groups}; allowed are (batch, channels, *sizes)"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from qcore.affine import law
@@ -9,6 +10,8 @@ from qcore.affine.parameters import QParams, check_form, check_qparams
 from qcore.affine.quantized import QuantizedArray
 from qcore.arguments import check_type
 from qcore.formats.affine import AffineInteger
+
+_LARGEST = (2 - 2**-23) * 2.0**127  # of float32
 
 
 def check_operand(name: str, q: Any) -> None:
@@ -41,7 +44,8 @@ def numbers(q: Any) -> Any:
 def integer_of(q: Any, number: float) -> Any:
     """The int32 integer of a number under an array's parameters; an infinity becomes an end of the range."""
     xp, qparams = q.names, q.qparams
-    x = xp.full_like(qparams.scale, float(number), "float32")
+    number = inf if number > _LARGEST else -inf if number < -_LARGEST else float(number)
+    x = xp.full_like(qparams.scale, number, "float32")
     return law.quantize(xp, x, qparams.scale, qparams.zero_point, None, q.form)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from qcore.affine import law
 from qcore.affine.arithmetic.operands import check_operand, differences, wrapped
 from qcore.affine.quantized import Q
-from qcore.arguments import check_flag, check_int, check_sizes, check_type
+from qcore.arguments import check_flag, check_int, check_size, check_sizes, check_type
 
 
 def max_pool(
@@ -87,7 +87,7 @@ def avg_pool(
     check_operand("input", input)
     check_flag("count_include_pad", count_include_pad)
     if divisor_override is not None:
-        check_int("divisor_override", divisor_override, 1)
+        check_size("divisor_override", divisor_override)
     windows = make_windows(tuple(input.shape), kernel_size, stride, padding, 1, ceil_mode, dimensions)
     xp = input.names
     with xp.arithmetic():

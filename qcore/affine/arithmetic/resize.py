@@ -53,7 +53,7 @@ def interpolate(
         )
     if align_corners is not None:
         if mode == "nearest":
-            raise ValueError(f"align_corners={align_corners} with mode='nearest'; allowed is None")
+            raise ValueError(f"align_corners={quoted(align_corners)} with mode='nearest'; allowed is None")
         check_flag("align_corners", align_corners)
     along = _dimensions(sizes, size, scale_factor)
     xp = input.names
@@ -103,7 +103,7 @@ def _times(xp: Any, places: Any, step: float) -> Any:
 
 def _dimensions(sizes: tuple[int, ...], size: Any, scale_factor: Any) -> list[_Along]:
     if (size is None) == (scale_factor is None):
-        raise ValueError(f"size={size} and scale_factor={scale_factor}; allowed is one of them")
+        raise ValueError(f"size={quoted(size)} and scale_factor={quoted(scale_factor)}; allowed is one of them")
     asked = scale_factor if size is None else size
     asked = tuple(asked) if isinstance(asked, (tuple, list)) else (asked,) * len(sizes)
     if len(asked) != len(sizes):

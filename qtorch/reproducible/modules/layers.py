@@ -9,7 +9,7 @@ from zlib import crc32
 import torch
 from torch import nn
 
-from qcore.arguments import check_type
+from qcore.arguments import check_seed, check_type
 from qcore.linalg.product import check_products
 from qcore.random.threefry import as_lane, fold_in
 from qtorch import linalg
@@ -43,6 +43,7 @@ def set_key(model: nn.Module, key: int | tuple[int, int]) -> None:
         tensor([2., 2., 2., 2., 0., 2.])
     """
     check_type("model", model, nn.Module, "a torch.nn.Module")
+    check_seed(key)
     for name, layer in model.named_modules():
         if isinstance(getattr(layer, "key", None), torch.Tensor):
             words = fold_in(key, crc32(name.encode()))
