@@ -14,10 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from qcore.affine import law
 from qcore.arguments import quoted
+from qcore.arrays import decode, encode
 from qcore.exchange.graph import Graph
 from qcore.exchange.symbols import Names, Symbol, is_known, name_of
 from qcore.formats.affine import AffineInteger
+from qcore.formats.block import check_element
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number, check_number, with_overflow
@@ -79,6 +82,49 @@ def rounded(
     if isinstance(form, BinaryFloat | FloatingPoint):
         return _float(graph, x, form, rounding, what)
     raise _refused(what, "no numbers but fixed point and floats with a common exponent width")
+
+
+def round_scaled(graph: Graph, x: Any, scale: Any, number: str, axis: int) -> Symbol:
+    """x rounded to a format times known scales (`qcore.exchange.rounding.scaled`), as a node between two products.
+
+    Args:
+        graph: the graph.
+        x: a float32 symbol, or a known array.
+        scale: a known array of one scale, or of one for each index of the axis.
+        number: the format's text.
+        axis: the axis of the scales.
+
+    Raises:
+        ValueError: if QONNX has no node with this law, or the scale is computed.
+    """
+    element = check_element(check_number(number))
+    if not is_known(scale):
+        raise _refused(f"{quoted(number)} with a scale of the call", "scales that are computed")
+    scale = np.asarray(scale, np.float32)
+    ndim = x.ndim if isinstance(x, Symbol) else np.ndim(x)
+    scale = scale.reshape(()) if scale.size == 1 else law.along(scale.reshape(-1), axis, ndim)
+    return rounded(graph, x * (np.float32(1) / scale), element) * scale
+
+
+def stored(graph: Graph, codes: Any, scales: Any, scale: Any, number: str) -> Symbol:
+    """The numbers of known codes with scales: elements, with the node that rounds to their format, times the scales.
+
+    Numbers of formats that QONNX lacks are constants. QONNX's executor has no arrays of float8 or 4 bits.
+    """
+    form: Any = check_number(number)
+    given = scales if scale is None else (scales, scale)
+    numbers = decode(codes, form, scales=given)
+    try:
+        elements = rounded(graph, decode(codes, form.element), form.element)
+    except ValueError:
+        return Symbol(graph, graph.constant(numbers), "float32", numbers.ndim)
+    unit = form.element.fl if isinstance(form.element, FixedPoint) else 0  # an element that is a power of two
+    one = encode(np.full(codes.shape, 2.0**-unit, np.float32), form.element)
+    factors: Any = decode(one, form, scales=given) * np.float32(2.0**unit)
+    for place in range(factors.ndim):
+        first = factors.take([0], place)
+        factors = first if (factors == first).all() else factors
+    return elements * factors
 
 
 def fake_quantize(graph: Graph, x: Any, scale: Any, zero_point: Any, axis: int | None, form: AffineInteger) -> Symbol:

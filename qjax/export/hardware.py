@@ -14,7 +14,7 @@ from qcore.exchange.graph import save
 from qcore.formats.affine import AffineInteger
 from qjax._rounding.scopes import DECODE, ROUND, number_of
 from qjax.export.models import made_of
-from qjax.export.operations import OPERATIONS, STORED, given, reader, taken
+from qjax.export.operations import OPERATIONS, STORED, given, known_scales, reader, taken
 from qjax.export.walk import Value, Walk
 
 
@@ -60,11 +60,18 @@ def _round(walk: Walk, equation: Any, settings: Any, x: Value, *constants: Value
     return taken(walk, made, equation)
 
 
+def _round_scaled(walk: Walk, equation: Any, settings: Any, x: Value, scale: Value) -> Value:
+    made = qonnx.round_scaled(walk.graph, given(walk, x), scale.known, settings["number"], settings["axis"])
+    return taken(walk, made, equation)
+
+
 def _decode(walk: Walk, equation: Any, settings: Any, codes: Value, *others: Value) -> Value | None:
     """The weights that codes stand for, with the node that rounds to their format: tools read their type there."""
-    if codes.known is None or settings["scales"] or settings["scale"]:
-        return OPERATIONS["decode"](walk, equation, settings, codes, *others)
+    if codes.known is None or any(one.known is None for one in others):
+        return OPERATIONS["decode"](walk, equation, settings, codes, *others)  # which says why it cannot be
     number = number_of(walk.stack, DECODE)
+    if settings["scales"] or settings["scale"]:
+        return taken(walk, qonnx.stored(walk.graph, codes.known, *known_scales(settings, others), number), equation)
     return taken(walk, qonnx.rounded(walk.graph, decode(codes.known, number), number), equation)
 
 
@@ -82,6 +89,7 @@ _LAWS = {
     **OPERATIONS,
     **dict.fromkeys(("quantize", "dequantize", "sums_of_products", "sums_of_windows", "encode"), _refused),
     "round": _round,
+    "round_scaled": _round_scaled,
     "decode": _decode,
     "fake_quantize": _fake_quantize,
 }

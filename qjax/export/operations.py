@@ -132,11 +132,16 @@ def _decode(walk: Walk, equation: Any, settings: Any, codes: Value, *others: Val
     """Known codes leave in a type of ONNX; the scales of blocks, and the array's scale, are the last operands."""
     if codes.known is None:
         raise ValueError("the numbers of computed codes have no form in ONNX; allowed are codes of weights")
-    last = [one.known for one in others]
-    scale = last.pop() if settings["scale"] else None
-    scales = last.pop() if settings["scales"] else None
+    scales, scale = known_scales(settings, others)
     number, dtype = number_of(walk.stack, DECODE), kind_of(equation)[1].name
     return taken(walk, rounding.decoded(walk.graph, codes.known, scales, scale, number, dtype), equation)
+
+
+def known_scales(settings: Any, operands: Sequence[Value]) -> tuple[Any, Any]:
+    """The scales of blocks and the array's scale, which are the last operands of a decoding; None for what it lacks."""
+    last = [one.known for one in operands]
+    scale = last.pop() if settings["scale"] else None
+    return (last.pop() if settings["scales"] else None), scale
 
 
 def _encode(walk: Walk, equation: Any, settings: Any, *operands: Value) -> Value:

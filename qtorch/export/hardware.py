@@ -12,6 +12,7 @@ from qcore.arrays import decode
 from qcore.exchange import qonnx
 from qcore.exchange.accumulators import finished
 from qcore.exchange.graph import Graph, save
+from qcore.exchange.symbols import is_known
 from qtorch.export.expansion import LAWS, Laws, form_of
 from qtorch.export.models import made_of
 
@@ -61,8 +62,10 @@ def _round(graph: Graph, x: Any, number: str, rounding: str, overflow: str) -> A
 
 def _decode(graph: Graph, codes: Any, scales: Any = None, scale: Any = None, *, number: str, dtype: str) -> Any:
     """The weights that codes stand for, with the node that rounds to their format: tools read their type there."""
-    if scales is not None or scale is not None:
-        return LAWS["Decode"](graph, codes, scales, scale, number=number, dtype=dtype)
+    if not is_known(codes, scales, scale):
+        return LAWS["Decode"](graph, codes, scales, scale, number=number, dtype=dtype)  # which says why it cannot be
+    if scales is not None:
+        return qonnx.stored(graph, codes, scales, scale, number)
     return qonnx.rounded(graph, decode(codes, number), number)
 
 
@@ -79,6 +82,7 @@ _LAWS: Laws = {
     **LAWS,
     **dict.fromkeys(_INTEGERS, _refused),
     "Round": _round,
+    "RoundScaled": qonnx.round_scaled,
     "Decode": _decode,
     "FakeQuantize": _fake_quantize,
 }

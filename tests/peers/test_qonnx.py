@@ -88,3 +88,26 @@ def test_signs_and_thresholds():
     wanted = multithreshold.multithreshold(X, steps, F(0.3), F(-1))
     compared("MultiThreshold", [steps], wanted, out_dtype="FLOAT32", out_scale=0.3, out_bias=-1.0)
     compared("MultiThreshold", [steps[:1]], multithreshold.multithreshold(X, steps[:1]), out_dtype="UINT3")
+
+
+@pytest.mark.parametrize("weight", ["e4m3fn", "mxfp8_e4m3", "mxfp4", "nvfp4"])
+def test_models_of_narrow_floats(tmp_path, weight):
+    """What `to_qonnx` writes of weights and activations with scales."""
+    torch = pytest.importorskip("torch")
+    execution = pytest.importorskip("qonnx.core.onnx_exec")
+    shapes = pytest.importorskip("qonnx.transformation.infer_shapes")
+    wrapper = pytest.importorskip("qonnx.core.modelwrapper")
+    from qtorch.export import to_qonnx
+    from qtorch.quant import Quantizer
+    from qtorch.quantization import QConfig, quantize_model
+
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(32, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)).eval()
+    x = torch.randn(1, 32)
+    rounded = quantize_model(layers, QConfig("e4m3fn", weight), calibrate=[x])
+    model = torch.nn.Sequential(Quantizer("e4m3fn", forward_rounding="nearest"), rounded).eval()
+    to_qonnx(model, (x,), tmp_path / "model.onnx")
+    made = wrapper.ModelWrapper(str(tmp_path / "model.onnx")).transform(shapes.InferShapes())
+    (given,) = made.graph.input
+    (found,) = execution.execute_onnx(made, {given.name: x.numpy()}).values()
+    np.testing.assert_array_equal(found, model(x).detach().numpy())

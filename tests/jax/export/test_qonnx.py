@@ -51,3 +51,18 @@ def test_layers_of_integers_are_refused_by_name(tmp_path):
     ):
         to_qonnx(model, (x,), tmp_path / "model.onnx")
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("weight", ["e4m3fn", "mxfp4"])
+def test_narrow_floats_are_float_quant_and_products(tmp_path, weight):
+    """QONNX's executor has no arrays of float8 or of 4 bits."""
+    rounded, x = network(QConfig("e4m3fn", weight))
+    model = nnx.Sequential(lambda x: qjax.quantize(x, "e4m3fn"), rounded)
+    path = tmp_path / "model.onnx"
+    to_qonnx(model, (x,), path)
+    made = onnx.load(path)
+    assert onnx.TensorProto.FLOAT8E4M3FN not in {one.data_type for one in made.graph.initializer}
+    assert not {"Cast", "DequantizeLinear"} & {node.op_type for node in made.graph.node}
+    for scale in (np.float32(1), np.float32(9)):
+        (found,) = run_onnx(path, {made.graph.input[0].name: x * scale}).values()
+        np.testing.assert_array_equal(found, model(x * scale))

@@ -42,3 +42,23 @@ def test_layers_of_integers_are_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match=r"^(?!the model).*QONNX has no integers"):
         to_qonnx(model, (x,), tmp_path / "model.onnx")
     assert not [*tmp_path.iterdir()]
+
+
+def narrow(activation, weight):
+    """A model of narrow floats with scales, and its input."""
+    rounded, x = network(QConfig(activation, weight))
+    return nn.Sequential(Quantizer("e4m3fn", forward_rounding="nearest"), rounded).eval(), x
+
+
+@pytest.mark.parametrize("weight", ["e4m3fn", "mxfp8_e4m3", "mxfp4", "nvfp4", "int4"])
+def test_narrow_floats_are_float_quant_and_products(tmp_path, weight):
+    """QONNX's executor has no arrays of float8 or of 4 bits; tests/peers runs it."""
+    model, x = narrow("e4m3fn", weight)
+    path = tmp_path / "model.onnx"
+    to_qonnx(model, (x,), path)
+    made = onnx.load(path)
+    assert {one.data_type for one in made.graph.initializer} <= {onnx.TensorProto.FLOAT, onnx.TensorProto.INT64}
+    assert not {"Cast", "DequantizeLinear"} & {node.op_type for node in made.graph.node}
+    for scale in (1, 9):
+        (found,) = run_onnx(path, {made.graph.input[0].name: x.numpy() * scale}).values()
+        assert torch.equal(torch.from_numpy(found), model(x * scale))
