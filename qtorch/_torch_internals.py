@@ -39,6 +39,7 @@ def _knows(word: str, file: str) -> bool:
 
 _dispatch_modes = _find("_C._len_torch_dispatch_stack")
 _transforms = _find("_C._functorch.peek_interpreter_stack")
+_without_transforms = _find("_functorch.pyfunctorch.temporarily_clear_interpreter_stack")
 _transform_stack = _find("_C._functorch.get_interpreter_stack")
 _interpreter = _find("_functorch.pyfunctorch.retrieve_current_functorch_interpreter")
 _without_keys = _find("_C._ExcludeDispatchKeyGuard")
@@ -147,6 +148,11 @@ def in_backward() -> bool:
 def at_end_of_backward(function: Callable[[], None]) -> None:
     """Has the engine call a function once at the end of the backward pass that it runs, unless the pass fails."""
     _queue_callback(function)
+
+
+def outside_transforms() -> Any:
+    """A context outside of all transforms of `torch.func`, where tensors that these have not made may be changed."""
+    return nullcontext() if _without_transforms is None else _without_transforms()
 
 
 def unseen_by_modes() -> Any:

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 ALLOWED = {
     "qcore/lazy.py: package": "the name of a package of this library",
     "qcore/lazy.py: name": "the name of an attribute, as in Python's own message",
+    "qtorch/optim/low_precision.py: name": "the name of an attribute, as in Python's own message",
     "qjax/reproducible/__init__.py: __name__": "the name of a package of this library",
     "qjax/reproducible/__init__.py: name": "the name of an attribute, as in Python's own message",
     # These are not messages.

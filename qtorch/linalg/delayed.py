@@ -22,7 +22,7 @@ from qcore.linalg.operands import Operand
 from qcore.linalg.product import Products
 from qcore.linalg.scaling import is_delayed, newest_magnitude, next_row, operand_of, round_delayed
 from qtorch._rounding.dispatch import quantize
-from qtorch._torch_internals import at_end_of_backward, in_backward, unseen_by_modes
+from qtorch._torch_internals import at_end_of_backward, in_backward, outside_transforms, unseen_by_modes
 from qtorch.linalg.namespace import Float64
 from qtorch.linalg.native import product_of
 
@@ -55,7 +55,7 @@ class _Pass:
 
     def finish(self) -> None:
         self.finished = True
-        with unseen_by_modes(), torch.no_grad():
+        with unseen_by_modes(), torch.no_grad(), outside_transforms():  # such as torch.func.grad
             advances = list(self.advances.values())
             for device in dict.fromkeys(one.newest.device for one in advances):
                 _reduce([one for one in advances if one.newest.device == device])

@@ -52,6 +52,8 @@ class UnknownCallError(Exception):
 
 def _rows(m: Multiplier, kind: str, a: torch.Tensor, b: torch.Tensor, bias: Any = None) -> torch.Tensor:
     """`Multiplier.rows` of vectors too, and of leading dimensions that broadcast."""
+    if a.dim() == b.dim() == 1:
+        return m.rows(kind, a[None], b[None], bias if bias is None else bias.reshape(1))[0, 0]
     if a.dim() == 1:
         return _rows(m, kind, a[None], b, bias).squeeze(-2)
     if b.dim() == 1:
@@ -301,7 +303,7 @@ def _grouped(m: Multiplier, mat_a: Any, mat_b: Any, offs: Any = None, bias: Any 
 def _vecdot(m: Multiplier, x: Any, y: Any, *, dim: int = -1) -> torch.Tensor:
     x, y = torch.broadcast_tensors(x, y)
     x, y = x.movedim(dim, -1), y.movedim(dim, -1)
-    return _rows(m, MATMUL, x.unsqueeze(-2), y.unsqueeze(-2)).flatten(-3)
+    return _rows(m, MATMUL, x.unsqueeze(-2), y.unsqueeze(-2)).squeeze(-1).squeeze(-1)
 
 
 def _attention(

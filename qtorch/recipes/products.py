@@ -59,6 +59,14 @@ def layer_kind(layer: nn.Module) -> str | None:
     return LINEAR if is_matrix and not isinstance(layer, _EMBEDDINGS) else None
 
 
+def _own_kinds(layer: nn.Module) -> tuple[str, ...]:
+    """The kinds of the products that a module may have with weights of its own, or of its lists of parameters."""
+    lists = [child for child in layer.children() if isinstance(child, nn.ParameterList | nn.ParameterDict)]
+    dims = [x.dim() for part in (layer, *lists) for x in own_parameters(part).values()]
+    most = 0 if isinstance(layer, _EMBEDDINGS) else max(dims, default=0)
+    return (LINEAR, CONV)[: max(most - 1, 0)]
+
+
 def has_functions(layer: nn.Module) -> bool:
     """True of modules whose own code may multiply: all modules of programs, and some of torch's."""
     kind = plain_class(layer)
@@ -88,8 +96,8 @@ def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> 
         check_weights(name, layer)
     named = [(name, layer) for name, layer in named if functions or is_plain(layer)]
     layers = [(name, kind) for name, layer in named if (kind := layer_kind(layer)) is not None]
-    modules = [name for name, layer in named if has_functions(layer)]
-    recipe.check(layers, modules)
+    own = [(name, kind) for name, layer in named if has_functions(layer) for kind in _own_kinds(layer)]
+    recipe.check([*layers, *own], [name for name, layer in named if has_functions(layer)])
     chosen = dict(zip(layers, recipe.products_of(layers), strict=True))
     for name, layer in named:
         found = chosen.get((name, layer_kind(layer) or "")) if is_plain(layer) else None
