@@ -1,11 +1,12 @@
-"""Sums that GPUs computed, beside the designs by name: how many of the measured bits differ.
+"""Sums that GPUs and this machine's CPU computed, beside the designs by name: how many of the measured bits differ.
 
 Usage:
     python -m benchmarks.silicon
     python -m benchmarks.silicon --only H100
     python -m benchmarks.silicon --json benchmarks/results/silicon.json
 
-The measured sums are those in tests/data/silicon, whose README has their source and licence.
+The measured sums are those in tests/data/silicon, whose README has their source and licence. Then the instructions of
+this machine's processor compute sums, if it has them (`cpu_sums.c` in benchmarks/support).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.support.arguments import output_file
+from benchmarks.support import cpu_sums
+from benchmarks.support.arguments import count_of, output_file
+from benchmarks.support.cpu_sums import INSTRUCTIONS, why_not
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import ROOT
 from qcore.linalg import matmul
@@ -143,15 +146,32 @@ def table(rows: list[Row]) -> Table:
     return found
 
 
+def prove(lanes: int) -> None:
+    """Prints what this machine's processor computes, or which flags it lacks."""
+    for one in INSTRUCTIONS:
+        if (reason := why_not(one)) is not None:
+            print(reason)
+            continue
+        for row in cpu_sums.prove(one, lanes):
+            print(
+                f"{row.instruction}, {row.kind}: {row.differing:,} of {row.lanes:,} lanes differ from {row.accumulator}"
+            )
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.silicon", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", metavar="TEXT", default="", help="only sets named so, such as H100.E4M3")
+    parser.add_argument(
+        "--lanes", metavar="N", type=count_of("lanes", 0), default=1_000_000, help="of each instruction of this CPU"
+    )
     parser.add_argument("--json", metavar="FILE", type=output_file, help="write all rows there")
     given = parser.parse_args(arguments)
     rows = compared(given.only)
     sums, wrong = sum(row.sums for row in rows), sum(row.differing for row in rows)
     Console(width=100).print(table(rows))
     print(f"{wrong:,} of {sums:,} measured sums differ.\nSource: {SOURCE}")
+    if given.lanes and not given.only:
+        prove(given.lanes)
     if given.json:
         gpus = list(dict.fromkeys(row.gpu for row in rows))
         record = {"source": SOURCE, "gpus": gpus, "sums": sums, "differing": wrong}

@@ -71,6 +71,7 @@ DESIGN_COLUMNS = (
     Column("step", justify="right"),
     Column("sums"),
     Column("operands", 16),
+    Column("evidence", 20),
     Column("NaN"),
     Column("source", 20),
 )
@@ -85,7 +86,9 @@ def print_designs(prefix: str) -> None:
     for one in chosen:
         law = one.law + (", flushes subnormals" if one.flushes else "")
         bits = str(one.fraction_bits) if one.fraction_bits else "-"
-        rows.append((one.name, law, bits, str(one.step), one.number, one.text, f"{one.nan:08x}", one.source))
+        rows.append(
+            (one.name, law, bits, str(one.step), one.number, one.text, one.evidence, f"{one.nan:08x}", one.source)
+        )
     _print_rows(_console(), DESIGN_COLUMNS, rows)
 
 

@@ -27,6 +27,7 @@ _NAN, _NVIDIA_NAN, _NVIDIA_HALF_NAN = 0x7FC00000, 0x7FFFFFFF, 0x7FFFE000  # the 
 _MMA_SIM = 'Xie et al., "MMA-Sim", arXiv:2511.10909'
 _FASI = 'Fasi et al., "Numerical behavior of NVIDIA tensor cores", 2021; ' + _MMA_SIM
 _KHATTAK = "Khattak and Mikaitis, arXiv:2512.07004; " + _MMA_SIM
+_INTEL = 'Intel, "64 and IA-32 Architectures Software Developer\'s Manual", volume 2: VDPBF16PS'
 _SUMS = 'measured sums of Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores", doi 10.1145/3830409'
 
 # Exponents of zeros, of float32 and of float16 results (mmasim 2.1.1); chips that are not named have the last pair.
@@ -37,6 +38,7 @@ _NEWER_ZEROS, _LONG_ZEROS = (-133, -21), -139  # the last is that of steps of 64
 _BY_FOURS = tuple(k for first in (0, 2) for k in range(32) if k % 4 - first in (0, 1))
 _EVEN_ODD = (*range(0, 16, 2), *range(1, 16, 2))
 _ODD_FIRST = (1, 0)
+_OF_CPU = "x86.avx512_bf16"
 _LEAST_HALF = -14  # the least exponent of float16
 
 _FORMATS = {
@@ -68,7 +70,8 @@ class Design:
         fraction_bits: the bits of fraction that aligned terms keep; 0 for laws that do not align.
         block: the number of elements that share a scale; 0 without scales.
         scale: the text of the scales' format; None without scales.
-        flushes: True if subnormal operands and addends count as +0, and subnormal sums as zeros of their sign.
+        flushes: True if subnormal operands and addends count as zeros, and subnormal sums as zeros of their sign.
+        signed_flushes: True if those zeros have the signs of operands and addends; else they are +0.
         nan: the bits of a result that is NaN, in float32.
         source: where the behaviour was published.
         zeros: the exponent of terms and accumulators that are zero; None if zeros do not count.
@@ -90,6 +93,7 @@ class Design:
     zeros: int | None = None
     evidence: str = ""
     order: tuple[int, ...] = ()
+    signed_flushes: bool = False
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -304,11 +308,23 @@ def _rows() -> list[Design]:
         _amd("cdna3", "mfma.xf32", FLOOR, 4, **floor),
         *(_amd("cdna3", f"mfma.{name}", FLOOR, 8, **floor) for name in ("f16", "bf16")),
         *(_amd("cdna3", f"mfma_k4.{name}", FLOOR, 4, **floor) for name in ("f16", "bf16")),
+        Design(
+            _OF_CPU,
+            FUSED,
+            ("bfloat16", "bfloat16"),
+            _FLOAT32,
+            1,
+            flushes=True,
+            source=_INTEL,
+            order=_ODD_FIRST,
+            signed_flushes=True,
+        ),
         *(_amd("cdna3", f"mfma.{name}", PARITY, 16, order=_EVEN_ODD, **floor) for name in ("fp8", "bf8", "fp8_bf8")),
     ]
 
 
 MODEL = "mmasim 2.1.1"  # on PyPI; tests compare 10,000 hard sums of each design that it has
+_DATA = "doi 10.1145/3830409"
 # The chips whose sums were compared with a design: tests/data/silicon has them.
 _MEASURED = {
     "V100": ("volta.mma.f16", "volta.mma.f16.f16"),
@@ -324,6 +340,7 @@ _MEASURED = {
         *(f"blackwell.mma.{one}" for one in ("f16", "f16.f16", "bf16", "e4m3", "e4m3.f16", "e5m2", "e5m2.f16")),
         "blackwell.mma_k4.tf32",
     ),
+    "AMD Zen 4, and the CPU that runs the tests, if it has the instruction": (_OF_CPU,),
 }
 _BY_RULE = {
     "hopper.mma.e4m3": "as B200, which was measured",
@@ -338,7 +355,9 @@ def _evidence(row: Design) -> str:
     rule = _BY_RULE.get(row.name)
     if rule is None and row.law == HALVES:
         rule = None if measured else "as e4m3 and e5m2, which were measured"
-    modelled = rule is None and row.law != HALVES
+    if measured and row.name != _OF_CPU:
+        measured += f" ({_DATA})"
+    modelled = rule is None and row.law != HALVES and row.name != _OF_CPU
     found = {"measured": measured, "model": MODEL if modelled else None, "by rule": rule}
     return "; ".join(f"{kind}: {what}" for kind, what in found.items() if what)
 

@@ -47,7 +47,7 @@ def start(xp: Any, design: Design, addend: Any) -> Any:
     """The accumulator before the first step, of float64 numbers; it holds numbers of its format."""
     if design.number == "float16":
         addend = xp.rounded(addend, _number(design.number), Rounding.NEAREST, 0, 24)
-    return _flushed(xp, addend, _NORMAL) if design.flushes else addend
+    return _flushed(xp, design, addend, _NORMAL) if design.flushes else addend
 
 
 def step(
@@ -67,7 +67,7 @@ def step(
         design: Any = accumulator.design
         a, b = xp.materialize(xp.wide(a)), xp.materialize(xp.wide(b))
         if design.flushes:
-            a, b = _flushed(xp, a, least[0]), _flushed(xp, b, least[1])
+            a, b = _flushed(xp, design, a, least[0]), _flushed(xp, design, b, least[1])
         return _ROUNDED[design.law](xp, design, total, a, b)
     grouped = accumulator.design is not None and accumulator.design.law == GROUPED
     terms, exponents = (_groups if grouped else _products)(xp, accumulator, least, a, b, scales)
@@ -234,9 +234,10 @@ def _nearest(xp: Any, design: Design, x: Any) -> Any:
     return xp.where(_fields(xp, found) < _BIAS + _NORMAL, found * 0.0, found) if design.flushes else found
 
 
-def _flushed(xp: Any, x: Any, least: int) -> Any:
-    """x with +0 for numbers below 2^least."""
-    return xp.where(_fields(xp, x) < _BIAS + least, xp.unsigned_zero(x * 0.0), x)
+def _flushed(xp: Any, design: Design, x: Any, least: int) -> Any:
+    """x with zeros for numbers below 2^least."""
+    zero = x * 0.0 if design.signed_flushes else xp.unsigned_zero(x * 0.0)
+    return xp.where(_fields(xp, x) < _BIAS + least, zero, x)
 
 
 def _fused(xp: Any, design: Design, total: Any, a: Any, b: Any) -> Any:

@@ -253,6 +253,7 @@ def source_of_unaligned(accumulator: Accumulator) -> str:
         "step": design.step,
         "law": {PAIRS: 1, EXACT: 2}.get(design.law, 0),
         "flushes": int(design.flushes),
+        "signed": int(design.signed_flushes),
     }
     return Template(UNALIGNED.read_text(encoding="utf-8")).substitute(fields)
 

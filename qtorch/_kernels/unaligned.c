@@ -7,7 +7,8 @@ $values
 
 enum { ROWS = 4, COLUMNS = 32, STEP = $step };  // of C at a time; terms of a step
 #define LAW $law // 0 for a fused multiply-add, 1 for sums of neighbours, 2 for exact sums
-#define FLUSHES $flushes // 1 if subnormal operands and addends count as +0, and sums as zeros of their sign
+#define FLUSHES $flushes // 1 if subnormal operands and addends count as zeros, and sums as zeros of their sign
+#define SIGNED $signed   // 1 if the zeros of operands have their signs; else they are +0
 
 typedef struct {
     int64_t m, n, k, batch, adds;
@@ -16,7 +17,9 @@ typedef struct {
     double* total;
 } Call;
 
-static inline float normal(float x, float least) { return FLUSHES && fabsf(x) < least ? 0 : x; }
+static inline float normal(float x, float least) {
+    return FLUSHES && fabsf(x) < least ? (SIGNED ? copysignf(0, x) : 0) : x;
+}
 static inline float flushed(float x) { return FLUSHES && fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
 static inline float leaf(float a, float b) { return flushed(__builtin_fmaf(a, b, 0.0f)); }  // a product that is 0 is +0
 

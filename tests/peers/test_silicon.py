@@ -6,7 +6,9 @@ import torch
 
 import qjax
 import qtorch
+from benchmarks import silicon
 from benchmarks.silicon import differing, main, measured
+from benchmarks.support import cpu_sums
 
 SETS = {one.name: one for one in measured()}
 # Each law, and each format of a result, in a kernel and in XLA.
@@ -47,3 +49,11 @@ def test_the_program(capsys):
     out = capsys.readouterr().out
     assert "0 of 1,000 measured sums differ" in out
     assert "commit b12b5a7" in out
+
+
+def test_the_program_proves_the_processor(capsys, monkeypatch):
+    monkeypatch.setattr(silicon, "compared", lambda names: [])
+    assert main(["--lanes", "4000"]) == 0
+    out = capsys.readouterr().out
+    for one in cpu_sums.INSTRUCTIONS:
+        assert cpu_sums.why_not(one) or f"{one.name}, random bits: 0 of " in out

@@ -187,8 +187,24 @@ def downward(terms, least, c, sets):
     return nearest(cut(total, largest - 31, True) + kept)
 
 
+def by_pairs(a, b, c):
+    """VDPBF16PS: the odd term of a pair first, each a fused multiply-add; subnormal numbers are zeros of their sign."""
+
+    def normal(x):
+        return math.copysign(0.0, x) if abs(x) < 2.0**-126 else x
+
+    a, b, c = [normal(x) for x in a], [normal(x) for x in b], normal(c)
+    for k in range(0, len(a), 2):
+        for x, y in ((0.0, 0.0) if k + 1 == len(a) else (a[k + 1], b[k + 1]), (a[k], b[k])):
+            finite = all(map(math.isfinite, (x, y, c)))
+            c = normal(fused(x, y, c) if finite else float32(x * y + c))
+    return c
+
+
 def dot(name, a, b, c, scales=None):
     """One element: rows of operands, the addend, and the scales of the blocks of both."""
+    if name == "x86.avx512_bf16":
+        return by_pairs(a, b, c)
     law, bits, step, output, least, block = row(name)
     zero = zero_of(name, law, output)
     flushes = name.startswith("cdna2") and law == "pairs"
@@ -242,7 +258,7 @@ def dot(name, a, b, c, scales=None):
 
 def nan_bits(name):
     """The bits of a NaN in the result, as float32."""
-    if name.startswith("cdna"):
+    if name.startswith(("cdna", "x86")):
         return 0x7FC00000
     return 0x7FFFE000 if name.endswith(".f16") and name.count(".") == 3 else 0x7FFFFFFF
 

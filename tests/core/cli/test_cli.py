@@ -50,11 +50,15 @@ def test_wrong_texts(capsys, command, text, message):
 
 
 def test_designs(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "300")
     assert main(["designs", "hopper"]) == 0
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()[2:] if line.strip()] == [x for x in DESIGNS if "hopper" in x]
-    assert re.search(r"hopper\.wgmma\.e4m3 +aligned +13 +32 +binary\(8,13\) +e4m3fn +7fffffff", out)
+    assert re.search(
+        r"hopper\.wgmma\.e4m3 +aligned +13 +32 +binary\(8,13\) +e4m3fn +measured: H100, H200, without an addend", out
+    )
+    assert re.search(r"hopper\.mma\.e4m3 .+ by rule: as B200, which was measured", out)
+    assert re.search(r"hopper\.mma_k8\.f16 .+ model: mmasim 2\.1\.1", out)
     with pytest.raises(SystemExit):
         main(["designs", "hoper"])
     assert "allowed are names that `qbits designs` lists" in capsys.readouterr().err
