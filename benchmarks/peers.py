@@ -4,6 +4,7 @@ Usage:
     python -m benchmarks.peers                          every peer that is installed, on 2^20 numbers
     python -m benchmarks.peers --only torch gfloat --exponent 24 --json peers.json
     QPYTORCH=FOLDER python -m benchmarks.peers          QPyTorch too, if it is in that folder
+    python -m benchmarks.peers --newest [PEER ...]      times nothing: which bits the newest versions of peers move
 
 Each peer's call takes turns with ours, and medians are compared. That the bits are the same, or where they are known
 not to be, is what `tests/peers` is about. Calls are those of the peers' documentation on arrays that they are at home
@@ -33,6 +34,7 @@ import qtorch
 from benchmarks.support import peers_qpytorch
 from benchmarks.support.peers_match import Match, on_jax, on_numpy, on_torch
 from benchmarks.support.peers_mx import mx_matches, torchao_mx_matches
+from benchmarks.support.peers_newest import NEWEST, moved
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import Call, by_turns, clock_for, keep_pages, machine, versions
 from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint
@@ -215,15 +217,35 @@ def peers_table(rows: list[Row], missing: list[str], exponent: int) -> Table:
     return table
 
 
+def print_newest(peers: list[str], console: Console) -> int:
+    """Prints what the newest versions of peers change, as they are tested; 1 if any test of theirs fails."""
+    failures = 0
+    for one in moved(peers):
+        console.print(f"{one.peer}: pinned {one.pinned}, newest {one.newest}: {one.result}", soft_wrap=True)
+        for name in one.failed:
+            console.print(f"    moved: {name}", soft_wrap=True, markup=False)
+        failures += len(one.failed)
+    return int(failures > 0)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time other packages' rounding beside ours.")
     parser.add_argument("--exponent", type=int, default=20, help="2^this numbers")
     parser.add_argument("--seconds", type=float, default=0.5, help="time for each row, five turns at least")
     parser.add_argument("--only", nargs="+", choices=PEERS, default=list(PEERS), metavar="PEER", help="these peers")
     parser.add_argument("--json", metavar="FILE", help="write versions, machine and rows there")
+    parser.add_argument(
+        "--newest",
+        nargs="*",
+        choices=NEWEST,
+        metavar="PEER",
+        help="install the newest versions in folders of their own, and print which tests of tests/peers they move",
+    )
     options = parser.parse_args(argv)
     console, log = (Console(stderr=stderr, highlight=False) for stderr in (False, True))
     console.width = max(console.width, WIDTH)
+    if options.newest is not None:
+        return print_newest(options.newest or list(NEWEST), console)
     found = {peer: PEERS[peer].version() for peer in options.only}
     missing = [peer for peer, version in found.items() if version is None]
     present = {peer: version for peer, version in found.items() if version is not None}

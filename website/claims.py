@@ -12,7 +12,7 @@ def in_numbers() -> str:
     """Each claim in one line, with the command that shows it."""
     return "\n".join(
         f"- **{claim}** {words} (`{command}`)."
-        for claim, words, command in (_formats(), _chips(), _silicon(), _bits(), _training(), _speed(), _peer())
+        for claim, words, command in (_silicon(), _formats(), _chips(), _bits(), _training(), _speed(), _peer())
     )
 
 

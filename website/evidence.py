@@ -42,6 +42,56 @@ def _mean(values: Sequence[float]) -> str:
     return f"{sum(values) / len(values):.1f}"
 
 
+_PEERS = (  # what is compared, distributions, tests
+    ("models of matrix instructions of NVIDIA and AMD", "mmasim", "test_mma_sim"),
+    ("bytes of GGUF's blocks, written and read", "gguf", "test_gguf"),
+    ("NVFP4's codes and scales, MX scale rules, FP4 and FP6", "torchao", "test_blocks"),
+    ("scales of MX to the nearest power of two", "mlx", "test_mlx"),
+    ("HiF8: all codes, midpoints and random bits", "en-dtypes", "test_en_dtypes"),
+    ("NF4, FP4 and nested scales", "bitsandbytes", "test_bitsandbytes"),
+    ("casts to 8 and 16 bits", "ml_dtypes torch jax numpy", "test_casts"),
+    ("minifloats, P3109, MX", "gfloat", "test_gfloat"),
+    ("fixed point, floats and accumulators", "apytypes", "test_apytypes"),
+    ("posits", "softposit", "test_softposit"),
+    ("fake quantization, observers", "torch", "test_torch_affine"),
+    ("integers of torch's engines for x86", "torch", "test_integer_vectors"),
+    ("models of narrow numbers in QONNX", "qonnx hls4ml", "test_qonnx"),
+)
+
+
+def outside() -> str:
+    """What others measured, defined and wrote, with versions; figures are those of result files."""
+    silicon = results("silicon")
+    tables = next(row for row in results("published")["rows"] if row["source"].startswith("P3109/Public"))
+    pins = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split() if "==" in line
+    )
+    gpus = f"{', '.join(silicon['gpus'])}: {silicon['sums']:,} sums that they computed (doi 10.1145/3830409)"
+    rows = [
+        (f"**measured** {gpus}", f"{silicon['differing']:,} differ", "`python -m benchmarks.silicon`"),
+        (
+            "**defined** IEEE P3109's value tables",
+            tables["ours"],
+            "`python -m benchmarks.published --only p3109 --tables FOLDER`",
+        ),
+        (
+            "**defined** P3109 v4.0's saturation, RISC-V's rounding to odd",
+            "by hand",
+            "`tests/core/law/test_odd.py`, `tests/core/formats/test_p3109.py`",
+        ),
+        *(
+            (
+                f"**written** {what}",
+                ", ".join(f"{name} {pins[name]}" for name in names.split()),
+                f"`tests/peers/{test}.py`",
+            )
+            for what, names, test in _PEERS
+        ),
+        ("**written** QPyTorch's kernels", "qtorch 0.3.0", "`tests/peers/test_qpytorch.py`, where it is installed"),
+    ]
+    return table(("by others", "result, or version", "shown by"), rows)
+
+
 def consistency() -> str:
     record = results("consistency")
     cases = record["cases"]
@@ -310,7 +360,7 @@ def reproduced() -> str:
         (
             row["source"],
             row["what"],
-            row["published"] + ("" if row["read"] else " *(from memory)*"),
+            row["published"],
             row["ours"],
             f"`--only {row['part']}`",
         )

@@ -9,7 +9,7 @@ from support import assert_same_bits
 
 import qcore
 from benchmarks import peers
-from benchmarks.support import timing
+from benchmarks.support import peers_newest, timing
 from benchmarks.support.peers_mx import mx_by_floats
 
 HERE = [name for name, peer in peers.PEERS.items() if peer.version()]
@@ -44,6 +44,32 @@ def test_what_is_compiled(capsys):
     assert peers.main(["--only", "torch", "torchao", "--exponent", "10", "--seconds", "0"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if ", compiled" in line]
     assert sum("microxcaling-like" in line for line in lines) == 2
+
+
+def test_newest_versions_of_peers(monkeypatch, capsys):
+    """What cannot be installed is said, and a newer version's tests are run; nothing is downloaded here."""
+
+    def install(distributions, folder):
+        if distributions == ("gfloat",):
+            return "ERROR: no such version"
+        made = folder / "softposit-99.dist-info"
+        made.mkdir()
+        (made / "METADATA").write_text("Metadata-Version: 2.1\nName: softposit\nVersion: 99\n")
+        return ""
+
+    monkeypatch.setattr(peers_newest, "_install", install)
+    monkeypatch.setattr(peers_newest, "_tested", lambda newest, folder: ["FAILED tests/a.py::b - Error", "1 failed"])
+    assert peers.main(["--newest", "gfloat", "softposit"]) == 1
+    out = capsys.readouterr().out
+    assert "gfloat: pinned 0.5.2, newest -: cannot be installed: ERROR: no such version" in out
+    assert "softposit: pinned 0.3.4.4, newest 99: 1 failed\n    moved: tests/a.py::b" in out
+
+
+def test_every_peer_is_pinned_and_every_test_of_peers_exists():
+    pins = (peers_newest.ROOT / "constraints.txt").read_text()
+    for peer, newest in peers_newest.NEWEST.items():
+        assert all(f"\n{name}==" in pins for name in newest.distributions or (peer,))
+        assert all((peers_newest.ROOT / "tests" / "peers" / name).exists() for name in newest.tests)
 
 
 @pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp4"])
