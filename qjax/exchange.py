@@ -99,8 +99,7 @@ def encode_weight(x: jax.Array, dialect: str) -> Encoded:
 
     Args:
         x: array of floats.
-        dialect: "ModelOpt NVFP4", "compressed-tensors nvfp4", "DeepSeek FP8", "GPT-OSS MXFP4", "bitsandbytes 4 bits" or
-            "bitsandbytes 4 bits, double".
+        dialect: a name of the table of `qcore.exchange.encode_weight`, such as "ModelOpt NVFP4".
 
     Returns:
         An `Encoded`, which `save_quantized` writes with the dialect's names.

@@ -29,7 +29,7 @@ import numpy as np
 
 from qcore.arguments import quoted
 from qcore.arrays import decode
-from qcore.exchange.encoded import Encoded, Stored
+from qcore.exchange.encoded import ONE_127TH, Encoded, Stored
 from qcore.exchange.safetensors import CODED, Tensor
 from qcore.formats.block import BlockScaled
 from qcore.formats.doubled import Doubled
@@ -416,10 +416,7 @@ def _eight_bits_of_bitsandbytes(parts: Parts) -> Encoded:
     parts.demand("SCB", (rows,), (rows, 1))
     number = _scaled(FixedPoint(8, 0), {0: 1, ...: None})
     scales = parts.floats("SCB").reshape(rows, 1)
-    return Encoded(values.view(np.uint8), number, scales, _ONE_127TH, "bitsandbytes 8 bits", parts.stored("SCB"))
-
-
-_ONE_127TH = float(np.float32(7.874015718698502e-3))
+    return Encoded(values.view(np.uint8), number, scales, ONE_127TH, "bitsandbytes 8 bits", parts.stored("SCB"))
 
 
 def _gptq_or_awq(parts: Parts) -> Encoded:

@@ -13,6 +13,8 @@ from qcore.formats.gguf import GGUF
 from qcore.formats.number import Number
 from qcore.namespace import A
 
+ONE_127TH = float(np.float32(7.874015718698502e-3))  # what bitsandbytes multiplies its integers with
+
 
 class Content(NamedTuple):
     """What a file has of a tensor: the dtype as files call it, the shape, and an array with the bytes."""

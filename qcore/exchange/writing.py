@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from qcore.arguments import check_choice, quoted
 from qcore.arrays import as_array, decode, encode
-from qcore.exchange.encoded import Content, Encoded, Stored
+from qcore.exchange.encoded import ONE_127TH, Content, Encoded, Stored
 from qcore.exchange.safetensors import CODED, content_of
 from qcore.formats.block import BlockScaled
 from qcore.formats.doubled import Doubled, dynamic_map
@@ -31,12 +32,16 @@ def encode_weight(x: np.ndarray, dialect: str) -> Encoded:
     | "ModelOpt NVFP4" | t = A / 2688; s = e4m3(v / (6 t)), 1 for zeros | e2m1(x / (s t)) |
     | "compressed-tensors nvfp4" | g = 2688 / A; s = e4m3(g (v / 6)) | e2m1(x / (s / g)) |
     | "DeepSeek FP8" | tiles of 128 by 128: s = v / 448, 1 for zeros | e4m3fn(x / s) |
+    | "compressed-tensors mxfp4", "mxfp6" | 2^k, the exponent of v rounded to the element's bits, less 2 | e2m1, e2m3 |
+    | "compressed-tensors mxfp8" | 2^k, the exponent of v rounded to two bits, ties up, less 8 | e4m3fn |
+    | "float8" | for each output: s = v / 448, 2^-23 for zeros | e4m3fn(x / s) |
     | "GPT-OSS MXFP4" | the format mxfp4, OCP's rule | e2m1 |
     | "bitsandbytes 4 bits" | the format nf4(block=64) | nf4 |
     | "bitsandbytes 4 bits, double" | the format nf4(block=64,nested=256) | nf4 |
+    | "bitsandbytes 8 bits" | for each output: v | the integer nearest to x ((1 / v) 127) |
 
     Args:
-        x: array of floats, whose rows are multiples of the block's size (not so for DeepSeek and bitsandbytes).
+        x: array of floats, whose rows are multiples of the block's size (not so for DeepSeek, float8 and bitsandbytes).
         dialect: a name of the table.
 
     Returns:
@@ -49,14 +54,16 @@ def encode_weight(x: np.ndarray, dialect: str) -> Encoded:
         >>> encode_weight(np.float32([[1] * 16]), "ModelOpt NVFP4").dequantize()[0, :2]
         array([1., 1.], dtype=float32)
     """
-    check_choice("dialect", dialect, list(_ENCODERS))
+    check_choice("dialect", dialect, list(ENCODERS))
     x = as_array(x)[0].astype(np.float32)
     if x.ndim < 2 and dialect == "DeepSeek FP8":
         raise ValueError(f"x has shape {x.shape}; allowed are two axes or more for DeepSeek FP8")
-    size = {"GPT-OSS MXFP4": 32, "ModelOpt NVFP4": 16, "compressed-tensors nvfp4": 16}.get(dialect, 1)
+    if x.ndim != 2 and dialect in ("float8", "bitsandbytes 8 bits"):
+        raise ValueError(f"x has shape {x.shape}; allowed are two axes for {dialect}")
+    size = 32 if "mxfp" in dialect.lower() else 16 if "nvfp4" in dialect.lower() else 1
     if x.ndim == 0 or x.shape[-1] % size:
         raise ValueError(f"x has shape {x.shape}; allowed are rows of a multiple of {size} for {dialect}")
-    return _ENCODERS[dialect](x)
+    return ENCODERS[dialect](x)
 
 
 def _largest(x: np.ndarray, number: BlockScaled) -> np.ndarray:
@@ -75,6 +82,8 @@ def _spread(scales: np.ndarray, x: np.ndarray, number: BlockScaled) -> np.ndarra
 
 _NVFP4: Any = BlockScaled("e2m1fn", {-1: 16}, scale="float32")
 _TILES: Any = BlockScaled("e4m3fn", {-2: 128, -1: 128}, scale="float32")
+_ROWS: Any = BlockScaled("e4m3fn", {-1: None}, scale="float32")
+_INTEGER_ROWS: Any = BlockScaled("int8", {0: 1, ...: None}, scale="float32")
 
 
 def _modelopt(x: np.ndarray) -> Encoded:
@@ -96,7 +105,8 @@ def _compressed_tensors(x: np.ndarray) -> Encoded:
         block = decode(encode(whole * (_largest(x, _NVFP4) / np.float32(6)), "e4m3fn", overflow="saturate"), "e4m3fn")
         codes = encode(np.where(block == 0, np.float32(0.125), block), "e4m3fn")
         scales = decode(codes, "e4m3fn") / whole
-        elements = encode(x / _spread(scales, x, _NVFP4), "e2m1fn")
+        # -0.0 has the code of 0.0, as in the package on CPUs
+        elements = encode(np.where(x == 0, np.float32(0), x / _spread(scales, x, _NVFP4)), "e2m1fn")
     stored = Stored(
         _scale=Content("F8_E4M3", codes.shape, codes), _global_scale=content_of(np.asarray(whole).reshape(1))
     )
@@ -109,6 +119,32 @@ def _deepseek(x: np.ndarray) -> Encoded:
         scales = np.where(scales == 0, np.float32(1), scales)
         codes = encode(x / _spread(scales, x, _TILES), "e4m3fn", overflow="saturate")
     return Encoded(codes, _TILES, scales, None, "DeepSeek FP8", Stored(_scale_inv=content_of(scales)))
+
+
+def _power_of_two(x: np.ndarray, name: str) -> Encoded:
+    """compressed-tensors' MX: the exponent of the largest magnitude plus half a unit of its last kept bit.
+
+    The package keeps one bit for elements of 8 bits, too, as for those of 4.
+    """
+    number: Any = parse(name)
+    element, kept = number.element, {"mxfp6_e2m3": 3}.get(name, 1)
+    bits = _largest(x, number).view(np.int32) + (1 << (22 - kept))
+    exponents = (bits >> 23) - 127 - element.span[2]
+    codes = np.clip(exponents + 127, 0, 254).astype(np.uint8)
+    scales = np.ldexp(np.float32(1), codes.astype(np.int32) - 127)
+    quotient = x / _spread(scales, x, number)
+    if number.bits == 4:  # -0.0 has the code of 0.0, as in the package on CPUs
+        quotient = np.where(x == 0, np.float32(0), quotient)
+    elements = encode(quotient, element, overflow="saturate")
+    dialect = f"compressed-tensors {name[:5]}"
+    return Encoded(elements, number, codes, None, dialect, Stored(_scale=content_of(codes)))
+
+
+def _float8(x: np.ndarray) -> Encoded:
+    scales = _largest(x, _ROWS) / np.float32(448)
+    scales = np.where(scales == 0, np.float32(2**-23), scales)
+    codes = encode(x / scales, "e4m3fn", overflow="saturate")
+    return Encoded(codes, _ROWS, scales, None, "float8", Stored(_scale=content_of(scales)))
 
 
 def _gpt_oss(x: np.ndarray) -> Encoded:
@@ -133,6 +169,15 @@ def _bitsandbytes_double(x: np.ndarray) -> Encoded:
     return Encoded(codes, number, (seconds, largest, offset), None, "bitsandbytes 4 bits", stored)
 
 
+def _bitsandbytes_int8(x: np.ndarray) -> Encoded:
+    scales = _largest(x, _INTEGER_ROWS)
+    with np.errstate(all="ignore"):
+        # torch divides a number by a tensor so: a reciprocal, and a product with it.
+        quotient = np.where(scales == 0, np.float32(0), x * (np.float32(1) / scales * np.float32(127)))
+    codes = np.rint(quotient).astype(np.int8).view(np.uint8)
+    return Encoded(codes, _INTEGER_ROWS, scales, ONE_127TH, "bitsandbytes 8 bits", Stored(SCB=content_of(scales[:, 0])))
+
+
 def _bitsandbytes_state(x: np.ndarray, arrays: dict[str, np.ndarray], nested: dict[str, Any]) -> Stored:
     """The tensors beside a weight, as its QuantState writes them."""
     state = {"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": list(x.shape)} | nested
@@ -141,13 +186,18 @@ def _bitsandbytes_state(x: np.ndarray, arrays: dict[str, np.ndarray], nested: di
     return Stored({role: content_of(array) for role, array in arrays.items()})
 
 
-_ENCODERS: dict[str, Callable[[np.ndarray], Encoded]] = {
+ENCODERS: dict[str, Callable[[np.ndarray], Encoded]] = {
     "ModelOpt NVFP4": _modelopt,
     "compressed-tensors nvfp4": _compressed_tensors,
+    "compressed-tensors mxfp4": partial(_power_of_two, name="mxfp4"),
+    "compressed-tensors mxfp6": partial(_power_of_two, name="mxfp6_e2m3"),
+    "compressed-tensors mxfp8": partial(_power_of_two, name="mxfp8_e4m3"),
     "DeepSeek FP8": _deepseek,
+    "float8": _float8,
     "GPT-OSS MXFP4": _gpt_oss,
     "bitsandbytes 4 bits": _bitsandbytes,
     "bitsandbytes 4 bits, double": _bitsandbytes_double,
+    "bitsandbytes 8 bits": _bitsandbytes_int8,
 }
 
 
@@ -166,8 +216,22 @@ def contents_of(name: str, value: Encoded) -> dict[str, Content]:
         return {name: Content(dtype, value.shape, codes)}
     role, weight = _WEIGHTS[value.dialect]
     folder = name[: name.rfind(".") + 1]
-    others = {(folder if part == "SCB" else name) + part: content for part, content in value.stored.items()}
+    stored = value.stored or _scales_of(value)
+    others = {(folder if part == "SCB" else name) + part: content for part, content in stored.items()}
     return {name + role: weight(value), **others}
+
+
+def _scales_of(value: Encoded) -> Stored:
+    """The tensors of scales of a weight that was encoded by hand."""
+    role, scales = _SCALES.get(value.dialect, ""), value.scales
+    if isinstance(scales, np.ndarray) and role:
+        return Stored({role: content_of(scales.reshape(-1) if role == "SCB" else scales)})
+    if isinstance(scales, tuple) and value.dialect == "ModelOpt NVFP4":
+        codes, whole = scales
+        return Stored(_scale=Content("F8_E4M3", codes.shape, codes), _scale_2=content_of(np.asarray(whole)))
+    raise ValueError(
+        f"{quoted(value.dialect)} without tensors of scales; allowed is what encode_weight or load_quantized made"
+    )
 
 
 def _low_bits_first(value: Encoded) -> Content:
@@ -200,4 +264,13 @@ _WEIGHTS: dict[str, tuple[str, Callable[[Encoded], Content]]] = {
     "float8": ("", _single_bytes),
     "bitsandbytes 4 bits": ("", _high_nibbles),
     "bitsandbytes 8 bits": ("", _single_bytes),
+}
+
+# The role of the scales of the dialects whose files have them as `Encoded.scales` are.
+_SCALES = {
+    **dict.fromkeys((f"compressed-tensors mxfp{bits}" for bits in (4, 6, 8)), "_scale"),
+    "float8": "_scale",
+    "GPT-OSS MXFP4": "_scales",
+    "DeepSeek FP8": "_scale_inv",
+    "bitsandbytes 8 bits": "SCB",
 }

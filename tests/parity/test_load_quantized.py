@@ -12,7 +12,7 @@ import qcore
 import qjax
 import qtorch
 from qcore.exchange.safetensors import read_header
-from qcore.exchange.writing import _ENCODERS
+from qcore.exchange.writing import ENCODERS
 
 PACKAGES = {"qcore": qcore.exchange, "qtorch": qtorch.exchange, "qjax": qjax.exchange}
 
@@ -68,7 +68,7 @@ def test_what_is_not_written_is_named(case, tmp_path):
 def test_every_package_writes_the_same_file(tmp_path):
     x = np.random.default_rng(0).normal(size=(40, 96)).astype(np.float32) * np.float32(2) ** -np.arange(40)[:, None]
     x[3], x[4, :7] = 0, -0.0
-    for dialect in _ENCODERS:
+    for dialect in ENCODERS:
         files = set()
         for given, package in zip((x, torch.from_numpy(x), jax.numpy.asarray(x)), PACKAGES.values(), strict=True):
             weight = package.encode_weight(given, dialect)

@@ -95,3 +95,18 @@ def test_the_dynamic_map_decodes(functional, tmp_path):
     found = qcore.decode(codes.numpy(), number, scales=state.absmax.numpy())
     assert (bits(found) == bits(functional.dequantize_blockwise(codes, state))).all()
     assert (bits(qcore.encode(x.numpy(), number)[1]) == bits(state.absmax)).all()
+
+
+def test_new_integers_of_8_bits(functional, tmp_path):
+    """Its float16 input, of which the maximum and the quotients are float32; a row of zeros."""
+    x = torch.from_numpy(inputs()).half().clamp(-6e4, 6e4)
+    x[3] = 0
+    codes, scales, _ = functional.int8_vectorwise_quant(x)
+    mine = encode_weight(x.float().numpy(), "bitsandbytes 8 bits")
+    save_quantized(tmp_path / "m.safetensors", {"x.weight": mine})
+    from safetensors.torch import load_file
+
+    ours = load_file(tmp_path / "m.safetensors")
+    assert torch.equal(ours["x.SCB"].view(torch.int32), scales.view(torch.int32))
+    assert torch.equal(ours["x.weight"], codes)
+    assert (bits(functional.int8_vectorwise_dequant(ours["x.weight"], ours["x.SCB"])) == bits(mine.dequantize())).all()

@@ -13,6 +13,7 @@ from weight_files import CASES, e4m3, write
 from qcore.affine import checkpoint
 from qcore.exchange import Encoded, encode_weight, load_quantized, save_quantized
 from qcore.exchange.safetensors import read_header
+from qcore.exchange.writing import ENCODERS
 
 GOOD = {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
 
@@ -372,6 +373,30 @@ def test_wrong_indices_and_configurations(tmp_path):
     write(tmp_path / "c.safetensors", {"x": zeros("F32", 2)})
     with pytest.raises(FileNotFoundError, match=r"has 2 files .safetensors and no"):
         load_quantized(tmp_path)
+
+
+WRITTEN = [name for name in ENCODERS if not name.startswith(("compressed-tensors nvfp4", "bitsandbytes 4"))]
+
+
+@pytest.mark.parametrize("dialect", WRITTEN)
+def test_scales_of_weights_that_were_encoded_by_hand(dialect, tmp_path):
+    """They are written, though the weight comes from no file; each file is the one of `encode_weight`."""
+    x = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
+    mine = encode_weight(x, dialect)
+    hand = Encoded(mine.codes, mine.number, mine.scales, mine.factor, dialect)
+    for name, value in (("mine", mine), ("hand", hand)):
+        save_quantized(tmp_path / f"{name}.safetensors", {"x.weight": value})
+    assert (tmp_path / "mine.safetensors").read_bytes() == (tmp_path / "hand.safetensors").read_bytes()
+    assert (load_quantized(tmp_path / "hand.safetensors")["x.weight"].dequantize() == mine.dequantize()).all()
+    assert abs(mine.dequantize() - x).max() < 1  # of numbers up to 5
+
+
+@pytest.mark.parametrize("dialect", ["compressed-tensors nvfp4", "bitsandbytes 4 bits"])
+def test_scales_that_cannot_be_written(dialect, tmp_path):
+    mine = encode_weight(np.ones((64, 64), np.float32), dialect)
+    hand = Encoded(mine.codes, mine.number, mine.scales, mine.factor, dialect)
+    with pytest.raises(ValueError, match=r"^entry 'w': '.*' without tensors of scales; allowed is what encode_weight"):
+        save_quantized(tmp_path / "w.safetensors", {"w": hand})
 
 
 def test_wrong_arguments(tmp_path):
