@@ -5,17 +5,24 @@ Values are names. The opset is the smallest, from 19 on, whose operators take th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from os import PathLike
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from qcore.files import replaced
+from qcore.arguments import quoted
+from qcore.files import is_regular, replaced, replaced_together
 from qcore.version import __version__
 
 OPSETS = range(19, 26)
 _IR_VERSIONS = {19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12, 25: 13}  # the oldest that knows an opset's types
+
+_SMALL = 2**10  # elements of constants that shapes may depend on
+_MOST = 2**31 - 2**24  # bytes of constants in the file of a model, which has nodes too
+_PAGE = 2**12  # where runtimes map a file into memory
 
 
 class Graph:
@@ -82,7 +89,7 @@ class Graph:
             The constant's name; that of an equal constant which is already there, unless a name is given.
         """
         array = np.asarray(array)
-        key = array.dtype.name, array.shape, array.tobytes()
+        key = array.dtype.name, array.shape, _digest(array)
         if name is None:
             if key in self._same:
                 return self._same[key]
@@ -164,18 +171,59 @@ class Graph:
             least: the smallest opset that may be used.
 
         Raises:
-            ValueError: if no opset has all operators with these types, or the checker refuses the model.
+            ValueError: if no opset has all operators with these types, the checker refuses the model, or its constants
+                have more bytes than a message of protobuf may have.
         """
-        onnx = self._onnx
+        weights = self._weights()
+        if (size := sum(one.nbytes for one in weights.values())) > _MOST:
+            raise ValueError(
+                f"the graph {self.name} has {size} bytes of constants; allowed are {_MOST}: to_onnx has more"
+            )
+        return self._made(least, [self._tensor(*one) for one in weights.items()])
+
+    def save(self, file: str | PathLike[str], least: int = OPSETS[0]) -> None:
+        """Writes the finished model, whole or not at all; see `model`.
+
+        A file of protobuf has at most 2 GB. The constants of larger models lie beside it, in a file with its name and
+        .data behind it.
+        """
+        weights, name = self._weights(), os.fspath(file)
+        if sum(one.nbytes for one in weights.values()) <= _MOST:
+            save(self.model(least), file)
+            return
+        if not is_regular(name):
+            raise ValueError(f"file is {quoted(name)}; allowed for a model of more than 2 GB is a file on a disk")
+        path = os.path.realpath(name)
+        with replaced_together([f"{path}.data", path]) as (data, fresh):
+            with data.open("wb") as written:
+                location = f"{os.path.basename(path)}.data"
+                tensors = [self._outside(key, array, written, location) for key, array in weights.items()]
+            self._onnx.save(self._made(least, tensors), fresh)
+
+    def _weights(self) -> dict[str, np.ndarray]:
+        """The constants that nodes use."""
         self._prune()
         used = {name for node in self._all_nodes for name in names_read(node)}
         used |= {one.name for graph in (self, *self._bodies) for one in graph.outputs}
-        weights = [
-            onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-            for name, array in self.constants.items()
-            if name in used
-        ]
-        opset = self.opset(least)
+        return {name: array for name, array in self.constants.items() if name in used}
+
+    def _tensor(self, name: str, array: np.ndarray) -> Any:
+        return self._onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+
+    def _outside(self, name: str, array: np.ndarray, written: BinaryIO, location: str) -> Any:
+        """A constant whose numbers are written to a file, unless shapes may depend on them."""
+        tensor = self._tensor(name, array)
+        if array.size > _SMALL:
+            written.write(bytes(-written.tell() % _PAGE))
+            place = written.tell()
+            written.write(tensor.raw_data)
+            self._onnx.external_data_helper.set_external_data(tensor, location, place, written.tell() - place)
+            tensor.ClearField("raw_data")
+        return tensor
+
+    def _made(self, least: int, weights: Sequence[Any]) -> Any:
+        """The checked model with these constants."""
+        onnx, opset = self._onnx, self.opset(least)
         domains = {node.domain for node in self._all_nodes} - {""}
         made = onnx.helper.make_model(
             self.proto(weights),
@@ -185,7 +233,7 @@ class Graph:
             producer_version=__version__,
         )
         try:
-            onnx.checker.check_model(made, full_check=True)
+            onnx.checker.check_model(without_weights(made), full_check=True)
         except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
             raise ValueError(f"the graph {self.name} is not a valid model: {error}") from error
         return made
@@ -237,6 +285,38 @@ class Graph:
 
     def _info(self, name: str, dtype: str, shape: Sequence[int | str | None]) -> Any:
         return self._onnx.helper.make_tensor_value_info(name, number_of(dtype), list(shape))
+
+
+def _digest(array: np.ndarray) -> bytes:
+    return sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
+
+
+def without_weights(model: Any) -> Any:
+    """A copy of a model whose large constants are inputs: checkers copy what they check, and take no 2 GB."""
+    bare = type(model)()
+    _copy(model, bare, "graph")
+    _copy(model.graph, bare.graph, "initializer")
+    declared = {one.name for one in model.graph.input}
+    for one in model.graph.initializer:
+        if np.prod(one.dims, dtype=float) <= _SMALL:
+            bare.graph.initializer.append(one)
+        elif one.name not in declared:
+            info = onnx_package().helper.make_tensor_value_info(one.name, one.data_type, one.dims)
+            bare.graph.input.append(info)
+    return bare
+
+
+def _copy(source: Any, target: Any, *without: str) -> None:
+    """Fills a message with the fields of another one, but for some."""
+    for field, value in source.ListFields():
+        if field.name in without:
+            continue
+        if hasattr(value, "extend"):
+            getattr(target, field.name).extend(value)
+        elif hasattr(value, "CopyFrom"):
+            getattr(target, field.name).CopyFrom(value)
+        else:
+            setattr(target, field.name, value)
 
 
 def save(model: Any, file: str | PathLike[str]) -> None:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qcore.arguments import check_int, check_type, quoted
-from qcore.exchange.graph import onnx_package
+from qcore.exchange.graph import onnx_package, without_weights
 from qcore.exchange.limits import MAX_ELEMENTS, MAX_STEPS, limited
 from qcore.exchange.types import check_tensor, of_user, returned, type_of
+from qcore.files import check_regular
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 _DEEPEST = 64  # graphs within one another
-_SMALL = 2**10  # elements of constants that shapes may depend on
 
 
 def run_onnx(
@@ -107,6 +107,8 @@ def _read(file: Any, onnx: Any) -> Any:
         return file
     if not isinstance(file, bytes | str | os.PathLike):
         raise TypeError(f"file is a {type(file).__name__}; allowed is a path, bytes, or an onnx.ModelProto")
+    if not isinstance(file, bytes):
+        check_regular(file)
     try:
         return onnx.load_from_string(file) if isinstance(file, bytes) else onnx.load(os.fspath(file))
     except FileNotFoundError:
@@ -116,23 +118,17 @@ def _read(file: Any, onnx: Any) -> Any:
 
 
 def _taken_apart(model: Any, onnx: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    """A checked copy of a model without its large constants, which the checker would copy, and these as arrays."""
+    """A checked copy of a model without its large constants, and these as arrays."""
     from qcore.exchange.evaluator import in_order  # which needs onnx
 
-    bare, weights = type(model)(), {}
     for tensor in _tensors(model):
         check_tensor(tensor, onnx)  # before the package's own checks, which do not say sizes
-    _copy(model, bare, "graph", "functions")
-    _copy(model.graph, bare.graph, "initializer")
+    bare = without_weights(model)
+    del bare.functions[:]
     bare.functions.extend(in_order(model.functions))
-    declared = {one.name for one in model.graph.input}
-    for tensor in model.graph.initializer:
-        if np.prod(tensor.dims, dtype=float) <= _SMALL:
-            bare.graph.initializer.append(tensor)
-            continue
-        weights[tensor.name] = onnx.numpy_helper.to_array(tensor)
-        if tensor.name not in declared:
-            bare.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    small = {one.name for one in bare.graph.initializer}
+    large = (one for one in model.graph.initializer if one.name not in small)
+    weights = {one.name: onnx.numpy_helper.to_array(one) for one in large}
     for one in bare.opset_import:
         one.domain = "" if one.domain == "ai.onnx" else one.domain
     for graph in _graphs(bare.graph, *bare.functions):
@@ -143,19 +139,6 @@ def _taken_apart(model: Any, onnx: Any) -> tuple[Any, dict[str, np.ndarray]]:
     except Exception as error:  # a ValidationError, or what the C++ below raises
         raise ValueError(f"file is not a valid model: {quoted(str(error))}") from error
     return bare, weights
-
-
-def _copy(source: Any, target: Any, *without: str) -> None:
-    """The fields of a message in another one, but for some."""
-    for field, value in source.ListFields():
-        if field.name in without:
-            continue
-        if hasattr(value, "extend"):
-            getattr(target, field.name).extend(value)
-        elif hasattr(value, "CopyFrom"):
-            getattr(target, field.name).CopyFrom(value)
-        else:
-            setattr(target, field.name, value)
 
 
 def _graphs(*graphs: Any, depth: int = 0) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any
 
@@ -18,7 +18,13 @@ from qjax.export.operations import OPERATIONS, STORED, given, known_scales, read
 from qjax.export.walk import Value, Walk
 
 
-def to_qonnx(fn: Callable[..., object], args: tuple[object, ...], file: str | PathLike[str]) -> None:
+def to_qonnx(
+    fn: Callable[..., object],
+    args: tuple[object, ...],
+    file: str | PathLike[str],
+    *,
+    kwargs: Mapping[str, object] | None = None,
+) -> None:
     """Writes a function or a model of rounded floats as QONNX: its executor has the same numbers, and hls4ml reads it.
 
     Roundings to fixed point and to floats become Quant and FloatQuant, also those of weights, and fake quantization
@@ -31,6 +37,7 @@ def to_qonnx(fn: Callable[..., object], args: tuple[object, ...], file: str | Pa
             `QConfig` of formats), calls of `qjax.quantize`, or fake quantization whose scales are powers of two.
         args: the arguments of one call, as for `to_onnx`; tools for hardware want batches of one.
         file: path of the file, which is written whole or not at all.
+        kwargs: the arguments that the call takes by name.
 
     Returns:
         Nothing; the file is written, and an existing file is replaced.
@@ -52,7 +59,7 @@ def to_qonnx(fn: Callable[..., object], args: tuple[object, ...], file: str | Pa
         ...     to_qonnx(layer, (jnp.ones((1, 3)),), f"{folder}/model.onnx")
     """
     check_path(file)
-    save(finished(made_of(fn, args, reader(_LAWS, (*STORED, "round")))), file)
+    save(finished(made_of(fn, args, kwargs, reader(_LAWS, (*STORED, "round"))).model()), file)
 
 
 def _round(walk: Walk, equation: Any, settings: Any, x: Value, *constants: Value) -> Value:

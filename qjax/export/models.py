@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
+from types import NoneType
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 
 from qcore.affine.checkpoint import check_path
 from qcore.arguments import check_type
-from qcore.exchange.graph import Graph, onnx_package, save
+from qcore.exchange.graph import Graph, onnx_package
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.scopes import LAYER
 from qjax.export.operations import OPERATIONS, STORED, reader
@@ -21,7 +22,13 @@ from qjax.export.primitives import PRIMITIVES
 from qjax.export.walk import Translation, Walk
 
 
-def to_onnx(fn: Callable[..., object], args: tuple[object, ...], file: str | PathLike[str]) -> None:
+def to_onnx(
+    fn: Callable[..., object],
+    args: tuple[object, ...],
+    file: str | PathLike[str],
+    *,
+    kwargs: Mapping[str, object] | None = None,
+) -> None:
     """Writes a function or a model as ONNX: a runtime that follows the standard computes the same integers.
 
     Quantized layers become MatMulInteger and ConvInteger with the law's own rounding, weights keep their integers, and
@@ -33,7 +40,9 @@ def to_onnx(fn: Callable[..., object], args: tuple[object, ...], file: str | Pat
             quantization, or of floats. A module is in evaluation; its arrays are constants of the file.
         args: the arguments of one call, whose shapes and dtypes the file has: arrays, `jax.ShapeDtypeStruct`s, and
             pytrees of them.
-        file: path of the file, which is written whole or not at all.
+        file: path of the file, which is written whole or not at all. The weights of a model of more than 2 GB lie
+            beside it, in a file with its name and .data behind it.
+        kwargs: the arguments that the call takes by name, which are the file's inputs too.
 
     Returns:
         Nothing; the file is written, and an existing file is replaced.
@@ -51,11 +60,11 @@ def to_onnx(fn: Callable[..., object], args: tuple[object, ...], file: str | Pat
         ...     to_onnx(lambda x: jax.nn.relu(x @ x.T), (jnp.ones((2, 3)),), f"{folder}/model.onnx")
     """
     check_path(file)
-    save(made_of(fn, args, reader(OPERATIONS, STORED)), file)
+    made_of(fn, args, kwargs, reader(OPERATIONS, STORED)).save(file)
 
 
-def made_of(fn: Any, args: tuple[Any, ...], operations: Translation) -> Any:
-    """The `onnx.ModelProto` of a function whose calls of operations are translated by this function."""
+def made_of(fn: Any, args: tuple[Any, ...], kwargs: Any, operations: Translation) -> Graph:
+    """The graph of a function whose calls of operations are translated by this function."""
     if not callable(fn):
         raise TypeError(f"fn is a {type(fn).__name__}; allowed are functions and modules of flax nnx")
     if any(kind.__module__.startswith("torch.nn") for kind in type(fn).__mro__):  # without an import of torch
@@ -64,17 +73,20 @@ def made_of(fn: Any, args: tuple[Any, ...], operations: Translation) -> Any:
             "qtorch.export writes modules of torch"
         )
     check_type("args", args, tuple, "a tuple of the function's arguments")
+    check_type("kwargs", kwargs, (Mapping, NoneType), "None, or a dict of arguments by name")
+    for name in kwargs or ():
+        check_type("kwargs: a name", name, str, "the name of an argument")
     onnx_package()
-    return _graph_of(fn, args, operations).model()
+    return _graph_of(fn, args, kwargs or {}, operations)
 
 
-def _graph_of(fn: Any, args: tuple[Any, ...], operations: Translation) -> Graph:
-    inputs, rebuild = _arguments(fn, args)
-    constants, run = _split(fn) if _is_module(fn) else ([], lambda _, *args: (fn(*args), []))
+def _graph_of(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], operations: Translation) -> Graph:
+    inputs, rebuild = _arguments(fn, args, kwargs)
+    constants, run = _split(fn) if _is_module(fn) else ([], lambda _, call: (fn(*call.args, **call.kwargs), []))
     paths: list[Any] = []
 
     def flat(state: list[Any], arrays: list[Any]) -> tuple[list[Any], list[Any]]:
-        made, after = run(state, *rebuild(arrays))
+        made, after = run(state, rebuild(arrays))
         found = jax.tree_util.tree_flatten_with_path(made)[0]
         paths.extend(path for path, _ in found)
         return [leaf for _, leaf in found], after
@@ -101,27 +113,33 @@ def _is_module(fn: Any) -> bool:
 
 
 def _split(model: Any) -> tuple[list[tuple[str, Any]], Callable[..., tuple[Any, list[Any]]]]:
-    """A module's arrays by name, and a function that runs it with them, and returns them as they are afterwards."""
+    """A module's arrays by name, and a function that runs it with them, and returns them as they are afterwards.
+
+    Keys, and the counts of how often they were drawn, are the last arrays, and the function does not return them.
+    """
     from flax import nnx
 
     from qjax._models import run_in_scopes
 
-    graph, state = nnx.split(model)
+    no_keys = nnx.Not(nnx.RngState)
+    graph, *state = nnx.split(model, no_keys, ...)
     leaves, tree = jax.tree_util.tree_flatten_with_path(state)
 
-    def run(arrays: Sequence[Any], *args: Any) -> tuple[Any, list[Any]]:
-        copy: Any = nnx.merge(graph, jax.tree.unflatten(tree, arrays))
+    def run(arrays: Sequence[Any], call: inspect.BoundArguments) -> tuple[Any, list[Any]]:
+        copy: Any = nnx.merge(graph, *jax.tree.unflatten(tree, arrays))
         run_in_scopes(copy, LAYER)
-        made = copy(*args)
-        return made, jax.tree.leaves(nnx.state(copy))
+        made = copy(*call.args, **call.kwargs)
+        return made, jax.tree.leaves(nnx.state(copy, no_keys))
 
-    return [(jax.tree_util.keystr(path[:-1], simple=True, separator="."), leaf) for path, leaf in leaves], run
+    return [(jax.tree_util.keystr(path[1:-1], simple=True, separator="."), leaf) for path, leaf in leaves], run
 
 
-def _arguments(fn: Any, args: tuple[Any, ...]) -> tuple[list[tuple[str, Any]], Callable[[Sequence[Any]], Any]]:
+def _arguments(
+    fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[list[tuple[str, Any]], Callable[[Sequence[Any]], inspect.BoundArguments]]:
     """The arrays of the arguments by name, and a function that puts others in their place."""
     try:
-        named = inspect.signature(fn).bind(*args)
+        named = inspect.signature(fn).bind(*args, **kwargs)
     except (TypeError, ValueError) as error:
         raise TypeError(f"args do not fit fn: {error}") from error
     names, values = list(named.arguments), list(named.arguments.values())  # a dictionary's leaves would be sorted
@@ -138,8 +156,8 @@ def _arguments(fn: Any, args: tuple[Any, ...]) -> tuple[list[tuple[str, Any]], C
             raise ValueError(f"args: {name} is a random key; allowed are functions without random numbers")
         inputs.append((name, leaf))
 
-    def rebuild(arrays: Sequence[Any]) -> Any:
+    def rebuild(arrays: Sequence[Any]) -> inspect.BoundArguments:
         named.arguments.update(zip(names, jax.tree.unflatten(structure, arrays), strict=True))
-        return named.args
+        return named
 
     return inputs, rebuild

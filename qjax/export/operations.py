@@ -14,7 +14,7 @@ from qcore.exchange.symbols import Symbol
 from qcore.formats.affine import AffineInteger
 from qcore.namespace import Names
 from qjax._rounding.scopes import DECODE, ROUND, number_of, operation_of
-from qjax.export.walk import Translation, Value, Walk, kind_of, known_arrays, wide_dtype
+from qjax.export.walk import RefusedError, Translation, Value, Walk, kind_of, known_arrays, wide_dtype
 
 
 def reader(laws: Mapping[str, Translation], stored: Sequence[str]) -> Translation:
@@ -37,6 +37,8 @@ def reader(laws: Mapping[str, Translation], stored: Sequence[str]) -> Translatio
             return walk.folded(equation, arrays)
         try:
             made = laws[found["name"]](walk, equation, found, *values)
+        except RefusedError:  # of an operand
+            raise
         except ValueError as error:  # of a law, which does not know the layer
             what, _, allowed = str(error).partition("; ")
             raise walk.error(what, allowed) from error

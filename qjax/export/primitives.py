@@ -15,7 +15,7 @@ import numpy as np
 from qjax.export.control import CONTROL
 from qjax.export.gathers import GATHERS
 from qjax.export.images import IMAGES, pad
-from qjax.export.walk import BITS, Value, Walk, kind_of, kinds_of, known_arrays, wide_dtype
+from qjax.export.walk import BITS, NO_RANDOM, Value, Walk, kind_of, kinds_of, known_arrays, wide_dtype
 
 
 def _broadcast_known(walk: Walk, equation: Any, values: Sequence[Value]) -> Value | None:
@@ -445,7 +445,7 @@ def _refused(why: str, allowed: str) -> Callable[..., Value]:
     return translate
 
 
-_RANDOM = _refused("random numbers are not reproduced in ONNX", "use deterministic roundings, and model.eval()")
+_RANDOM = _refused("random numbers are not reproduced in ONNX", NO_RANDOM)
 _PRODUCT = _refused("a product with an accumulator has no form in ONNX", "export it without `qjax.linalg`")
 _OF_KEYS = (
     *("random_seed", "random_wrap", "random_unwrap", "random_fold_in", "random_split", "random_bits"),

@@ -21,6 +21,10 @@ from qjax._rounding.scopes import layer_of, operation_of
 _FOLDED = 1 << 16  # bytes of a constant that may be larger than what it is computed from
 
 
+class RefusedError(ValueError):
+    """The error of an equation that has no form in ONNX."""
+
+
 class Value:
     """An array of the program: known numbers, or the result of a node.
 
@@ -149,6 +153,8 @@ class Walk:
     def _write(self, node: Node, graph: Graph) -> None:
         if node.op == BITS:
             raise self.error("the bits of a number have no form in ONNX", "use qjax.quantize")
+        if node.op in (_REFUSED, _KEY):
+            raise node.attributes["error"]
         inputs = ["" if x is None else str(x.name) for x in node.inputs]
         dtypes = {value.dtype.name for value in node.results}
         settings: dict[str, Any] = {"dtype": dtypes.pop() if len(dtypes) == 1 else None, **node.attributes}
@@ -251,9 +257,10 @@ class Walk:
         return jaxprs.walk(jaxpr, known, inputs, self._step, self.literal)
 
     def captured(self, array: Any, label: str = "") -> Value:
-        """The value of an array of JAX; a random key has no numbers, as no equation can use it."""
+        """The value of an array of JAX; a random key has no numbers, as nothing may need it."""
         if jnp.issubdtype(array.dtype, jax.dtypes.extended):
-            return Value(array.shape, np.uint32)
+            error = RefusedError(f"random numbers are not reproduced in ONNX; {NO_RANDOM}")
+            return self.emit(_KEY, shape=array.shape, dtype=np.uint32, error=error)
         return self.constant(np.asarray(array), label=label)
 
     def literal(self, literal: Any) -> Value:
@@ -276,6 +283,12 @@ class Walk:
                     raise self.error(f"{name} has no form in ONNX", "compute it outside of the export")
                 made = self.primitives[name](self, equation, *values)
             return [made] if isinstance(made, Value) else made
+        except (
+            RefusedError
+        ) as error:  # unless nothing needs it, as keys that recurrent layers draw for a start of zeros
+            # What is needed first says why, but for captured keys, which do not know their layer.
+            inputs = [x for x in values if x.node is None or x.node.op != _KEY]
+            return self.emit_all(_REFUSED, inputs, kinds_of(equation), error=error)
         finally:
             self.stack = outer
             self._open.pop()
@@ -313,12 +326,12 @@ class Walk:
         finally:
             self.graph = outer
 
-    def error(self, what: str, allowed: str) -> ValueError:
+    def error(self, what: str, allowed: str) -> RefusedError:
         """The error of the equation that cannot be exported, with its layer and its line of source."""
         layer = layer_of(self.stack)
         place = f"{shown(layer)}: " if layer else ""
         lines = [line for equation in reversed(self._open) if (line := summarize(equation.source_info))]
-        return ValueError(f"{place}{what}{f' ({lines[0]})' if lines else ''}; {allowed}")
+        return RefusedError(f"{place}{what}{f' ({lines[0]})' if lines else ''}; {allowed}")
 
 
 _WIDE = frozenset(("bool", "float32", "float64", "int32", "int64", "uint32", "uint64"))
@@ -339,8 +352,10 @@ def known_arrays(values: Sequence[Value]) -> list[np.ndarray] | None:
 
 
 def kinds_of(equation: Any) -> list[tuple[tuple[int, ...], np.dtype]]:
-    """The shapes and dtypes of an equation's results."""
-    return [(tuple(one.aval.shape), np.dtype(one.aval.dtype)) for one in equation.outvars]
+    """The shapes and dtypes of an equation's results; keys stand for their words."""
+    avals = [one.aval for one in equation.outvars]
+    is_key = [jnp.issubdtype(one.dtype, jax.dtypes.extended) for one in avals]
+    return [(one.shape, np.dtype(np.uint32 if key else one.dtype)) for one, key in zip(avals, is_key, strict=True)]
 
 
 def kind_of(equation: Any) -> tuple[tuple[int, ...], np.dtype]:
@@ -357,6 +372,8 @@ def _has_operations(equation: Any) -> bool:
 
 
 BITS = "Bits"  # the integers that are a number's bits: a node that the translation of the next equations takes away
+NO_RANDOM = "use deterministic roundings, and model.eval()"
+_REFUSED, _KEY = "Refused", "Key"  # results of equations without a form, and random keys, which no node may need
 _KEPT = frozenset(("broadcast_in_dim", "iota", "random_seed", "random_wrap"))
 
 

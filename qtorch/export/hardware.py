@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +18,13 @@ from qtorch.export.expansion import LAWS, Laws, form_of
 from qtorch.export.models import made_of
 
 
-def to_qonnx(model: torch.nn.Module, args: tuple[object, ...], file: str | os.PathLike[str]) -> None:
+def to_qonnx(
+    model: torch.nn.Module,
+    args: tuple[object, ...],
+    file: str | os.PathLike[str],
+    *,
+    kwargs: Mapping[str, object] | None = None,
+) -> None:
     """Writes a model of rounded floats as QONNX: QONNX's executor has the model's numbers, and hls4ml and FINN read it.
 
     Roundings to fixed point and to floats become Quant and FloatQuant, also those of weights, and fake quantization
@@ -30,6 +37,7 @@ def to_qonnx(model: torch.nn.Module, args: tuple[object, ...], file: str | os.Pa
             quantizers, or fake quantization whose scales are powers of two.
         args: the inputs of one call, whose shapes the file has; tools for hardware want batches of one.
         file: path of the file, which is written whole or not at all.
+        kwargs: the inputs that the call takes by name.
 
     Returns:
         Nothing; the file is written, and an existing file is replaced.
@@ -53,7 +61,8 @@ def to_qonnx(model: torch.nn.Module, args: tuple[object, ...], file: str | os.Pa
         ...     to_qonnx(model, (x,), f"{folder}/model.onnx")
     """
     check_path(file)
-    save(finished(made_of(model, args, None, _LAWS)), file)
+    graph, opset = made_of(model, args, kwargs, None, _LAWS)
+    save(finished(graph.model(opset)), file)
 
 
 def _round(graph: Graph, x: Any, number: str, rounding: str, overflow: str) -> Any:

@@ -14,7 +14,7 @@ import torch
 
 from qcore.affine.checkpoint import check_path
 from qcore.arguments import check_type
-from qcore.exchange.graph import OPSETS, onnx_package, save
+from qcore.exchange.graph import OPSETS, Graph, onnx_package
 from qtorch._classes import check_model
 from qtorch._exported import WANTED
 from qtorch._torch_internals import exported_operators, map_tree
@@ -26,6 +26,7 @@ def to_onnx(
     args: tuple[object, ...],
     file: str | os.PathLike[str],
     *,
+    kwargs: Mapping[str, object] | None = None,
     dynamic_shapes: Mapping[str, object] | tuple[object, ...] | list[object] | None = None,
 ) -> None:
     """Writes a model as ONNX: a runtime that follows the standard computes the same integers at every layer.
@@ -36,7 +37,9 @@ def to_onnx(
     Args:
         model: a module in evaluation: converted, dynamic, weight-only, trained with fake quantization, or of floats.
         args: the inputs of one call, tensors whose shapes and types the file has.
-        file: path of the file, which is written whole or not at all.
+        file: path of the file, which is written whole or not at all. The weights of a model of more than 2 GB lie
+            beside it, in a file with its name and .data behind it.
+        kwargs: the inputs that the call takes by name, which are the file's too.
         dynamic_shapes: the sizes that may vary, as `torch.export.export` takes them.
 
     Returns:
@@ -56,37 +59,46 @@ def to_onnx(
         ...     to_onnx(model, (x,), f"{folder}/model.onnx")
     """
     check_path(file)
-    save(made_of(model, args, dynamic_shapes, LAWS), file)
+    graph, opset = made_of(model, args, kwargs, dynamic_shapes, LAWS)
+    graph.save(file, opset)
 
 
-def made_of(model: torch.nn.Module, args: tuple[Any, ...], dynamic_shapes: Any, written: Laws) -> Any:
-    """The `onnx.ModelProto` of a model whose laws are written by these functions."""
+def made_of(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Any, dynamic_shapes: Any, written: Laws
+) -> tuple[Graph, int]:
+    """The graph of a model whose laws are written by these functions, and the smallest opset for it."""
     check_model("model", model)
     check_type("args", args, tuple, "a tuple of the model's inputs")
-    map_tree(_check_argument, args)
+    check_type("kwargs", kwargs, (Mapping, NoneType), "None, or a dict of inputs by name")
+    given = dict(kwargs or {})
+    for name in given:
+        check_type("kwargs: a name", name, str, "the name of an input")
+    map_tree(_check_argument, (args, given))
     check_type("dynamic_shapes", dynamic_shapes, (dict, tuple, list, NoneType), "None, a dict, a tuple or a list")
     if any(module.training for module in model.modules()):
         raise ValueError("model is in training; allowed is evaluation: model.eval()")
     onnx_package()
-    program = _traced(model, args, dynamic_shapes)
+    program = _traced(model, args, given, dynamic_shapes)
     _check_operators(program)
     graph = expanded(_translated(program, OPSETS[0]), written)
     opset = graph.opset()
     if opset > OPSETS[0]:  # torch's own operators may be others in a newer opset
         graph = expanded(_translated(program, opset), written)
-    return graph.model(opset)
+    return graph, opset
 
 
 def _check_argument(x: Any) -> None:
     """Raises TypeError for an array of another package."""
     if hasattr(x, "__array__") and not isinstance(x, torch.Tensor):
-        raise TypeError(f"args has a {type(x).__name__}; allowed are tensors, and numbers: torch.from_numpy makes them")
+        raise TypeError(
+            f"an input is a {type(x).__name__}; allowed are tensors, and numbers: torch.from_numpy makes them"
+        )
 
 
-def _traced(model: torch.nn.Module, args: tuple[Any, ...], dynamic_shapes: Any) -> Any:
+def _traced(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Any:
     token = WANTED.set(True)
     try:
-        return torch.export.export(model, args, dynamic_shapes=dynamic_shapes, strict=False)
+        return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     finally:
         WANTED.reset(token)
 

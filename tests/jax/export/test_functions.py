@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from flax import nnx
@@ -143,3 +144,30 @@ def test_wrong_arguments(tmp_path):
         to_onnx(lambda x: x, (1.5,), path)
     with pytest.raises(ValueError, match="args: x is a random key"):
         to_onnx(lambda x: x, (KEY,), path)
+
+
+def test_arguments_have_names(tmp_path):
+    def fn(first, scale=2.0, *, last):
+        return first @ jnp.asarray(IMAGES[0, 0, :4]) * scale + last
+
+    inputs = {"first": X[0], "last": X[1]}
+    for place, (args, kwargs) in enumerate([((), inputs), ((X[0],), {"last": X[1]})]):
+        to_onnx(fn, args, tmp_path / f"{place}.onnx", kwargs=kwargs)
+        (found,) = onnxruntime.InferenceSession(tmp_path / f"{place}.onnx").run(None, inputs)
+        np.testing.assert_allclose(found, fn(**inputs), 1e-5, 1e-5)
+    for wrong in ([X], {1: X}):
+        with pytest.raises(TypeError, match=r"^kwargs"):
+            to_onnx(fn, (), tmp_path / "model.onnx", kwargs=wrong)
+    with pytest.raises(TypeError, match=r"args do not fit fn: missing a required .*'last'"):
+        to_onnx(fn, (X[0],), tmp_path / "model.onnx")
+
+
+def test_keys_that_nothing_uses_are_left_out(tmp_path):
+    def fn(x):
+        key, _ = jax.random.split(jax.random.key(0))
+        return (x + 0 * jax.random.normal(key, x.shape), 2 * x)[1]
+
+    made = check(fn, (X,), tmp_path)
+    assert [node.op_type for node in made.graph.node] == ["Mul", "Identity"]
+    with pytest.raises(ValueError, match="random numbers are not reproduced in ONNX"):
+        to_onnx(lambda x: x + jax.random.normal(jax.random.key(0), x.shape), (X,), tmp_path / "model.onnx")

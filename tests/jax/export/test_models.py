@@ -132,10 +132,11 @@ CELLS = nnx.OptimizedLSTMCell, nnx.GRUCell, nnx.SimpleCell
 
 @pytest.mark.parametrize("cell", [CELLS[0], *(pytest.param(cell, marks=pytest.mark.heavy) for cell in CELLS[1:])])
 def test_recurrent_models(cell, tmp_path):
-    """Dynamic layers have the same floats: a loop over the steps is a Scan."""
-    model = qnn.quantize_dynamic(Words(cell, nnx.Rngs(0)))
-    made = check(model, (np.int32([[1, 0, 10, 3], [4, 5, 6, 7]]),), tmp_path)
+    """Dynamic layers have the same floats: a loop over the steps is a Scan. Floats draw keys for a start of zeros."""
+    words, tokens = Words(cell, nnx.Rngs(0)), np.int32([[1, 0, 10, 3], [4, 5, 6, 7]])
+    made = check(qnn.quantize_dynamic(words), (tokens,), tmp_path)
     assert {"Scan", "MatMulInteger"} <= operators(made)
+    assert len(check(words, (tokens,), tmp_path, near=1e-5).graph.input) == 1
 
 
 def test_training_with_fake_quantization(tmp_path):

@@ -13,6 +13,7 @@ from torch import nn
 
 import qtorch
 from qcore import RECIPES
+from qcore.exchange import graph
 from qtorch.export import to_onnx
 from qtorch.quant import Quantizer
 from qtorch.quantization import (
@@ -213,7 +214,7 @@ def test_wrong_arguments(tmp_path):
     with pytest.raises(TypeError, match=r"args is a Tensor; allowed is a tuple"):
         to_onnx(nn.ReLU().eval(), normal(1), tmp_path / "model.onnx")
     for args in ((np.ones(2),), ({"x": [np.float32(1)]},)):
-        with pytest.raises(TypeError, match=r"args has a (ndarray|float32); allowed are tensors, and numbers"):
+        with pytest.raises(TypeError, match=r"an input is a (ndarray|float32); allowed are tensors, and numbers"):
             to_onnx(nn.ReLU().eval(), args, tmp_path / "model.onnx")
     with pytest.raises(TypeError, match=r"dynamic_shapes is a str; allowed is None, a dict, a tuple or a list"):
         to_onnx(nn.ReLU().eval(), (normal(1),), tmp_path / "model.onnx", dynamic_shapes="batch")
@@ -232,6 +233,37 @@ def test_models_of_float64(tmp_path):
         (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
         assert found.dtype == np.float64
         assert np.array_equal(found, exported(x).detach().numpy())
+
+
+class ByName(nn.Module):
+    """A model of inputs by name, one of which is left out."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, audio, mask=None, *, text):
+        assert mask is None
+        return self.second(torch.relu(self.first(audio)) + text)
+
+
+def test_inputs_have_names(tmp_path, monkeypatch):
+    """A small bound stands for 2 GB, beyond which weights lie in a file beside the model's."""
+    inputs = {"audio": normal(3, 4), "text": normal(3, 4, seed=2)}
+    model = quantize_model(ByName().eval(), calibrate=[inputs])
+    first = inputs["audio"]
+    for place, (args, kwargs) in enumerate([((), inputs), ((first,), {"text": inputs["text"]})]):
+        monkeypatch.setattr(graph, "_MOST", 2**30 if place else 20)
+        to_onnx(model, args, tmp_path / f"{place}.onnx", kwargs=kwargs)
+        session = onnxruntime.InferenceSession(tmp_path / f"{place}.onnx")
+        (found,) = session.run(None, {name: one.numpy() for name, one in inputs.items()})
+        assert np.array_equal(found, model(**inputs))
+    assert {one.name for one in tmp_path.iterdir()} == {"0.onnx", "0.onnx.data", "1.onnx"}
+    for wrong in ([first], {1: first}):
+        with pytest.raises(TypeError, match=r"^kwargs"):
+            to_onnx(model, (), tmp_path / "model.onnx", kwargs=wrong)
+    with pytest.raises(TypeError, match=r"an input is a ndarray; allowed are tensors"):
+        to_onnx(model, (), tmp_path / "model.onnx", kwargs={"audio": first.numpy()})
 
 
 @pytest.mark.parametrize("make", [torch.jit.script, lambda model: torch.jit.trace(model, (normal(2, 3),))])
