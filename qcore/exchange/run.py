@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qcore.arguments import check_int, check_type, quoted
+from qcore.arguments import check_int, check_regular, check_type, quoted
 from qcore.exchange.graph import onnx_package, without_weights
 from qcore.exchange.limits import MAX_ELEMENTS, MAX_STEPS, limited
 from qcore.exchange.types import check_tensor, of_user, returned, type_of
-from qcore.files import check_regular
 
 if TYPE_CHECKING:
     from onnx import ModelProto
