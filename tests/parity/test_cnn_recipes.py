@@ -150,15 +150,20 @@ def test_a_recipe_of_ones_own_is_told_what_is_missing():
     assert len(caught) == 1
 
 
+def in_all_layers(name):
+    """A recipe without the entry that leaves the head in float32, whose sums are each framework's own."""
+    return Recipe([entry for entry in RECIPES[name].entries if entry.products is not None])
+
+
 def by_torch(name, memory=torch.contiguous_format, compiled=False):
-    model = qtorch.recipes.lower(Net(), RECIPES[name]).to(memory_format=memory)
+    model = qtorch.recipes.lower(Net(), in_all_layers(name)).to(memory_format=memory)
     x = torch.from_numpy(X).to(memory_format=memory).requires_grad_()
     y = (torch.compile(model, backend="aot_eager", fullgraph=True) if compiled else model)(x)
     return y, *torch.autograd.grad(y.square().sum(), (x, *model.parameters()))
 
 
 def by_jax(name, layout):
-    lowered = qjax.recipes.lower(lambda w, x: net(w, x, layout), RECIPES[name])
+    lowered = qjax.recipes.lower(lambda w, x: net(w, x, layout), in_all_layers(name))
     if RECIPES[name].delayed:
         lowered = partial(lowered, scaling=qjax.recipes.first_scaling(lowered, weights(), X))
 
@@ -183,9 +188,13 @@ def test_compiled_programs_have_the_same_bits(name):
         assert_same_bits(one, other)
 
 
+# XLA compiles minutes for NVFP4: one layout of each is enough, for the product of a layout is another's transposed.
+LAYOUTS = {name: "NHWC" for name, one in RECIPES.items() if name.endswith("_conv") and not one.stochastic}
+LAYOUTS |= {"mxfp8_conv": "NCHW"}
+
+
 @pytest.mark.heavy
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("name", [name for name in RECIPES if name.endswith("_conv") and not RECIPES[name].stochastic])
-def test_both_frameworks_and_layouts_have_the_same_bits(name, layout):
-    for one, other in zip(by_jax(name, layout), by_torch(name), strict=True):
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_both_frameworks_have_the_same_bits(name):
+    for one, other in zip(by_jax(name, LAYOUTS[name]), by_torch(name), strict=True):
         assert_same_bits(one, other)

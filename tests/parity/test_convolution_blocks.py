@@ -1,6 +1,6 @@
 """Blocks and tiles in convolutions: an oracle in plain Python, all packages, all layouts, groups and sizes."""
 
-from functools import cache
+from functools import cache, partial
 from itertools import product
 
 import jax
@@ -13,10 +13,10 @@ from support import assert_same_bits
 
 import qjax
 import qtorch
-from qcore import Accumulator, BlockScaled, Operand, Product, Scale
+from qcore import RECIPES, Accumulator, BlockScaled, Operand, Product, Scale
 from qcore.linalg.arrays import multiply_arrays
 from qcore.linalg.convolution import convolution_form
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B
+from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
 
 E4M3 = "binary(4,3,specials=fn,overflow=saturate)"
 SIZES = {  # the shapes of x and w; stride, padding, dilation, groups
@@ -218,3 +218,61 @@ def test_jax_in_all_layouts(name, kind, layout):
         (FORWARD, GRAD_A, GRAD_B), in_jax(name, kind, layout), expected(name, kind)[2], strict=True
     ):
         assert_same_bits(one, result, which)
+
+
+def test_a_convolution_of_one_tap_and_position_is_a_linear_layer():
+    """Also with transforms and random words, which the recipe for NVFP4 has: the same words, in all three products."""
+    entry, rng = RECIPES["nvfp4_pretraining_conv"].entries[-1], np.random.default_rng(3)
+    x, w, g = (np.float32(rng.standard_normal(shape)) for shape in ((9, 21), (17, 21), (9, 17)))
+    one, linear = convolution_form(2, 1, 0, 1, 1), MatrixForm(transposed=True)
+    calls = (
+        (FORWARD, entry.forward, x, w, w),
+        (GRAD_A, entry.grad_input, g, w, x),
+        (GRAD_B, entry.grad_weight, g, x, w),
+    )
+    for which, how, first, second, other in calls:
+        expected = multiply_arrays(linear, which, how, first, second, other.shape, 7)
+        corners = [x[:, :, None, None] for x in (first, second, other)]
+        found = multiply_arrays(one, which, how, *corners[:2], corners[2].shape, 7)
+        assert_same_bits(found.reshape(-1), expected.reshape(-1), which)
+
+
+def by_keys(room, array, name, key):
+    """The result and the gradients of a convolution with the products of NVFP4, with transforms and a key."""
+    _, _, stride, padding, dilation, groups = SIZES[name]
+    entry, (_, inputs, _) = RECIPES["nvfp4_pretraining_conv"].entries[-1], expected(name, "blocks")
+    options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "key": key}
+    options |= {"operands": entry.forward.operands, "grad_input": entry.grad_input, "grad_weight": entry.grad_weight}
+    return partial(room.conv2d, **options), map(array, inputs)
+
+
+@pytest.mark.parametrize("name", ["groups", "depthwise"])
+def test_nvfp4_with_transforms_and_keys(name):
+    form, (x, w, g), _ = expected(name, "blocks")
+    entry = RECIPES["nvfp4_pretraining_conv"].entries[-1]
+    reference = [
+        multiply_arrays(form, FORWARD, entry.forward, x, w, w.shape, 7),
+        multiply_arrays(form, GRAD_A, entry.grad_input, g, w, x.shape, 7),
+        multiply_arrays(form, GRAD_B, entry.grad_weight, g, x, w.shape, 7),
+    ]
+    function, given = by_keys(qtorch.linalg, torch.from_numpy, name, 7)
+    x, w, g = given
+    y = function(x.requires_grad_(), w.requires_grad_())
+    for one, other in zip((y, *torch.autograd.grad(y, (x, w), g)), reference, strict=True):
+        assert_same_bits(one.detach().numpy().reshape(-1), other.reshape(-1))
+
+
+@pytest.mark.heavy
+def test_nvfp4_with_transforms_and_keys_in_jax():
+    function, given = by_keys(qjax.linalg, jnp.asarray, "groups", 7)
+
+    def three(x, w, g):
+        y, pull = jax.vjp(function, x, w)
+        return y, *pull(g)
+
+    of_torch, tensors = by_keys(qtorch.linalg, torch.from_numpy, "groups", 7)
+    x, w, g = tensors
+    y = of_torch(x.requires_grad_(), w.requires_grad_())
+    found = jax.jit(three)(*given)
+    for one, other in zip(found, (y, *torch.autograd.grad(y, (x, w), g)), strict=True):
+        assert_same_bits(one, other)
