@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from flax import linen, nnx
 from support import assert_same_bits
 from torch import nn
 
@@ -197,4 +198,64 @@ LAYOUTS |= {"mxfp8_conv": "NCHW"}
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_both_frameworks_have_the_same_bits(name):
     for one, other in zip(by_jax(name, LAYOUTS[name]), by_torch(name), strict=True):
+        assert_same_bits(one, other)
+
+
+def flax_layer(kind, name, *shape, **options):
+    """A layer of flax as a function of its kernel and images of NHWC, and its kernel."""
+    kernel = np.float32(np.random.default_rng(2).standard_normal(shape))
+    inputs, outputs = shape[2] * options.get("feature_group_count", 1), shape[3]
+    if kind == "nnx":
+        layer = getattr(nnx, name)(inputs, outputs, shape[:2], use_bias=False, rngs=nnx.Rngs(0), **options)
+        graph, state = nnx.split(layer)
+
+        def call(w, x):
+            return nnx.merge(graph, jax.tree.map(lambda _: w["kernel"], state))(x)
+
+        return call, kernel
+    layer = getattr(linen, name)(outputs, shape[:2], use_bias=False, **options)
+    return lambda w, x: layer.apply({"params": w}, x), kernel
+
+
+FLAX = {
+    "nnx.Conv": ("nnx", "Conv", 3, 3, 3, 8, {"strides": 2, "feature_group_count": 2}),
+    "linen.Conv": ("linen", "Conv", 3, 3, 6, 8, {"kernel_dilation": 2, "padding": "VALID"}),
+    "nnx.ConvTranspose": ("nnx", "ConvTranspose", 3, 3, 6, 8, {"strides": (2, 2), "padding": "VALID"}),
+}
+
+
+def in_flax(name):
+    """The result and both gradients of a layer under `mxfp8_conv`, in torch's layouts."""
+    *arguments, options = FLAX[name]
+    call, kernel = flax_layer(*arguments, **options)
+    x = np.float32(np.random.default_rng(3).standard_normal((2, 6, 6, 6)))
+    lowered = qjax.recipes.lower(call, RECIPES["mxfp8_conv"])
+
+    def three(w, x):
+        y, pull = jax.vjp(lambda w, x: lowered({"kernel": w}, x), w, x)
+        return y, *pull(2 * y)
+
+    y, of_w, of_x = jax.jit(three)(kernel, x)
+    return kernel, x, [np.moveaxis(y, -1, 1), np.moveaxis(of_x, -1, 1), np.transpose(of_w, (3, 2, 0, 1))]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", FLAX)
+def test_layers_of_flax_have_torchs_bits(name):
+    kernel, x, found = in_flax(name)
+    x = torch.from_numpy(np.moveaxis(x, -1, 1).copy()).requires_grad_()
+    weight = torch.from_numpy(np.transpose(kernel, (3, 2, 0, 1)).copy())
+    if name == "nnx.ConvTranspose":  # flax does not mirror the kernel, as torch does
+        layer = nn.ConvTranspose2d(6, 8, 3, 2, bias=False)
+        weight = weight.flip(2, 3).transpose(0, 1).contiguous()
+    elif name == "nnx.Conv":
+        layer = nn.Conv2d(6, 8, 3, 2, groups=2, bias=False)
+    else:
+        layer = nn.Conv2d(6, 8, 3, dilation=2, bias=False)
+    layer.weight.data = weight
+    model = qtorch.recipes.lower(nn.Sequential(layer), RECIPES["mxfp8_conv"])
+    y = model(F.pad(x, (0, 1, 0, 1)) if name == "nnx.Conv" else x)
+    of_x, of_w = torch.autograd.grad(y.square().sum(), (x, layer.weight))
+    of_w = of_w.transpose(0, 1).flip(2, 3) if name == "nnx.ConvTranspose" else of_w
+    for one, other in zip(found, (y, of_x, of_w), strict=True):
         assert_same_bits(one, other)
