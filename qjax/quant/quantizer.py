@@ -19,6 +19,7 @@ from qcore.linalg.scaling import is_delayed, next_rows, round_delayed
 from qjax._rounding.dispatch import quantize, same_bits
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax._rounding.keys import Key, fold_in, key_words
+from qjax._rounding.meshes import on_meshes
 from qjax._rounding.scopes import UNWATCHED, kind_scope
 from qjax.linalg.namespace import Float64
 from qjax.linalg.states import ScalingState, read, rows_of, tally
@@ -49,7 +50,8 @@ class QuantizeFunction(Quantization):
         if scaling is not None:
             if x.dtype != jnp.float32:
                 raise TypeError(f"x has dtype {x.dtype}; allowed is float32 with a delayed scale")
-            return _delayed(self, x, None if key is None else key_words(key).view(np.uint32), scaling)
+            words = None if key is None else key_words(key).view(np.uint32)
+            return on_meshes(partial(_delayed, self), lambda: jax.typeof(x).sharding, x, words, scaling)
         linear = self.backward_number is None and not self.backward_hooks
         return (_linear if linear else _apply)(self, x, None if key is None else key_words(key).view(np.uint32))
 

@@ -66,12 +66,13 @@ def _inside(
     def iteration(which: int, operands: Any, count: Any, _: Any) -> tuple[Any, Any, None]:
         return evaluate(plans[which], operands, _fold(words, count), scaling), count + 1, None
 
-    def once(which: int, operands: Any, words: Words, _: Any) -> tuple[Any, Words, None]:
-        return evaluate(plans[which], operands, words, scaling), words, None
+    # All arrays go in as operands: a shard_map takes no others on meshes with explicit axes.
+    def once(which: int, operands: Any, shared: Any, _: Any) -> tuple[Any, None, None]:
+        return evaluate(plans[which], operands, *shared), None, None
 
     if name == "while":
         return jaxprs.rebuild(equation, operands, iteration, jnp.int32(0))[0]
-    return jaxprs.rebuild(equation, operands, once, words)[0]
+    return jaxprs.rebuild(equation, operands, once, (words, list(scaling)))[0]
 
 
 def _scan(equation: Any, inner: Inner, operands: Sequence[Any], words: Words, scaling: Sequence[Any]) -> list[Any]:

@@ -43,7 +43,7 @@ SCOPE = "qjax.lower"  # the name scope of all operations of a lowered function
 _OPAQUE = frozenset(("custom_linear_solve", "pallas_call", "core_map"))
 _FOREIGN = frozenset(("ffi_call", "pure_callback"))
 _MOVES = frozenset(("reshape", "squeeze", "transpose"))
-_STATEFUL = frozenset(("scan", "cond"))  # where delayed scales may be, beside inlined programs
+_STATEFUL = frozenset(("scan", "cond", "shard_map"))  # where delayed scales may be, beside inlined programs
 BACKWARD = "a derivative"
 
 
@@ -435,7 +435,7 @@ class _Walk:
             inside = "in a derivative" if around[-1] == BACKWARD else f"inside {around[-1]}"
             raise ValueError(
                 f"the layer in scope {quoted(name)} has delayed scales {inside}, where it has no state; allowed are "
-                "jit, checkpoint, scan and cond, and derivatives of the lowered function"
+                "jit, checkpoint, scan, cond and shard_map, and derivatives of the lowered function"
             )
         return self.planner.state(rows, history, product)
 
@@ -487,6 +487,8 @@ class _Walk:
         # from 0 inside.
         position = planner.position
         around = [BACKWARD] if is_backward(equation) else [] if inlined else [primitive]
+        if primitive == "shard_map" and not equation.params["check_vma"]:  # then JAX adds up states of devices
+            around.append("shard_map with check_vma=False")
         planner.around += around
         outer, more = planner.times, trips(equation)
         planner.times = None if outer is None or more is None else outer * more

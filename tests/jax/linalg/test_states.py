@@ -129,6 +129,23 @@ def test_a_shared_state_on_devices():
     )
     for fn in (spread, outside, jax.grad(program)):
         assert jax.jit(fn)(STATES, xs)[0][0, 1] == 9
+    for check_vma in (True, False):  # and within a lowered function
+        inside = lower(
+            lambda w, x: jax.shard_map(
+                lambda w, x: jnp.mean((x @ w["w"]) ** 2)[None],
+                mesh=mesh,
+                in_specs=(PartitionSpec(), PartitionSpec("i")),
+                out_specs=PartitionSpec("i"),
+                check_vma=check_vma,  # noqa: B023
+            )(w, x),
+            RECIPES["fp8_delayed"],
+        )
+        if not check_vma:
+            with pytest.raises(ValueError, match="has delayed scales inside shard_map with check_vma=False"):
+                first_scaling(inside, W, xs[1])
+            continue
+        (state,) = jax.jit(jax.grad(lambda states: inside(W, xs[1], scaling=states).sum()))(STATES)  # noqa: B023
+        assert state[0, 1] == 9
 
 
 def test_a_state_is_an_array_to_others():
