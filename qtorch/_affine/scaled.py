@@ -11,6 +11,7 @@ from qcore.formats.block import check_element
 from qcore.formats.number import check_number
 from qcore.linalg.scaling import round_scaled, scale_for
 from qtorch import _exported as exported
+from qtorch._rounding.dense import listed
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.gradients import for_transforms
 from qtorch._torch_internals import Unscripted
@@ -96,7 +97,7 @@ class ScaledRounding(Unscripted, torch.nn.Module):
         return round_with_scale(x, self.scale, self.number, self.axis)
 
     def extra_repr(self) -> str:
-        return f"{self.number.text}, scale={self.scale.tolist()}"
+        return f"{self.number.text}, scale={listed(self.scale)}"
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         if (scale := state_dict.get(prefix + "scale")) is not None:  # without a dimension in JAX

@@ -20,6 +20,7 @@ from qtorch._affine.conversion import dequantize, quantize
 from qtorch._affine.namespace import Names
 from qtorch._affine.torch_functions import FUNCTIONS, JOINS, without_integers
 from qtorch._affine.traced import keeps_first, of_traced_sizes
+from qtorch._rounding.dense import listed
 from qtorch._rounding.paths.choice import check_device
 
 _TOKENS = {affine.UINT8: torch.quint8, affine.INT8: torch.qint8, affine.INT32: torch.qint32}
@@ -277,8 +278,9 @@ class QTensor(QuantizedArray):
         return self
 
     def __repr__(self) -> str:
-        numbers = str(self.dequantize()).removeprefix("tensor(").removesuffix(")")
-        scale, zero_point = self.qparams.scale.tolist(), self.qparams.zero_point.tolist()
+        whole = self.dequantize()
+        numbers = "meta" if whole.is_meta else str(whole).removeprefix("tensor(").removesuffix(")")
+        scale, zero_point = listed(self.qparams.scale), listed(self.qparams.zero_point)
         axis = "" if self.qparams.axis is None else f", axis={self.qparams.axis}"
         about = f"size={tuple(self.shape)}, dtype={self.dtype}, scale={scale}, zero_point={zero_point}{axis}"
         return f"QTensor({numbers}, {about})"

@@ -88,11 +88,16 @@ def _described(path: str, layer: nn.Module) -> LayerReport:
         _bytes(layer),
     )
     if isinstance(layer, Quantized):
-        output = {"output": layer.form.text, "scale": float(layer.scale), "zero_point": int(layer.zero_point)}
+        scale, zero_point = _known(layer.scale), _known(layer.zero_point)
+        output = {
+            "output": layer.form.text,
+            "scale": scale,
+            "zero_point": None if zero_point is None else int(zero_point),
+        }
         return replace(row, state="quantized", **output, observer=getattr(layer, "observed_by", ""))
     if isinstance(layer, RoundedLayer) or has_role(layer, "weight"):
         output = layer.output if isinstance(layer, RoundedLayer) else observer
-        scale = float(output.scale) if isinstance(output, ScaledRounding) and output.scale.numel() == 1 else None
+        scale = _known(output.scale) if isinstance(output, ScaledRounding) else None
         observed_by = getattr(layer, "observed_by", "" if output is None else name_of_observer(output))
         return replace(row, state="rounded", output=_text(output), scale=scale, observer=observed_by)
     if row.weight or _is_integer(layer):
@@ -175,6 +180,11 @@ def _text(part: Any) -> str:
     if isinstance(part, Quantizer):
         number = part.quantization.forward_number
     return "" if number is None else number.text
+
+
+def _known(parameter: torch.Tensor) -> float | None:
+    """A parameter that is one number; None for several, and on the device meta."""
+    return None if parameter.is_meta or parameter.numel() != 1 else float(parameter)
 
 
 def _parameters(observer: Any) -> tuple[float | None, int | None, str]:

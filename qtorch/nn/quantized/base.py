@@ -15,6 +15,7 @@ from qtorch._affine.dtypes import FixedDtypes, integers
 from qtorch._affine.namespace import Names
 from qtorch._affine.products import Geometry, Product, Rounding, product_of
 from qtorch._affine.tensor import QTensor
+from qtorch._rounding.dense import listed
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._states import keeps_zero_point
 from qtorch.nn.quantized.weights import (
@@ -148,7 +149,7 @@ class Quantized(KeepsMade):
             raise TypeError(f"{place_of(self)}: {name} has integers of int32; allowed are up to 16 bits")
 
     def extra_repr(self) -> str:
-        return f"scale={self.scale.item()}, zero_point={self.zero_point.item()}, form={self.form}"
+        return f"scale={listed(self.scale)}, zero_point={listed(self.zero_point)}, form={self.form}"
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         for name in ("scale", "zero_point"):  # of shape (1,) in some of torch's

@@ -205,7 +205,9 @@ def _even_windows(x: Tensor, output_size: Any, dims: int) -> tuple[int, ...]:
     lengths = x.shape[x.ndim - dims :]
     given = output_size if isinstance(output_size, tuple | list) else (output_size,) * dims
     wanted = [length if size is None else size for size, length in zip(given, lengths, strict=True)]
-    if any(length % size for length, size in zip(lengths, wanted, strict=True)):
+    if 0 in lengths and {*wanted} != {1}:  # one mean of nothing is NaN
+        raise ValueError(f"input has shape {tuple(x.shape)}; allowed are lengths of at least 1")
+    if any(size < 1 or length % size for length, size in zip(lengths, wanted, strict=True)):
         raise ValueError(
             f"output_size={tuple(wanted)} has windows of several sizes; allowed are divisors of {tuple(lengths)}"
         )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qcore.arguments import quoted
+from qcore.arguments import check_int, quoted
 from qcore.reproducible.moves import FITTING
 from qtorch._torch_internals import functions_of_layers
 from qtorch.reproducible.functions import FUNCTIONS
@@ -32,6 +32,8 @@ def _unflatten(x: Tensor, dim: int, sizes: Any) -> Tensor:
 
 @defines(torch.chunk, Tensor.chunk)
 def _chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    if check_int("chunks", chunks, 1) and x.shape[dim] == 0:  # torch has so many empty parts
+        return _split(x, [0] * chunks, dim)
     return _split(x, -(-x.shape[dim] // chunks), dim)
 
 
@@ -39,8 +41,9 @@ def _chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 def _split(x: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     length, sizes = x.shape[dim], split_size_or_sections
     if isinstance(sizes, int):
-        whole, rest = divmod(length, sizes)
-        sizes = [sizes] * whole + [rest] * (rest > 0)
+        check_int("split_size", sizes, 0 if length == 0 else 1)
+        whole, rest = divmod(length, max(sizes, 1))
+        sizes = [sizes] * whole + [rest] * (rest > 0 or length == 0)  # of nothing there is one empty part
     if sum(sizes) != length:
         raise ValueError(f"sections {sizes} do not add up to the length {length}; allowed are those that do")
     if len(set(sizes)) == 1:
@@ -53,15 +56,22 @@ def _split(x: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor
 def _tensor_split(x: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     given, length = indices_or_sections, x.shape[dim]
     if isinstance(given, int):
+        check_int("sections", given, 1)
         ends = [length // given * i + min(i, length % given) for i in range(1, given)]
     else:
         ends = [int(end) for end in given]
-    return _split(x, [stop - start for start, stop in zip([0, *ends], [*ends, length], strict=True)], dim)
+    pairs = list(zip([0, *ends], [*ends, length], strict=True))
+    if all(0 <= start <= stop for start, stop in pairs):
+        return _split(x, [stop - start for start, stop in pairs], dim)
+    # Ends may be negative, beyond the length, or out of order, as those of slices.
+    parts = [slice(*pair).indices(length)[:2] for pair in pairs]
+    return tuple([FUNCTIONS.narrow(x, dim, start, max(stop - start, 0)) for start, stop in parts])
 
 
 @defines(torch.unbind, Tensor.unbind)
 def _unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    return tuple([one.squeeze(dim) for one in FUNCTIONS.chunk(x, x.shape[dim], dim)])
+    length = x.shape[dim]
+    return tuple([one.squeeze(dim) for one in FUNCTIONS.chunk(x, length, dim)]) if length else ()
 
 
 @defines(torch.narrow, Tensor.narrow)
