@@ -74,7 +74,8 @@ def _without(kind: type, role: str) -> Any:
 def _subclass(base: type, role: str, members: Members) -> type:
     def reduce(self: nn.Module, protocol: Any) -> Any:
         function, arguments, *rest = super(made, self).__reduce_ex__(protocol)  # type: ignore[misc]
-        arguments = tuple(base if argument is made else argument for argument in arguments)
+        # The innermost made class replaces the object's class by the plain one; each of them then adds its own.
+        arguments = tuple(plain_class(self) if argument is type(self) else argument for argument in arguments)
         return _remade, (function, arguments, role, members), *rest
 
     made_as = {"made_from": base, "made_role": role, "made_members": staticmethod(members)}

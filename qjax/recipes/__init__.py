@@ -111,7 +111,8 @@ def lower(
     and among shards, but not under lower(vmap(f)), where a batch is one array.
 
     `jax.grad(lower(fn))` rounds gradients where they arrive at layers' outputs. In `lower(jax.grad(fn))` the
-    backward pass is a part of the program, and its products are layers. There are no forward-mode derivatives.
+    backward pass is a part of the program, and its products are layers. Rounded outputs have no forward-mode
+    derivatives (`jax.jvp`, `jax.hessian`; `jax.jacrev(jax.grad(f))` works); weights and recipes have them.
 
     Args:
         fn: a function, or a module. Arrays among its arguments are traced as under jit, other arguments are not.
@@ -172,7 +173,10 @@ def lower(
         plan = settings.plan(call, warned)
         settings.measure(plan.planner, warned)
         states = _check_states(plan.planner.states, scaling)
-        return call.run(plan, words if plan.planner.stochastic else None, states)
+        try:
+            return call.run(plan, words if plan.planner.stochastic else None, states)
+        except TypeError as error:
+            raise _forward_mode(error) from None
 
     def planner(args: Any, kwargs: Any) -> Planner:
         return settings.plan(TracedCall(fn, args, kwargs), warned).planner
@@ -226,6 +230,16 @@ class _Settings:
         if self.given:
             raise ValueError(f"rules match no layer; the layers are {layers}")
         _warn_once(f"layer_types match no layer, so nothing is lowered; the layers are {layers}", warned)
+
+
+def _forward_mode(error: TypeError) -> TypeError:
+    """The error for a forward-mode derivative of rounded outputs in place of JAX's; other errors as they are."""
+    if "forward-mode autodiff (jvp) to a custom_vjp" not in str(error):
+        return error
+    return TypeError(
+        "fn has no forward-mode derivatives (jvp, jacfwd, hessian), as rounded outputs and own derivatives have none; "
+        "allowed are jax.jacrev(jax.grad(f)) for jax.hessian, and recipes and weight_number, which have them"
+    )
 
 
 def _says_something(rule: Rule) -> bool:

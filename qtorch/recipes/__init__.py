@@ -24,7 +24,7 @@ from qtorch.recipes.layers import (
     Lowered,
     RoundingHook,
     check_weights,
-    is_lowered,
+    is_rounded,
     keep_encoders_dense,
     named_layers,
     round_weights,
@@ -255,7 +255,7 @@ def _matches(
         matched = matched or rule is not None
         if rule is None or (rule.outputs == Quantization() and rule.weight_number is None):
             continue
-        if is_lowered(layer) or layer in inside_pairs:
+        if is_rounded(layer) or layer in inside_pairs:
             raise ValueError(f"{name or type(layer).__name__} is lowered already; allowed are layers that are not")
         check_weights(name, layer)
         matches[layer] = name, rule

@@ -7,6 +7,7 @@ multiplied.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -262,9 +263,13 @@ def round_weights(path: str, layer: nn.Module, rule: Rule) -> None:
     if rule.weight_number is None:
         return
     if _multiplies_by_own_code(layer):
-        layer.qtorch_lowering = Lowering(path, weight=_weight_quantizer(rule))  # type: ignore[assignment]
-        enter_forward(layer)
-        change_class(layer, LOWERED, entering)
+        before = vars(layer).get("qtorch_lowering")  # of a recipe
+        if before is None:
+            layer.qtorch_lowering = Lowering(path, weight=_weight_quantizer(rule))  # type: ignore[assignment]
+            enter_forward(layer)
+            change_class(layer, LOWERED, entering)
+        else:
+            layer.qtorch_lowering = replace(before, weight=_weight_quantizer(rule))  # type: ignore[assignment]
         _mark(layer)
         return
     # torch's older weight_norm and spectral_norm compute a weight in a pre-hook, from parameters such as weight_g. A
@@ -294,7 +299,7 @@ def _weight_quantizer(rule: Rule) -> Quantizer:
 def _multiplies_by_own_code(layer: nn.Module) -> bool:
     """True of layers whose forward is not torch's, and which may multiply by results computed from weights."""
     forward = vars(layer).get("forward", plain_class(layer).forward)
-    if forward.__module__.startswith("torch."):
+    if forward.__module__.startswith("torch.") or multiplies(layer):
         return False
     others = tuple(kind for name, kinds in GROUPS.items() if name not in ("linear", "conv") for kind in kinds)
     is_matrix = parametrize.is_parametrized(layer) or any(x.dim() >= 2 for x in own_parameters(layer).values())
@@ -329,7 +334,23 @@ def check_weights(name: str, layer: nn.Module) -> None:
 
 def is_lowered(layer: nn.Module) -> bool:
     """True if a layer's outputs or weights are rounded, or its own products are lowered."""
-    return isinstance(layer, Lowered) or has_role(layer, ROUNDED) or has_role(layer, LOWERED)
+    return is_rounded(layer) or has_role(layer, LOWERED)
+
+
+def is_rounded(layer: nn.Module) -> bool:
+    """True if a layer's outputs or weights are rounded."""
+    return isinstance(layer, Lowered) or has_role(layer, ROUNDED)
+
+
+def rounds_outputs(layer: nn.Module) -> bool:
+    """True if a layer's outputs are rounded."""
+    return isinstance(layer, Lowered) or "rounding_hook" in vars(layer)
+
+
+def has_products(layer: nn.Module) -> bool:
+    """True if a recipe gives the products of a layer, or leaves them wide."""
+    lowering = vars(layer).get("qtorch_lowering")
+    return multiplies(layer) or (isinstance(lowering, Lowering) and bool(lowering.products))
 
 
 def multiplies(layer: nn.Module) -> bool:

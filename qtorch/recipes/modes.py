@@ -82,7 +82,7 @@ class Lowering:
         path: the module's dotted name.
         products: the products by kind; None leaves a kind wide.
         reasons: the reasons by kind why products stay wide.
-        weight: the quantizer of the weights that are multiplied; None if a recipe gives the products.
+        weight: the quantizer of the weights that are multiplied, before a recipe's products round them; or None.
         states: for each own weight the name of the buffer with the state of its delayed scales.
         warned: the functions with a warning so far.
     """
@@ -141,6 +141,7 @@ class ProductMode(TorchFunctionMode):
         self.lowering, self.states = lowering, states or {}
         # The module's own weights, and tensors computed from weights alone under the name of the first of these.
         self.names, self.weights = list(names), list(weights)
+        self.computed: list[str] = []  # the module's parametrized weights, each access of which is another tensor
         self.heads: list[str] = []  # the kinds of the next two products of an attention layer
         self.rounded = 0  # how many weights were rounded
         self.has_gradients = torch.is_grad_enabled()
@@ -211,7 +212,9 @@ class ProductMode(TorchFunctionMode):
         if self.lowering.weight is not None:
             self.refuse_checkpoint(name)
             args, kwargs = self.with_rounded_weights(name, args, kwargs)
-            return func(*args, **kwargs)
+            if not self.lowering.products:
+                return func(*args, **kwargs)
+            tensors = tensors_in((*args, *kwargs.values()))
         found = self.kinds_of(name, args)
         # A product that matches a recipe but cannot be lowered stays wide, with a warning.
         reason = ""
@@ -299,13 +302,11 @@ class ProductMode(TorchFunctionMode):
 
     def with_rounded_weights(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments of a function with the weights rounded that it multiplies by."""
-        round_: Any = self.lowering.weight
         if name in _WEIGHT_SECOND or name == "bilinear":
             index = 2 if name == "bilinear" else 1
-            self.rounded += 1
             if "weight" in kwargs:
-                return args, {**kwargs, "weight": round_(kwargs["weight"])}
-            return (*args[:index], round_(args[index]), *args[index + 1 :]), kwargs
+                return args, {**kwargs, "weight": self.rounded_weight(kwargs["weight"])}
+            return (*args[:index], self.rounded_weight(args[index]), *args[index + 1 :]), kwargs
         if name in LEFT:
             return args, kwargs
         if name in RECURRENT or name in _CHAINS or (name == "einsum" and len(args) > 3):
@@ -314,16 +315,19 @@ class ProductMode(TorchFunctionMode):
         are_weights = [self.is_weight(x) for x in args[begin : begin + 2]]
         if sum(are_weights) != 1:  # a product of two weights is a part of a weight
             return args, kwargs
-        self.rounded += 1
         index = begin + are_weights.index(True)
-        return (*args[:index], round_(args[index]), *args[index + 1 :]), kwargs
+        return (*args[:index], self.rounded_weight(args[index]), *args[index + 1 :]), kwargs
 
     def rounded_matrix(self, x: Any) -> Any:
         """The rounded matrix if it is a weight, else the matrix itself."""
-        if not self.is_weight(x) or x.dim() < 2:
-            return x
+        return self.rounded_weight(x) if self.is_weight(x) and x.dim() >= 2 else x
+
+    def rounded_weight(self, x: torch.Tensor) -> torch.Tensor:
+        """A weight rounded, which is a weight of the same name."""
         self.rounded += 1
-        return self.lowering.weight(x)  # type: ignore[misc]
+        y = self.lowering.weight(x)  # type: ignore[misc]
+        self.note((x,), y)
+        return y
 
 
 class _Lowered:
@@ -378,6 +382,8 @@ class _Lowered:
         if name is None:  # a law may have made the tensor of an argument
             pairs = zip(self.given, self.names, strict=True)
             name = next((one for x, one in pairs if one is not None and x.dim() >= 2), None)
+        if name is None and len(self.mode.computed) == 1:
+            name = self.mode.computed[0]
         if name is None or name not in self.mode.states:
             raise UnknownCallError(
                 "delayed scales need a state, which a module has for each weight of its own; multiply in the module "
@@ -623,6 +629,8 @@ def _entered(method: Callable[..., Any]) -> Callable[..., Any]:
         names, weights = weights_of(self)
         states = {name: getattr(self, buffer) for name, buffer in lowering.states.items()}
         mode = ProductMode(lowering, names, weights, states)
+        if parametrize.is_parametrized(self):
+            mode.computed = list(self.parametrizations)
         with mode:
             y = method(self, *args, **kwargs)
         if is_forward and lowering.weight is not None and mode.rounded == 0:

@@ -13,7 +13,7 @@ from qtorch._classes import change_class, plain_class
 from qtorch._torch_internals import check_modes, own_parameters
 from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear, first_scaling
 from qtorch.recipes.coverage import measure_first_call
-from qtorch.recipes.layers import check_weights, is_lowered, multiplies, named_layers
+from qtorch.recipes.layers import Lowered, check_weights, has_products, named_layers, rounds_outputs
 from qtorch.recipes.modes import KINDS, LOWERED, Lowering, enter_forward, entering, product_arguments, weights_of
 
 _LAYERS: dict[type[nn.Module], tuple[str, Any]] = {
@@ -53,7 +53,7 @@ def layer_kind(layer: nn.Module) -> str | None:
         return CONV
     if isinstance(layer, _MULTIPLYING):
         return None if isinstance(layer, nn.Transformer | nn.TransformerEncoder | nn.TransformerDecoder) else LINEAR
-    if plain_class(layer).__module__.startswith(("torch.", "qtorch.")) or next(layer.children(), None) is not None:
+    if _is_torchs(layer) or next(layer.children(), None) is not None:
         return None
     is_matrix = any(x.dim() >= 2 for x in own_parameters(layer).values())
     return LINEAR if is_matrix and not isinstance(layer, _EMBEDDINGS) else None
@@ -61,6 +61,8 @@ def layer_kind(layer: nn.Module) -> str | None:
 
 def _own_kinds(layer: nn.Module) -> tuple[str, ...]:
     """The kinds of the products that a module may have with weights of its own, or of its lists of parameters."""
+    if _is_torchs(layer):
+        return ()
     lists = [child for child in layer.children() if isinstance(child, nn.ParameterList | nn.ParameterDict)]
     dims = [x.dim() for part in (layer, *lists) for x in own_parameters(part).values()]
     most = 0 if isinstance(layer, _EMBEDDINGS) else max(dims, default=0)
@@ -69,9 +71,12 @@ def _own_kinds(layer: nn.Module) -> tuple[str, ...]:
 
 def has_functions(layer: nn.Module) -> bool:
     """True of modules whose own code may multiply: all modules of programs, and some of torch's."""
-    kind = plain_class(layer)
-    is_torchs = kind.__module__.startswith(("torch.", "qtorch."))
-    return isinstance(layer, _MULTIPLYING) if is_torchs else True
+    return isinstance(layer, _MULTIPLYING) if _is_torchs(layer) else True
+
+
+def _is_torchs(layer: nn.Module) -> bool:
+    """True of modules whose classes are torch's, or ours."""
+    return plain_class(layer).__module__.startswith(("torch.", "qtorch."))
 
 
 def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> None:
@@ -91,7 +96,7 @@ def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> 
     """
     named = [(name, layer) for name, layer in named_layers(model) if not is_inside_attention(model, name, layer)]
     for name, layer in named:
-        if is_lowered(layer) or multiplies(layer):
+        if has_products(layer) or (rounds_outputs(layer) and (has_functions(layer) or isinstance(layer, Lowered))):
             raise ValueError(f"{name or type(model).__name__} is lowered already; allowed are layers that are not")
         check_weights(name, layer)
     named = [(name, layer) for name, layer in named if functions or is_plain(layer)]
@@ -120,9 +125,12 @@ def _enter(name: str, layer: nn.Module, recipe: Recipe, chosen: dict[tuple[str, 
         products[kind] = found
         if found is None:
             reasons[kind] = recipe.why_wide(name, kind)
-    layer.qtorch_lowering = Lowering(name, products, reasons, states=_make_states(layer, products))  # type: ignore[assignment]
-    enter_forward(layer)
-    change_class(layer, LOWERED, entering)
+    before = vars(layer).get("qtorch_lowering")  # of a module whose weights are rounded
+    weight = None if before is None else before.weight
+    layer.qtorch_lowering = Lowering(name, products, reasons, weight, _make_states(layer, products))  # type: ignore[assignment]
+    if before is None:
+        enter_forward(layer)
+        change_class(layer, LOWERED, entering)
 
 
 def _make_states(layer: nn.Module, products: dict[str, Products | None]) -> dict[str, str]:

@@ -9,6 +9,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental import sparse
 
+import qjax
 from qcore import RECIPES, Entry, Product, Recipe
 from qjax.recipes import lower, report
 
@@ -176,3 +177,20 @@ def test_a_program_without_a_product_that_can_be_lowered_is_wide():
     with pytest.warns(UserWarning, match="stays wide: its numbers are complex"):
         y = fn(v, X)
     assert np.array_equal(y, complex_(X) @ v["v"])
+
+
+def test_rounded_outputs_say_that_they_have_no_forward_mode_derivatives():
+    fn = lower(lambda w, x: jnp.tanh(x @ w["w"]).sum(), ["linear"], "e5m2", "e5m2", "nearest", "nearest")
+    for derivative in (jax.hessian, jax.jacfwd):
+        with pytest.raises(TypeError, match=r"fn has no forward-mode derivatives .* allowed are jax.jacrev"):
+            derivative(fn)(W, X)
+    assert jax.jacrev(jax.grad(fn))(W, X)["w"]["w"].shape == (16, 16, 16, 16)
+    jax.eval_shape(jax.hessian(lower(fn.__wrapped__, ALL)), W, X)
+
+
+def test_products_of_two_vectors():
+    x, w = np.linspace(-0.7, 1.9, 16, dtype=np.float32), np.linspace(-1.3, 2.1, 16, dtype=np.float32)
+    for function in (jnp.dot, jnp.inner, jnp.vdot, lambda x, w: jnp.einsum("i,i->", x, w)):
+        fn = lower(lambda w, x, function=function: function(x, w["w"]), ALL)
+        expected = qjax.linalg.linear(x[None], w[None], operands=("e5m2", "e5m2"))[0, 0]
+        assert np.array_equal(fn({"w": w}, x), expected)

@@ -119,6 +119,21 @@ def test_each_backward_pass_is_one_step_and_a_failed_one_is_none():
     assert layer.scaling[0, 1] == (5 * X).abs().max()
 
 
+def test_torch_func_grad_is_a_backward_pass():
+    layer, other = make()[0], make()[0]
+    weights = {name: p.detach() for name, p in layer.named_parameters()}
+    for factor in (1, 3):
+        other.zero_grad()
+        other(factor * X).square().sum().backward()
+        found = torch.func.grad(lambda w, x=factor * X: torch.func.functional_call(layer, w, (x,)).square().sum())(
+            weights
+        )
+        assert_same_bits(found["weight"], other.weight.grad)
+        assert_same_bits(layer.scaling, other.scaling)
+    with pytest.raises(NotImplementedError, match="products with delayed scales have no forward-mode derivatives"):
+        torch.func.jvp(layer, (X,), (X,))
+
+
 def test_one_state_of_two_formats_is_refused():
     state, weight = linalg.first_scaling(3), torch.ones(2, 8, requires_grad=True)
     coarse = PRODUCTS | {"operands": (GRADIENT, KEPT), "grad_weight": f"product({GRADIENT},{GRADIENT})"}

@@ -325,3 +325,39 @@ def test_a_torch_that_cannot_hide_functions_from_modes(monkeypatch):
     with pytest.raises(RuntimeError, match=r"has no torch._C.DisableTorchFunction; lowered there are only models"):
         lower(made("LoRA"), ALL)
     assert lower(nn.Linear(32, 4), ALL)(X).shape == (2, 5, 4)
+
+
+VECTORS = {
+    "@": lambda x, w: x @ w,
+    "reflected @": lambda x, w: w @ x,
+    "dot": torch.dot,
+    "inner": torch.inner,
+    "vecdot": torch.linalg.vecdot,
+    "einsum": lambda x, w: torch.einsum("i,i->", x, w),
+    "tensordot": lambda x, w: torch.tensordot(x, w, 1),
+    "linear": lambda x, w: F.linear(x, w, torch.tensor(0.0)),
+    "no weight": lambda x, w: x @ x.flip(0) + 0 * w[0],
+}
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_products_of_two_vectors(name):
+    """One example is a batch of one."""
+
+    class Score(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.linspace(-1.3, 2.1, 32))
+
+        def forward(self, x):
+            return VECTORS[name](x, self.w)
+
+    product = Product("e4m3fn", "e4m3fn")
+    low = lower(Score(), Recipe([Entry("*", kind, product, product, product) for kind in (None, "matmul")]))
+    x = torch.linspace(-0.7, 1.9, 32, requires_grad=True)
+    y = low(x)
+    w = x.flip(0) if name == "no weight" else low.w
+    expected = linalg.linear(x.detach()[None], w.detach()[None], operands=("e4m3fn", "e4m3fn"))
+    assert_same_bits(y.detach(), expected[0, 0])
+    y.backward()
+    assert x.grad is not None

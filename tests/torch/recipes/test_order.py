@@ -8,6 +8,7 @@ from covering import usually
 from support import assert_same_bits
 from torch import nn
 
+import qtorch
 from qcore import RECIPES, Quantization, Rule
 from qtorch import insight
 from qtorch.quantization import default_qconfig, prepare
@@ -111,3 +112,48 @@ def test_observers_and_watches_after_compilation():
                 watching.step()
             assert [str(site) for site in watching.record.sites] == ["layer:output", "own:output"]
         assert_same_bits(compiled(X), before)
+
+
+MXFP4 = "scaled(e2m1fn,{-1:32},rule=rceil)"
+
+
+@pytest.mark.parametrize("first", ["weights", "recipe"])
+@pytest.mark.parametrize("recipe", ["mxfp8", "fp8_delayed"])
+def test_weights_on_a_grid_under_a_recipe(first, recipe):
+    """A recipe's operand is the rounded weight, in layers of torch and in a program's own, whichever comes first."""
+    model = Net()
+    expected = lower(copy.deepcopy(model), RECIPES[recipe])
+    for layer in (expected.layer, expected.own):
+        layer.weight.data = qtorch.quantize(layer.weight.data, MXFP4, "nearest")
+    for step in sorted(("weights", "recipe"), key=lambda one: one != first):
+        if step == "weights":
+            lower(model, ["linear"], weight_number=MXFP4)
+        else:
+            lower(model, RECIPES[recipe])
+    for _ in range(2):  # the second with scales of the first
+        y, z = model(X), expected(X)
+        assert_same_bits(y, z)
+        y.sum().backward()
+        z.sum().backward()
+    found = {name.replace("parametrizations.weight.original", "weight"): p for name, p in model.named_parameters()}
+    for name, p in expected.named_parameters():
+        assert (found[name].grad is None) == (p.grad is None)
+        if p.grad is not None:
+            assert_same_bits(found[name].grad, p.grad)
+    torch._dynamo.reset()
+    assert_same_bits(torch.compile(model, backend="eager")(X), model(X))
+    assert_same_bits(copy.deepcopy(model)(X), model(X))
+
+
+def test_weights_of_layers_that_a_recipe_leaves_wide():
+    model = lower(nn.Sequential(Net(), nn.Conv1d(4, 4, 3, bias=False)), RECIPES["mxfp8"])
+    lower(model, ["conv"], "e5m2", None, "nearest", weight_number="int4")
+    weight = qtorch.quantize(model[1].parametrizations.weight.original, "int4", "nearest")
+    assert_same_bits(model[1](X), qtorch.quantize(nn.functional.conv1d(X, weight), "e5m2", "nearest"))
+    for again in (
+        lambda: lower(model, RECIPES["mxfp8"]),
+        lambda: lower(model, ["conv"], weight_number="int8"),
+        lambda: lower(model, ["conv"], "int8"),
+    ):
+        with pytest.raises(ValueError, match="is lowered already"):
+            again()

@@ -229,3 +229,33 @@ def test_an_operator_of_a_program_is_listed_and_not_taken_for_torchs_of_that_nam
         row = report(model, x)[""][0]
         assert (row.kind, row.multiply_adds) == ("qtorch_tests_of_rows::mm", None)
         assert row.reason == "an operator of the program, whose products are not known"
+
+
+class OwnConvolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4, 3))
+
+    def forward(self, x):
+        return F.conv1d(x, self.weight)
+
+
+class Inside(nn.Module):
+    """A module with children, which is no layer, that multiplies by a weight of its own, and of a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.activation, self.weights = nn.ReLU(), nn.ParameterList([torch.randn(4, 4, 3)])
+
+    def forward(self, x):
+        return F.conv1d(self.activation(x), self.weights[0])
+
+
+@pytest.mark.parametrize("make", [OwnConvolution, Inside])
+def test_a_recipe_for_convolutions_finds_those_of_programs_alone(make):
+    recipe = Recipe([Entry("*", "conv", *[Product("e5m2", "e5m2")] * 3)])
+    model, x = nn.Sequential(make()), torch.randn(2, 4, 12)
+    (row,) = report(lower(model, recipe), x)
+    assert (row.kind, row.products) == ("conv", recipe.entries[0].products)
+    with pytest.raises(ValueError, match="no layer to apply to"):
+        lower(nn.Sequential(Do(lambda x, w: x, 4)), recipe)
