@@ -123,7 +123,7 @@ class Names:
     passes. Dtypes are strings: "float32". Every operation on floats is rounded once, to nearest even, in the order
     of the law.
 
-    **The law of rounding** (`qcore.law`) works on integers and needs the first nine names only:
+    **The law of rounding** (`qcore.law`) works on integers and needs the first ten names only:
 
     - `where`, `clip`, and `amax(lanes, axes, keepdims)`, the maxima of integers.
     - `float_bits(lanes)`: converts integers to floats of the same width, to nearest, and returns the floats' bits. The
@@ -133,6 +133,8 @@ class Names:
       that are multiplied as floats. No result is subnormal or beyond the range.
     - `quotient_bits(a, b)`: the bits of the quotient of two integers that are divided as floats. It may be
       `quotient_error` steps off: 0 if division follows IEEE 754, 3 if a compiler may multiply by a reciprocal.
+    - `short`: True if a program's time to compile matters more than single operations, as in XLA, which compiles a law
+      again for each shape; blocks then have few numbers of their own.
     - `take(row, places)`: the entries of a row, a tuple of ints or an array of one dimension, at places that it has.
     - `float32_bits(x)`: the bits of float32 numbers as int32, without a conversion; `float32_from(bits)`: the inverse.
 
@@ -185,6 +187,7 @@ class Names:
     clip: Callable[..., Any] = staticmethod(np.clip)
     amax: Callable[..., Any] = staticmethod(np.amax)
     quotient_error = 0
+    short = False
 
     @staticmethod
     def float_bits(lanes: np.ndarray) -> np.ndarray:

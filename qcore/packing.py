@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import reduce
 from math import lcm
-from operator import or_
 from typing import Any, cast
 
 import numpy as np
@@ -94,11 +93,11 @@ def regroup(xp: Any, lanes: Any, given: int, wanted: int) -> Any:
     count = whole // given
     lanes = xp.pad(lanes, [*[(0, 0)] * (lanes.ndim - 1), (0, -size % count)])
     groups = lanes.reshape(*lanes.shape[:-1], lanes.shape[-1] // count, count)
-    found = []
+    found: list[Any] = []
     for low in range(0, whole, wanted):
         touched = range(low // given, -(-(low + wanted) // given))
         parts = [_shifted(groups[..., one], one * given - low) for one in touched]
-        found.append(reduce(or_, parts) & _mask(wanted))
+        found.append(reduce(lambda a, b: a | b, parts) & _mask(wanted))
     numbers = xp.stack(found, -1).reshape(*lanes.shape[:-1], groups.shape[-2] * len(found))
     return numbers[..., : -(-size * given // wanted)]
 

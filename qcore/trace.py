@@ -119,6 +119,7 @@ class Trace:
     """
 
     quotient_error = 0  # division is IEEE 754's, see `compiler`
+    short = False
 
     def __init__(self, float16: str = "") -> None:
         self._float_of = {16: float16, 32: "float32", 64: "float64"}

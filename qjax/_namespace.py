@@ -30,6 +30,7 @@ class Names(namespace.Names):
     where = staticmethod(jnp.where)
     clip = staticmethod(jnp.clip)
     quotient_error = 3
+    short = True
 
     @staticmethod
     def amax(x: jax.Array, axis: tuple[int, ...], keepdims: bool) -> jax.Array:
@@ -143,6 +144,28 @@ class Names(namespace.Names):
     def bincount(index: jax.Array, weight: jax.Array, size: int) -> jax.Array:
         sums = jnp.zeros(size, jnp.float32).at[index].add(weight)
         return jax.lax.optimization_barrier(sums)  # else XLA adds the weights to whatever the sums are added to
+
+
+class WithFloat64(Names):
+    """The names for lanes of 32 bits on devices that divide numbers of float64, which CPUs and GPUs do.
+
+    A quotient of two integers of 24 bits is never nearer than 2^-49 of it to the middle of two float32 numbers. So in
+    float64 it may be a few units off, as after a product with a reciprocal, and is rounded as the exact one is.
+    """
+
+    quotient_error = 0
+
+    @staticmethod
+    def quotient_bits(a: Any, b: Any) -> jax.Array:
+        with jax.enable_x64(True):
+            x, y = (jnp.asarray(one).astype(jnp.float64) for one in (a, b))
+            return jax.lax.div(*jnp.broadcast_arrays(x, y)).astype(jnp.float32).view(jnp.int32)
+
+
+def names_for(lane_bits: int) -> type[Names]:
+    """The names for the law of rounding on lanes, by the platform of the programs that are traced."""
+    exact = lane_bits == 32 and jax.default_backend() in ("cpu", "cuda", "rocm", "gpu")
+    return WithFloat64 if exact else Names
 
 
 def _vector(length: int, in_rows: bool) -> int:

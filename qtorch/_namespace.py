@@ -28,6 +28,7 @@ class Names(namespace.Names):
     where = staticmethod(torch.where)
     clip = staticmethod(torch.clip)
     quotient_error = 3  # on GPUs
+    short = False
 
     @staticmethod
     def amax(lanes: torch.Tensor, axis: tuple[int, ...], keepdims: bool) -> torch.Tensor:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from qcore.arguments import quoted
+
+KeepLanes = Callable[[Sequence[Any]], Any]  # an identity of several lanes, see `Program.run`
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from qcore.law.carrier import FLOAT32, FLOAT64, Carrier, with_hidden_bits, without_hidden_bits
+from qcore.law.carrier import FLOAT32, FLOAT64, Carrier, KeepLanes, with_hidden_bits, without_hidden_bits
 from qcore.law.codes import encode
 from qcore.law.grid import Grid, round_to_grid
 from qcore.law.rounding import Rounding, increment
-from qcore.random.threefry import Materialize
 
 MAGNITUDES = 0, 1, 2, 3, 4, 6, 8, 12  # of elements by their codes, in halves
 SIGN = 8  # of their codes
@@ -179,7 +178,7 @@ def run_levels(
     element: Grid,
     encoding: Sequence[Any],
     word: Any,
-    materialize: Materialize,
+    materialize: KeepLanes,
     usual: bool,
 ) -> Any:
     """Rounds lanes to e2m1 elements under scales of a format, or encodes them; arguments as for `Program.run`.
@@ -189,14 +188,15 @@ def run_levels(
     """
     work, magnitude, last = working(carrier), bits & carrier.magnitude_mask, carrier.last
     nan = scaling.nan
-    if mode is Rounding.NEAREST:  # seven comparisons of the element itself cost less than its product
+    # Seven comparisons of the element itself take a processor less time than its product, and a compiler more.
+    if mode is Rounding.NEAREST and not xp.short:
         factor = scaling.factor
         bounds = (
             _rounded_down(xp, scaling.full, carrier, usual)
             if factor is None
             else _rounded_down_by(xp, factor, carrier, usual)
         )
-        compared, most = magnitude, [materialize(one) for one in bounds]
+        compared, most = magnitude, materialize(tuple(bounds))
     else:
         y = _scaled(xp, bits, scaling, carrier, materialize)
         negative = (bits >> last) & work.negative if mode.reads_sign else 0
@@ -204,10 +204,14 @@ def run_levels(
         compared, most = y & work.magnitude_mask, (0, *_ELEMENTS[work][:-1])
     if encoding:
         code = pick(xp, compared, most, range(1, len(MAGNITUDES)), nan & 0) | ((bits >> last) & SIGN)
-        return code & materialize(~nan), *encoded_scales(xp, scaling, encoding, work)
+        return code & ~nan, *encoded_scales(xp, scaling, encoding, work)
     nans = nan & carrier.quiet_nan
-    values = [materialize(xp.clip(value, nans, None)) for value in _values(xp, scaling.full, carrier, usual)]
-    result = pick(xp, compared, most, values, materialize(nans))
+    if xp.short:
+        result = xp.clip(_products_of(xp, compared, scaling.full, carrier, usual), nans, None)
+    else:
+        values = [xp.clip(value, nans, None) for value in _values(xp, scaling.full, carrier, usual)]
+        *values, nans = materialize((*values, nans))
+        result = pick(xp, compared, most, values, nans)
     return xp.where(magnitude > carrier.infinity, magnitude, result) | (bits & carrier.negative)
 
 
@@ -219,7 +223,7 @@ def encoded_scales(xp: Any, scaling: Scaling, encoding: Sequence[Any], work: Car
     return (block,) if scaling.array is None else (block, without_hidden_bits(xp, scaling.array, work))
 
 
-def _scaled(xp: Any, bits: Any, scaling: Scaling, carrier: Carrier, materialize: Materialize) -> Any:
+def _scaled(xp: Any, bits: Any, scaling: Scaling, carrier: Carrier, materialize: KeepLanes) -> Any:
     """Magnitudes of scaled elements before they are rounded. Only zero becomes zero."""
     work, magnitude = working(carrier), bits & carrier.magnitude_mask
     lanes, factor = to_working(xp, magnitude, carrier), scaling.factor
@@ -228,7 +232,8 @@ def _scaled(xp: Any, bits: Any, scaling: Scaling, carrier: Carrier, materialize:
     else:  # the field of a product above all numbers is limited to that of infinity: a larger one may not fit in a lane
         most = work.infinity - xp.clip((factor & -work.hidden) - (work.bias << work.width), 0, None)
         y = times(xp, xp.clip(lanes, None, most), factor, work)
-    return materialize(xp.clip(y, 1, work.infinity - 1) & (-magnitude >> carrier.last))
+    y = xp.clip(y, 1, work.infinity - 1) & (-magnitude >> carrier.last)
+    return y if xp.short else materialize((y,))[0]
 
 
 def pick(xp: Any, compared: Any, bounds: Sequence[Any], values: Iterable[Any], below: Any) -> Any:
@@ -366,7 +371,7 @@ def level_scales(
     kind: str,
     whole: bool,
     axes: tuple[int, ...],
-    materialize: Materialize,
+    materialize: KeepLanes,
     usual: bool,
 ) -> Scaling:
     """The scales of blocks whose scales are numbers of a format.
@@ -383,6 +388,8 @@ def level_scales(
     if whole:
         encode_scale, array = _array_scales(xp, magnitude, carrier, rule, levels)
         inverse = times(xp, encode_scale, levels.inverse + (encode_scale & 0), work) if rule == "te" else None
+        if xp.short and rule == "te":
+            array, inverse = materialize((array, inverse))
     if comparison:
         given = levels, scale, kind, axes, largest, encode_scale, array
         block = _four_over_six(xp, magnitude, carrier, comparison, *given, materialize)
@@ -396,7 +403,7 @@ def level_scales(
     block = round_to_grid(xp, xp.clip(block, None, scale.limit), work, Rounding.NEAREST, scale, None, kind)
     normal, full = _products(xp, block, array, work)
     if rule == "torchao_0_16":
-        return Scaling(None, materialize(full), block, array, nan)
+        return Scaling(None, materialize((full,))[0], block, array, nan)
     if rule == "te":
         factor = _reciprocal(xp, block, normal, full, None if usual else array, work)
     else:
@@ -405,7 +412,8 @@ def level_scales(
         beyond = inverse - (normal & -work.hidden) >= (work.bias + 2) << work.width  # where fields would not fit
         factor = xp.where(beyond, most, quotient(xp, inverse, normal, work))
     factor = factor if usual else xp.clip(factor, None, most)
-    return Scaling(materialize(factor), materialize(full), block, array, nan)
+    full, factor = materialize((full, factor))
+    return Scaling(factor, full, block, array, nan)
 
 
 def _products(xp: Any, block: Any, array: Any, work: Carrier) -> tuple[Any, Any]:
@@ -441,7 +449,7 @@ def _four_over_six(
     largest: Any,
     encode_scale: Any,
     array: Any,
-    materialize: Materialize,
+    materialize: KeepLanes,
 ) -> Any:
     """The scales of blocks whose largest element becomes 6 or 4, which of both has the smaller error.
 
@@ -471,19 +479,17 @@ def _four_over_six(
         block = round_to_grid(xp, xp.clip(wanted, None, scale.limit), work, Rounding.NEAREST, scale, None, kind)
         normal, full = _products(xp, block, array, work)
         factor = xp.clip(_reciprocal(xp, block, normal, full, array, work), None, work.infinity - 1)
-        bounds = [materialize(one) for one in _rounded_down_by(xp, materialize(factor), carrier, False)]
+        bounds = materialize(tuple(_rounded_down_by(xp, materialize((factor,))[0], carrier, False)))
         is_some = -block >> work.last
-        values = [
-            materialize((one & is_some) | (~is_some & _zero(work)))
-            for one in _compared_values(xp, normal, whole, shift, levels.full + (normal & 0), work)
-        ]
+        compared = _compared_values(xp, normal, whole, shift, levels.full + (normal & 0), work)
+        values = materialize(tuple([(one & is_some) | (~is_some & _zero(work)) for one in compared]))
         found = pick(xp, numbers, bounds, values, _zero(work) + (largest & 0))
         error = xp.where(found < work.infinity, _differ(xp, found, lanes, work), work.infinity)
         error = xp.clip(error - shift, -(_LEAST << work.width), None)
         error = times(xp, error, error, work) if squares else error
         scales.append(block)
         # Sums only grow, so one limit at the end finds those that were infinite on the way.
-        found = _sum_of_block(xp, materialize(error), axes, comparison.endswith("tiles"), work)
+        found = _sum_of_block(xp, materialize((error,))[0], axes, comparison.endswith("tiles"), work)
         errors.append(xp.clip(found, None, work.infinity - xp.clip(shift, 0, None) * (2 if squares else 1)))
     return xp.where(errors[1] < errors[0], scales[1], scales[0])
 
@@ -587,7 +593,7 @@ class FloatScale(NamedTuple):
 
 
 def float_scales(
-    xp: Any, bits: Any, carrier: Carrier, rule: str, levels: FloatScale, axes: tuple[int, ...], materialize: Materialize
+    xp: Any, bits: Any, carrier: Carrier, rule: str, levels: FloatScale, axes: tuple[int, ...], materialize: KeepLanes
 ) -> Scaling:
     """s and r of each block. `axes` get length 1."""
     work, magnitude = working(carrier), bits & carrier.magnitude_mask
@@ -597,8 +603,8 @@ def float_scales(
     found = xp.clip(to_working(xp, largest, carrier), levels.full - ((work.bias + 1) << work.width), None)
     found = quotient(xp, found, full, work) if rule == "absmax" else quotient(xp, full, found, work)
     found = xp.clip(found, work.hidden, (2 * work.bias - 1) << work.width)
-    found = materialize(xp.where((largest > 0) & (largest < carrier.infinity), found, one))
-    inverse = materialize(quotient(xp, one, found, work))
+    (found,) = materialize((xp.where((largest > 0) & (largest < carrier.infinity), found, one),))
+    (inverse,) = materialize((quotient(xp, one, found, work),))
     return Scaling(inverse, found, found) if rule == "absmax" else Scaling(found, inverse, inverse)
 
 
@@ -609,7 +615,7 @@ def run_scaled(
     scaling: Scaling,
     rounded: Callable[[Any], Any],
     coded: bool,
-    materialize: Materialize,
+    materialize: KeepLanes,
 ) -> Any:
     """Rounds lanes under float scales, or encodes them; arguments as for `Program.run`.
 
@@ -630,9 +636,12 @@ def run_scaled(
 
 def _unscaled(xp: Any, y: Any, scale: Any, carrier: Carrier) -> Any:
     """The carrier's magnitudes y * scale; NaN for elements that are NaN or infinite."""
-    work = working(carrier)
-    result = from_working(xp, times(xp, y, scale, work), carrier) & (-y >> carrier.last)
-    return xp.where(y > work.infinity - 1, carrier.quiet_nan, result)
+    return xp.where(y > working(carrier).infinity - 1, carrier.quiet_nan, _products_of(xp, y, scale, carrier, False))
+
+
+def _products_of(xp: Any, y: Any, scale: Any, carrier: Carrier, usual: bool) -> Any:
+    """The carrier's magnitudes y * scale of finite numbers."""
+    return from_working(xp, times(xp, y, scale, working(carrier)), carrier, usual) & (-y >> carrier.last)
 
 
 def apply_scales(xp: Any, elements: Any, block: Any, array_scale: Any, carrier: Carrier) -> Any:

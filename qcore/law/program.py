@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qcore.law.carrier import Carrier
+from qcore.law.carrier import Carrier, KeepLanes
 from qcore.law.codes import (
     Codes,
     FixedCodes,
@@ -58,7 +58,7 @@ from qcore.law.table import BUCKETS, FEW, Gaps, Starts, Steps, TableCodes, Table
 from qcore.law.table import encode as encode_by_table
 from qcore.law.tapered import PositCodes, Taper, round_to_posit
 from qcore.law.tapered import encode as encode_posit
-from qcore.random.threefry import Materialize, identity
+from qcore.random.threefry import identity
 
 Constants = tuple[int | tuple[int, ...], ...]  # of a program; those of tables are rows
 KINDS: dict[str, tuple[type[Any], ...]] = {
@@ -200,7 +200,7 @@ class Program:
         constants: Sequence[Any],
         axes: tuple[int, ...],
         word: Any = None,
-        materialize: Materialize = identity,
+        materialize: KeepLanes = identity,
         usual: bool = False,
         around: tuple[int, ...] = (),
     ) -> Any:
@@ -212,8 +212,8 @@ class Program:
             constants: the fields of the parts of this kind: ints or 0-d arrays; rows of these for tables.
             axes: the axes that lie inside blocks.
             word: see `round_to_grid`.
-            materialize: an identity that makes a compiler compute the result once, not again for each element of a
-                block.
+            materialize: an identity of lanes of one shape, which makes a compiler compute them once, not again for each
+                element of a block.
             usual: True if all blocks are `usual`; such blocks take fewer operations.
             around: see `shared_scale`.
 
@@ -267,7 +267,7 @@ class Program:
         parts: Sequence[Any],
         axes: tuple[int, ...],
         word: Any,
-        materialize: Materialize,
+        materialize: KeepLanes,
         usual: bool,
         around: tuple[int, ...],
     ) -> Any:
@@ -286,7 +286,8 @@ class Program:
         rounded = round_to_grid(xp, bits, carrier, self.mode, grid, word, kind)
         if not self.codes:
             return rounded
-        unscaled = rescale(xp, rounded, materialize(carrier.bias - scale), carrier)  # exact, and so is the encoding
+        (exponent,) = materialize((carrier.bias - scale,))
+        unscaled = rescale(xp, rounded, exponent, carrier)  # exact, and so is the encoding
         codes = encode(xp, unscaled, carrier, Rounding.TOWARD_ZERO, parts[1], parts[2], None, self.element)
         return codes, scale_codes(scale, nan, carrier)
 
@@ -295,7 +296,7 @@ class Program:
         return self._scaling(xp, bits, _filled(self._parts(), constants), axes, identity, False)
 
     def _scaling(
-        self, xp: Any, bits: Any, parts: Sequence[Any], axes: tuple[int, ...], materialize: Materialize, usual: bool
+        self, xp: Any, bits: Any, parts: Sequence[Any], axes: tuple[int, ...], materialize: KeepLanes, usual: bool
     ) -> Scaling:
         if self.kind == "float_scaled":
             return float_scales(xp, bits, self.carrier, self.rule, parts[0], axes, materialize)
@@ -310,7 +311,7 @@ class Program:
         parts: Sequence[Any],
         scaling: Scaling,
         word: Any,
-        materialize: Materialize,
+        materialize: KeepLanes,
         usual: bool,
     ) -> Any:
         carrier, begin = self.carrier, len(KINDS[self.kind])

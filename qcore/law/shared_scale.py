@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from qcore.law.carrier import Carrier, power, with_hidden_bits, without_hidden_bits
+from qcore.law.carrier import Carrier, KeepLanes, power, with_hidden_bits, without_hidden_bits
 from qcore.law.codes import Codes, decode, normal_scales
 from qcore.law.grid import Grid, uniform_grid
-from qcore.random.threefry import Materialize, identity
+from qcore.random.threefry import identity
 
 KINDS = {"block": "grid", "scaled": "deep", "scaled_general": "wide"}  # and the kind that rounds their elements
 E8M0_BIAS = 127  # of the scales' codes, of which 255 is NaN
@@ -101,7 +101,7 @@ def shared_scale(
 
 
 def block_grid(
-    xp: Any, scale: Any, nan: Any, carrier: Carrier, shared: Shared, kind: str, materialize: Materialize = identity
+    xp: Any, scale: Any, nan: Any, carrier: Carrier, shared: Shared, kind: str, materialize: KeepLanes = identity
 ) -> Grid:
     """The grid of each block; `scale` and `nan` are the results of `shared_scale`."""
     quiet = carrier.quiet_nan
@@ -109,30 +109,41 @@ def block_grid(
     base, top, coarsest = uniform_grid(xp, quantum, carrier)
     limit = lane(xp, scale + shared.top, shared.ones, carrier)
     if kind == "block":
-        return Grid(materialize(base), materialize(top), materialize(coarsest), 0, materialize(limit), keep)
+        base, top, coarsest, limit = materialize((base, top, coarsest, limit))
+        return Grid(base, top, coarsest, 0, limit, keep)
     end = _largest(xp, quantum, shared.finest, carrier)
     limit = _held(xp, limit, end, carrier)
     lower = _held(xp, lane(xp, scale + shared.lower_top, shared.lower_ones, carrier), end, carrier) & shared.negative
     # With floor and limit at NaN's magnitude, the rounding itself makes NaN of all elements of a block whose scale is.
     nan_lane, floor = nan & quiet, nan & (quiet - base)
     lower, limit = (lower - limit) & ~nan, (limit & ~nan) | nan_lane
-    below = materialize(base), materialize(top), materialize(coarsest), shared.finest
-    grid = Grid(*below, materialize(limit), keep, materialize(lower))
     if kind == "scaled":
-        return grid._replace(floor=materialize(floor))
+        base, top, coarsest, limit, lower, floor = materialize((base, top, coarsest, limit, lower, floor))
+        return Grid(base, top, coarsest, shared.finest, limit, keep, lower, floor=floor)
     lowest = lane(xp, scale + shared.low, 0, carrier)
     floor = xp.clip(floor, xp.clip(lowest - base, 0, None) & shared.floor, None)
-    return grid._replace(
-        floor=materialize(floor),
+    others = floor, nan_lane | shared.zero, lowest, shared.shift + scale + (base >> carrier.width)
+    base, top, coarsest, limit, lower, floor, zero, lowest, shift = materialize(
+        (base, top, coarsest, limit, lower, *others)
+    )
+    return Grid(
+        base,
+        top,
+        coarsest,
+        shared.finest,
+        limit,
+        keep,
+        lower,
+        floor=floor,
         unit=shared.unit,
         slope=shared.slope,
-        zero=materialize(nan_lane | shared.zero),
+        zero=zero,
         signed_zero=shared.signed_zero,
         unsigned=shared.unsigned,
         lower_jump=shared.lower_jump,
-        lowest=materialize(lowest),
+        lowest=lowest,
         coded=shared.coded,
-        shift=materialize(shared.shift + scale + (base >> carrier.width)),
+        shift=shift,
     )
 
 
@@ -187,7 +198,7 @@ def usual_to_unscale(scale: Any, nan: Any, carrier: Carrier, shared: Shared) -> 
 
 
 def unscale(
-    xp: Any, bits: Any, scale: Any, nan: Any, carrier: Carrier, shared: Shared, materialize: Materialize, usual: bool
+    xp: Any, bits: Any, scale: Any, nan: Any, carrier: Carrier, shared: Shared, materialize: KeepLanes, usual: bool
 ) -> Any:
     """Lanes divided by their blocks' scales, clipped so that the result times the scale is a number of the carrier.
 
@@ -199,13 +210,14 @@ def unscale(
     # therefore set here; a scale below 1 cannot do so, and a sum with it could leave the lane, so it is left out.
     end = _largest(xp, scale + shared.step, shared.finest, carrier) & (-1 << carrier.padding)
     most = (end - xp.clip(shift, 0, None)) & ~nan | nans
+    shift, most, nans = materialize((shift, most, nans))
     lanes = magnitude
     if not usual:
         lanes = xp.clip(with_hidden_bits(xp, lanes, carrier), -E8M0_BIAS - 1 << carrier.width, None)  # zero stays below
-    lanes = lanes - materialize(shift)
+    lanes = lanes - shift
     # A lane below zero is not a magnitude. Zero becomes 0; all else stays above it, which directed modes ask for.
-    lanes = xp.clip(xp.clip(lanes, xp.clip(magnitude, None, 1), None), None, materialize(most))
-    lanes = lanes if usual else xp.clip(lanes, materialize(nans), None)
+    lanes = xp.clip(xp.clip(lanes, xp.clip(magnitude, None, 1), None), None, most)
+    lanes = lanes if usual else xp.clip(lanes, nans, None)
     return lanes | (bits & carrier.negative)
 
 

@@ -30,11 +30,11 @@ def transformed(xp: Any, x: Any, transform: Hadamard) -> Any:
     if 0 in shape:
         return x
     x = xp.wide(x).reshape(*shape[:-1], shape[-1] // SIZE, SIZE)
-    x = xp.stack([x[..., i] * float(sign) for i, sign in enumerate(transform.signs)], -1)
+    x = x * xp.constant([float(sign) for sign in transform.signs], "float64", x)
+    both = xp.constant([[1.0], [-1.0]], "float64", x)  # the sum of two numbers, and the difference
     for distance in _STAGES:
         pairs = x.reshape(*x.shape[:-1], SIZE // 2 // distance, 2, distance)
-        first, second = pairs[..., 0, :], pairs[..., 1, :]
-        found = xp.materialize(xp.narrow(xp.stack([first + second, first - second], -2)))
+        found = xp.materialize(xp.narrow(pairs[..., :1, :] + pairs[..., 1:, :] * both))
         x = xp.wide(found).reshape(x.shape)
     return xp.narrow(x * 0.25).reshape(shape)
 

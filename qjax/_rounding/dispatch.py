@@ -23,8 +23,8 @@ from qcore.law.carrier import CARRIERS, Carrier, check_result_dtype
 from qcore.law.program import Decoding, Program
 from qcore.law.rounding import RoundingLike, check_rounding
 from qcore.law.tiles import Sizes, block_counts, is_flat, tiles
-from qcore.random.threefry import Noise, leading_bits_mask, rounding_words
-from qjax._namespace import Names
+from qcore.random.threefry import Noise, identity, leading_bits_mask, rounding_words
+from qjax._namespace import Names, names_for
 from qjax._rounding.array_law import arange, from_lanes, materialize, pad, to_lanes
 from qjax._rounding.inputs import ArrayLike, as_array, as_integers
 from qjax._rounding.keys import Key, key_words, window_words
@@ -269,8 +269,24 @@ def _make_noise(mode: Rounding, key: Any, random_bits: Any, start: Any) -> Noise
     return Noise(words, window)
 
 
+def round_operand(x: jax.Array, number: Number, rounding: RoundingLike, key: Key, coded: bool) -> Any:
+    """`quantize`, or `encode`, for an operand of a product, which takes much longer to run than a rounding.
+
+    So that the program has few loops, each element computes the grid of its block again.
+    """
+    return _apply(x, number, rounding, key, 24, 0, None, coded, few_loops=True)
+
+
 def _apply(
-    x: Any, number: Any, rounding: Any, key: Any, random_bits: Any, start: Any, overflow: Any, coded: bool
+    x: Any,
+    number: Any,
+    rounding: Any,
+    key: Any,
+    random_bits: Any,
+    start: Any,
+    overflow: Any,
+    coded: bool,
+    few_loops: bool = False,
 ) -> Any:
     x = as_array(x)
     arguments = number, rounding, x.dtype.name, overflow, coded, x.ndim
@@ -283,9 +299,9 @@ def _apply(
         return _to_bytes(GGUF(program.rule), x)
     if x.size > 0 or program.kind == "doubled":
         if coded:
-            return _encode(program, sizes, x, constants, noise)
+            return _encode(program, sizes, few_loops, x, constants, noise)
         with jax.named_scope(scope):
-            return _round(program, sizes, x, constants, noise)
+            return _round(program, sizes, few_loops, x, constants, noise)
     result = jnp.empty(x.shape, f"uint{program.storage}" if coded else x.dtype)
     if not (coded and program.shared):
         return result
@@ -313,7 +329,7 @@ def quantize_rows(rows: jax.Array, number: Number, mode: Rounding, keys: jax.Arr
         window = jnp.zeros_like(starts), starts, jnp.full_like(starts, leading_bits_mask(24))
         noise = Noise(keys.view(jnp.int32), jnp.stack(window, axis=1))
     sizes = number.tile_sizes(rows.ndim - 1)
-    return jax.vmap(partial(_round, program, sizes), (0, None, 0))(rows, _lanes_of(carrier, constants), noise)
+    return jax.vmap(partial(_round, program, sizes, False), (0, None, 0))(rows, _lanes_of(carrier, constants), noise)
 
 
 def same_bits(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -322,10 +338,12 @@ def same_bits(x: jax.Array, y: jax.Array) -> jax.Array:
     return x.view(integers) == y.view(integers)
 
 
-def _law(program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...], noise: Noise | None) -> Any:
+def _law(
+    program: Program, sizes: Sizes, few_loops: bool, x: jax.Array, constants: tuple[Any, ...], noise: Noise | None
+) -> Any:
     if program.kind == "doubled":
         return _doubled_law(program, x, noise)
-    law = _over_blocks(partial(_law_of_blocks, program, sizes), x, sizes, scaled=bool(program.codes))
+    law = _over_blocks(partial(_law_of_blocks, program, sizes, few_loops), x, sizes, scaled=bool(program.codes))
     operands = jax.tree.leaves((x, constants, noise))
     with operation("encode" if program.codes else "round", *operands, mode=program.mode.value):
         return law(x, constants, noise)
@@ -338,7 +356,7 @@ def _doubled_law(program: Program, x: jax.Array, noise: Noise | None) -> Any:
     def encoded(x: jax.Array, number: Number, mode: Rounding, noise: Noise | None) -> Any:
         plan = _plan_for(number, mode, x.dtype.name, None, True, x.ndim)
         if x.size > 0:
-            return _law(plan.program, plan.sizes, x, plan.constants, noise)
+            return _law(plan.program, plan.sizes, False, x, plan.constants, noise)
         return encode(x, number)
 
     codes, scales = encoded(x, number.first, program.mode, noise)
@@ -350,7 +368,9 @@ def _doubled_law(program: Program, x: jax.Array, noise: Noise | None) -> Any:
     return jnp.where(x != x, x, decode(codes, number.first, x.dtype, scales=found))  # NaN has no code
 
 
-def _law_of_blocks(program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...], noise: Any) -> Any:
+def _law_of_blocks(
+    program: Program, sizes: Sizes, few_loops: bool, x: jax.Array, constants: tuple[Any, ...], noise: Any
+) -> Any:
     carrier, word = program.carrier, None
     lanes = to_lanes(x, carrier).reshape(x.shape or (1,))
     blocks = tiles(lanes.shape, sizes or (1,))
@@ -359,7 +379,9 @@ def _law_of_blocks(program: Program, sizes: Sizes, x: jax.Array, constants: tupl
         word = rounding_words(arange, lanes.shape, noise, program.mode.rounds_distance)
         word = blocks.split(word.astype(lanes.dtype) << (carrier.lane_bits - 32), pad)
     lanes = blocks.split(lanes, pad)
-    result = program.run(Names, lanes, constants, blocks.axes, word, materialize, around=blocks.around)
+    # The numbers that a float scale gives a block take many operations, those of a power of two few.
+    kept = identity if few_loops and not program.float_scaled else materialize
+    result = program.run(names_for(carrier.lane_bits), lanes, constants, blocks.axes, word, kept, around=blocks.around)
     if not program.codes:
         return from_lanes(blocks.merge(result), carrier, x)
     codes, *scales = result if program.shared else (result,)
@@ -373,21 +395,21 @@ def _law_of_blocks(program: Program, sizes: Sizes, x: jax.Array, constants: tupl
     return codes, (scales, array_scale[0].view(floats).reshape(())) if array_scale else scales
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
 def _straight_through(
-    program: Program, sizes: Sizes, x: jax.Array, constants: tuple[Any, ...], noise: Noise | None
+    program: Program, sizes: Sizes, few_loops: bool, x: jax.Array, constants: tuple[Any, ...], noise: Noise | None
 ) -> jax.Array:
-    return _law(program, sizes, x, constants, noise)
+    return _law(program, sizes, few_loops, x, constants, noise)
 
 
 @_straight_through.defjvp
-def _derivative(program: Program, sizes: Sizes, primals: Any, tangents: Any) -> tuple[jax.Array, Any]:
+def _derivative(program: Program, sizes: Sizes, few_loops: bool, primals: Any, tangents: Any) -> tuple[jax.Array, Any]:
     """The tangent of x passes without arithmetic, and so does the gradient, its transpose."""
-    return _straight_through(program, sizes, *primals), tangents[0]
+    return _straight_through(program, sizes, few_loops, *primals), tangents[0]
 
 
-_round = jax.jit(_straight_through, static_argnums=(0, 1))
-_encode = jax.jit(_law, static_argnums=(0, 1))
+_round = jax.jit(_straight_through, static_argnums=(0, 1, 2))
+_encode = jax.jit(_law, static_argnums=(0, 1, 2))
 
 
 def _over_blocks(function: Callable[..., Any], x: jax.Array, sizes: Sizes | None, scaled: bool = False) -> Any:

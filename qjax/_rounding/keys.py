@@ -11,6 +11,7 @@ import numpy as np
 
 from qcore.arguments import check_int, check_seed, check_start
 from qcore.random.threefry import as_lane, leading_bits_mask, threefry
+from qjax._rounding.array_law import materialize
 
 Key = int | tuple[int, int] | jax.Array | np.ndarray | None
 
@@ -48,8 +49,21 @@ def window_words(random_bits: Any, start: Any) -> np.ndarray:
     return np.array([*map(as_lane, check_start(start)), mask], np.int32)
 
 
-@jax.jit
 def fold_in(key: Any, data: Any) -> jax.Array:
     """`jax.random.fold_in` for arrays of keys, uint32 of shape (..., 2), and of integers, which broadcast with them."""
-    key, data = jnp.asarray(key).view(jnp.int32), jnp.asarray(data).astype(jnp.int32)
-    return jnp.stack(threefry(key[..., 0], key[..., 1], jnp.zeros_like(data), data), axis=-1).view(jnp.uint32)
+    if isinstance(data, jax.Array):
+        return _folded(key, jnp.stack([jnp.zeros_like(data), data, jnp.zeros_like(data)], -1).astype(jnp.int32))
+    return _folded(key, np.stack([np.zeros_like(data), data, np.zeros_like(data)], -1).astype(np.int32))
+
+
+@jax.jit
+def _folded(key: Any, counters: Any) -> jax.Array:
+    """The key of (0, n, 0) for each integer n.
+
+    XLA compiles equal loops once, and these are equal for all n: it makes no scalars of three numbers out of line.
+    """
+    key = jnp.asarray(key).view(jnp.int32)
+    words = jnp.stack([key[..., 0], key[..., 1], key[..., 1]], -1) + counters
+    key0, key1 = words[..., 0], words[..., 2]
+    (found,) = materialize([jnp.stack(threefry(key0, key1, 0, words[..., 1] - key1), axis=-1)])
+    return found.view(jnp.uint32)

@@ -20,7 +20,7 @@ from qcore.linalg.operands import Operand
 from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Product, Products
 from qcore.linalg.rounded import apart, matrices, rounded_tensors
 from qcore.linalg.scaling import of_both, prepared, rescaled
-from qjax._rounding.dispatch import decode, encode, quantize
+from qjax._rounding.dispatch import decode, round_operand
 from qjax._rounding.inputs import varying
 from qjax._rounding.keys import fold_in
 from qjax._rounding.scopes import PRODUCT, kind_scope
@@ -111,9 +111,8 @@ def _rounded(
         return x, inverse
     with jax.enable_x64(False), kind_scope("operand", _OPERANDS[which][role]):
         key = fold_in(key, role) if operand.stochastic else None
-        if coded:
-            return apart(operand.number, encode(x, operand.number, operand.rounding, key=key), decode)
-        return quantize(x, operand.number, operand.rounding, key=key), inverse
+        found = round_operand(x, operand.number, operand.rounding, key, coded)
+        return apart(operand.number, found, decode) if coded else (found, inverse)
 
 
 class Shapes(NamedTuple):

@@ -33,7 +33,7 @@ def run(program: Program, x: torch.Tensor, constants: Sequence[Any], blocks: Til
         word = word.to(lane_dtype(program.carrier)) << (program.carrier.lane_bits - 32)
         word = blocks.split(word, pad)
     lanes = blocks.split(to_lanes(x, program.carrier), pad)
-    result = program.run(Names, lanes, constants, blocks.axes, word, Names.materialize, around=blocks.around)
+    result = program.run(Names, lanes, constants, blocks.axes, word, materialize, around=blocks.around)
     if not program.codes:
         return from_lanes(join(blocks, result), program.carrier, x.dtype)
     codes, *scales = result if program.shared else (result,)
@@ -43,6 +43,10 @@ def run(program: Program, x: torch.Tensor, constants: Sequence[Any], blocks: Til
     block, *whole = scales
     scale = _floats(block) if program.float_scales else to_codes(block, program.scale_storage)
     return codes, scale, *(_floats(lanes.reshape(())) for lanes in whole)
+
+
+def materialize(lanes: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [Names.materialize(one) for one in lanes]
 
 
 def _floats(lanes: torch.Tensor) -> torch.Tensor:

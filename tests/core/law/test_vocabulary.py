@@ -16,7 +16,8 @@ from qcore.law.carrier import FLOAT32
 from qcore.namespace import Names
 from qcore.random.threefry import Noise, leading_bits_mask, rounding_words
 
-NAMES = ("where", "clip", "amax", "float_bits", "integers", "product_bits", "quotient_bits", "quotient_error", "take")
+NAMES = ("where", "clip", "amax", "float_bits", "integers", "product_bits", "take")
+NAMES += ("quotient_bits", "quotient_error", "short")
 NUMBERS = (
     FloatingPoint(5, 2),
     FloatingPoint(9, 2),
