@@ -312,6 +312,9 @@ def steps(pick: Pick) -> Case:
             *map(Accumulator.of, ("volta.mma.f16", "volta.mma.f16.f16", "ampere.mma.tf32", "hopper.wgmma.e4m3")),
             *(Accumulator.of(f"blackwell.tcgen05.{name}") for name in ("mxe4m3_mxe2m1", "mxf4", "nvf4")),
             *(Accumulator.of(f"cdna2.mfma.{name}") for name in ("f32", "f16", "bf16")),
+            *map(Accumulator.of, ("cdna1.mfma.f16", "cdna1.mfma.bf16", "x86.avx512_bf16")),
+            *map(Accumulator.of, ("hopper.mma.e4m3", "blackwell.mma.e5m2.f16")),
+            Accumulator(chunk=4, fraction_bits=9, cut="down", align="products", zeros=-30, order=(1, 0)),
             *(Accumulator.of(f"cdna3.mfma.{name}") for name in ("xf32", "bf16", "fp8_bf8")),
         ]
     )

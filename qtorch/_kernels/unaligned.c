@@ -15,6 +15,8 @@ typedef struct {
     float least_a, least_b;  // the least numbers that are not subnormal
     const float *a, *b;
     double* total;
+    int64_t runs;
+    struct Range* ranges;  // of the runs of a's rows, for exact sums
 } Call;
 
 static inline float normal(float x, float least) {
@@ -56,11 +58,8 @@ typedef double Doubles __attribute__((vector_size(LANES * sizeof(double))));
 typedef float Floats __attribute__((vector_size(LANES * sizeof(float))));
 typedef int64_t Lanes __attribute__((vector_size(LANES * sizeof(int64_t))));
 
-static inline Doubles doubles_at(const float* x) {
-    Floats found;
-    memcpy(&found, x, sizeof(found));
-    return __builtin_convertvector(found, Doubles);
-}
+static inline Floats floats_at(const float* x) { Floats y; memcpy(&y, x, sizeof(y)); return y; }
+static inline Doubles doubles_at(const float* x) { return __builtin_convertvector(floats_at(x), Doubles); }
 
 static inline Doubles magnitudes(Doubles x) { return (Doubles)((Lanes)x & INT64_MAX); }
 
@@ -68,18 +67,49 @@ typedef int32_t Ints __attribute__((vector_size(LANES * sizeof(int32_t))));
 
 // A bit for each lane in which two numbers have other bits, or are NaN.
 static inline unsigned differing(Floats a, Floats b) {
-    const Ints differ = ((Ints)a != (Ints)b) | (Ints)(a != a);
-#if defined __AVX__
-    return (unsigned)_mm256_movemask_ps((__m256)differ);
+#if defined __AVX512VL__
+    return _mm256_cmpneq_epi32_mask((__m256i)a, (__m256i)b) | _mm256_cmp_ps_mask((__m256)a, (__m256)a, _CMP_UNORD_Q);
 #else
+    const Ints differ = ((Ints)a != (Ints)b) | (Ints)(a != a);
     unsigned found = 0;
     for (int j = 0; j < LANES; ++j) found |= (unsigned)(differ[j] & 1) << j;
     return found;
 #endif
 }
 
-// The same for LANES sums, of terms x[s] * y[s]. A sum of doubles gives the result if it is exact, or if no boundary of
-// float32's rounding is within the bound of its error.
+enum { RUN = 32 };  // terms that are looked at together
+
+// A power of two that divides numbers, and their largest magnitude; infinities and NaN have an infinite one.
+typedef struct Range { float unit, top; } Range;
+
+static inline Range with(Range range, float x) {
+    int32_t bits;
+    float rest;
+    memcpy(&bits, &x, sizeof(bits));
+    bits = bits & 0x7fffff ? bits & (bits - 1) : 0;  // without the last bit of the significand
+    memcpy(&rest, &bits, sizeof(rest));
+    const float unit = fabsf(x - rest), top = fabsf(x) < INFINITY ? fabsf(x) : INFINITY;
+    return (Range){unit > 0 && unit < range.unit ? unit : range.unit, MAX(range.top, top)};
+}
+
+static Range range_of(const float* x, int64_t rows, int64_t count, int64_t stride) {
+    Range found = {0x1p100f, 0};
+    for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < count; ++j) found = with(found, x[i * stride + j]);
+    }
+    return found;
+}
+
+// LANES sums of an accumulator and terms x[s] * y[s], of which float64 holds all partial sums.
+static inline __attribute__((always_inline)) void add_within(float* sums, const float* x, const Doubles* y) {
+    Doubles found = doubles_at(sums);
+    for (int s = 0; s < STEP; ++s) found += (double)x[s] * y[s];
+    const Floats next = __builtin_convertvector(found + 0.0, Floats);
+    memcpy(sums, &next, sizeof(next));
+}
+
+// The same of any terms: a sum of doubles with the magnitudes of what each addition lost. It gives the result if no boundary
+// of float32's rounding is within twice these, and two places of the sum, so that a tie with a tiny rest is seen.
 static inline __attribute__((always_inline)) void add_exactly(float* sums, const float* x, const Doubles* y, const float* row) {
     Doubles found = doubles_at(sums), rests = {0};
     for (int s = 0; s < STEP; ++s) {
@@ -87,16 +117,13 @@ static inline __attribute__((always_inline)) void add_exactly(float* sums, const
         rests += magnitudes((found - (sum - part)) + (term - part));
         found = sum;
     }
-    // Twice the rests, and two places of the sum itself, so that a tie with a tiny rest is seen.
     const Doubles bound = (Doubles)((Lanes)(rests != 0) & (Lanes)(2 * rests + magnitudes(found) * 0x1p-51));
-    const Floats low = __builtin_convertvector(found - bound + 0.0, Floats);
-    const Floats high = __builtin_convertvector(found + bound + 0.0, Floats);
-    const unsigned near = differing(low, high);
-    if (__builtin_expect(near == 0, 1)) {
-        memcpy(sums, &low, sizeof(low));
-        return;
+    const Floats before = floats_at(sums), low = __builtin_convertvector(found - bound + 0.0, Floats);
+    const unsigned near = differing(low, __builtin_convertvector(found + bound + 0.0, Floats));
+    memcpy(sums, &low, sizeof(low));
+    for (int j = 0; __builtin_expect(near != 0, 0) && j < LANES; ++j) {
+        if (near >> j & 1) sums[j] = exact_sum(before[j], x, row + j);
     }
-    for (int j = 0; j < LANES; ++j) sums[j] = near >> j & 1 ? exact_sum(sums[j], x, row + j) : low[j];
 }
 #endif
 
@@ -110,7 +137,28 @@ static __attribute__((noinline)) void tile(const Call* call, const float* b, int
     for (int64_t i = 0; call->adds && i < rows; ++i) {
         for (int64_t j = 0; j < columns; ++j) sums[i][j] = (float)to[i * call->n + j];
     }
+#if LAW == 2
+    const Range* const of_b = (const Range*)(b + call->k * COLUMNS);
+    float unit = range_of(sums[0], ROWS, COLUMNS, COLUMNS).unit;  // divides all sums so far, and so what they are rounded to
+    int within = 0;  // 1 if float64 holds all partial sums of a run: multiples of the unit, of few enough units
+#endif
     for (int64_t k = 0; k < call->k; k += STEP) {
+#if LAW == 2
+        if (k % RUN == 0) {
+            Range all = {0x1p100f, 0};
+            for (int i = 0; i < ROWS; ++i) {
+                const Range one = call->ranges[(of_rows[i] - call->a) / call->k * call->runs + k / RUN];
+                all = (Range){MIN(all.unit, one.unit), MAX(all.top, one.top)};
+            }
+            const double of_terms = (double)all.unit * of_b[k / RUN].unit;
+            unit = of_terms < unit ? (float)of_terms : unit;
+            const float* const each = sums[0];
+            float most = 0;  // NaN stays one anyway
+            for (int i = 0; i < ROWS * COLUMNS; ++i) most = MAX(most, fabsf(each[i]));
+            const double top = most + (double)RUN * all.top * of_b[k / RUN].top;
+            within = unit >= 0x1p-126f && top < unit * 0x1p52;
+        }
+#endif
         float x[ROWS][STEP];
         for (int i = 0; i < ROWS; ++i) {
             for (int s = 0; s < STEP; ++s) x[i][s] = normal(of_rows[i][k + s], call->least_a);
@@ -120,7 +168,10 @@ static __attribute__((noinline)) void tile(const Call* call, const float* b, int
         for (int j = 0; j < COLUMNS; j += LANES) {
             Doubles y[STEP];
             for (int s = 0; s < STEP; ++s) y[s] = doubles_at(row + s * COLUMNS + j);
-            for (int i = 0; i < ROWS; ++i) add_exactly(sums[i] + j, x[i], y, row + j);
+            for (int i = 0; i < ROWS; ++i) {
+                if (within) add_within(sums[i] + j, x[i], y);
+                else add_exactly(sums[i] + j, x[i], y, row + j);
+            }
         }
 #else
         for (int i = 0; i < ROWS; ++i) {
@@ -146,20 +197,35 @@ static __attribute__((noinline)) void tile(const Call* call, const float* b, int
     }
 }
 
-static int run(const Call* call, int threads) {
+static int run(Call* call, int threads) {
     const int64_t down = (call->m + ROWS - 1) / ROWS, across = (call->n + COLUMNS - 1) / COLUMNS;
-    float* const packed = malloc(sizeof(float) * (call->k * COLUMNS + 1) * threads);
+    // A range is two floats.
+    const int64_t runs = call->runs = LAW == 2 ? (call->k + 31) / 32 : 0, panel = call->k * COLUMNS + 2 * runs;
+    float* const packed = malloc(sizeof(float) * (panel * threads + 2 * call->batch * call->m * runs + 1));
     if (!packed) return 0;
+    call->ranges = (struct Range*)(packed + panel * threads);
+#if LAW == 2
+    for (int64_t row = 0; row < call->batch * call->m; ++row) {
+        for (int64_t k = 0; k < call->k; k += RUN) {
+            call->ranges[row * runs + k / RUN] = range_of(call->a + row * call->k + k, 1, MIN(RUN, call->k - k), 0);
+        }
+    }
+#endif
     #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
     for (int64_t unit = 0; unit < call->batch * across; ++unit) {
         const int64_t example = unit / across, left = unit % across * COLUMNS, columns = MIN(COLUMNS, call->n - left);
         const float* const from = call->b + example * call->k * call->n + left;
-        float* const b = packed + omp_get_thread_num() * call->k * COLUMNS;
+        float* const b = packed + omp_get_thread_num() * panel;
         for (int64_t k = 0; k < call->k; ++k) {
             for (int64_t j = 0; j < COLUMNS; ++j) {
                 b[k * COLUMNS + j] = j < columns ? normal(from[k * call->n + j], call->least_b) : 0;
             }
         }
+#if LAW == 2
+        for (int64_t k = 0; k < call->k; k += RUN) {
+            ((Range*)(b + call->k * COLUMNS))[k / RUN] = range_of(b + k * COLUMNS, MIN(RUN, call->k - k), COLUMNS, COLUMNS);
+        }
+#endif
         for (int64_t i = 0; i < down; ++i) tile(call, b, example, i * ROWS, left);
     }
     free(packed);
@@ -171,8 +237,8 @@ static int run(const Call* call, int threads) {
 Object* call_from_python(Object* self, Object* const* given, intptr_t count) {
     int64_t x[10];
     if (!read_integers(given, count, 10, x)) return NULL;
-    const Call call = {x[1], x[2], x[3], x[0], x[4], ldexpf(1, (int)x[5]), ldexpf(1, (int)x[6]),
-                       pointer(x[7]), pointer(x[8]), pointer(x[9])};
+    Call call = {x[1], x[2], x[3], x[0], x[4], ldexpf(1, (int)x[5]), ldexpf(1, (int)x[6]),
+                 pointer(x[7]), pointer(x[8]), pointer(x[9]), 0, NULL};
     void* const state = PyEval_SaveThread();
     const int done = run(&call, (double)x[0] * x[1] * x[2] * x[3] < 65536 ? 1 : omp_get_max_threads());
     PyEval_RestoreThread(state);

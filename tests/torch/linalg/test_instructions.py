@@ -6,8 +6,9 @@ import torch
 from designs_support import cases, scales_of
 from support import assert_same_bits
 
+import qtorch
 from qcore import Accumulator, parse
-from qcore.linalg import law, namespace
+from qcore.linalg import law, matmul, namespace
 from qcore.linalg.designs import DESIGNS, EXACT, FUSED, PAIRS, least_exponent
 from qtorch._kernels import products
 from qtorch.linalg.namespace import Float64
@@ -43,3 +44,20 @@ def test_kernels_have_the_bits_of_the_law(name, monkeypatch):
     for addend, result in zip((None, torch.from_numpy(c)), expected, strict=True):
         found = law.multiply(Float64(), torch.from_numpy(a), torch.from_numpy(b), sums, tensors, addend).numpy()
         assert_same_bits(*(np.where(np.isnan(x), np.nan, x) for x in (found, result)), f"{addend is None}")
+
+
+@pytest.mark.parametrize("name", ["cdna1.mfma.f16", "cdna1.mfma.bf16"])
+def test_exact_sums(name):
+    """Numbers of few bits, whose sums float64 holds and which tie, beside some of many binades, infinities and NaN."""
+    rng, shapes = np.random.default_rng(3), ((9, 100), (100, 70), (9, 70))
+    a, b, c = (
+        np.round(rng.standard_normal(shape) * 2.0**6).astype(np.float32) * np.float32(2.0**-7) for shape in shapes
+    )
+    a[4] *= np.exp2(rng.integers(-30, 9, 100)).astype(np.float32)
+    b[:, 40], a[6, 33], b[70, 41], c[0, 3] = b[:, 40] * np.float32(2.0**-20), np.inf, np.nan, -np.inf
+    a[8], b[:, 69], c[8, 69] = 0, 0, 2.0**8
+    a[8, :2], b[:2, 69] = 2.0**-8, [2.0**-8, 2.0**-24]  # half of a place of float32, and beyond float64's last bit
+    a[8, 1] *= 2.0**-16
+    found = qtorch.linalg.matmul(*map(torch.from_numpy, (a, b, c)), accumulator=name)
+    assert_same_bits(found, matmul(a, b, c, accumulator=name))
+    assert found[8, 69] == 2.0**8 + 2.0**-15
