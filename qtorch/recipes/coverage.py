@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
@@ -59,5 +60,8 @@ class _FirstCall:
         _running.set(None)
         _, measurement, found = running
         measurement.__exit__(None, None, None)
+        if sys.exc_info()[0] is not None:  # the model failed, so that its products are not all there
+            self.comes = True
+            return
         if message := shortfall(self.recipe, RunReport(found.rows)):
             warn(f"{message}. qtorch.recipes.report(model, *inputs) lists all products")

@@ -53,14 +53,14 @@ def report(model: nn.Module, *inputs: object, **options: object) -> RunReport:
     """
     check_model("model", model)
     names = named_layers(model)
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"), listed(names) as found:
+    with torch.no_grad(), listed(names) as found:
         model(*inputs, **options)
     return RunReport(found.rows)
 
 
 @contextmanager
 def listed(modules: list[tuple[str, nn.Module]]) -> Iterator[Listing]:
-    """Lists all products of modules, given with their names, that run within."""
+    """Lists all products of modules, given with their names, that run within; compiled ones run without programs."""
     found = Listing()
     is_lowered = any(multiplies(module) or "qtorch_lowering" in vars(module) for _, module in modules)
     wide = _Wide(found, "no rule or entry is for it" if is_lowered else "the model is not lowered")
@@ -70,7 +70,7 @@ def listed(modules: list[tuple[str, nn.Module]]) -> Iterator[Listing]:
         handles.append(module.register_forward_hook(wide.leaving(name), always_call=True))
     token = listing.set(found)
     try:
-        with wide:
+        with torch.compiler.set_stance("force_eager"), wide:
             yield found
     finally:
         listing.reset(token)
