@@ -15,7 +15,7 @@ from qcore.insight.choosing import Batch, Choice, Evaluate, Formats, Sensitivity
 from qcore.lazy import public_names
 from qcore.reproducible.norms import IGNORED
 from qjax._rounding.inputs import ArrayLike, as_numbers
-from qjax.recipes import lower, product_sites
+from qjax.recipes import lower_part, product_sites
 
 __all__ = ["choose_formats", "cross_entropy", "sensitivity"]
 __dir__ = public_names(__name__)
@@ -113,6 +113,7 @@ def choose_formats(
             formats within it have a finite loss.
 
     Example:
+        >>> from qjax.recipes import lower
         >>> w = jnp.float32([[0.3, -1.1, 0.7], [2.3, 0.9, -0.2]])
         >>> data = [(jnp.float32([[0.3, 0.4], [1.7, -0.6]]), jnp.array([0, 2]))]
         >>> choice = choose_formats(lambda x: x @ w, data, 4, ["e4m3fn", "e2m1fn"])
@@ -127,7 +128,7 @@ def choose_formats(
 
 def _evaluate(model: Model, batches: list[tuple[Any, Any]], loss: Loss) -> Evaluate:
     def evaluate(formats: Formats) -> tuple[float, Any]:
-        lowered = lower(model, recipe_of(formats)) if formats else model
+        lowered = lower_part(model, recipe_of(formats)) if formats else model
 
         def step(inputs: Any, targets: Any) -> tuple[float, Any]:
             outputs = lowered(inputs)

@@ -160,8 +160,16 @@ def lower(
     arguments: tuple[Any, ...] = (forward_number, backward_number, forward_rounding, backward_rounding)
     outputs = Quantization(*arguments, overflow=overflow)
     rule = Rule("*", None, outputs, weight_number, weight_rounding, overflow)  # type: ignore[arg-type]
-    settings = _settings(layer_types, rule, rules, on)
-    warned: set[str] = set()
+    return _lowered(fn, _settings(layer_types, rule, rules, on), set())
+
+
+def lower_part(fn: Callable[..., Result], recipe: Recipe) -> Callable[..., Result]:
+    """`lower` by a recipe that means a few layers, without a warning that most of the work stays wide."""
+    return _lowered(fn, _Settings((), (), recipe), {_MEASURED})
+
+
+def _lowered(fn: Callable[..., Result], settings: _Settings, warned: set[str]) -> Callable[..., Result]:
+    """The lowered function; `warned` are the warnings that it has given."""
 
     @wraps(fn, assigned=WRAPPER_ASSIGNMENTS if _is_named(fn) else (), updated=())
     def lowered(*args: Any, key: Key = None, **kwargs: Any) -> Any:

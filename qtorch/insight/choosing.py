@@ -17,7 +17,7 @@ from qcore.insight.choosing import Batch, Choice, Evaluate, Formats, Sensitivity
 from qcore.lazy import public_names
 from qtorch._classes import check_model
 from qtorch._rounding.dense import check_dense
-from qtorch.recipes import lower
+from qtorch.recipes import lower_part
 from qtorch.recipes.products import product_sites
 
 __all__ = ["choose_formats", "cross_entropy", "sensitivity"]
@@ -118,6 +118,7 @@ def choose_formats(
             formats within it have a finite loss.
 
     Example:
+        >>> from qtorch.recipes import lower
         >>> _ = torch.manual_seed(0)
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
         >>> data = [(torch.randn(16, 4), torch.randint(3, (16,)))]
@@ -140,7 +141,7 @@ def _evaluate(model: nn.Module, data: Iterable[Batch], loss: Loss) -> Evaluate:
 
     def evaluate(formats: Formats) -> tuple[float, Any]:
         copied = copy.deepcopy(model).eval()
-        lowered = lower(copied, recipe_of(formats)) if formats else copied
+        lowered = lower_part(copied, recipe_of(formats)) if formats else copied
 
         def step(inputs: torch.Tensor, targets: torch.Tensor) -> tuple[float, Any]:
             outputs = lowered(inputs)

@@ -19,6 +19,7 @@ from qcore.recipes.published import NOTHING_TO_LOWER, recipe_hint
 from qcore.recipes.recipe import check_alone, check_machine
 from qtorch._classes import check_model
 from qtorch.quant import Quantizer
+from qtorch.recipes.coverage import measure_first_call
 from qtorch.recipes.layers import (
     GROUPS,
     Lowered,
@@ -110,8 +111,8 @@ def lower(
     if isinstance(layer_types, Recipe):
         formats = Rule("*", None, outputs, weight_number, weight_rounding, overflow)  # type: ignore[arg-type]
         check_alone({"layer_type": layer_type, "rules": rules, "formats": formats != Rule()})
-        lower_products(model, layer_types.on(on))
-        keep_encoders_dense(model)
+        recipe = layer_types.on(on)
+        measure_first_call(lower_part(model, recipe), recipe)
         return model
     check_machine(on)
     chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, overflow, rules)
@@ -121,6 +122,13 @@ def lower(
         if rule.outputs != Quantization():
             RoundingHook(layer, rule.outputs)
         round_weights(name, layer, rule)
+    keep_encoders_dense(model)
+    return model
+
+
+def lower_part(model: nn.Module, recipe: Recipe) -> nn.Module:
+    """`lower` by a recipe that means a few layers, without a warning that most of the work stays wide."""
+    lower_products(model, recipe)
     keep_encoders_dense(model)
     return model
 

@@ -12,7 +12,6 @@ from qcore.recipes.recipe import CONV, LINEAR
 from qtorch._classes import change_class, plain_class
 from qtorch._torch_internals import check_modes, own_parameters
 from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear, first_scaling
-from qtorch.recipes.coverage import measure_first_call
 from qtorch.recipes.layers import Lowered, check_weights, has_products, named_layers, rounds_outputs
 from qtorch.recipes.modes import KINDS, LOWERED, Lowering, enter_forward, entering, product_arguments, weights_of
 
@@ -112,8 +111,6 @@ def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> 
         elif functions and has_functions(layer):  # layers that stay wide too: else the module around them finds theirs
             check_modes()
             _enter(name, layer, recipe, chosen)
-    if functions:
-        measure_first_call(model, recipe)
 
 
 def _enter(name: str, layer: nn.Module, recipe: Recipe, chosen: dict[tuple[str, str], Any]) -> None:

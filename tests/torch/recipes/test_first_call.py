@@ -10,6 +10,7 @@ from support import assert_same_bits
 from torch import nn
 
 from qcore import RECIPES
+from qtorch.insight import choose_formats
 from qtorch.recipes import lower, report
 
 X = torch.arange(2 * 3 * 8 * 8).reshape(2, 3, 8, 8) / 100
@@ -85,3 +86,8 @@ def test_a_program_is_not_compiled_again_after_the_first_call():
     assert len(warned(lambda: model(X))) == 1
     compiled(X)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_formats_that_are_tried_layer_by_layer_do_not_warn():
+    data = [(X, torch.tensor([1, 2]))]
+    assert warned(lambda: choose_formats(Net(), data, 8, ["e4m3fn", "e2m1fn"])) == []
