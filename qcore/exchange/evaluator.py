@@ -19,6 +19,7 @@ from qcore.exchange.operators import OPERATORS
 from qcore.exchange.operators.quantization import checked_axis
 
 _KNOWN = 64  # elements of small arrays whose numbers shapes may depend on
+_DIVISORS = {"blocksize", "dilations", "group", "kernel_shape", "num_groups", "strides"}
 
 
 class NodeError(ValueError):
@@ -151,6 +152,11 @@ def _check_results(node: Any, inputs: Sequence[Any], opsets: Mapping[str, int]) 
             check_shape((sum(np.size(part) for part in one),), "a sequence")
     if node.op_type == "Range" or any(one.type == onnx.AttributeProto.GRAPH for one in attributes.values()):
         return  # Range checks itself, and takes arrays of one number, as runtimes do; nodes within others come later
+    for name in _DIVISORS & attributes.keys():  # by which the package divides
+        one = attributes[name]
+        found = list(one.ints) if one.type == onnx.AttributeProto.INTS else [one.i]
+        if min(found, default=1) < 1:
+            raise ValueError(f"{name}={found}; allowed are ints from 1 on")
     if "num_outputs" in attributes and attributes["num_outputs"].i != len(node.output):
         count, outputs = attributes["num_outputs"].i, len(node.output)
         raise ValueError(f"num_outputs={count} of {outputs} outputs; allowed is {outputs}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 _DEEPEST = 64  # graphs within one another
+_MOST_FUNCTIONS = 1000
 
 
 def run_onnx(
@@ -122,6 +123,8 @@ def _taken_apart(model: Any, onnx: Any) -> tuple[Any, dict[str, np.ndarray]]:
 
     for tensor in _tensors(model):
         check_tensor(tensor, onnx)  # before the package's own checks, which do not say sizes
+    if len(model.functions) > _MOST_FUNCTIONS:  # the package keeps a list of all in each
+        raise ValueError(f"the model has {len(model.functions)} functions; allowed are {_MOST_FUNCTIONS}")
     bare = without_weights(model)
     del bare.functions[:]
     bare.functions.extend(in_order(model.functions))

@@ -18,11 +18,13 @@ Array = np.ndarray
 
 
 def _half_up(x: Array) -> Array:
-    return np.copysign(np.floor(abs(x) + np.float32(0.5)), x)
+    found = np.floor(abs(x) + np.float32(0.5))
+    return np.where(x < 0, -found, found)
 
 
 def _half_down(x: Array) -> Array:
-    return np.copysign(-np.floor(np.float32(0.5) - abs(x)), x)
+    found = -np.floor(-(abs(x) - np.float32(0.5)))
+    return np.where(x < 0, -found, found)
 
 
 ROUNDINGS: dict[str, Callable[[Array], Array]] = {

@@ -261,6 +261,11 @@ REFUSED = {
     ),
     "pads": (*windows(pads=[0, 0, -1, 0]), r"\(ConvInteger\): .*pads"),
     "strides": (*windows(strides=[0, 1]), r"\(ConvInteger\): .*strides"),
+    "blocksize": (
+        [node("Reshape", ["x", "s"], ["a"]), node("DepthToSpace", ["a"], ["y"], blocksize=0)],
+        [sizes("s", 1, 4, 1, 1)],
+        r"\(DepthToSpace\): blocksize=\[0\]; allowed are ints from 1 on",
+    ),
     "types of zero points": (
         [node("QLinearMatMul", ["q", "s", "z", "q", "s", "z", "s", "z"], ["i"]), node("Cast", ["i"], ["y"], to=1)],
         [constant("q", np.ones((2, 2), np.int8)), constant("s", np.float32(1)), constant("z", np.uint8(1))],
@@ -329,3 +334,11 @@ def test_constants_within_functions_and_loops_are_checked():
     function = helper.make_function("own", "f", ["a"], ["b"], made, [helper.make_opsetid("", 21)])
     with pytest.raises(ValueError, match="tensor 'w' of float32 has shape"):
         run_onnx(model([node("f", ["x"], ["y"], domain="own")], functions=[function], domains=["own"]), {"x": X})
+
+
+def test_the_number_of_functions_is_bounded():
+    """The package keeps a list of all in each."""
+    opsets = [helper.make_opsetid("", 21)]
+    functions = [helper.make_function("own", f"f{one}", ["a"], ["a"], [], opsets) for one in range(1001)]
+    with pytest.raises(ValueError, match="the model has 1001 functions; allowed are 1000"):
+        run_onnx(model([node("f0", ["x"], ["y"], domain="own")], functions=functions, domains=["own"]), {"x": X})
