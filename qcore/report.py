@@ -216,7 +216,7 @@ _RUN_HEAD = ("place", "kind", "shapes", "share", "formats")
 
 
 def _run_cells(one: ProductReport, names: dict[Products, str]) -> tuple[str, ...]:
-    place = f"{one.place or '(model)'}{f' #{one.number}' if one.number else ''}"
+    place = place_name(one.place or "(model)", one.number)
     shapes = " ".join("x".join(map(str, shape)) or "()" for shape in one.shapes)
     share = "?" if one.multiply_adds is None else f"{one.share:.1%}"
     formats = f"wide: {one.reason}" if one.products is None else names[one.products]
@@ -233,6 +233,16 @@ def with_own_gradients(products: Products, function: str) -> tuple[Products, str
     """
     products = replace(products, grad_a=Product(), grad_b=Product())
     return products, f"its gradients stay wide: {function} has a derivative of its own"
+
+
+def place_name(path: str, number: int) -> str:
+    """The name of a product's place: the path of its module, or of an argument, with a number behind the first product.
+
+    Example:
+        >>> place_name("blocks.0.query", 0), place_name("blocks.0.query", 1)
+        ('blocks.0.query', 'blocks.0.query #1')
+    """
+    return f"{path} #{number}" if number else path
 
 
 def short_product(product: Product) -> str:

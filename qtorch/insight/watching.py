@@ -17,13 +17,14 @@ from torch import nn
 from qcore import Number
 from qcore.arguments import check_flag, check_int, check_type, quoted
 from qcore.insight import Record, Site, Statistics
+from qcore.report import place_name
 from qtorch._classes import change_class, check_model, restore_class
 from qtorch._torch_internals import forward_hooks
 from qtorch.insight.tensors import digest_of, lanes_between, packed_between
 from qtorch.linalg.operator import observed_by
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
-from qtorch.recipes.layers import Lowered, RoundingHook, RoundWeight, multiplies
+from qtorch.recipes.layers import Lowered, RoundingHook, RoundWeight, multiplies, named_layers, without_wrappers
 from qtorch.recipes.modes import Lowering
 
 _WATCHED = "watched"  # the role of the classes of quantizers while they are watched
@@ -63,9 +64,10 @@ class Watch:
         self._found: dict[Site, list[Statistics]] = {}
         self._handles: list[Callable[[], None]] = []  # which end the watch
         self._optimizer = optimizer
-        self._names = {parameter: _plain_name(name) for name, parameter in model.named_parameters()}
-        sites = [*_quantizers(model)]
-        layers = [(path, layer) for path, layer in model.named_modules() if _multiplies(layer)]
+        names = [(without_wrappers(model, name), parameter) for name, parameter in model.named_parameters()]
+        self._names = {parameter: _plain_name(name) for name, parameter in names}
+        sites = [(site._replace(path=without_wrappers(model, site.path)), one) for site, one in _quantizers(model)]
+        layers = [(path, layer) for path, layer in named_layers(model) if _multiplies(layer)]
         if not (sites or layers or optimizer):
             raise ValueError(f"model has no site: {type(model).__name__} rounds nothing; allowed is a lowered one")
         for site, quantizer in sites:
@@ -169,8 +171,10 @@ class Watch:
         self._handles.append(partial(restore_class, quantizer, _WATCHED))
 
     def _watch_products(self, path: str, layer: nn.Module) -> None:
-        def observe(kind: str, role: str, before: torch.Tensor, after: torch.Tensor, number: Number) -> None:
-            self._observe(Site(path, kind, role), before, after, number)
+        def observe(
+            kind: str, role: str, before: torch.Tensor, after: torch.Tensor, number: Number, place: int = 0
+        ) -> None:
+            self._observe(Site(place_name(path, place), kind, role), before, after, number)
 
         own = vars(layer).get("forward")
 
@@ -199,9 +203,10 @@ def watch(
     """Collects statistics of all roundings of a model, until the watch is closed.
 
     The sites are: outputs and gradients of `Quantizer`s and of layers that `qtorch.recipes` lowered, by the modules'
-    dotted paths; weights that are rounded; operands and accumulators of the layers of `qtorch.linalg`; gradients,
-    accumulators, weights and states in an `OptimLP`, by the parameters' names. An accumulator's error is its distance
-    from the exact sum, rounded to float32, which is computed beside it.
+    dotted paths; weights that are rounded; operands and accumulators of products, by the places of a report ("block #1"
+    is the second product that "block" computes itself); gradients, accumulators, weights and states in an `OptimLP`, by
+    the parameters' names. An accumulator's error is its distance from the exact sum, rounded to float32, which is
+    computed beside it.
 
     A model that is not watched is not slower. A watched model has the same bits. A forward pass that a checkpoint
     repeats is counted again.

@@ -82,6 +82,16 @@ def named_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
+def without_wrappers(model: nn.Module, path: str) -> str:
+    """The dotted name of a part of a model, or of a parameter, in the model without wrappers."""
+    found, module = [], model
+    for key in path.split("."):
+        if not _wraps(module, key):
+            found.append(key)
+        module = getattr(module, key, module)
+    return ".".join(found)
+
+
 def _wraps(module: nn.Module, key: str) -> bool:
     """True if a module is a wrapper around a child."""
     kinds = _WRAPPED.get(key, set())

@@ -61,7 +61,8 @@ def report(model: nn.Module, *inputs: object, **options: object) -> RunReport:
 @contextmanager
 def listed(modules: list[tuple[str, nn.Module]]) -> Iterator[Listing]:
     """Lists all products of modules, given with their names, that run within; compiled ones run without programs."""
-    found = Listing()
+    lowerings = [(vars(module).get("qtorch_lowering"), name) for name, module in modules]
+    found = Listing({id(lowering): name for lowering, name in lowerings if lowering is not None})
     is_lowered = any(multiplies(module) or "qtorch_lowering" in vars(module) for _, module in modules)
     wide = _Wide(found, "no rule or entry is for it" if is_lowered else "the model is not lowered")
     handles = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial, wraps
@@ -39,6 +40,7 @@ from qtorch._torch_internals import (
 )
 from qtorch.linalg.call import call_in_float32, refuse_tracers
 from qtorch.linalg.modules import reset_states
+from qtorch.linalg.operator import OBSERVER, observed_by
 from qtorch.quant import Quantizer
 from qtorch.recipes.functions import (
     ATTENTIONS,
@@ -110,10 +112,15 @@ def product_arguments(products: Products) -> dict[str, Any]:
 
 @dataclass
 class Listing:
-    """The products of a run, in order, while `report` runs a model."""
+    """The products of a run, in order, while `report` runs a model; and the modules' paths in this model."""
 
+    paths: dict[int, str] = field(default_factory=dict)  # by the `id` of a `Lowering`
     rows: list[ProductReport] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
+
+    def path_of(self, lowering: Lowering) -> str:
+        """The path of a module, which may have been lowered as a part of another model."""
+        return self.paths.get(id(lowering), lowering.path)
 
     def add(self, path: str, kind: str, shapes: Any, work: int | None, products: Any = None, reason: str = "") -> None:
         number = self.counts[path] = self.counts.get(path, -1) + 1
@@ -144,6 +151,8 @@ class ProductMode(TorchFunctionMode):
         self.computed: list[str] = []  # the module's parametrized weights, each access of which is another tensor
         self.heads: list[str] = []  # the kinds of the next two products of an attention layer
         self.rounded = 0  # how many weights were rounded
+        self.calls = 0  # of functions with lowered products
+        self.places: dict[Any, int] = {}  # the numbers of their products, by the call, the kind and the weight
         self.has_gradients = torch.is_grad_enabled()
         self.part = traced_part() if torch.compiler.is_dynamo_compiling() else ""
 
@@ -239,7 +248,7 @@ class ProductMode(TorchFunctionMode):
             y = func(*args, **kwargs)
         if not torch.compiler.is_dynamo_compiling() and (lists := listing.get()) is not None:
             why = {kind: reason or self.lowering.reasons.get(kind, "") for kind in KINDS}
-            list_wide(lists, self, self.lowering.path, name, found, args, kwargs, y, why)
+            list_wide(lists, self, lists.path_of(self.lowering), name, found, args, kwargs, y, why)
         self.note(args, y)
         return y
 
@@ -342,6 +351,7 @@ class _Lowered:
         own: str,
     ) -> None:
         self.mode, self.kinds, self.given, self.names, self.own = mode, kinds, given, names, own
+        mode.calls += 1
 
     def is_weight(self, x: torch.Tensor) -> bool:
         return self.name_of(x) is not None
@@ -360,7 +370,11 @@ class _Lowered:
             kind = self.kinds[0]
         arguments = self.mode.lowering.arguments[kind]
         # One of attention's two products may stay wide while the other is lowered.
-        y = a @ b.mT if arguments is None else linalg.linear(a, b, bias, **arguments, scaling=self.state(kind, b))
+        if arguments is None:
+            y = a @ b.mT
+        else:
+            with self.observed(kind, b):
+                y = linalg.linear(a, b, bias, **arguments, scaling=self.state(kind, b))
         self.list(kind, (a.shape, b.shape), y.numel() * a.shape[-1])
         return y
 
@@ -369,9 +383,21 @@ class _Lowered:
     ) -> torch.Tensor:
         arguments: Any = self.mode.lowering.arguments[CONV]
         scaling = self.state(CONV, weight)
-        y = _CONVOLUTIONS[weight.dim() - 2](x, weight, bias, *settings, **arguments, scaling=scaling)
+        with self.observed(CONV, weight):
+            y = _CONVOLUTIONS[weight.dim() - 2](x, weight, bias, *settings, **arguments, scaling=scaling)
         self.list(CONV, (x.shape, weight.shape), y.numel() * weight[0].numel() // zeros)
         return y
+
+    def observed(self, kind: str, weight: torch.Tensor) -> Any:
+        """A context in which the observer of a watched model knows the product by its number in the module.
+
+        The products of all steps of a recurrent layer with one weight have one number.
+        """
+        observer: Any = None if torch.compiler.is_dynamo_compiling() else OBSERVER.get()  # of a watch
+        if observer is None:
+            return nullcontext()
+        key = self.mode.calls, kind, self.name_of(weight)
+        return observed_by(partial(observer, place=self.mode.places.setdefault(key, len(self.mode.places))))
 
     def state(self, kind: str, weight: torch.Tensor) -> torch.Tensor | None:
         """The state of delayed scales, which all products of an own weight share."""
@@ -399,7 +425,7 @@ class _Lowered:
         reason = "" if products else lowering.reasons[kind]
         if products and self.own:
             products, reason = with_own_gradients(products, self.own)
-        lists.add(lowering.path, kind, shapes, work, products, reason)
+        lists.add(lists.path_of(lowering), kind, shapes, work, products, reason)
 
 
 class _Listed:

@@ -8,13 +8,15 @@ import torch
 from calls import calls_of
 from torch import nn
 
+from qcore import Entry, Product
 from qcore.insight import Site, Statistics, compare
+from qcore.report import place_name
 from qtorch import RECIPES, Recipe, linalg
 from qtorch.insight import statistics_of, watch
 from qtorch.linalg.operator import observed_by
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
-from qtorch.recipes import lower, sequential_lower
+from qtorch.recipes import lower, report, sequential_lower
 
 
 def test_sites_are_paths():
@@ -29,6 +31,56 @@ def test_sites_are_paths():
     sites = [str(site) for site in watching.record.sites]
     assert sites == ["0.inner:weight", "0.inner:output", "1:output", "2:output", "0.inner:gradient"]
     assert watching.record.at(0, Site("1", "output")).statistics.elements == 16
+
+
+class Block(nn.Module):
+    """A layer, and products of its own, of which two have other formats than the rest."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.weight = nn.Linear(8, 8), nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x):
+        x = self.layer(x) @ self.weight @ self.weight
+        return torch.softmax(x @ x.mT, -1) @ x
+
+
+class Wrapper(nn.Module):
+    """As torch's wrappers for checkpoints."""
+
+    def __init__(self, module):
+        super().__init__()
+        self._checkpoint_wrapped_module = module
+
+    def forward(self, x):
+        return self._checkpoint_wrapped_module(x)
+
+
+def test_a_watch_and_a_report_have_the_same_places():
+    """Also of a part that was lowered on its own, in wrappers, and in a compiled model."""
+    eight, half = Product("e5m2", "e4m3fn"), Product("bfloat16", "bfloat16")
+    recipe = Recipe([Entry("*", None, eight, eight, eight), Entry("*", "matmul", half, half, half)])
+    part = lower(nn.Sequential(Wrapper(Block())), recipe)
+    model, x = nn.Sequential(nn.Identity(), part), torch.randn(3, 8, requires_grad=True)
+    places = [place_name(row.place, row.number) for row in report(model, x)]
+    assert places == ["1.0.layer", "1.0", "1.0 #1", "1.0 #2", "1.0 #3"]
+    for run in (model, torch.compile(model, backend="eager")):
+        with watch(run) as watching:
+            run(x).sum().backward()
+            watching.step()
+        forward = [site for site in watching.record.sites if site.role == "weight"]
+        assert [site.path for site in forward] == places
+        number = watching.record.at(0, Site("1.0 #2", "operand", "grad_weight.gradient")).statistics.number
+        assert number == "bfloat16"
+
+
+def test_products_of_one_weight_of_a_recurrent_layer_have_one_place():
+    model = lower(nn.Sequential(nn.LSTM(8, 4, num_layers=2)), RECIPES["bf16_mixed"])
+    with watch(model) as watching:
+        model[0](torch.randn(5, 2, 8))
+        watching.step()
+    paths = [site.path for site in watching.record.sites if site.role == "weight"]
+    assert paths == ["0", "0 #1", "0 #2", "0 #3"]
 
 
 def test_nothing_stays_behind():
