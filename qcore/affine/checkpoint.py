@@ -217,8 +217,12 @@ def read_file(path: str | os.PathLike[str], framework: str) -> tuple[dict[str, A
     """The arrays and the metadata of a safetensors file, as arrays of "numpy" or "torch"."""
     check_path(path)
     check_regular(path)
-    with installed("safetensors").safe_open(path, framework) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    safetensors = installed("safetensors")
+    try:
+        with safetensors.safe_open(path, framework) as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"path={quoted(os.fsdecode(path))} is not what safetensors wrote: {error}") from error
 
 
 def check_path(path: Any) -> None:
