@@ -393,6 +393,7 @@ def first_scaling(lowered: Callable[..., object], *args: object, **kwargs: objec
         TypeError: if the function is not lowered.
 
     Example:
+        >>> import jax
         >>> import jax.numpy as jnp
         >>> from qcore import RECIPES
         >>> f = lower(lambda w, x: (x @ w["w"]).sum(), RECIPES["fp8_delayed"])
