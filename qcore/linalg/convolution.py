@@ -25,6 +25,7 @@ import numpy as np
 
 from qcore.arguments import check_size, check_sizes
 from qcore.formats.block import BlockScaled
+from qcore.law.tiles import block_text
 from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Contraction, MatrixForm, Shape
 
 
@@ -110,7 +111,15 @@ class ConvolutionForm:
 
     def is_laid_out(self, number: Any) -> bool:
         """See `MatrixForm.is_laid_out`: blocks with axes that count from the end."""
-        return isinstance(number, BlockScaled) and any(isinstance(axis, int) and axis < 0 for axis, _ in number.block)
+        if not isinstance(number, BlockScaled):
+            return False
+        behind = [axis for axis, _ in number.block if isinstance(axis, int) and axis < 0]
+        if behind and min(behind) < -2:
+            raise ValueError(
+                f"block={block_text(number.block)} in a convolution; allowed are -1, the channels of a group, -2, the "
+                "examples or the outputs of a group, and axes of the tensor that count from the start"
+            )
+        return bool(behind)
 
     def laid_out(self, which: str, index: int, x: Any) -> Any:
         """An operand, 0 or 1 by its index, as (groups, places, rows, channels of the group), see above."""

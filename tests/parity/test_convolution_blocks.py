@@ -276,3 +276,21 @@ def test_nvfp4_with_transforms_and_keys_in_jax():
     found = jax.jit(three)(*given)
     for one, other in zip(found, (y, *torch.autograd.grad(y, (x, w), g)), strict=True):
         assert_same_bits(one, other)
+
+
+def test_other_axes_from_the_end_are_refused():
+    """They would have to be positions; and -3 of images was the channels."""
+    number, (x, w, _) = BlockScaled("e4m3fn", {-3: 4}), expected("plain", "blocks")[1]
+    for room, array in ((qtorch.linalg, torch.from_numpy), (qjax.linalg, jnp.asarray)):
+        with pytest.raises(
+            ValueError, match=r"block=\{-3: 4\} in a convolution; allowed are -1, the channels of a group"
+        ):
+            room.conv2d(array(x), array(w), operands=(number, None))
+
+
+def test_axes_from_the_start_are_those_of_the_tensor():
+    x, w = (torch.from_numpy(one) for one in expected("plain", "blocks")[1][:2])
+    number = BlockScaled("e4m3fn", {3: 4})
+    found = qtorch.linalg.conv2d(x, w, operands=(number, number))
+    rounded = (qtorch.quantize(one, BlockScaled("e4m3fn", {-1: 4})) for one in (x, w))
+    assert_same_bits(found, qtorch.linalg.conv2d(*rounded))
