@@ -18,6 +18,7 @@ from qcore.linalg import matmul
 from qcore.linalg.designs import DESIGNS, FLOOR, MODEL, PARITY, least_exponent
 from qcore.linalg.law import Sums, multiply
 from qcore.linalg.namespace import Float64
+from qjax.linalg.namespace import Float64 as OfJax
 from qtorch.linalg.namespace import Float64 as OfTorch
 
 SIDE = 100  # rows and columns: 10,000 sums a design
@@ -186,10 +187,9 @@ def packed(x):
     return torch.from_numpy((codes[..., ::2] << 4 | codes[..., 1::2]).astype(np.uint8))
 
 
-@pytest.mark.parametrize("name", usually(BLOCKS, USUAL_BLOCKS))
-def test_hard_sums_with_scales(name):
-    design, peer, side = DESIGNS[name], block_simulator(name), QUICK if name in USUAL_BLOCKS else SIDE
-    rng = np.random.default_rng(sum(map(ord, name)))
+def scaled(name, side):
+    """Operands, scales and addends of a design, how its chunks are summed, and the model's results."""
+    design, peer, rng = DESIGNS[name], block_simulator(name), np.random.default_rng(sum(map(ord, name)))
     a, b, c = cases(rng, name, side, design.step, side)
     count = design.step // design.block
     of_a, of_b = scales_of(rng, design.scale, (side, count)), scales_of(rng, design.scale, (count, side))
@@ -201,11 +201,36 @@ def test_hard_sums_with_scales(name):
         operands = tensor(a, design.operands[0]), tensor(b, design.operands[1])
     expected = peer(*operands, torch.from_numpy(c), *(torch.from_numpy(x).to(kind) for x in (of_a, of_b))).numpy()
     least = tuple(least_exponent(parse(text)) for text in design.operands)
-    sums = Sums(Accumulator.of(name), False, least=least)
+    return (a, b, of_a, of_b, c), Sums(Accumulator.of(name), False, least=least), expected
+
+
+def by_law(xp, given, sums):
+    """The law of elements and scales that are given, without rounding of operands."""
     with np.errstate(all="ignore"):
-        found = multiply(Float64(), a, b, sums, (of_a, of_b), c).astype(np.float32)
-    of_torch = [torch.from_numpy(x) for x in (a, b, of_a, of_b, c)]
-    by_kernel = multiply(OfTorch(), *of_torch[:2], sums, tuple(of_torch[2:4]), of_torch[4]).to(torch.float32).numpy()
-    for result in (found, by_kernel):
-        right = (bits(result) == bits(expected)) | (np.isnan(result) & (bits(expected) == design.nan))
-        assert right.all(), [(a[i], b[:, j], c[i, j], result[i, j], expected[i, j]) for i, j in np.argwhere(~right)[:2]]
+        return multiply(xp, *given[:2], sums, tuple(given[2:4]), given[4])
+
+
+def assert_scaled(found, expected, given, nan):
+    right = (bits(found) == bits(expected)) | (np.isnan(found) & (bits(expected) == nan))
+    wrong = [(given[0][i], given[1][:, j], given[4][i, j], found[i, j], expected[i, j]) for i, j in np.argwhere(~right)]
+    assert not wrong, wrong[:2]
+
+
+@pytest.mark.parametrize("name", usually(BLOCKS, USUAL_BLOCKS))
+def test_hard_sums_with_scales(name):
+    given, sums, expected = scaled(name, QUICK if name in USUAL_BLOCKS else SIDE)
+    assert_scaled(by_law(Float64(), given, sums).astype(np.float32), expected, given, DESIGNS[name].nan)
+    by_kernel = by_law(OfTorch(), [torch.from_numpy(x) for x in given], sums).to(torch.float32).numpy()
+    assert_scaled(by_kernel, expected, given, DESIGNS[name].nan)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", BLOCKS)
+def test_hard_sums_with_scales_of_kernels(name):
+    """10,000 sums in each package."""
+    given, sums, expected = scaled(name, SIDE)
+    with jax.enable_x64(True):
+        by_xla = jax.jit(lambda *x: OfJax.narrow(by_law(OfJax(), x, sums)))(*given)
+    by_kernel = by_law(OfTorch(), [torch.from_numpy(x) for x in given], sums).to(torch.float32).numpy()
+    for found in (by_law(Float64(), given, sums).astype(np.float32), by_kernel, np.asarray(by_xla)):
+        assert_scaled(found, expected, given, DESIGNS[name].nan)
