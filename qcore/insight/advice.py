@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, floor, isnan, log2, log10
+from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -226,11 +227,15 @@ def _less_noise(number: Number, statistics: Statistics) -> str:
     return f"take {bits} more {kind} bit{'s' if bits > 1 else ''}"
 
 
+_OTHERS = 60  # letters of the columns behind the names of sites
 COLUMNS = ("site", "format", "overflowed", "saturated", "became zero", "SQNR")
 
 
 def print_worst(record: Record, count: int = 10, console: Console | None = None) -> None:
     """Prints a table of the worst sites, worst first, and a sentence of advice for each; rich is needed.
+
+    Sites that only receive NaN or infinity from the first of them are counted behind its sentence. No name is broken:
+    with long ones the table is wider than the console.
 
     Args:
         record: the record of a run.
@@ -262,14 +267,29 @@ def print_worst(record: Record, count: int = 10, console: Console | None = None)
     title = f"{printable(record.model)}, {span}: {min(count, len(found))} of {len(found)} sites, the worst first"
     table = Table(box=SIMPLE, title=title, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column in ("site", "format") else "right", overflow="fold")
+        longest = max(len(str(one.site)) for one in found[:count]) if column == "site" else None
+        justify = "left" if column in ("site", "format") else "right"
+        table.add_column(column, justify=justify, overflow="fold", min_width=longest)
     for one in found[:count]:
         parts = (_part(part) for part in (one.overflowed, one.saturated, one.underflowed))
         table.add_row(str(one.site), one.statistics.number, *parts, _ratio(one.statistics.sqnr))
     console = console or Console(highlight=False, markup=False)
-    console.print(table, "", markup=False)
+    longest = max(len(str(one.site)) for one in found[:count])
+    console.print(table, "", markup=False, width=max(console.width, longest + _OTHERS), crop=False)
+    behind = [one for one in found[:count] if _is_behind(one)]
     for one in found[:count]:
-        console.print(f"{one.site}: {one.advice}", markup=False)
+        if one not in behind:
+            more = f"; and {len(behind)} more behind it" if behind and one.is_source else ""
+            # rich would break a name that is longer than a line.
+            lines = fill(
+                f"{one.site}: {one.advice}{more}", console.width, break_long_words=False, break_on_hyphens=False
+            )
+            console.print(lines, markup=False, overflow="ignore", crop=False)
+
+
+def _is_behind(one: Finding) -> bool:
+    """True of sites whose advice is to look at the site where NaN or infinity first appears."""
+    return one.advice.endswith("; look there")
 
 
 def _ratio(sqnr: float) -> str:

@@ -95,7 +95,7 @@ class Entry:
         return cls(step, site, Statistics.from_json(given.get("statistics")), given.get("digest"))
 
 
-@dataclass
+@dataclass(repr=False)
 class Record:
     """The statistics of a run.
 
@@ -123,6 +123,11 @@ class Record:
             kind = type(self.entries).__name__
             raise TypeError(f"entries={quoted(self.entries)} is a {kind}; allowed is a list of Entry")
         self._places = {(one.step, one.site): place for place, one in enumerate(self.entries)}
+
+    def __repr__(self) -> str:
+        steps = self.steps
+        span = f"steps {steps[0]} to {steps[-1]}" if steps else "no steps"
+        return f"Record({quoted(self.model)}: {len(self.entries)} entries, {len(self.sites)} sites, {span})"
 
     def _repr_html_(self) -> str:
         """The HTML that notebooks show: a row for each site and format, all steps together."""

@@ -7,6 +7,7 @@ are the program's.
 from __future__ import annotations
 
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 from qcore.arguments import quoted
@@ -17,7 +18,7 @@ from qcore.formats.number import Number
 from qcore.linalg.accumulator import Accumulator
 from qcore.linalg.operands import Hadamard, Operand, Scale
 from qcore.linalg.product import Product
-from qcore.recipes.recipe import Entry, Recipe
+from qcore.recipes.recipe import Entry, Recipe, check_alone
 
 _E5M2, _FP16 = FloatingPoint(5, 2), FloatingPoint(6, 9)
 _E4M3_SATURATING = BinaryFloat(4, 3, specials="fn", overflow="saturate")
@@ -167,7 +168,7 @@ class _Recipes(dict[str, Recipe]):
     """Recipes by name; another name raises an error with the names."""
 
     def __missing__(self, name: object) -> Recipe:
-        raise KeyError(f"{quoted(name)} is not a recipe; allowed are {', '.join(self)}")
+        raise KeyError(f"{quoted(name)} is not a recipe; {_nearest(name)}allowed are {', '.join(self)}")
 
 
 RECIPES: dict[str, Recipe] = _Recipes()
@@ -215,6 +216,12 @@ RECIPES |= {
 }
 
 
+def _nearest(name: object) -> str:
+    """A question for messages about a name that is almost one of a recipe; else nothing."""
+    near = get_close_matches(str(name).lower(), RECIPES, 1, 0.6)
+    return f"did you mean {near[0]}? " if near else ""
+
+
 NOTHING_TO_LOWER = 'nothing is lowered: there is no recipe, rule or format; a recipe is RECIPES["mxfp8"]'
 
 
@@ -224,4 +231,22 @@ def recipe_hint(value: Any) -> str:
         return "; entries are the argument of a Recipe"
     if not isinstance(value, str):
         return ""
-    return f'; the recipe is RECIPES["{value}"]' if value in RECIPES else f"; names of RECIPES are {', '.join(RECIPES)}"
+    if value in RECIPES:
+        return f'; the recipe is RECIPES["{value}"]'
+    return f"; {_nearest(value)}names of RECIPES are {', '.join(RECIPES)}"
+
+
+def recipe_of(layer_types: Any, recipe: Any, is_default: bool) -> Any:
+    """The argument `layer_types` of `lower`, or `recipe`, which is another name of it; `is_default` if it was left out.
+
+    Raises:
+        TypeError: if recipe is not a Recipe.
+        ValueError: if both are given.
+    """
+    if recipe is None:
+        return layer_types
+    if not isinstance(recipe, Recipe):
+        kind = type(recipe).__name__
+        raise TypeError(f"recipe={quoted(recipe)} is a {kind}; allowed is a Recipe{recipe_hint(recipe)}")
+    check_alone({"layer_types": not is_default})
+    return recipe

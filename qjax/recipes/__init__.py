@@ -20,7 +20,7 @@ from qcore.lazy import public_names
 from qcore.linalg.product import Products
 from qcore.notices import warn
 from qcore.recipes.coverage import shortfall
-from qcore.recipes.published import NOTHING_TO_LOWER, recipe_hint
+from qcore.recipes.published import NOTHING_TO_LOWER, recipe_hint, recipe_of
 from qcore.recipes.recipe import check_alone, check_machine
 from qcore.report import ProductReport, RunReport, with_own_gradients
 from qjax import linalg
@@ -52,6 +52,7 @@ def lower(
     rules: Iterable[Rule] = (),
     overflow: str | None = None,
     on: str | None = None,
+    recipe: Recipe | None = None,
 ) -> Callable[..., Result]:
     """Returns a function with the results of fn, in which the outputs of layers and their gradients are rounded.
 
@@ -125,6 +126,7 @@ def lower(
         overflow: the policy for numbers beyond the range of these formats, as in `qjax.quantize`: "saturate", "inf",
             "nan" or "wrap"; None is each format's own policy. Rules have their own: "e4m3fn:saturate".
         on: with a recipe, the machine whose instructions its products run on, such as "hopper"; see `Recipe.on`.
+        recipe: another name of layer_types for a recipe: `lower(fn, recipe=RECIPES["mxfp8"])`.
         rules: rules that precede the arguments above. The first rule that matches a layer applies; a rule without
             formats leaves its layers unchanged. A rule's name matches the dotted name scope ("M.Dense_0" in flax linen,
             "eqx.nn.Linear" in equinox, in nnx the scope of `jax.named_scope`), its layer_type is a group.
@@ -160,7 +162,8 @@ def lower(
     arguments: tuple[Any, ...] = (forward_number, backward_number, forward_rounding, backward_rounding)
     outputs = Quantization(*arguments, overflow=overflow)
     rule = Rule("*", None, outputs, weight_number, weight_rounding, overflow)  # type: ignore[arg-type]
-    return _lowered(fn, _settings(layer_types, rule, rules, on), set())
+    chosen = recipe_of(layer_types, recipe, layer_types == ("conv", "linear"))
+    return _lowered(fn, _settings(chosen, rule, rules, on), set())
 
 
 def lower_part(fn: Callable[..., Result], recipe: Recipe) -> Callable[..., Result]:

@@ -248,7 +248,7 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
     def __getattr__(self, name: str) -> Any:
         """Attributes that only the inner optimizer has; see the class."""
         if name.startswith("_") or "optim" not in vars(self):  # private ones, and those of a copy that is being made
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute {name!r}")
         found = getattr(self.optim, name)
         return wraps(found)(partial(self._call, found)) if callable(found) else found
 

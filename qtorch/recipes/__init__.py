@@ -15,7 +15,7 @@ from qcore.arguments import quoted
 from qcore.law.rounding import RoundingLike
 from qcore.lazy import public_names
 from qcore.notices import warn
-from qcore.recipes.published import NOTHING_TO_LOWER, recipe_hint
+from qcore.recipes.published import NOTHING_TO_LOWER, recipe_hint, recipe_of
 from qcore.recipes.recipe import check_alone, check_machine
 from qtorch._classes import check_model
 from qtorch.quant import Quantizer
@@ -54,6 +54,7 @@ def lower(
     weight_rounding: RoundingLike = "nearest",
     overflow: str | None = None,
     on: str | None = None,
+    recipe: Recipe | None = None,
 ) -> Model:
     """Makes a model's layers round their outputs, and the gradients of these, in place.
 
@@ -86,6 +87,7 @@ def lower(
         weight_number, weight_rounding: the format and the rounding of weights; None does not round them.
         overflow: the policy for numbers beyond the range of these formats, as in `qtorch.quantize`: "saturate", "inf",
             "nan" or "wrap"; None is each format's own policy. Rules have their own: "e4m3fn:saturate".
+        recipe: another name of layer_types for a recipe: `lower(model, recipe=RECIPES["mxfp8"])`.
         on: with a recipe, the machine whose instructions its products run on, such as "hopper"; see `Recipe.on`.
 
     Returns:
@@ -108,6 +110,7 @@ def lower(
     """
     check_model("model", model)
     outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding, overflow=overflow)  # type: ignore
+    layer_types = recipe_of(layer_types, recipe, layer_types == ())
     if isinstance(layer_types, Recipe):
         formats = Rule("*", None, outputs, weight_number, weight_rounding, overflow)  # type: ignore[arg-type]
         check_alone({"layer_type": layer_type, "rules": rules, "formats": formats != Rule()})

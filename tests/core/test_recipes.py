@@ -22,8 +22,10 @@ def test_text_makes_the_recipe_again(recipe):
 
 
 def test_a_wrong_name_raises_with_the_names():
-    with pytest.raises(KeyError, match=r"'mxfp9' is not a recipe; allowed are mxfp8, .*swalp, bf16_mixed"):
+    with pytest.raises(KeyError, match=r"'mxfp9' is not a recipe; did you mean mxfp8\? allowed are mxfp8, .*swalp"):
         RECIPES["mxfp9"]
+    with pytest.raises(KeyError, match="'zzz' is not a recipe; allowed are mxfp8"):
+        RECIPES["zzz"]
     assert RECIPES.get("mxfp9") is None
 
 

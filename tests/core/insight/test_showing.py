@@ -66,6 +66,24 @@ def test_the_table(record, capsys, monkeypatch):
     assert max(map(len, (title, heading, first, *advice))) <= 80
 
 
+def test_a_record_is_short_and_names_are_whole(capsys, monkeypatch):
+    """Sites behind the first NaN are counted once, not told one by one."""
+    monkeypatch.setenv("COLUMNS", "80")
+    found, long = Record("run"), "model.layers.0.self_attention.query_key_value_projection.weight"
+    nan = np.full(100, np.nan, np.float32)
+    found.add(0, Site(long, "gradient"), statistics_of(X * 900, "e4m3fn"))
+    for number in range(24):
+        found.add(0, Site(f"{long}.{number}", "gradient"), statistics_of(nan, "e4m3fn"))
+    assert repr(found) == "Record('run': 25 entries, 25 sites, steps 0 to 0)"
+    assert repr(Record("empty")) == "Record('empty': 0 entries, 0 sites, no steps)"
+    print_worst(found, 30)
+    text = capsys.readouterr().out
+    assert "; and 24 more behind it" in " ".join(text.split())
+    assert text.count("look there") == 0
+    assert text.count(f"{long}:gradient") == 2  # in the table, and in front of its advice
+    assert all(f"{long}.{number}:gradient" in text for number in range(24))
+
+
 def test_the_page(record, tmp_path):
     for name in ("one.svg", "two.svg"):
         drawn = draw(record, tmp_path / name)

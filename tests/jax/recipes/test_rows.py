@@ -194,3 +194,14 @@ def test_products_of_two_vectors():
         fn = lower(lambda w, x, function=function: function(x, w["w"]), ALL)
         expected = qjax.linalg.linear(x[None], w[None], operands=("e5m2", "e5m2"))[0, 0]
         assert np.array_equal(fn({"w": w}, x), expected)
+
+
+def test_a_recipe_has_an_argument_of_its_own():
+    found = (fn(W, X) for fn in (lower(lambda w, x: x @ w["w"], recipe=ALL), lower(lambda w, x: x @ w["w"], ALL)))
+    assert np.array_equal(*found)
+    with pytest.raises(TypeError, match=r"recipe='mxfp9' is a str; allowed is a Recipe; did you mean mxfp8\?"):
+        lower(abs, recipe="mxfp9")
+    with pytest.raises(ValueError, match="layer_types beside a Recipe"):
+        lower(abs, ["conv"], recipe=ALL)
+    with pytest.raises(ValueError, match="formats beside a Recipe"):
+        lower(abs, forward_number="int8", recipe=ALL)

@@ -145,3 +145,21 @@ def test_accumulators_of_products_with_tiles_are_watched():
         watching.step()
     roles = {entry.site.role for entry in watching.record.entries if entry.site.kind == "accumulator"}
     assert roles == {"", "grad_weight"}
+
+
+def test_a_recipe_has_an_argument_of_its_own():
+    assert_same_bits(lower(small_of(0), recipe=CHUNKED)(X), lower(small_of(0), CHUNKED)(X))
+    for arguments, kind, message in (
+        ({"recipe": "mxfp8"}, TypeError, r"recipe='mxfp8' is a str; allowed is a Recipe; the recipe is RECIPES\["),
+        ({"recipe": "mxfp9"}, TypeError, r"recipe='mxfp9' is a str; .* did you mean mxfp8\?"),
+        ({"recipe": CHUNKED, "layer_types": ["conv"]}, ValueError, "layer_types beside a Recipe"),
+        ({"recipe": CHUNKED, "layer_types": CHUNKED}, ValueError, "layer_types beside a Recipe"),
+        ({"recipe": CHUNKED, "weight_number": "int8"}, ValueError, "formats beside a Recipe"),
+    ):
+        with pytest.raises(kind, match=message):
+            lower(small(), **arguments)
+
+
+def small_of(seed):
+    torch.manual_seed(seed)
+    return small()
