@@ -409,11 +409,19 @@ class BlockScaled(BlockNumber):
             program = replace(program, codes="picked", storage=8) if picked and coded else program
             return program, (*constants, *integers, *(encoded if coded else ()))
         if not coded:
-            return super().program(mode, carrier, coded)
+            program, constants = super().program(mode, carrier, coded)
+            return replace(program, together=self.together), constants
         self.check_exact(carrier)
         element, encoded = self.element.program(mode, carrier, coded)
         unscaled = self.element.span[1] > carrier.min_exponent + DEEPEST
-        return replace(element, kind=kind, element=element.kind, unscaled=unscaled), (*constants, *encoded)
+        program = replace(element, kind=kind, element=element.kind, unscaled=unscaled, together=self.together)
+        return program, (*constants, *encoded)
+
+    @property
+    def together(self) -> int:
+        """The number of neighbours in a row that are a sub-block, if it is a power of two up to 8 and nothing else."""
+        axis, size = (self.sub_block or ((None, 0),))[0]
+        return size or 0 if self.sub_block and len(self.sub_block) == 1 and axis == -1 and size in (2, 4, 8) else 0
 
 
 def with_scale(number: Number) -> Number:

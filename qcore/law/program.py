@@ -125,6 +125,8 @@ class Program:
             for "gguf" the type, for "doubled" the text of the format; for tables "unsigned_zero" if zero has one code.
         whole: for "levels": True if the array has a scale.
         scale, scale_codes, scale_storage: for "levels": the `kind`, `codes` and `storage` of the blocks' scales.
+        together: for sub-blocks that are so many neighbours in a row, a power of two: their number; else 0. Kernels
+            know these sub-blocks.
     """
 
     carrier: Carrier
@@ -141,6 +143,7 @@ class Program:
     scale: str = ""
     scale_codes: str = ""
     scale_storage: int = 8
+    together: int = 0
 
     @property
     def narrows(self) -> bool:
@@ -203,6 +206,7 @@ class Program:
         materialize: KeepLanes = identity,
         usual: bool = False,
         around: tuple[int, ...] = (),
+        others: Sequence[Any] = (),
     ) -> Any:
         """Rounds lanes, and encodes them if the program has codes.
 
@@ -215,7 +219,7 @@ class Program:
             materialize: an identity of lanes of one shape, which makes a compiler compute them once, not again for each
                 element of a block.
             usual: True if all blocks are `usual`; such blocks take fewer operations.
-            around: see `shared_scale`.
+            around, others: see `shared_scale`.
 
         Returns:
             Lanes, or codes. Codes of blocks come as a tuple: codes, codes of scales (or lanes, see `float_scales`),
@@ -237,7 +241,7 @@ class Program:
                 return encode_by_table(*given, parts[:-1], parts[-1], self.steps, word)
             return round_to_table(*given, parts, self.steps, word, self.rule != "unsigned_zero")
         if self.shared:
-            return self._run_shared(xp, bits, parts, axes, word, materialize, usual, around)
+            return self._run_shared(xp, bits, parts, axes, word, materialize, usual, around, others)
         if not self.codes and self.kind not in WRAPPING:
             return round_to_grid(xp, bits, self.carrier, self.mode, parts[0], word, self.kind)
         # A wrapping format without codes rounds on a plain grid first; `wrap` then reduces modulo the range.
@@ -252,7 +256,7 @@ class Program:
         parts, carrier = _filled(self._parts(), constants), self.carrier
         if self.element == "e2m1":
             return usual_scale(self.scaling(xp, bits, constants, axes).full, carrier)
-        if self.kind != "scaled" or (self.unscaled and self.mode.directed):
+        if self.kind != "scaled" or self.together or (self.unscaled and self.mode.directed):
             return None
         scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind)
         if self.unscaled:
@@ -270,12 +274,13 @@ class Program:
         materialize: KeepLanes,
         usual: bool,
         around: tuple[int, ...],
+        others: Sequence[Any],
     ) -> Any:
         carrier = self.carrier
         if self.float_scaled:
             scaling = self._scaling(xp, bits, parts, axes, materialize, usual)
             return self._run_scaled(xp, bits, parts, scaling, word, materialize, usual)
-        scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind, around)
+        scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind, around, others)
         if self.unscaled:  # the element's own law then rounds and encodes in one step
             lanes = unscale(xp, bits, scale, nan, carrier, parts[0], materialize, usual)
             codes = encode(xp, lanes, carrier, self.mode, parts[1], parts[2], word, self.element)

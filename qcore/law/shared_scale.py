@@ -15,6 +15,7 @@ Integers only, as in `qcore.law.grid`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from qcore.law.carrier import Carrier, KeepLanes, power, with_hidden_bits, without_hidden_bits
@@ -79,22 +80,33 @@ def shared_scale(
     axes: tuple[int, ...],
     kind: str,
     around: tuple[int, ...] = (),
+    others: Sequence[Any] = (),
 ) -> tuple[Any, Any]:
     """The exponent field of each block's scale, and -1 where the scale is NaN, else 0. `axes` get length 1.
 
-    `around` are the axes along the sub-blocks of a block; then each sub-block has a scale.
+    `around` are the axes along the sub-blocks of a block; then each sub-block has a scale. A kernel, which sees one
+    element, gives the `others` of its sub-block instead, and `axes` are those of the block.
     """
     width, infinity = carrier.width, carrier.infinity
     magnitude = bits & carrier.magnitude_mask
     if kind == "block":  # here NaN does not count
         magnitude = xp.where(magnitude > infinity, 0, magnitude)
     largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
-    finite = xp.clip(largest, None, infinity - 1)  # QPyTorch's blocks take infinity for the largest number
-    exponent = (with_hidden_bits(xp, finite, carrier) + shared.carry) >> width
+
+    def scale_of(largest: Any) -> Any:
+        finite = xp.clip(largest, None, infinity - 1)  # QPyTorch's blocks take infinity for the largest number
+        exponent = ((with_hidden_bits(xp, finite, carrier) + shared.carry) >> width) - shared.top
+        # QPyTorch's exponents have no limits.
+        return exponent if kind == "block" else xp.clip(xp.clip(exponent, shared.least, None), None, shared.most)
+
+    scale = scale_of(largest)
     if kind == "block":
-        return exponent - shared.top, None  # QPyTorch's exponents have no limits
-    scale = xp.clip(xp.clip(exponent - shared.top, shared.least, None), None, shared.most)
-    if around:
+        return scale, None
+    if others:
+        for other in others:
+            magnitude = xp.clip(magnitude, other & carrier.magnitude_mask, None)
+        scale = xp.clip(scale_of(magnitude), scale - 1, None)
+    elif around:
         largest = xp.amax(largest, axis=around, keepdims=True)
         scale = xp.clip(scale, xp.amax(scale, axis=around, keepdims=True) - 1, None)
     return scale, (infinity - 1 - largest) >> carrier.last  # one infinity or NaN makes the scale NaN

@@ -87,7 +87,8 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
     x = trace.value("x[j]", lane, ELEMENT)
     bits = x << carrier.padding if carrier.padding else x  # 16 bits become the upper end of a lane: one law for both
     given = trace, bits, program.split(Constants(trace, lane)), LAYOUTS[layout]
-    found, condition = [program.run(*given, word)], program.usual(*given)
+    others = [_neighbour(trace, place, carrier) for place in range(1, program.together)]
+    found, condition = [program.run(*given, word, others=others)], program.usual(*given)
     if condition is not None and condition.level == BLOCK:  # without blocks there is no pass that could ask
         found.append(program.run(*given, word, usual=True))
     reduced, padding = lane, 0
@@ -147,6 +148,12 @@ def _word(trace: Trace, placed: bool, carrier: Carrier, half: bool) -> Value:
     y0, y1 = threefry(key0, key1, high, low, rotate=trace.rotate_left)
     word = leading_bits(y0 ^ y1, mask, half)
     return word if carrier.lane_bits == 32 else trace.note("(int64_t){} << 32", word, dtype="int64")
+
+
+def _neighbour(trace: Trace, place: int, carrier: Carrier) -> Value:
+    """The lane of another element of a sub-block; sub-blocks begin at multiples of their length in a row."""
+    x = trace.value(f"x[(((int32_t)begin + j) ^ {place}) - (int32_t)begin]", f"int{carrier.lane_bits}", ELEMENT)
+    return x << carrier.padding if carrier.padding else x
 
 
 class Constants:

@@ -66,11 +66,18 @@ class _Matrices(dict[torch.Size, "tuple[Matrix | None, str]"]):
         self.number = number
 
     def __missing__(self, shape: torch.Size) -> tuple[Matrix | None, str]:
-        matrix = as_matrix(tuple(shape), self.number.tile_sizes(len(shape)))
+        matrix = as_matrix(tuple(shape), self._sizes(shape))
         if len(self) >= _MOST_SHAPES:  # a program with endless new shapes must not fill the memory
             self.clear()
         self[shape] = (None, "") if matrix is None else (matrix, _kernels.laws.layout_of(matrix))
         return self[shape]
+
+    def _sizes(self, shape: torch.Size) -> Sizes:
+        """The sizes of blocks; with sub-blocks only if these are whole, since kernels know no others."""
+        together = getattr(self.number, "together", 0)
+        if together and shape[-1] % together == 0 and shape[-1] < 2**31:
+            return tuple(size[0] if isinstance(size, tuple) else size for size in self.number.tile_sizes(len(shape)))
+        return self.number.tile_sizes(len(shape))
 
 
 class RoundingPlan:

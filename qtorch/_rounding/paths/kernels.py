@@ -123,11 +123,18 @@ def _round_blocks(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> A
         return None
     function, constants = kernel
     lanes = x.contiguous()  # blocks are ranges of indices, not of memory
-    results = [torch.empty_like(lanes, dtype=plan.dtype), *_scales(plan, x)]
+    together = plan.program.together
+    results = [torch.empty_like(lanes, dtype=plan.dtype)]
+    if together and plan.program.codes:  # each element of a sub-block writes the scale
+        results.append(torch.empty_like(lanes, dtype=scale_dtype(plan.program)))
+    else:
+        results += _scales(plan, x)
     addresses = [] if noise is None else [one.data_ptr() for one in noise]
     addresses += [result.data_ptr() for result in results]
     function(*matrix, lanes.data_ptr(), constants, *addresses)
     result = results[0] if lanes is x else with_strides_of(x, results[0])
+    if together and plan.program.codes:
+        return result, results[1][..., ::together].contiguous()
     return (result, *results[1:]) if plan.program.codes else result
 
 
