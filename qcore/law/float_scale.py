@@ -40,6 +40,7 @@ codes and r together are the whole result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from qcore.law.carrier import FLOAT32, FLOAT64, Carrier, KeepLanes, with_hidden_bits, without_hidden_bits
@@ -373,11 +374,13 @@ def level_scales(
     axes: tuple[int, ...],
     materialize: KeepLanes,
     usual: bool,
+    members: Sequence[Any] = (),
 ) -> Scaling:
     """The scales of blocks whose scales are numbers of a format.
 
-    `scale` and `kind` are the grid of the scales' format on the working float and its kind. `whole` is True if the
-    array has a scale, and `usual` if all blocks are usual (see `usual_scale`).
+    `members` are the lanes of a block's elements, one by one, where a kernel compares errors. `scale` and `kind` are
+    the grid of the scales' format on the working float and its kind. `whole` is True if the array has a scale, and
+    `usual` if all blocks are usual (see `usual_scale`).
     """
     work, magnitude = working(carrier), bits & carrier.magnitude_mask
     largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
@@ -392,7 +395,7 @@ def level_scales(
             array, inverse = materialize((array, inverse))
     if comparison:
         given = levels, scale, kind, axes, largest, encode_scale, array
-        block = _four_over_six(xp, magnitude, carrier, comparison, *given, materialize)
+        block = _four_over_six(xp, magnitude, carrier, comparison, *given, materialize, members)
     elif rule == "te":
         block = times(xp, lanes, inverse + (lanes & 0), work)
         block = block & ~((block - work.hidden) >> work.last)  # a product below the normal numbers counts as 0
@@ -450,6 +453,7 @@ def _four_over_six(
     encode_scale: Any,
     array: Any,
     materialize: KeepLanes,
+    members: Sequence[Any],
 ) -> Any:
     """The scales of blocks whose largest element becomes 6 or 4, which of both has the smaller error.
 
@@ -470,8 +474,6 @@ def _four_over_six(
     half = (work.bias << work.width) + (work.hidden >> 1) + (base & 0)  # 1.5
     finite = xp.where(magnitude > carrier.infinity - 1, 0, magnitude)
     whole = to_working(xp, xp.amax(finite, axis=tuple(range(len(finite.shape))), keepdims=True), carrier)
-    numbers = magnitude & ~nan
-    lanes = xp.where(numbers > 0, to_working(xp, numbers, carrier), _zero(work))
     shift = (whole & -work.hidden) - (work.bias << work.width)
     squares, scales, errors = comparison.startswith("mse"), [], []
     for wanted in (base, times(xp, base, half, work)):
@@ -483,13 +485,21 @@ def _four_over_six(
         is_some = -block >> work.last
         compared = _compared_values(xp, normal, whole, shift, levels.full + (normal & 0), work)
         values = materialize(tuple([(one & is_some) | (~is_some & _zero(work)) for one in compared]))
-        found = pick(xp, numbers, bounds, values, _zero(work) + (largest & 0))
-        error = xp.where(found < work.infinity, _differ(xp, found, lanes, work), work.infinity)
-        error = xp.clip(error - shift, -(_LEAST << work.width), None)
-        error = times(xp, error, error, work) if squares else error
+
+        def error(numbers: Any, bounds: Any = bounds, values: Any = values) -> Any:
+            numbers = numbers & ~nan
+            lanes = xp.where(numbers > 0, to_working(xp, numbers, carrier), _zero(work))
+            found = pick(xp, numbers, bounds, values, _zero(work) + (largest & 0))
+            found = xp.where(found < work.infinity, _differ(xp, found, lanes, work), work.infinity)
+            found = xp.clip(found - shift, -(_LEAST << work.width), None)
+            return times(xp, found, found, work) if squares else found
+
         scales.append(block)
         # Sums only grow, so one limit at the end finds those that were infinite on the way.
-        found = _sum_of_block(xp, materialize((error,))[0], axes, comparison.endswith("tiles"), work)
+        if members:
+            found = reduce(partial(_plus, xp, carrier=work), (error(one & carrier.magnitude_mask) for one in members))
+        else:
+            found = _sum_of_block(xp, materialize((error(magnitude),))[0], axes, comparison.endswith("tiles"), work)
         errors.append(xp.clip(found, None, work.infinity - xp.clip(shift, 0, None) * (2 if squares else 1)))
     return xp.where(errors[1] < errors[0], scales[1], scales[0])
 

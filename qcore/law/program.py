@@ -219,7 +219,7 @@ class Program:
             materialize: an identity of lanes of one shape, which makes a compiler compute them once, not again for each
                 element of a block.
             usual: True if all blocks are `usual`; such blocks take fewer operations.
-            around, others: see `shared_scale`.
+            around, others: see `shared_scale`; rules that compare errors take all elements of a block as `others`.
 
         Returns:
             Lanes, or codes. Codes of blocks come as a tuple: codes, codes of scales (or lanes, see `float_scales`),
@@ -254,6 +254,8 @@ class Program:
         Arguments as for `run`.
         """
         parts, carrier = _filled(self._parts(), constants), self.carrier
+        if self.rule in COMPARING:
+            return None
         if self.element == "e2m1":
             return usual_scale(self.scaling(xp, bits, constants, axes).full, carrier)
         if self.kind != "scaled" or self.together or (self.unscaled and self.mode.directed):
@@ -278,7 +280,7 @@ class Program:
     ) -> Any:
         carrier = self.carrier
         if self.float_scaled:
-            scaling = self._scaling(xp, bits, parts, axes, materialize, usual)
+            scaling = self._scaling(xp, bits, parts, axes, materialize, usual, others)
             return self._run_scaled(xp, bits, parts, scaling, word, materialize, usual)
         scale, nan = shared_scale(xp, bits, carrier, parts[0], axes, self.kind, around, others)
         if self.unscaled:  # the element's own law then rounds and encodes in one step
@@ -301,13 +303,20 @@ class Program:
         return self._scaling(xp, bits, _filled(self._parts(), constants), axes, identity, False)
 
     def _scaling(
-        self, xp: Any, bits: Any, parts: Sequence[Any], axes: tuple[int, ...], materialize: KeepLanes, usual: bool
+        self,
+        xp: Any,
+        bits: Any,
+        parts: Sequence[Any],
+        axes: tuple[int, ...],
+        materialize: KeepLanes,
+        usual: bool,
+        members: Sequence[Any] = (),
     ) -> Scaling:
         if self.kind == "float_scaled":
             return float_scales(xp, bits, self.carrier, self.rule, parts[0], axes, materialize)
         levels, grid = parts[:2]
         given = self.rule, levels, grid, self.scale, self.whole
-        return level_scales(xp, bits, self.carrier, *given, axes, materialize, usual)
+        return level_scales(xp, bits, self.carrier, *given, axes, materialize, usual, members)
 
     def _run_scaled(
         self,

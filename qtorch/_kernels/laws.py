@@ -12,7 +12,7 @@ from qcore.law.carrier import Carrier
 from qcore.law.program import Decoding, Program
 from qcore.law.tiles import Matrix
 from qcore.random.threefry import leading_bits, threefry
-from qcore.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, Row, Trace, Value
+from qcore.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, TENSOR, Row, Trace, Value
 from qtorch._kernels.source import Argument, Kernel, Result
 from qtorch._kernels.store import Function, address, load
 
@@ -21,6 +21,7 @@ from qtorch._kernels.store import Function, address, load
 # blocks become straight code, where tests and remainders of loops would take as long as the vectors.
 WIDTHS = {f"tiles of {width} columns": width for width in (8, 16, 32, 64)}
 LAYOUTS = {"flat": (), "places": (), "whole": (0, 1), "tiles": (1,), "columns": (1,)} | dict.fromkeys(WIDTHS, (1,))
+IN_ROWS, MEMBERS = ("te_mae", "te_mse"), 16  # rules that compare the errors of blocks of so many elements in a row
 _SIZES = {"flat": 1, "places": 7}
 
 
@@ -40,7 +41,8 @@ def rounding(program: Program, layout: str) -> Function | None:
     A call gives the sizes, then the addresses of x, of the program's constants, for stochastic rounding of the key, the
     window (see `Noise`) and, of the layout "places", the elements' indices, then of the results.
     """
-    return load(rounding_kernel(program, layout).source()) if program.has_kernels else None
+    compares = program.rule in IN_ROWS and WIDTHS.get(layout) == MEMBERS
+    return load(rounding_kernel(program, layout).source()) if program.has_kernels or compares else None
 
 
 @cache
@@ -88,6 +90,8 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
     bits = x << carrier.padding if carrier.padding else x  # 16 bits become the upper end of a lane: one law for both
     given = trace, bits, program.split(Constants(trace, lane)), LAYOUTS[layout]
     others = [_neighbour(trace, place, carrier) for place in range(1, program.together)]
+    if program.rule in IN_ROWS:
+        others = [_member(trace, place, carrier) for place in range(MEMBERS)]
     found, condition = [program.run(*given, word, others=others)], program.usual(*given)
     if condition is not None and condition.level == BLOCK:  # without blocks there is no pass that could ask
         found.append(program.run(*given, word, usual=True))
@@ -153,6 +157,14 @@ def _word(trace: Trace, placed: bool, carrier: Carrier, half: bool) -> Value:
 def _neighbour(trace: Trace, place: int, carrier: Carrier) -> Value:
     """The lane of another element of a sub-block; sub-blocks begin at multiples of their length in a row."""
     x = trace.value(f"x[(((int32_t)begin + j) ^ {place}) - (int32_t)begin]", f"int{carrier.lane_bits}", ELEMENT)
+    return x << carrier.padding if carrier.padding else x
+
+
+def _member(trace: Trace, place: int, carrier: Carrier) -> Value:
+    """The lane of an element of a block, for values of blocks: rows have whole blocks of `MEMBERS` elements."""
+    stored = C_TYPES[f"int{carrier.stored_bits}"]
+    text = f"((const {stored}*)call->pointers[P_x])[(first + j) * {MEMBERS} + {place}]"
+    x = trace.value(text, f"int{carrier.lane_bits}", BLOCK)
     return x << carrier.padding if carrier.padding else x
 
 

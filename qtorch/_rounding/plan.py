@@ -67,6 +67,8 @@ class _Matrices(dict[torch.Size, "tuple[Matrix | None, str]"]):
 
     def __missing__(self, shape: torch.Size) -> tuple[Matrix | None, str]:
         matrix = as_matrix(tuple(shape), self._sizes(shape))
+        if getattr(self.number, "four_over_six", None) and not _is_in_rows(matrix):
+            matrix = None  # kernels know whole blocks in a row only
         if len(self) >= _MOST_SHAPES:  # a program with endless new shapes must not fill the memory
             self.clear()
         self[shape] = (None, "") if matrix is None else (matrix, _kernels.laws.layout_of(matrix))
@@ -78,6 +80,11 @@ class _Matrices(dict[torch.Size, "tuple[Matrix | None, str]"]):
         if together and shape[-1] % together == 0 and shape[-1] < 2**31:
             return tuple(size[0] if isinstance(size, tuple) else size for size in self.number.tile_sizes(len(shape)))
         return self.number.tile_sizes(len(shape))
+
+
+def _is_in_rows(matrix: Matrix | None) -> bool:
+    """True if memory has the elements of each block side by side, one block after the other."""
+    return matrix is not None and matrix.block_rows == 1 and matrix.columns % matrix.block_columns == 0
 
 
 class RoundingPlan:
