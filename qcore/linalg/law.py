@@ -108,9 +108,12 @@ def _fold(
 
 def _in_order(xp: Any, a: Any, b: Any, order: tuple[int, ...]) -> tuple[Any, Any]:
     """Both matrices with the terms of each run in another order, and zeros for what is missing in the last run."""
-    a, b = _filled(xp, a, b, len(order))
-    places = [begin + place for begin in range(0, a.shape[-1], len(order)) for place in order]
-    return a[..., places], b[..., places, :]
+    count = len(order)
+    a, b = _filled(xp, a, b, count)
+    # By slices, which arrays of all kinds have, distributed and batched ones too.
+    left = xp.stack([a[..., place::count] for place in order], -1)
+    right = xp.stack([b[..., place::count, :] for place in order], -2)
+    return left.reshape(a.shape), right.reshape(b.shape)
 
 
 def _filled(xp: Any, a: Any, b: Any, length: int) -> tuple[Any, Any]:

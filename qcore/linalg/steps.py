@@ -120,7 +120,7 @@ def _groups(
     scale_a, scale_b = map(xp.wide, scales)
     bottom = least_exponent(scale_number(design))
     of_a, of_b = _exponents(xp, scale_a, bottom), _exponents(xp, scale_b, bottom)
-    some_a, some_b = (xp.narrow(xp.where(x != 0, 1.0, 0.0)) for x in map(xp.wide, (a, b)))
+    some_a, some_b = (xp.narrow(xp.where(x == 0, x, 1.0)) for x in map(xp.wide, (a, b)))
     terms, exponents = Parts(), Parts()
     for begin in range(0, a.shape[-1], GROUP):
         block, columns = begin // design.block, slice(begin, begin + GROUP)
