@@ -20,6 +20,7 @@ from qcore.exchange.operators.quantization import checked_axis
 
 _KNOWN = 64  # elements of small arrays whose numbers shapes may depend on
 _DIVISORS = {"blocksize", "dilations", "group", "kernel_shape", "num_groups", "strides"}
+_NOWHERE = onnx.AttributeProto()  # of a node that does not have it
 
 
 class NodeError(ValueError):
@@ -52,7 +53,7 @@ class Evaluator(ReferenceEvaluator):
         values = {"": None, **self.rt_inits_, **feed_inputs}
         for node in self.rt_nodes_:
             values.update(node.run(values, attributes))
-        return [values[name] for name in output_names or self.output_names_]
+        return [values[name] for name in (self.output_names_ if output_names is None else output_names)]
 
 
 def _made(kind: Callable[..., Any], node: Any, *settings: Any) -> Any:
@@ -165,6 +166,9 @@ def _check_results(node: Any, inputs: Sequence[Any], opsets: Mapping[str, int]) 
     if "pads" in attributes and len(attributes["pads"].ints) == 2 * (np.ndim(inputs[0]) - 2):
         pads, (batch, channels, *sizes) = attributes["pads"].ints, np.shape(inputs[0])
         check_shape((batch, channels, *map(sum, zip(sizes, pads, pads[len(sizes) :], strict=False))), "a padded input")
+    if attributes.get("auto_pad", _NOWHERE).s.startswith(b"SAME") and "kernel_shape" in attributes:
+        (batch, channels, *sizes), kernel = np.shape(inputs[0]), attributes["kernel_shape"].ints
+        check_shape((batch, channels, *map(sum, zip(sizes, kernel, strict=False))), "a padded input")
     try:
         schema = onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
     except onnx.defs.SchemaError:

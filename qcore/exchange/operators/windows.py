@@ -77,6 +77,7 @@ def window_of(
         )
     else:
         found = _pads(pads if auto_pad == "NOTSET" else None, dims)
+    check_shape(tuple(size + sum(pad) for size, pad in zip(lengths, found, strict=True)), "a padded input")
     positions = []
     for axis in range(dims):
         space = lengths[axis] + sum(found[axis]) - reach[axis]

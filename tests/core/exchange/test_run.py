@@ -271,6 +271,10 @@ def test_wrong_arguments_are_named(tmp_path):
     for outputs in ("y", 3, {"y"}):
         with pytest.raises(TypeError, match=r"outputs is a (str|int|set); allowed are None, and a list of names"):
             run_onnx(small(), {"x": X}, outputs)  # type: ignore[arg-type]
+    assert run_onnx(small(), {"x": X}, []) == {}
+    for names in ([["y"]], [3], ("y", None)):
+        with pytest.raises(TypeError, match=r"outputs: a name is a .*; allowed is a name of a tensor"):
+            run_onnx(small(), {"x": X}, names)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="file is a int"):
         run_onnx(3, {"x": X})
     with pytest.raises(TypeError, match="input 'x' is a list"):

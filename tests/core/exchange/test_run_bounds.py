@@ -72,6 +72,17 @@ LARGE = {
         [sizes("s", 1, 1, 4)],
         "MaxPool",
     ),
+    **{
+        f"{op} of a large window": (
+            [
+                node("Reshape", ["x", "s"], ["a"]),
+                node(op, ["a"], ["y"], kernel_shape=[1 << 40], auto_pad="SAME_UPPER", **more),
+            ],
+            [sizes("s", 1, 1, 4)],
+            op,
+        )
+        for op, more in (("MaxPool", {}), ("LpPool", {}), ("AveragePool", {"count_include_pad": 1}))
+    },
     "unpooled": (
         [
             node("Reshape", ["x", "s"], ["a"]),
