@@ -81,7 +81,7 @@ MEMBERS = (
     Member("float32 operands", Accumulator(), None, (None, None)),
     Member("e5m2 operands", Accumulator(), None, ("e5m2", "e5m2")),
     Member("two levels, 64 and 1", Accumulator(HALF, chunk=64, inner=Accumulator(HALF, chunk=1))),
-    Member("pairs of 4", Accumulator(HALF, chunk=4, tree=True)),
+    Member("pairs of 4", Accumulator(HALF, chunk=4, tree=True), (40.0, None)),
     Member("aligned, 16 and 25 bits", Accumulator(chunk=16, fraction_bits=25, output="toward_zero"), (KERNEL, LOOPS)),
     _machine("volta.mma.f16", "float16"),
     _machine("volta.mma.f16.f16", "float16"),

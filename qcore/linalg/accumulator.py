@@ -292,6 +292,11 @@ class Accumulator:
         return self.rounding.stochastic or (self.inner is not None and self.inner.stochastic)
 
     @property
+    def in_pairs(self) -> bool:
+        """True for plain trees: exact products are added in pairs, and all sums are rounded without random words."""
+        return self.tree and self._is_simple and self.rounds and not self.stochastic
+
+    @property
     def sequential(self) -> bool:
         """True if R rounds after every exact product."""
         return self.plain and self.chunk == 1
@@ -299,7 +304,12 @@ class Accumulator:
     @property
     def plain(self) -> bool:
         """True if S is the float64 sum of exact products."""
-        more = self.inner is not None or self.tree or self.fraction_bits is not None or self.design is not None
+        return self._is_simple and not self.tree
+
+    @property
+    def _is_simple(self) -> bool:
+        """True if terms are exact products, and nothing but R and the order of sums is to be known."""
+        more = self.inner is not None or self.fraction_bits is not None or self.design is not None
         return self.product is None and not more and not self.order and self.overflow is None and not self.positive_zero
 
     @property

@@ -76,7 +76,8 @@ def _fold(
         a, b = _filled(xp, a, b, accumulator.length(a.shape[-1]))
     if design is not None and scales is not None:
         scales, count = _whole_steps(xp, design, scales, a.shape[-1]), design.step // design.block
-    found = xp.sequential(a, b, accumulator, first, addend) if accumulator.sequential and scales is None else None
+    by_kernel = (accumulator.sequential or accumulator.in_pairs) and scales is None
+    found = xp.sequential(a, b, accumulator, first, addend) if by_kernel else None
     if found is not None:
         return found
     terms = a.shape[-1]

@@ -1,5 +1,6 @@
-// A product of matrices with an accumulator that is rounded after every term, in ascending order: a template that
-// `products.py` fills in. What is filled in, marked by a dollar sign, rounds one number; here are the loops around it.
+// A product of matrices with an accumulator that is rounded after every term, in ascending order, or after chunks whose terms
+// are added in pairs: a template that `products.py` fills in. What is filled in, marked by a dollar sign, rounds one
+// number; here are the loops around it.
 //
 // Each thread has rows of C, a few at a time, whose accumulators stay in registers while k ascends: one accumulator is a
 // dependent chain of operations, so many must be in flight.
@@ -19,6 +20,7 @@ $values
 #define COLUMNS $columns // of C at a time
 #define SUM $sum         // the type of the accumulators
 #define WORDS $words     // random words for each rounding: 0 (none), 1, or 4 roundings that share two
+#define TREE $tree       // the terms of a chunk that are added in pairs, or 0
 #define TRUNCATES $truncates // 1 if sums of floats are to be rounded toward zero
 
 #if WORDS
@@ -66,6 +68,42 @@ static inline __attribute__((always_inline)) void add_term(const float* const* o
     }
 }
 
+#if TREE
+// Replaces the right summand by the rounded sum of both.
+static inline __attribute__((always_inline)) void add_pair(SUM left[ROWS][COLUMNS], SUM right[ROWS][COLUMNS]) {
+    $constants
+    for (int i = 0; i < ROWS; ++i) {
+        #pragma GCC ivdep
+        for (int j = 0; j < COLUMNS; ++j) {
+            const SUM total = left[i][j], term = right[i][j];
+            $rounded
+            right[i][j] = rounded;
+        }
+    }
+}
+
+// Adds the products of a chunk in pairs. Whole subtrees wait until their neighbour is whole, as digits of a binary counter
+// of the terms do; what is left at the end joins from the right.
+static void add_chunk(const float* const* of_rows, int64_t k, int64_t count, const SUM* b, SUM sums[ROWS][COLUMNS]) {
+    SUM waiting[8][ROWS][COLUMNS] __attribute__((aligned(64))), found[ROWS][COLUMNS] __attribute__((aligned(64)));
+    for (int64_t term = 0; term < count; ++term) {
+        for (int i = 0; i < ROWS; ++i) {
+            const SUM factor = of_rows[i][k + term];
+            for (int j = 0; j < COLUMNS; ++j) found[i][j] = factor * b[(k + term) * COLUMNS + j];
+        }
+        int level = 0;
+        for (; term >> level & 1; ++level) add_pair(waiting[level], found);
+        memcpy(waiting[level], found, sizeof found);
+    }
+    int level = 0;
+    while (!(count >> level & 1)) ++level;
+    memcpy(found, waiting[level], sizeof found);
+    for (++level; count >> level; ++level) if (count >> level & 1) add_pair(waiting[level], found);
+    add_pair(sums, found);
+    memcpy(sums, found, sizeof found);
+}
+#endif
+
 // C's rows from `top` and columns from `left` on, at most ROWS and COLUMNS; b has COLUMNS columns side by side.
 static __attribute__((noinline)) void tile(const Call* call, const float* a, const SUM* b, int64_t example, int64_t top, int64_t left) {
     const int64_t rows = MIN(ROWS, call->m - top), columns = MIN(COLUMNS, call->n - left);
@@ -79,6 +117,9 @@ static __attribute__((noinline)) void tile(const Call* call, const float* a, con
     }
     const float* of_rows[ROWS];
     for (int i = 0; i < ROWS; ++i) of_rows[i] = a + (top + MIN(i, rows - 1)) * call->k;
+#if TREE
+    for (int64_t k = 0; k < call->k; k += TREE) add_chunk(of_rows, k, MIN(TREE, call->k - k), b, sums);
+#else
     int32_t words[2][ROWS][COLUMNS] __attribute__((aligned(64)));
     for (int64_t k = 0; k < call->k; ++k) {
         const SUM* const row = b + k * COLUMNS;
@@ -97,6 +138,7 @@ static __attribute__((noinline)) void tile(const Call* call, const float* a, con
             default: add_term(of_rows, k, row, sums, words[0], 0);
         }
     }
+#endif
     for (int64_t i = 0; i < rows; ++i) {
         const int64_t at = (example * call->m + top + i) * call->n + left;
         for (int64_t j = 0; j < columns; ++j) call->total[at + j] = sums[i][j];

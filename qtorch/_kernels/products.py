@@ -35,7 +35,7 @@ PACK, PANELS, BYTES, CHANNELS, WORDS = (
 
 @cache
 def sequential(accumulator: Accumulator | None, narrow: bool) -> Function | None:
-    """The kernel of a product with a sequential accumulator; None is float64, not rounded.
+    """The kernel of a product with a sequential accumulator, or a tree of exact products; None is float64, not rounded.
 
     With `narrow`, sums are float32; see `qcore.linalg.law.Sums`.
 
@@ -193,7 +193,8 @@ def _plain(template: Path) -> str:
 def source(accumulator: Accumulator | None, narrow: bool) -> str:
     """The kernel's C."""
     rows = 4 if narrow else 2
-    sizes = {"rows": rows, "columns": 32, "sum": "float" if narrow else "double"}
+    tree = accumulator.chunk if accumulator is not None and accumulator.tree else 0
+    sizes = {"rows": rows, "columns": 32, "sum": "float" if narrow else "double", "tree": tree}
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(_fields(accumulator, narrow, rows) | sizes)
 
 

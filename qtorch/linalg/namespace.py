@@ -113,7 +113,8 @@ class Float64(Names):
     ) -> torch.Tensor | None:
         if first and accumulator.stochastic:
             return None
-        return sequential_product(a, b, accumulator, self.narrow_sums, self.key, addend)
+        narrow = self.narrow_sums and accumulator.sequential
+        return sequential_product(a, b, accumulator, narrow, self.key, addend)
 
     @staticmethod
     def by_steps(
