@@ -66,7 +66,7 @@ def test_overflow_is_an_argument_of_lower():
 @pytest.mark.parametrize(
     ("given", "error", "text"),
     [
-        (["mxfp9"], TypeError, "layer_types='mxfp9'.*; names of RECIPES are mxfp8, "),
+        (["mxfp9"], TypeError, "layer_types='mxfp9'.*; did you mean mxfp8. names of RECIPES are mxfp8, "),
         ([RECIPES["mxfp8"].entries], TypeError, "; entries are the argument of a Recipe"),
         ([], UserWarning, "nothing is lowered: there is no recipe, rule or format"),
         ([["linear"]], UserWarning, "nothing is lowered"),
