@@ -155,7 +155,9 @@ def _apart(xp: Any, accumulator: Accumulator, total: Any, terms: Parts, exponent
     sums, tops = list[Any](), list[Any]()
     for first in range(0, len(terms), half):
         top = _floor(xp, accumulator, exponents[first]())
-        for exponent in exponents[first + 1 : first + half]:
+        for exponent in (
+            exponents[first + 1 : first + half] or exponents[first : first + 1]
+        ):  # a namespace may note them
             top = xp.maximum(top, exponent())
         up, found = _power(xp, fraction - top), 0.0
         for term in terms[first : first + half]:

@@ -276,3 +276,16 @@ def test_random_sums_are_inside_the_range_and_ties_are_ties(tmp_path, text, oper
         inside = (vectors.kinds == KINDS.index(kind)).nonzero()[0][::2]
         assert not beyond[inside].any()
         assert not vectors.met["infinite or NaN inputs"][inside].any()
+
+
+def test_units_of_one_s_own(tmp_path):
+    """The parameters of aligned units, a step of one term, and an addend that comes late."""
+    for index, text in enumerate(
+        (
+            "accumulator(chunk=1,fraction_bits=9,align=products)",
+            "accumulator(chunk=4,fraction_bits=9,align=twice,sets=2,zeros=-20)",
+            "hopper.mma.e4m3",
+        )
+    ):
+        _, found = rows(write(tmp_path / f"{index}.csv", text, "--count", "16", "--terms", "32"))
+        assert len(found) == 16
