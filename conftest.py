@@ -36,6 +36,7 @@ hypothesis.settings.load_profile("any machine")
 # main job. A program of one operation, as each is without jit, has nothing to contract or to reorder.
 OPTIMIZED = (
     "tests/benchmarks/test_consistency.py",
+    "tests/jax/recipes/test_compiled.py",
     "tests/peers/",
     *(f"tests/parity/test_{law}.py" for law in ("numerics", "reproducible")),
     *(f"tests/parity/test_arithmetic.py::test_{name}" for name in ("parameters", "sigmoids", "sums")),
