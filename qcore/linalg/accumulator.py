@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -294,7 +294,7 @@ class Accumulator:
     @property
     def in_pairs(self) -> bool:
         """True for plain trees: exact products are added in pairs, and all sums are rounded without random words."""
-        return self.tree and self._is_simple and self.rounds and not self.stochastic
+        return self.tree and self.rounds and not self.stochastic and replace(self, tree=False).plain
 
     @property
     def sequential(self) -> bool:
@@ -304,12 +304,7 @@ class Accumulator:
     @property
     def plain(self) -> bool:
         """True if S is the float64 sum of exact products."""
-        return self._is_simple and not self.tree
-
-    @property
-    def _is_simple(self) -> bool:
-        """True if terms are exact products, and nothing but R and the order of sums is to be known."""
-        more = self.inner is not None or self.fraction_bits is not None or self.design is not None
+        more = self.inner is not None or self.tree or self.fraction_bits is not None or self.design is not None
         return self.product is None and not more and not self.order and self.overflow is None and not self.positive_zero
 
     @property

@@ -76,8 +76,8 @@ def _fold(
         a, b = _filled(xp, a, b, accumulator.length(a.shape[-1]))
     if design is not None and scales is not None:
         scales, count = _whole_steps(xp, design, scales, a.shape[-1]), design.step // design.block
-    by_kernel = (accumulator.sequential or accumulator.in_pairs) and scales is None
-    found = xp.sequential(a, b, accumulator, first, addend) if by_kernel else None
+    by_kernel = accumulator.in_pairs if accumulator.tree else accumulator.sequential
+    found = xp.sequential(a, b, accumulator, first, addend) if by_kernel and scales is None else None
     if found is not None:
         return found
     terms = a.shape[-1]
