@@ -285,7 +285,9 @@ class ProductMode(TorchFunctionMode):
             own = _SOME_FUNCTION if part == "forward" and self.has_gradients else ""
         else:
             frame = _frame_of(_APPLY) if is_off or listing.get() is not None else None
-            own = "" if frame is None else frame.f_locals["cls"].__name__
+            function = None if frame is None else frame.f_locals["cls"]
+            # torch's own run modules again, as checkpoints do, or move tensors.
+            own = "" if function is None or function.__module__.startswith("torch.") else function.__name__
         if own and own not in self.lowering.warned:
             _warn_of_gradients(_where(self.lowering, name), own)
             self.lowering.warned.add(own)
