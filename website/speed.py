@@ -206,6 +206,16 @@ def training_steps() -> str:
     return f"Times fp32, on {where(record)} ({link('training')}).\n\n{table(heading, cells)}"
 
 
+def compile_time() -> str:
+    """What XLA takes to compile a step with recipes."""
+    record = results("compile-time")
+    rows = [
+        (row["recipe"], f"{row['seconds']:.1f}", f"{row['ratio']:.1f}", f"{row['traced']:.1f}") for row in record["rows"]
+    ]
+    heading = ("recipe", "s to compile", "times wide", "s to trace")
+    return f"On {where(record)} ({link('compile-time')}).\n\n{table(heading, rows)}"
+
+
 def fused_programs() -> str:
     """Compiled programs on tensors that lie in memory, as the library chooses, and a training step of a network."""
     record = results("fusion")
