@@ -19,6 +19,7 @@ from qcore.formats.number import FormatTexts, Number
 PREFIX = "qjax."
 ROUND = "qjax.round:"
 PRODUCT = "qjax_product"  # the name of a primitive
+SITE = "qjax.site:"  # begins the scope of a product that a recipe lowers, and is followed by its place in reports
 LAW = "qjax.law"  # a function of `qjax.reproducible`
 UNWATCHED = "qjax.unwatched"  # roundings that are not sites, or whose sites are marked
 _LONGEST = 512  # characters of a format's text in a scope, which a compiled program has at each operation
@@ -84,8 +85,8 @@ def operation_of(equation: Any) -> dict[str, Any] | None:
     return None
 
 
-def number_of(stack: str, scope: str) -> str:
-    """The text of the format in the innermost scope that begins with `scope`."""
+def text_of(stack: str, scope: str) -> str:
+    """The text behind `scope` in the innermost scope that begins with it."""
     text = stack.rpartition(scope)[2].partition("/")[0]
     return text.rstrip(")") if "(" not in text else _balanced(text)
 

@@ -12,7 +12,7 @@ from qcore.exchange import qonnx
 from qcore.exchange.accumulators import finished
 from qcore.exchange.graph import save
 from qcore.formats.affine import AffineInteger
-from qjax._rounding.scopes import DECODE, ROUND, number_of
+from qjax._rounding.scopes import DECODE, ROUND, text_of
 from qjax.export.models import made_of
 from qjax.export.operations import OPERATIONS, STORED, given, known_scales, reader, taken
 from qjax.export.walk import Value, Walk
@@ -63,7 +63,7 @@ def to_qonnx(
 
 
 def _round(walk: Walk, equation: Any, settings: Any, x: Value, *constants: Value) -> Value:
-    made = qonnx.rounded(walk.graph, given(walk, x), number_of(walk.stack, ROUND), settings["mode"])
+    made = qonnx.rounded(walk.graph, given(walk, x), text_of(walk.stack, ROUND), settings["mode"])
     return taken(walk, made, equation)
 
 
@@ -76,7 +76,7 @@ def _decode(walk: Walk, equation: Any, settings: Any, codes: Value, *others: Val
     """The weights that codes stand for, with the node that rounds to their format: tools read their type there."""
     if codes.known is None or any(one.known is None for one in others):
         return OPERATIONS["decode"](walk, equation, settings, codes, *others)  # which says why it cannot be
-    number = number_of(walk.stack, DECODE)
+    number = text_of(walk.stack, DECODE)
     if settings["scales"] or settings["scale"]:
         return taken(walk, qonnx.stored(walk.graph, codes.known, *known_scales(settings, others), number), equation)
     return taken(walk, qonnx.rounded(walk.graph, decode(codes.known, number), number), equation)

@@ -13,7 +13,7 @@ from qcore.exchange import laws, rounding
 from qcore.exchange.symbols import Symbol
 from qcore.formats.affine import AffineInteger
 from qcore.namespace import Names
-from qjax._rounding.scopes import DECODE, ROUND, number_of, operation_of
+from qjax._rounding.scopes import DECODE, ROUND, operation_of, text_of
 from qjax.export.walk import RefusedError, Translation, Value, Walk, kind_of, known_arrays, wide_dtype
 
 
@@ -119,7 +119,7 @@ def _sums_of_windows(
 
 
 def _round(walk: Walk, equation: Any, settings: Any, x: Value, *constants: Value) -> Value:
-    number = number_of(walk.stack, ROUND)
+    number = text_of(walk.stack, ROUND)
     return taken(walk, rounding.rounded(given(walk, x), number, settings["mode"], ""), equation)
 
 
@@ -135,7 +135,7 @@ def _decode(walk: Walk, equation: Any, settings: Any, codes: Value, *others: Val
     if codes.known is None:
         raise ValueError("the numbers of computed codes have no form in ONNX; allowed are codes of weights")
     scales, scale = known_scales(settings, others)
-    number, dtype = number_of(walk.stack, DECODE), kind_of(equation)[1].name
+    number, dtype = text_of(walk.stack, DECODE), kind_of(equation)[1].name
     return taken(walk, rounding.decoded(walk.graph, codes.known, scales, scale, number, dtype), equation)
 
 

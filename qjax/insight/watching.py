@@ -22,7 +22,7 @@ from qcore.insight.law import DIGIT, LENGTH, SUMS, merge_lanes
 from qcore.insight.record import KINDS
 from qjax import _jaxprs as jaxprs
 from qjax._rounding.inputs import Result, varying
-from qjax._rounding.scopes import MARK, PREFIX, PRODUCT, ROUND, ROUNDING, UNWATCHED, number_of
+from qjax._rounding.scopes import MARK, PREFIX, PRODUCT, ROUND, ROUNDING, SITE, UNWATCHED, text_of
 from qjax.insight.arrays import digest_of, over_mesh, statistics_between
 from qjax.linalg.operator import compute
 
@@ -68,7 +68,13 @@ def watch(fn: Callable[..., Result], digests: bool = False) -> Callable[..., tup
         1
     """
     if not callable(fn):
-        raise TypeError(f"fn={quoted(fn)} is a {type(fn).__name__}; allowed is a function")
+        kind = "; leave an optimizer out, and watch the function that calls its update" if hasattr(fn, "update") else ""
+        raise TypeError(f"fn={quoted(fn)} is a {type(fn).__name__}; allowed is a function{kind}")
+    if not isinstance(digests, bool):
+        raise TypeError(
+            f"digests is a {type(digests).__name__}; allowed are True and False. Leave an optimizer out, and watch the "
+            "function that calls its update"
+        )
 
     @wraps(fn)
     def watched(*args: Any, **kwargs: Any) -> tuple[Any, Found]:
@@ -246,7 +252,7 @@ def site_of(stack: str, equation: Any) -> Rounded | None:
         return None
     if ROUND not in stack or (UNWATCHED in stack and name == ROUNDING):
         return None
-    return Rounded(_site(stack), number_of(stack, ROUND), "vmap(" in stack)
+    return Rounded(_site(stack), text_of(stack, ROUND), "vmap(" in stack)
 
 
 def is_product(equation: Any) -> bool:
@@ -255,7 +261,9 @@ def is_product(equation: Any) -> bool:
 
 
 def path_of(stack: str) -> str:
-    """The dotted path of the scopes that users and modules name."""
+    """The place of a lowered product in `qjax.recipes.report`, or the path of scopes that users and modules name."""
+    if SITE in stack:
+        return text_of(stack, SITE)
     plain = _TRANSFORMATION.sub("", "/".join(part for part in stack.split("/") if PREFIX not in part))
     return ".".join(part for part in plain.split("/") if part and part not in _INNER)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import WRAPPER_ASSIGNMENTS, wraps
 from inspect import Parameter, Signature, signature
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +24,6 @@ from qcore.recipes.published import NOTHING_TO_LOWER, recipe_hint, recipe_of
 from qcore.recipes.recipe import check_alone, check_machine
 from qcore.report import ProductReport, RunReport, with_own_gradients
 from qjax import linalg
-from qjax._rounding.inputs import Result
 from qjax._rounding.keys import Key, key_words
 from qjax.linalg.states import ScalingState, rows_of
 from qjax.recipes.call import TracedCall
@@ -35,12 +34,25 @@ from qjax.recipes.stacks import WHILE, Found, State
 __all__ = ["GROUPS", "first_scaling", "lower", "report"]
 __dir__ = public_names(__name__)
 
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned", covariant=True)
 _MARK = "__lowered__"
 _MEASURED = ""  # among the warnings of a function that are done with: its first call was measured
 
 
+class _Lowered(Protocol[Given, Returned]):
+    """The type of a lowered function: fn's, and with a key or with states any arguments."""
+
+    @overload
+    def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Returned: ...
+    @overload
+    def __call__(self, *args: Any, key: Key, **kwargs: Any) -> Returned: ...
+    @overload
+    def __call__(self, *args: Any, scaling: Any, **kwargs: Any) -> Returned: ...
+
+
 def lower(
-    fn: Callable[..., Result],
+    fn: Callable[Given, Returned],
     layer_types: Iterable[str] | Recipe = ("conv", "linear"),
     forward_number: Number | str | None = None,
     backward_number: Number | str | None = None,
@@ -53,7 +65,7 @@ def lower(
     overflow: str | None = None,
     on: str | None = None,
     recipe: Recipe | None = None,
-) -> Callable[..., Result]:
+) -> _Lowered[Given, Returned]:
     """Returns a function with the results of fn, in which the outputs of layers and their gradients are rounded.
 
     Layers are operations of the traced program, at any depth: in jit, checkpoint, scan, while_loop, cond, vmap,
@@ -166,12 +178,12 @@ def lower(
     return _lowered(fn, _settings(chosen, rule, rules, on), set())
 
 
-def lower_part(fn: Callable[..., Result], recipe: Recipe) -> Callable[..., Result]:
+def lower_part(fn: Callable[Given, Returned], recipe: Recipe) -> _Lowered[Given, Returned]:
     """`lower` by a recipe that means a few layers, without a warning that most of the work stays wide."""
     return _lowered(fn, _Settings((), (), recipe), {_MEASURED})
 
 
-def _lowered(fn: Callable[..., Result], settings: _Settings, warned: set[str]) -> Callable[..., Result]:
+def _lowered(fn: Callable[Given, Returned], settings: _Settings, warned: set[str]) -> _Lowered[Given, Returned]:
     """The lowered function; `warned` are the warnings that it has given."""
 
     @wraps(fn, assigned=WRAPPER_ASSIGNMENTS if _is_named(fn) else (), updated=())
@@ -190,10 +202,12 @@ def _lowered(fn: Callable[..., Result], settings: _Settings, warned: set[str]) -
             raise _forward_mode(error) from None
 
     def planner(args: Any, kwargs: Any) -> Planner:
+        own = {"key", "scaling"} if settings.delayed else {"key"}
+        kwargs = {name: value for name, value in kwargs.items() if name not in own}
         return settings.plan(TracedCall(fn, args, kwargs), warned).planner
 
     vars(lowered).update({_MARK: planner, "__signature__": _signature(fn)})
-    return lowered
+    return cast(Any, lowered)
 
 
 class _Settings:
@@ -297,15 +311,16 @@ def _settings(layer_types: Any, rule: Rule, rules: Iterable[Rule], on: str | Non
 def report(fn: Callable[..., object], *args: object, **kwargs: object) -> RunReport:
     """Every product of a function's run: its place, shapes, formats, and share of all multiply-adds.
 
-    A product's place is its dotted name scope. Without a scope it is the module that owns its weight, by its path in
-    the arguments ("blocks.0.query" in flax.nnx), or the module that contains the layers whose results are multiplied. A
+    A product's place is its dotted name scope. Without a scope, and in equinox, it is the module that owns its weight,
+    by its path in the arguments ("blocks.0.query"), for weights in lists or on top the path of the array; or the module
+    that contains the layers whose results are multiplied. Entries, watches and errors have the same names. A
     product in a loop counts for each iteration, except in a while_loop, whose number of iterations is not known.
     Products of constants, and of integers, are left out. Foreign functions have a row without a number of
     multiply-adds. A product in a function with its own derivative has wide gradients there.
 
     Args:
         fn: a function or a module, lowered or not.
-        args, kwargs: its arguments; only shapes count. Leave out `key=` and `scaling=` of a lowered function.
+        args, kwargs: its arguments; only shapes count. `key=` and `scaling=` of a lowered function may be left out.
 
     Returns:
         A `qcore.report.RunReport`; `print` shows it.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from inspect import Parameter, signature
 from typing import Any
 
 import jax
-from jax.tree_util import tree_flatten_with_path
+from jax.tree_util import SequenceKey, keystr, tree_flatten_with_path
 
 from qjax._jaxprs import is_array, take_arrays
 from qjax.linalg.states import anchored
@@ -32,7 +33,7 @@ class TracedCall:
         graph, state = _split(self.objects)
         others = [None if _is_object(leaf) else leaf for leaf in leaves]
         self.arrays, rebuild = take_arrays((state, others))
-        self.origins, layers = _origins(state, args, kwargs)
+        self.origins, layers = _origins(fn, state, args, kwargs)
         self.captured, more = _captured(fn)
         self.layers = layers | more
         self.results: Any = None
@@ -122,14 +123,14 @@ def _check_unchanged(before: Any, after: Any) -> None:
     old = dict(tree_flatten_with_path(before, is_leaf=_is_object)[0])
     for path, leaf in tree_flatten_with_path(after, is_leaf=_is_object)[0]:
         if path not in old or old[path] is not leaf:
-            name = jax.tree_util.keystr(path[1:])
+            name = keystr(path[1:])
             raise ValueError(
                 f"fn changes its argument {name}, whose new value would be lost; allowed are changes of objects of "
                 "flax.nnx, and new values as results of fn"
             )
 
 
-def _origins(state: Any, args: Any, kwargs: Any) -> tuple[list[Origin], set[Path]]:
+def _origins(fn: Callable[..., Any], state: Any, args: Any, kwargs: Any) -> tuple[list[Origin], set[Path]]:
     """The origins of a call's arrays (first the state of objects, then all others), and the owners that are layers."""
     leaves = tree_flatten_with_path((args, kwargs), is_leaf=_is_object)[0]
     arguments = list(dict.fromkeys(path[:2] for path, _ in leaves))
@@ -138,16 +139,40 @@ def _origins(state: Any, args: Any, kwargs: Any) -> tuple[list[Origin], set[Path
     paths += [path for path, leaf in leaves if is_array(leaf)]
     owners, layers = _owners([path[2:] for path in paths])
     origins = [
-        BARE if len(path) == 2 else part_of(arguments.index(path[:2]), owner)
+        BARE._replace(argument=_argument(fn, path))
+        if len(path) == 2
+        else part_of(arguments.index(path[:2]), owner, _place(path[2:]))
         for path, owner in zip(paths, owners, strict=True)
     ]
     return origins, layers
 
 
+def _argument(fn: Callable[..., Any], path: Any) -> str:
+    """The name of an argument of a function, by its path in the pair of positional arguments and keywords."""
+    if path[0].idx == 1:
+        return path[1].key
+    try:
+        parameters = [one for one in signature(fn).parameters.values() if one.kind is not Parameter.VAR_POSITIONAL]
+    except ValueError:  # some functions in C
+        return ""
+    return parameters[path[1].idx].name if path[1].idx < len(parameters) else ""
+
+
+def _place(path: Any) -> str:
+    """The path of an array in a list, or at the top of an argument; "" in a module, which has the name."""
+    names = _names(path)
+    return ".".join(names) if len(names) == 1 or isinstance(path[-1], SequenceKey) else ""
+
+
+def _names(path: Any) -> Path:
+    """The keys of a path as texts, without that of the value of flax's variables."""
+    names = tuple(str(keystr((key,), simple=True)) for key in path)
+    return names[:-1] if names[-1:] == (_VALUE,) else names
+
+
 def _owners(paths: Sequence[Any]) -> tuple[list[Path], set[Path]]:
     """The module that owns each array, and the modules that own one array beside a bias, which are layers."""
-    names = [tuple(str(jax.tree_util.keystr((key,), simple=True)) for key in path) for path in paths]
-    names = [path[:-1] if path[-1:] == (_VALUE,) else path for path in names]
+    names = [_names(path) for path in paths]
     counts = Counter(path[:-1] for path in names if path[-1:] != ("bias",))
     return [path[:-1] for path in names], {owner for owner, count in counts.items() if count == 1}
 

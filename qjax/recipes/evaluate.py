@@ -14,7 +14,7 @@ import numpy as np
 from qjax import _jaxprs as jaxprs
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.keys import fold_in
-from qjax._rounding.scopes import kind_scope
+from qjax._rounding.scopes import SITE, kind_scope
 from qjax.linalg.states import part
 from qjax.quant import quantizer
 from qjax.recipes.plan import Inner, LoweringPlan, Site
@@ -38,9 +38,10 @@ def evaluate(plan: LoweringPlan, args: Sequence[Any], words: Words, scaling: Seq
             key = words if inner.number is None else _fold(words, inner.number)
             results = _inside(equation, inner, operands, key, scaling)
         elif index in plan.products:
-            number, weight, products, state = plan.products[index]
+            place, number, weight, products, state = plan.products[index]
             rows = None if state is None else scaling[state]
-            results = [multiply(equation, operands, weight, products, _fold(words, number), rows)]
+            with jax.named_scope(f"{SITE}{place}"):
+                results = [multiply(equation, operands, weight, products, _fold(words, number), rows)]
         else:
             results = jaxprs.bind(equation, operands)
         sites = [plan.outputs.get(variable) for variable in equation.outvars]

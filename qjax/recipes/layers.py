@@ -23,6 +23,7 @@ from qcore.law.carrier import CARRIERS
 from qjax._jaxprs import CUSTOM
 
 _TRANSFORMATION = re.compile(r"\w+\(|\)")
+_CLASS = "eqx.nn."  # begins the scopes of equinox's layers
 
 _CAPTURED, _BARE, _COMPUTED, _CONSTANT = ((1 << 30) + 2 * step for step in range(4))
 
@@ -43,6 +44,8 @@ class Origin(NamedTuple):
         scores: the number of the product of two tensors from whose result the value was computed, element by element.
         is_exponential: True if it contains exponentials of this result, as in softmax.
         loops: the depths of the loops around it of whose iteration it is a slice, or a number.
+        argument: the path of the argument, or of its part, that it is, perhaps in another shape; "" if it is none, or
+            the owner has the name.
     """
 
     order: int
@@ -50,6 +53,7 @@ class Origin(NamedTuple):
     scores: int | None = None
     is_exponential: bool = False
     loops: frozenset[int] = frozenset()
+    argument: str = ""
 
     def of_loop(self, depth: int) -> Origin:
         """The origin of a slice of the value in a loop's iteration."""
@@ -59,9 +63,9 @@ class Origin(NamedTuple):
 CAPTURED, BARE, COMPUTED, CONSTANT = map(Origin, (_CAPTURED, _BARE, _COMPUTED, _CONSTANT))
 
 
-def part_of(argument: int, owner: Path) -> Origin:
-    """The origin of a part of a container."""
-    return Origin(2 * argument, owner)
+def part_of(argument: int, owner: Path, place: str) -> Origin:
+    """The origin of a part of a container; the place is the part's name if it has one of its own."""
+    return Origin(2 * argument, owner, argument=place)
 
 
 def is_input(origin: Origin) -> bool:
@@ -181,6 +185,15 @@ def name_of(scope: str, equation: Any) -> str:
     """
     own = _TRANSFORMATION.sub("", str(equation.source_info.name_stack))
     return ".".join(part for part in (scope, *own.split("/")) if part and "->" not in part)
+
+
+def product_name(scope: str, owner: Path | None, argument: str) -> str:
+    """The name of a product in a name scope: the scope, or else the path of the weight or of the module that owns it.
+
+    Equinox's scopes are names of classes, which all layers of a kind share.
+    """
+    path = argument or ".".join(owner or ())
+    return path if path and _CLASS in scope else scope or path
 
 
 def trips(equation: Any) -> int | None:

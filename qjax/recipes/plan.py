@@ -14,6 +14,7 @@ from qcore import Recipe, Rule
 from qcore.arguments import quoted
 from qcore.linalg.product import Products
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
+from qcore.report import place_name
 from qjax._jaxprs import CUSTOM, INLINED, counters, inner_programs, scan_parts, walk
 from qjax.recipes.layers import (
     CAPTURED,
@@ -31,6 +32,7 @@ from qjax.recipes.layers import (
     is_input,
     kernel_trips,
     name_of,
+    product_name,
     result_origin,
     trips,
     weight_among,
@@ -65,12 +67,14 @@ class ProductSite(NamedTuple):
     """A layer whose product a recipe lowers.
 
     Attributes:
+        place: its name, with a number behind it if it is not the first product of this name, as in reports.
         number: the number that is folded into the key for its products.
         weight: the operand that is the weight.
         products: the layer's products.
         state: the number of its state of delayed scales, or None.
     """
 
+    place: str
     number: int
     weight: int
     products: Products
@@ -190,6 +194,8 @@ class Planner:
         self.stochastic = any(map(_is_stochastic, rules)) if recipe is None else recipe.stochastic
         self.found = [] if found is None else list(found)
         self.stacks = None if found is None else Stacks(found)
+        names = Counter[str]()
+        self.numbers = [names.update((one.name,)) or names[one.name] - 1 for one in self.found]
         self.chosen = None if recipe is None or self.stacks is None else self.stacks.choose(recipe)
         self.matched: list[Rule] = []
         self.layers: list[tuple[str, str]] = []
@@ -393,7 +399,7 @@ class _Walk:
         owner = factors[weight].owner if of_layer else common_owner(factors)
         times, count = self.planner.times, multiply_adds(equation)
         found = Found(
-            name or ".".join(owner or ()),
+            product_name(name, owner, factors[weight].argument if of_layer else ""),
             kind,
             weight,
             shapes_of(equation),
@@ -421,7 +427,8 @@ class _Walk:
                 "is the derivative of what lower returns: jax.grad(lower(fn, recipe)), not lower(jax.grad(fn), recipe)"
             )
         state = self.state(3, products.history, found.name, position)
-        self.plan.products[index] = ProductSite(self.plan.end, found.weight, products, state)
+        place = place_name(found.name, self.planner.numbers[position])
+        self.plan.products[index] = ProductSite(place, self.plan.end, found.weight, products, state)
         self.plan.end += 1
 
     def state(

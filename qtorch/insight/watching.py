@@ -242,7 +242,7 @@ def watch(
 def _checked(model: Any, optimizer: Any) -> nn.Module:
     """The model, or the model inside the result of torch.compile."""
     check_model("model", model)
-    check_type("optimizer", optimizer, (OptimLP, NoneType), "an OptimLP")
+    check_type("optimizer", optimizer, (OptimLP, NoneType), "an OptimLP; leave out one that rounds nothing")
     is_compiled = "OptimizedModule" in {kind.__name__ for kind in type(model).__mro__}
     return model.get_submodule("_orig_mod") if is_compiled else model
 

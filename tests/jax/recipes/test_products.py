@@ -200,7 +200,7 @@ def test_reports_count_loops_and_name_what_is_wide():
     weights = {"loop": normal(3, 4, 4), "head": normal(4, 4)}
     rows = report(lower(fn, Recipe([Entry("head"), Entry("*", "linear", LOW)])), weights, normal(4, 4))
     assert [(one.place, one.multiply_adds, one.reason) for one in rows] == [
-        ("", 192, ""),
+        ("loop", 192, ""),
         ("head", 64, "the recipe leaves it wide"),
         ("", None, "no entry of the recipe is for matmul here"),
     ]

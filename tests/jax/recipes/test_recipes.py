@@ -72,7 +72,7 @@ def test_derivatives_of_their_own_are_named():
 
 def test_an_entry_that_matches_no_layer():
     fn = lower(lambda w, x: x @ w["w"], Recipe([Entry("head"), *CHUNKED.entries]))
-    with pytest.raises(ValueError, match=r"entry\('head'\), which matches no layer; the layers are '' \(linear\)"):
+    with pytest.raises(ValueError, match=r"entry\('head'\), which matches no layer; the layers are 'w' \(linear\)"):
         fn({"w": W}, X)
 
 
