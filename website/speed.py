@@ -209,9 +209,8 @@ def training_steps() -> str:
 def compile_time() -> str:
     """What XLA takes to compile a step with recipes."""
     record = results("compile-time")
-    rows = [
-        (row["recipe"], f"{row['seconds']:.1f}", f"{row['ratio']:.1f}", f"{row['traced']:.1f}") for row in record["rows"]
-    ]
+    columns = ("seconds", "ratio", "traced")
+    rows = [(row["recipe"], *(f"{row[column]:.1f}" for column in columns)) for row in record["rows"]]
     heading = ("recipe", "s to compile", "times wide", "s to trace")
     return f"On {where(record)} ({link('compile-time')}).\n\n{table(heading, rows)}"
 
