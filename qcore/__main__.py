@@ -98,8 +98,9 @@ def _vectors(options: argparse.Namespace) -> int:
         return _sums(options)
     from qcore.cli.vectors import Header, write
 
-    for name in ("terms", "operands"):
-        if getattr(options, name) is not None:
+    for name in ("terms", "operands", "no_addend"):
+        if getattr(options, name):
+            name = name.replace("_", "-")
             raise ValueError(f"--{name} with {options.format}; allowed is --{name} with an accumulator")
     if options.rounding is None:
         raise ValueError("the following arguments are required: --rounding, with a format")
@@ -124,7 +125,8 @@ def _sums(options: argparse.Namespace) -> int:
             raise ValueError(f"--{name} with {options.format}; allowed is --{name} with a format")
     first, second = options.operands or (None, None)
     terms = 64 if options.terms is None else options.terms
-    unit = Unit(options.format, first, second, terms, _key_of(options.format, options.key))
+    key = _key_of(options.format, options.key)
+    unit = Unit(options.format, first, second, terms, key, not options.no_addend)
     _say(write(options.output, unit, options.count, options.seed), options.output)
     return 0
 
@@ -271,6 +273,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
         help=f"of a format's inputs and outputs: {', '.join(CARRIERS)} (default float32)",
     )
     vectors.add_argument("--terms", metavar="N", type=_natural, help="an accumulator's products in a sum (default 64)")
+    text = "an accumulator's sums start at 0: for a unit without a port for an addend"
+    vectors.add_argument("--no-addend", action="store_true", help=text)
     text = "formats of an accumulator's operands (default: the instruction's, or float32)"
     vectors.add_argument("--operands", metavar=("A", "B"), nargs=2, type=_format, help=text)
     text = "a format's random inputs, or an accumulator's sums (default 1000)"

@@ -26,7 +26,7 @@ import numpy as np
 from qcore.arguments import check_choice, check_regular, quoted
 from qcore.arrays import decode, encode
 from qcore.cli.properties import digits, why_no_codes
-from qcore.cli.sum_inputs import KINDS, every_second, row_codes, scale_codes, shrink
+from qcore.cli.sum_inputs import ANY, KINDS, every_second, row_codes, scale_codes, shrink
 from qcore.cli.sums import Operands, Results, Unit, check_fields
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
@@ -213,7 +213,7 @@ class Layer:
         )
         if self.is_convolution:
             batch, channels, first, *rest = self.input
-        kinds = (np.arange(batch)[:, None] + np.arange(first) * len(KINDS) // first).reshape(-1) % len(KINDS)
+        kinds = (np.arange(batch)[:, None] + np.arange(first) * len(ANY) // first).reshape(-1) % len(ANY)
         codes = row_codes(number, kinds, channels * prod(rest), rng, 1)
         if not self.unit.product.block:
             rows = every_second(kinds)

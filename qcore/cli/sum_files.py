@@ -16,6 +16,7 @@ import numpy as np
 
 from qcore.arguments import quoted
 from qcore.arrays import decode
+from qcore.cli.faults import MOST_ROWS, likely, unseen
 from qcore.cli.layers import Layer
 from qcore.cli.layouts import Column, Rows, partly, read_rows, rows_text
 from qcore.cli.properties import digits, why_no_codes
@@ -32,11 +33,19 @@ def write(path: Path, unit: Unit, count: int, seed: int) -> str:
     """Writes the vectors of a unit; returns how many rows there are, and what they cover."""
     kinds, given = draw(unit, count, seed)
     results, found = unit.columns(given)
-    inputs = dict(zip(unit.inputs, _inputs(kinds, given), strict=True))
+    inputs = dict(zip(unit.inputs, _inputs(unit, kinds, given), strict=True))
     sizes = unit.inputs | unit.outputs
     header = {**asdict(unit), "version": __version__, "kinds": list(KINDS), "columns": list(sizes)}
     write_text(path, rows_text(path, header, sizes, _rows(inputs | results, sizes)))
-    return "\n".join([f"{path}: {count} rows ({unit.accumulator}, {unit.terms} terms)", *coverage(unit, found)])
+    first = f"{path}: {count} rows ({unit.accumulator}, {unit.terms} terms)"
+    return "\n".join([first, *coverage(unit, found), *_seen(unit, given, results["result"])])
+
+
+def _seen(unit: Unit, given: Operands, right: np.ndarray) -> Iterator[str]:
+    """How many faults the rows see, and which they do not."""
+    count, words = unseen(unit, given, right)
+    if count:
+        yield f"{count - len(words)} of {count} faults of a unit change a result; not that it {', '.join(words) or '-'}"
 
 
 def write_layer(path: Path, layer: Layer, given: Operands) -> str:
@@ -69,11 +78,12 @@ def _rows(columns: dict[str, np.ndarray], sizes: dict[str, int]) -> list[tuple[s
     return list(zip(*texts, strict=True))
 
 
-def _inputs(kinds: np.ndarray, given: Operands) -> Iterator[np.ndarray]:
+def _inputs(unit: Unit, kinds: np.ndarray, given: Operands) -> Iterator[np.ndarray]:
     yield kinds
     for x in (given.a, given.b, *(given.scales or ())):
         yield from x.T
-    yield given.c.view(np.uint32)
+    if unit.addend:
+        yield given.c.view(np.uint32)
 
 
 @dataclass(frozen=True)
@@ -169,7 +179,8 @@ def _operands(unit: Unit, columns: dict[str, Column]) -> Operands:
     scales = None
     if unit.scale is not None:
         scales = stacked("scale_a", unit.scale.bits), stacked("scale_b", unit.scale.bits)
-    return Operands(a, b, scales, columns["c"].values.astype(np.uint32).view(np.float32))
+    c = columns["c"].values if unit.addend else np.zeros(len(a))
+    return Operands(a, b, scales, c.astype(np.uint32).view(np.float32))
 
 
 def _tensors(rows: Rows, layer: Layer) -> Operands:
@@ -243,6 +254,8 @@ def report(path: Path, vectors: SumVectors, differing: np.ndarray) -> str:
             for name, where in vectors.met.items()
             if any(where)
         ]
+    if len(differing) and isinstance(law, Unit) and vectors.found["result"].present[:MOST_ROWS].all():
+        lines += filter(None, [likely(law, vectors.given, vectors.found["result"].values.astype(np.uint32))])
     for row in differing[:SHOWN].tolist():
         lines += _steps(vectors, row)
     if len(differing) and vectors.version != __version__:

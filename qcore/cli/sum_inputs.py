@@ -11,7 +11,11 @@ from qcore.cli.properties import has_places, properties
 from qcore.cli.sums import Operands, Unit
 from qcore.formats.fixed import FixedPoint
 
-KINDS = "random", "near", "cancellation", "subnormal", "large", "special", "tie", "zero"
+KINDS = (
+    *("random", "near", "cancellation", "subnormal", "large", "special", "tie", "zero"),
+    *("beside a tie", "beside a subnormal", "least sums"),
+)
+ANY = KINDS[:8]  # of rows of layers, too: the other kinds are made of a row's addend, or of chosen terms
 _FINITE = float(np.finfo(np.float32).max)
 _INSIDE = "random", "near", "cancellation"  # of these, every second row stays inside the accumulator's range
 # Addends of special rows: zeros, infinities, NaN with one bit and with all bits, nearly 2^128, the smallest number, 1.
@@ -48,7 +52,13 @@ def draw(unit: Unit, count: int, seed: int) -> tuple[np.ndarray, Operands]:
         for x, number in zip((a, b), unit.numbers, strict=True):
             x[rows] = encode(np.abs(decode(x[rows], number)), number, "nearest")
             x[rows[::2]] = encode(np.full(1, float(properties(number).largest), np.float32), number, "nearest")
-        c[rows[::2]] = 0
+        c[rows] = 0
+        # In the rest some terms are small, so that the growing sum has bits that its rounding drops.
+        smaller = np.ldexp(
+            1.0, -rng.integers(0, 13, (len(rows[1::2]), unit.terms)) * rng.integers(0, 2, (1, unit.terms))
+        )
+        x = decode(b[rows[1::2]], unit.numbers[1]) * smaller
+        b[rows[1::2]] = encode(x.astype(np.float32), unit.numbers[1], "nearest")
         rows = kinds == KINDS.index("subnormal")
         c[rows] = rng.integers(1, 1 << 23, rows.sum(), np.uint32).view(np.float32)
         # Half of them have only products of zeros, as any other would be far above a subnormal addend.
@@ -58,8 +68,16 @@ def draw(unit: Unit, count: int, seed: int) -> tuple[np.ndarray, Operands]:
         rows = kinds == KINDS.index("zero")  # products of zeros, whose exponents count, beside a tiny addend
         a[rows] = encode(np.zeros(shape, np.float32), unit.numbers[0], "nearest")[rows]
         c[rows] = np.ldexp(rng.uniform(-2, 2, rows.sum()), rng.integers(-135, -115, rows.sum()))
-        rows = kinds == KINDS.index("tie")
-        a[rows], b[rows], c[rows] = _ties(unit, int(rows.sum()), rng)
+        for kind, make in (
+            ("tie", _ties),
+            ("beside a tie", _beside_ties),
+            ("beside a subnormal", _beside_subnormals),
+            ("least sums", _least_sums),
+        ):
+            rows = kinds == KINDS.index(kind)
+            a[rows], b[rows], c[rows] = make(unit, int(rows.sum()), rng)
+        if not unit.addend:
+            c[:] = 0
     return kinds, Operands(a, b, scales, c)
 
 
@@ -101,7 +119,7 @@ def _codes(
     odd = rng.choice(
         [0.0, -0.0, np.inf, np.nan, smallest, largest, middle], shape, p=[0.2, 0.1, few, few, 0.2, 0.2, 0.3 - 2 * few]
     )
-    chosen = np.choose(kinds[:, None], [near, near, near, small, large, odd, near, near])
+    chosen = np.choose(kinds[:, None], [near, near, near, small, large, odd, *[near] * 5])
     codes = encode((sign * chosen).astype(np.float32), number, "nearest")
     anything = rng.integers(0, 1 << number.bits, shape).astype(codes.dtype)
     rows = np.flatnonzero(kinds == KINDS.index("random"))
@@ -152,6 +170,95 @@ def _ties(unit: Unit, count: int, rng: np.random.Generator) -> tuple[np.ndarray,
     c = significand * a * b * 2 * (1 - 2 * rng.integers(0, 2, count))
     c = np.clip(c, -unit.largest, unit.largest).astype(np.float32)  # beyond it if no product is so small
     return factors[0], factors[1], c
+
+
+def _beside_ties(unit: Unit, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ties that a second product of either sign, far below the first one, decides.
+
+    In a third of the rows the addend is far above its product instead, with the other sign.
+    """
+    a, b, c = _ties(unit, count, rng)
+    if unit.terms > 1:
+        x, (low, _) = decode(a[:, 0], unit.numbers[0]), _powers(unit.numbers[0])
+        below = np.maximum(np.frexp(x)[1] - 1 - rng.integers(2, 16, count), low)
+        a[:, 1] = encode(np.ldexp(1.0 - 2.0 * rng.integers(0, 2, count), below).astype(np.float32), unit.numbers[0])
+        b[:, 1] = b[:, 0]
+        a[::3, 1] = encode(np.zeros(1, np.float32), unit.numbers[0], "nearest")
+    y = np.sign(decode(b[::3, 0], unit.numbers[1]))
+    c[::3] = np.clip(np.ldexp(-y * abs(c[::3]), rng.integers(1, 7, len(y))), -unit.largest, unit.largest)
+    return a, b, c
+
+
+def _beside_subnormals(unit: Unit, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A product of a subnormal number and a large one, whose exponent is the largest by some laws, beside smaller ones.
+
+    The bits of the smaller products lie where the laws of a subnormal number's exponent cut off differently.
+    """
+    shape, kept = (count, unit.terms), (unit.fraction_bits or 24) + 3
+    turned = rng.integers(0, 2, count) > 0  # in half of the rows it is b's number that is subnormal
+    made = []
+    for first, second in (unit.numbers, unit.numbers[::-1]):
+        digits, step = (first.span[0], first.span[1]) if has_places(first) else (1, _powers(first)[0])
+        least, (low, top) = step + digits - 1, _powers(second)
+        exponents = least + top - rng.integers(1, kept + 1, shape)
+        exponents[::4] = least + top - rng.integers(max(kept - 12, 1), kept + 1, exponents[::4].shape)
+        of_first = np.minimum(least + rng.integers(0, digits + 1, shape), _powers(first)[1])
+        x = np.ldexp(rng.uniform(1, 2, shape), of_first)
+        y = np.ldexp(
+            rng.uniform(1, 2, shape) * (1 - 2 * rng.integers(0, 2, shape)), np.clip(exponents - of_first, low, top)
+        )
+        x[:, 0] = np.ldexp(rng.integers(1, max(1 << (digits - 1), 2), count).astype(float), step)
+        y[:, 0] = np.ldexp(1.0, top)
+        if unit.terms > 2:  # in half of the rows it is cancelled, so that the others' bits are the result's
+            x[::2, 1], y[::2, 1] = x[::2, 0], -y[::2, 0]
+        c = np.where(rng.integers(0, 2, count) > 0, np.ldexp(rng.uniform(-2, 2, count), exponents[:, -1]), 0)
+        made.append((x, y, c))
+    (x, y, c), (v, u, d) = made
+    rows = turned[:, None]
+    a, b = np.where(rows, u, x), np.where(rows, v, y)
+    codes = (encode(z.astype(np.float32), number, "nearest") for z, number in zip((a, b), unit.numbers, strict=True))
+    return *codes, np.where(turned, d, c).astype(np.float32)
+
+
+def _least_sums(unit: Unit, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sums of a few steps of the accumulator, of an addend and of products as small as the operands allow.
+
+    In half of the rows the sum of three products is a multiple of half a step if nothing is cut off: where the exponent
+    of zeros is the largest, it says whether something is.
+    """
+    number = unit.product.accumulator.number
+    step, digits = number.span[1], number.span[0] if has_places(number) else 24
+    shape = count, unit.terms
+    (low, high), (low_b, high_b) = (_powers(one) for one in unit.numbers)
+    exponents = np.clip(rng.integers(step - 14, step + 4, shape), low + low_b, high + high_b)
+    of_a = np.clip(exponents // 2, np.maximum(low, exponents - high_b), np.minimum(high, exponents - low_b))
+    a, b = (np.ldexp(rng.uniform(1, 2, shape), one) for one in (of_a, exponents - of_a))
+    b *= (1 - 2 * rng.integers(0, 2, shape)) * (rng.integers(0, 4, shape) > 0)
+    b[1::4, :-1], b[1::4, -1] = 0, -abs(b[1::4, -1])  # a negative product alone, which may be less than a step
+    c = np.ldexp(rng.integers(-(1 << min(digits, 20)), 1 << min(digits, 20), count).astype(float), step)
+    c[rng.integers(0, 3, count) == 0] = np.ldexp(-1.0, step - 1)  # a negative sum that becomes zero
+    c[1::4] = 0
+    if low + low_b > step:  # no product is so small
+        a[:] = 0
+    zeros, bits = unit.product.accumulator.zeros, min(one.span[0] if has_places(one) else 1 for one in unit.numbers)
+    least = (-126 if zeros is None else zeros) - (unit.fraction_bits or 0)  # the last place that is kept then
+    if unit.fraction_bits and unit.terms > 2 and low + low_b < least - 2 and 0 < step - least <= 2 * bits - 3:
+        for row in range(0, count, 2):
+            last = least - int(rng.integers(-1, 3))
+            half = 1 << max(step - 1 - last, 1)
+            # Three halves, seven .. are ties that go up to an even number; four, eight .. are whole steps.
+            halves = 4 * int(rng.integers(0, max((1 << 2 * bits - 3) // half, 1))) + int(rng.integers(3, 5))
+            x, y, z = _split(half * halves, bits, rng)
+            a[row], b[row], c[row] = 0, 0, 0
+            a[row, :3], b[row, :3] = np.ldexp([x, z, 1.0], last // 2), np.ldexp([y, 1.0, 1.0], last - last // 2)
+    codes = (encode(z.astype(np.float32), one, "nearest") for z, one in zip((a, b), unit.numbers, strict=True))
+    return *codes, np.clip(c, -unit.largest, unit.largest).astype(np.float32)
+
+
+def _split(total: int, digits: int, rng: np.random.Generator) -> tuple[int, int, int]:
+    """x, y and z of at most so many bits with x y + z + 1 = total."""
+    x = int(rng.integers(min(-(-total >> digits), (1 << digits) - 1), 1 << digits))
+    return x, (total - 1) // x, (total - 1) % x
 
 
 def _powers(number: Any) -> tuple[int, int]:

@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from qcore.arguments import check_seed, quoted
-from qcore.arrays import decode, encode
+from qcore.arguments import check_flag, check_seed, quoted
+from qcore.arrays import decode, encode, quantize
 from qcore.cli.properties import digits, has_places, places, properties, subnormal, why_no_codes
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import Number
@@ -169,6 +169,7 @@ class Unit:
         first, second: the texts of the operands' formats; None is that of the instruction, or float32.
         terms: the number of products in a sum.
         key: for stochastic accumulators, else None.
+        addend: False for a unit without a port for an addend, whose sums start at +0.
     """
 
     accumulator: str
@@ -176,6 +177,7 @@ class Unit:
     second: str | None
     terms: int
     key: int | None
+    addend: bool = True
 
     def __post_init__(self) -> None:
         if self.terms < 1:
@@ -197,7 +199,9 @@ class Unit:
         """The unit of a header's fields."""
         text, optional = (str,), (str, type(None))
         kinds = {"accumulator": text, "first": optional, "second": optional, "terms": (int,), "key": (int, type(None))}
-        return cls(**check_fields(header, kinds))
+        addend = header.get("addend", True)
+        check_flag("addend", addend)
+        return cls(**check_fields(header, kinds), addend=addend)
 
     @cached_property
     def product(self) -> Product:
@@ -243,7 +247,7 @@ class Unit:
         if self.product.block:
             for name in "ab":
                 found |= {f"scale_{name}{k}": digits(self.scale.bits) for k in range(self.terms // self.product.block)}
-        return found | {"c": 8}
+        return found | ({"c": 8} if self.addend else {})
 
     @property
     def outputs(self) -> dict[str, int]:
@@ -257,6 +261,11 @@ class Unit:
         for step in range(self.steps):
             found |= {f"{name}{step}": size for name, size in each.items()}
         return found | {"result": 8}
+
+    def started(self, addends: Any) -> np.ndarray:
+        """The accumulators before the first step: an instruction with float16 results rounds its addends."""
+        design, addends = self.product.accumulator.design, np.asarray(addends, np.float32)
+        return quantize(addends, "float16") if design is not None and design.number == "float16" else addends
 
     def run(self, given: Operands) -> Results:
         """The sum of each row."""

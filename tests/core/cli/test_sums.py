@@ -172,17 +172,17 @@ def test_the_first_differences_and_counts_by_kind(capsys, tmp_path):
     path = write(tmp_path / "v.json", "hopper.wgmma.e4m3", "--count", "80")
     text = json.loads(path.read_text())
     result, guard = (list(text["columns"]).index(name) for name in ("result", "guard1"))
-    for row in text["rows"][:14]:
+    for row in text["rows"][:20]:
         row[result] = f"{int(row[result], 16) ^ 1:08x}"
-    text["rows"][20][guard] = str(1 - int(text["rows"][20][guard]))
+    text["rows"][25][guard] = str(1 - int(text["rows"][25][guard]))
     text["rows"][30][result] = ""
     path.write_text(json.dumps(text))
     capsys.readouterr()
     assert main(["check", str(path)]) == 1
     out = capsys.readouterr().out
-    assert "15 of 80 rows differ" in out
-    assert "  cancellation: 2 of 10\n" in out
-    assert "  large: 3 of 10\n" in out
+    assert "21 of 80 rows differ" in out
+    assert "  cancellation: 2 of 8\n" in out
+    assert "  subnormal: 3 of 7\n" in out
     assert len(re.findall(r"^line \d+", out, re.M)) == 10
     first = text["rows"][0][result]
     assert "line 2, random:\n  step 0: exponent " in out
@@ -238,7 +238,7 @@ def test_refused(capsys, tmp_path, arguments, message):
         ("volta", "vulto", "line 1: .*vulto"),
         ("\n0,", "\n0,0,", "line 2: .* fields; allowed are"),
         ("\n0,", "\nq,", "line 2: kind is 'q'"),
-        ("\n0,", "\n9,", "kind is 9; allowed are 0 to 7"),
+        ("\n0,", "\nf,", "kind is 15; allowed are 0 to 10"),
     ],
 )
 def test_malformed_files(capsys, tmp_path, old, new, message):
