@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
@@ -228,6 +228,63 @@ def traced_part() -> str:
             return _TRACED_PARTS[frame.f_code.co_name]
         frame = frame.f_back
     return ""
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """True of a module that `torch.compile`, or its own method `compile`, has made a program of."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def traced_program() -> Any:
+    """Dynamo's record of the program that it traces now; None where this version of torch has no such record."""
+    try:
+        from torch._dynamo.symbolic_convert import InstructionTranslator
+
+        return InstructionTranslator.current_tx().output
+    except (ImportError, AttributeError):  # also outside of a trace
+        return None
+
+
+def traced_calls(program: Any) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """The calls of a traced program so far: a function or a method's name, arguments, named arguments, and the result.
+
+    Tensors are tensors without numbers, of the sizes that the trace has. A call of a part, such as the forward of a
+    `torch.autograd.Function`, is the calls within.
+    """
+    known: dict[Any, Any] = {}
+
+    def value(node: Any) -> Any:
+        if node not in known:
+            known[node] = map_tree(_without_numbers, node.meta.get("example_value", node.meta.get("val")))
+        return known[node]
+
+    def walk(graph: Any) -> Iterator[tuple[Any, Any, Any, Any]]:
+        for node in graph.nodes:
+            if node.op not in ("call_function", "call_method"):
+                continue
+            parts = [one.target for one in node.args if getattr(one, "op", "") == "get_attr"]
+            part = program.nn_modules.get(parts[0]) if parts else None
+            if isinstance(part, torch.fx.GraphModule):
+                yield from walk(part.graph)
+            else:
+                arguments = torch.fx.map_arg((node.args, node.kwargs), value)
+                yield node.target, *arguments, value(node)
+
+    yield from walk(program.graph)
+
+
+def _without_numbers(x: Any) -> Any:
+    """A tensor of the same sizes and dtype on no device, or a number for one that is symbolic.
+
+    A size that follows from data counts as 1.
+    """
+    if isinstance(x, torch.Tensor):
+        y = torch.empty([_without_numbers(size) for size in x.shape], dtype=x.dtype, device="meta")
+        return torch.nn.Parameter(y, requires_grad=False) if isinstance(x, torch.nn.Parameter) else y
+    if not isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return x
+    hint = getattr(x.node, "hint", None) if getattr(x.node, "has_hint", lambda: True)() else None
+    return 1 if hint is None else hint
 
 
 def draw_in_vmap(draw: Callable[[Sequence[int]], torch.Tensor], shape: Sequence[int]) -> torch.Tensor:

@@ -53,16 +53,17 @@ def report(model: nn.Module, *inputs: object, **options: object) -> RunReport:
     """
     check_model("model", model)
     names = named_layers(model)
-    with torch.no_grad(), listed(names) as found:
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), listed(names) as found:
         model(*inputs, **options)
     return RunReport(found.rows)
 
 
 @contextmanager
 def listed(modules: list[tuple[str, nn.Module]]) -> Iterator[Listing]:
-    """Lists all products of modules, given with their names, that run within; compiled ones run without programs."""
+    """Lists all products of modules, given with their names, that run within."""
     lowerings = [(vars(module).get("qtorch_lowering"), name) for name, module in modules]
-    found = Listing({id(lowering): name for lowering, name in lowerings if lowering is not None})
+    paths = {id(lowering): name for lowering, name in lowerings if lowering is not None}
+    found = Listing(paths)
     is_lowered = any(multiplies(module) or "qtorch_lowering" in vars(module) for _, module in modules)
     wide = _Wide(found, "no rule or entry is for it" if is_lowered else "the model is not lowered")
     handles = []
@@ -71,7 +72,7 @@ def listed(modules: list[tuple[str, nn.Module]]) -> Iterator[Listing]:
         handles.append(module.register_forward_hook(wide.leaving(name), always_call=True))
     token = listing.set(found)
     try:
-        with torch.compiler.set_stance("force_eager"), wide:
+        with wide:
             yield found
     finally:
         listing.reset(token)

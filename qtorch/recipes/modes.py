@@ -87,6 +87,7 @@ class Lowering:
         weight: the quantizer of the weights that are multiplied, before a recipe's products round them; or None.
         states: for each own weight the name of the buffer with the state of its delayed scales.
         warned: the functions with a warning so far.
+        first_call: what measures the first call of a whole model in a trace; None for its parts.
     """
 
     path: str
@@ -95,6 +96,7 @@ class Lowering:
     weight: Quantizer | None = None
     states: Mapping[str, str] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
+    first_call: Any = None
 
     def __post_init__(self) -> None:
         self.arguments = {kind: None if one is None else product_arguments(one) for kind, one in self.products.items()}
@@ -501,7 +503,8 @@ def list_wide(
             with unseen_by_modes(), torch.no_grad():
                 meta = map_tree(shape_only, (list(args), kwargs))
                 LAWS[name](_Listed(add, kinds, weights), *meta[0], **meta[1])
-        except UnknownCallError:
+        # A list must not be the reason why a program fails.
+        except (UnknownCallError, RuntimeError, TypeError, ValueError, IndexError):
             add(kinds[0], shapes[:2], None)
         return
     lists.add(path, name, shapes[:2], left_work(name, shapes, y), None, reasons[kinds[0]])
@@ -652,8 +655,12 @@ def _entered(method: Callable[..., Any]) -> Callable[..., Any]:
         if lowering is None:  # a new module, made from a class that a registry has kept
             return method(self, *args, **kwargs)
         refuse_tracers(args[0] if args else None)
+        first_call = None
         if torch.compiler.is_dynamo_compiling():
             show_to_modes()
+            first_call = lowering.first_call if is_forward else None
+        if first_call is not None:  # here as well: Dynamo may trace a model's hooks as programs of their own
+            first_call.begin_traced()
         names, weights = weights_of(self)
         states = {name: getattr(self, buffer) for name, buffer in lowering.states.items()}
         mode = ProductMode(lowering, names, weights, states)
@@ -661,6 +668,8 @@ def _entered(method: Callable[..., Any]) -> Callable[..., Any]:
             mode.computed = list(self.parametrizations)
         with mode:
             y = method(self, *args, **kwargs)
+        if first_call is not None:
+            first_call.end_traced()
         if is_forward and lowering.weight is not None and mode.rounded == 0:
             raise ValueError(
                 f"{lowering.path or 'the model itself'} multiplies by no weight that lower finds; allowed are linear, "

@@ -77,15 +77,35 @@ def test_programs_of_a_part_of_the_model_do_not_run_at_the_first_call():
     assert_same_bits(model(X), plain(X))
 
 
-def test_a_program_is_not_compiled_again_after_the_first_call():
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_program_warns_when_it_is_traced_and_is_not_compiled_again(dynamic):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     model = made()
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    assert warned(lambda: compiled(X)) == []  # as the page says
-    assert len(warned(lambda: model(X))) == 1
-    compiled(X)
+    compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=dynamic)
+    (text,) = warned(lambda: compiled(X))
+    assert text.startswith(TEXT)
+    assert warned(lambda: (model(X), compiled(X), compiled(X))) == []
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_model_in_several_programs_is_not_measured_by_a_part():
+    class Broken(Net):
+        def forward(self, x):
+            y = self.body(x)
+            torch._dynamo.graph_break()
+            return self.head(y.flatten(1))
+
+    torch._dynamo.reset()
+    model = lower(Broken(), RECIPES["mxfp8"])
+    assert warned(lambda: torch.compile(model, backend="eager")(X)) == []
+    assert len(warned(lambda: model(X))) == 1
+
+
+def test_a_trace_without_dynamos_record_does_not_warn(monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setattr("qtorch.recipes.coverage.traced_program", lambda: None)
+    assert warned(lambda: torch.compile(made(), backend="eager", fullgraph=True)(X)) == []
 
 
 def test_formats_that_are_tried_layer_by_layer_do_not_warn():
