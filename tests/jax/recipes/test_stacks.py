@@ -1,4 +1,7 @@
-"""Layers in scans: first and last by iteration, delayed scales of each, and the bits of the model written out."""
+"""Layers in scans: first and last by iteration, delayed scales of each, and the bits of the model written out.
+
+Gradients of sums are compared, not the sums, whose order is XLA's.
+"""
 
 from collections import Counter
 from functools import partial
@@ -95,7 +98,7 @@ def shares(table):
 def test_first_and_last_are_iterations(name):
     """Of two layers an iteration the first of the first and both of the last differ from all others."""
     fn, expected = lower(SPELLINGS[name], ENDS), lower(written_out(name), ENDS)
-    found, wanted = (jax.jit(jax.value_and_grad(each))(PARAMS, X) for each in (fn, expected))
+    found, wanted = (jax.jit(jax.grad(each))(PARAMS, X) for each in (fn, expected))
     assert_same_trees(found, wanted)
     rows, lines = report(fn, PARAMS, X), report(expected, PARAMS, X)
     assert rows.lowered == lines.lowered == 5 / 8
@@ -110,10 +113,10 @@ def test_delayed_scales_of_each_iteration(name):
     states, lines = first_scaling(fn, PARAMS, X), first_scaling(expected, PARAMS, X)
     lead = (2, 2) if name == "nested" else (LAYERS,)
     assert [one.shape for one in states] == [(*lead, 3, 3)] * 2
-    steps = [jax.jit(jax.value_and_grad(lambda p, s, f=f: f(p, X, scaling=s), (0, 1))) for f in (fn, expected)]
+    steps = [jax.jit(jax.grad(lambda p, s, f=f: f(p, X, scaling=s), (0, 1))) for f in (fn, expected)]
     for _ in range(2):
-        (found, (of_p, states)), (value, (of_same, lines)) = steps[0](PARAMS, states), steps[1](PARAMS, lines)
-        assert_same_trees((found, of_p), (value, of_same))
+        (of_p, states), (of_same, lines) = steps[0](PARAMS, states), steps[1](PARAMS, lines)
+        assert_same_trees(of_p, of_same)
         order = slice(None, None, -1 if name == "reverse" else 1)
         for i, state in enumerate(states):
             assert_all_same_bits(np.asarray(state).reshape(LAYERS, 3, 3)[order], lines[i::2])
