@@ -27,17 +27,22 @@ def printable(text: str) -> str:
 
 def check_int(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
     """An int within [low, high]; bool and float are refused."""
-    allowed = f"an int >= {low}" if high is None else f"an int from {low} to {_digits(high)}"
-    allowed = "an int" if low is None else allowed
     try:
         number = operator.index(value)
     except (TypeError, ValueError, RuntimeError):  # torch raises any of them for tensors without one value
         number = None
     if number is None or isinstance(value, bool):
-        raise TypeError(f"{name}={quoted(value)} is a {type(value).__name__}; allowed is {allowed}")
+        raise TypeError(f"{name}={quoted(value)} is a {type(value).__name__}; allowed is {_ints(low, high)}")
     if (low is not None and number < low) or (high is not None and number > high):
-        raise ValueError(f"{name}={_digits(number)}; allowed is {allowed}")
+        raise ValueError(f"{name}={_digits(number)}; allowed is {_ints(low, high)}")
     return number
+
+
+def _ints(low: int | None, high: int | None) -> str:
+    """The allowed ints in a message."""
+    if low is None:
+        return "an int"
+    return f"an int >= {low}" if high is None else f"an int from {low} to {_digits(high)}"
 
 
 def _digits(number: int) -> str:
