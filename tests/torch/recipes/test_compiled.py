@@ -12,6 +12,7 @@ from taps import Taps
 from torch import nn
 
 from qcore import RECIPES
+from qtorch import linalg
 from qtorch.recipes import lower
 
 WIDTH = 32
@@ -131,8 +132,12 @@ def differing(model, recipe, dtype):
         else (f"gradient of {name}'s {operand}", gradients[i], expected[1][i])
         for i, (name, operand) in enumerate(seen.places)
     ]
+    # What a recipe leaves wide is torch's and Inductor's: under autocast their gradients of a bias differ.
+    lowered = linalg.Linear, linalg.Conv2d
+    layers = [(name, one) for name, one in eager.named_modules() if isinstance(one, (nn.Linear, nn.Conv2d))]
+    wide = {name for name, one in layers if not isinstance(one, lowered)}
     for name, p in expected[2].items():
-        if "norm" not in name:
+        if "norm" not in name and name.rpartition(".")[0] not in wide:
             pairs.append((f"gradient of {name.removeprefix('model.')}", of_weights[f"_orig_mod.{name}"].grad, p.grad))
     return {name for name, a, b in pairs if a.dtype != b.dtype or (bits(a) != bits(b)).any()}
 
