@@ -3,12 +3,16 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from covering import some
 from support import bits
 from taps import Taps
 
 from qcore import RECIPES
 from qjax.recipes import first_scaling, lower, report
+
+# Recipes keep 16 bits in the first and the last layer, which are most of so small models.
+pytestmark = pytest.mark.filterwarnings("ignore:the recipe lowers")
 
 WIDTH = 32
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16, "mixed": jnp.bfloat16}
