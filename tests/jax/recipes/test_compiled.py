@@ -145,5 +145,6 @@ NAMES, KINDS = list(RECIPES), list(DTYPES)
     recipe=NAMES,
     dtype=KINDS,
 )
+@pytest.mark.filterwarnings("ignore:the recipe lowers")
 def test_each_product_has_the_bits_of_programs_without_jit(model, recipe, dtype):
     assert not differing(model, recipe, dtype)
