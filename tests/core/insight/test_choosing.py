@@ -180,7 +180,7 @@ def test_losses_are_means_over_examples():
         (SITES, ["e4m3fn", "binary(4,3,specials=fn)"], 8, ValueError, "'e4m3fn' twice"),
         (SITES, "e4m3fn", 8, TypeError, "candidates='e4m3fn' is a str"),
         (SITES, [8], 8, TypeError, "candidates=8 is a int"),
-        (SITES, BITS, 3.9, ValueError, r"budget_bits=3.9; allowed are at least 4"),
+        (SITES, BITS, 3.9, ValueError, r"budget_bits=3.9; allowed is a number of at least 4 bits"),
         (SITES, BITS, math.nan, ValueError, "budget_bits=nan"),
         (SITES, BITS, True, TypeError, "budget_bits=True is a bool"),
         (SITES, BITS, "5", TypeError, "budget_bits='5' is a str"),
