@@ -54,7 +54,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, uri, content=path.read_text(encoding="utf-8")))
         for target in _linked_files(path):
             if DOCS not in target.parents and target.parent != ROOT and files.get_file_from_path(_uri(target)) is None:
-                files.append(File.generated(config, _uri(target), abs_src_path=str(target)))
+                found = File.generated(config, _uri(target), abs_src_path=str(target))
+                found.inclusion = InclusionLevel.NOT_IN_NAV  # of Markdown, which is a page
+                files.append(found)
     for name, text in reference.pages().items():
         # The page of a module has links to its parts, so the navigation is shorter without them.
         inclusion = InclusionLevel.INCLUDED if name in reference.modules() else InclusionLevel.NOT_IN_NAV

@@ -109,7 +109,7 @@ def faults(unit: Unit) -> list[Fault]:
     own = _by_parameters(unit.product.accumulator)
     if own is None or unit.product.block or own.stochastic:
         return []
-    one, (of_a, of_b) = partial(Fault, accumulator=own), unit.numbers
+    one, (of_a, of_b), limited = partial(Fault, accumulator=own), unit.numbers, partial(_finite, _LARGEST)
     found = [Fault(words, accumulator) for words, accumulator in _accumulators(own)]
     found += [
         one("rounds sums twice, first to two more bits", xp=Twice),
@@ -124,9 +124,9 @@ def faults(unit: Unit) -> list[Fault]:
         one("takes the first factor of a for all terms", a=lambda x: np.repeat(x[:, :1], x.shape[1], 1)),
         one("takes the sign of products from a alone", b=abs),
         one("takes infinities for zeros", a=partial(_finite, 0.0), b=partial(_finite, 0.0), c=partial(_finite, 0.0)),
-        one("takes infinities for large numbers", **dict.fromkeys("abc", partial(_finite, _LARGEST))),
-        one("takes NaN for zero", **dict.fromkeys("abc", lambda x: np.where(np.isnan(x), np.float32(0), x))),
-        one("returns the largest number for infinity", result=partial(_finite, _LARGEST)),
+        one("takes infinities for large numbers", a=limited, b=limited, c=limited),
+        one("takes NaN for zero", a=_number, b=_number, c=_number),
+        one("returns the largest number for infinity", result=limited),
         one("returns infinity for NaN", result=lambda x: np.where(np.isnan(x), np.float32(np.inf), x)),
         one("returns -0 for +0", result=lambda x: np.where(x == 0, np.float32(-0.0), x)),
         one("returns the magnitude", result=abs),
@@ -204,6 +204,10 @@ def _without(place: int, x: np.ndarray) -> np.ndarray:
 def _shorter(number: Any, x: np.ndarray) -> np.ndarray:
     """Numbers with one bit of mantissa less."""
     return quantize(x, FloatingPoint(8, max(getattr(number, "man", 23) - 1, 0)), "toward_zero")
+
+
+def _number(x: np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(x), np.float32(0), x)
 
 
 def _finite(instead: float, x: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from math import isqrt
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from qcore.arguments import check_choice, check_flag, check_int, quoted
+from qcore.arguments import check_choice, check_flag, check_int, check_type, quoted
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number, call_text, check_number
@@ -245,8 +245,8 @@ class BlockScaled(BlockNumber):
         allowed = list(RULES) if self.scale == "e8m0" else FLOAT_RULES if self.scale == "float32" else LEVEL_RULES
         if self.rule is None:  # pyright: ignore[reportUnnecessaryComparison]  # as its default is
             self._set(rule=allowed[0])
-        known = {*RULES, *FLOAT_RULES, *LEVEL_RULES} - {*allowed}
-        if isinstance(self.rule, str) and self.rule in known:
+        check_type("rule", self.rule, str, f"one of {', '.join(allowed)}")
+        if self.rule not in allowed and self.rule in (*RULES, *FLOAT_RULES, *LEVEL_RULES):
             raise ValueError(
                 f"rule={quoted(self.rule)} with scale={quoted(scale_text(self.scale))}; allowed are "
                 f"{', '.join(allowed)}"
