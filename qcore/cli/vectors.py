@@ -129,10 +129,8 @@ class Header:
 
 def write(path: Path, header: Header, count: int, seed: int) -> str:
     """Writes the vectors for a law; returns how many lines of them there are, and what they cover."""
-    dtype, number = dtype_of(header.dtype), header.number
-    if isinstance(number, GGUF | Doubled):
-        what = "is a layout of bytes" if isinstance(number, GGUF) else "has scales of scales"
-        raise ValueError(f"format={quoted(number.text)} {what}; allowed are formats other than gguf() and nested=")
+    dtype = dtype_of(header.dtype)
+    _check_format(header.number)
     header.law(np.empty(0, dtype))  # raises for wrong arguments before the work begins
     x = vector_inputs(header.number, dtype, count, seed)
     sizes, law = header.digits(), header.law(x)
@@ -166,6 +164,12 @@ def bits_of(x: np.ndarray) -> np.ndarray:
     return x.view(f"u{x.dtype.itemsize}")
 
 
+def _check_format(number: Number) -> None:
+    if isinstance(number, GGUF | Doubled):
+        what = "is a layout of bytes" if isinstance(number, GGUF) else "has scales of scales"
+        raise ValueError(f"format={quoted(number.text)} {what}; allowed are formats other than gguf() and nested=")
+
+
 def vector_inputs(number: Number, dtype: np.dtype[Any], count: int, seed: int) -> np.ndarray:
     """Numbers of the format, midpoints between them, overflow thresholds and special values, each with its neighbours.
 
@@ -178,6 +182,7 @@ def vector_inputs(number: Number, dtype: np.dtype[Any], count: int, seed: int) -
     Returns:
         An array of one dimension: the points in the order of their bits, each once, then the random ones.
     """
+    _check_format(number)
     rng = np.random.default_rng(seed)
     if isinstance(number, BlockNumber):
         return _blocks(number, dtype, count, seed)

@@ -13,11 +13,11 @@ from qcore.law.carrier import Carrier
 def materialize(lanes: Sequence[jax.Array]) -> list[jax.Array]:
     """The same integers, computed once. XLA computes all but divisions again for each element that reads them.
 
-    Lanes of one shape become one array, for which XLA compiles one loop: a loop for each would compute again what they
-    share. The first lane is computed twice, so it should take the fewest operations.
+    The lanes, which may be smaller along axes of size 1, become one array, for which XLA compiles one loop: a loop for
+    each would compute again what they share. The first lane is computed twice, so it should take the fewest operations.
     """
     one = jnp.minimum(jnp.maximum(lanes[0], 1), 1)  # 1 for every number, but XLA cannot simplify it
-    return list(jax.lax.div(*jnp.broadcast_arrays(jnp.stack(lanes), one)))
+    return list(jax.lax.div(*jnp.broadcast_arrays(jnp.stack(jnp.broadcast_arrays(*lanes)), one)))
 
 
 def pad(array: jax.Array, missing: tuple[int, ...]) -> jax.Array:

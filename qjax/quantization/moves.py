@@ -17,7 +17,7 @@ import numpy as np
 from qcore.affine import arithmetic
 from qcore.affine.arithmetic.operands import check_operand, integer_of
 from qcore.affine.quantized import QuantizedArray
-from qcore.arguments import check_choice, check_flag, check_int, check_size
+from qcore.arguments import check_choice, check_flag, check_float, check_int, check_size
 from qjax._rounding.inputs import ArrayLike, as_numbers
 
 if TYPE_CHECKING:  # the class has a table of these functions
@@ -79,10 +79,15 @@ def split(
         >>> split(jnp.int8([1, 2, 3, 4]), 2)[1]
         Array([3, 4], dtype=int8)
     """
+    return jnp.split(_with_axes(x), indices_or_sections, axis)
+
+
+def _with_axes(x: ArrayLike) -> jax.Array:
+    """An array that has parts along an axis."""
     x = as_numbers(x, "x")
     if x.ndim == 0:
         raise ValueError("x has no axes; allowed are arrays with some")
-    return jnp.split(x, indices_or_sections, axis)
+    return x
 
 
 @_moving
@@ -98,14 +103,15 @@ def chunk(x: ArrayLike | QTensor, chunks: int, axis: int = 0) -> list[jax.Array]
         Arrays like x; for a QTensor in a tuple.
 
     Raises:
-        TypeError, ValueError: if chunks is not an int above 0, or a QTensor has a scale for each channel.
+        TypeError, ValueError: if chunks is not an int above 0, x has no such axis, or a QTensor has a scale for each
+            channel.
 
     Example:
         >>> [len(part) for part in chunk(jnp.arange(5), 3)]
         [2, 2, 1]
     """
-    x = as_numbers(x, "x")
-    size = x.shape[axis]
+    x = _with_axes(x)
+    size = jnp.moveaxis(x, axis, 0).shape[0]  # which names an axis that is not there
     step = max(1, -(-size // check_int("chunks", chunks, 1)))
     return jnp.split(x, list(range(step, size, step)), axis)
 
@@ -128,7 +134,7 @@ def unbind(x: ArrayLike | QTensor, axis: int = 0) -> tuple[jax.Array, ...] | tup
         >>> unbind(jnp.int8([[1, 2], [3, 4]]), 1)
         (Array([1, 3], dtype=int8), Array([2, 4], dtype=int8))
     """
-    return jnp.unstack(as_numbers(x, "x"), axis=axis)
+    return jnp.unstack(_with_axes(x), axis=axis)
 
 
 @_moving
@@ -328,8 +334,9 @@ def pad(
         return jnp.pad(as_numbers(x, "x"), pad_width, mode, **more)
     check_operand("x", x)
     if more:
+        number = check_float("constant_values", constant_values, "a number", lambda number: number == number)
         with x.names.arithmetic():
-            more = {"constant_values": integer_of(x, constant_values).astype(x.values.dtype)}
+            more = {"constant_values": integer_of(x, number).astype(x.values.dtype)}
     return x._moved(jnp.pad, pad_width, mode, **more)
 
 

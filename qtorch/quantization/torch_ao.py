@@ -173,7 +173,7 @@ def to_torch_ao(
         TypeError: if state_dict is not a dictionary, a name is not a text, an entry is not a tensor, or model is not a
             module.
         ValueError: if a weight has integers that torch.ao does not have: other than int8, or uint8 for embeddings, or
-            no entry for its scale or zero point.
+            no entry for its scale or zero point, or the model does not have a layer of state_dict.
 
     Example:
         >>> int8 = {
@@ -249,7 +249,10 @@ def _set_attributes(model: torch.nn.Module, entries: dict[str, Any]) -> None:
     kinds = {"scale": float, "zero_point": int}
     for key in [key for key in entries if key not in known]:
         path, _, name = key.rpartition(".")
-        module = model.get_submodule(path)
+        try:
+            module = model.get_submodule(path)
+        except AttributeError:
+            raise ValueError(f"model has no layer {path}, whose {name} is in state_dict") from None
         if name == "weight" and hasattr(module, "set_weight"):
             module.set_weight(entries.pop(key))  # type: ignore[operator]
         for attribute in (name, f"output_{name}"):  # the latter of Sigmoid

@@ -148,25 +148,16 @@ def test_wrapping_from_more_than_64_bits():
 
 # format: differences among `points`, all modes together, of numbers and of codes
 FLOATS = {
-    BinaryFloat(2, 1): {"odd": 156, "normal": 46},
-    BinaryFloat(3, 4): {"odd": 180, "nan": 100, "normal": 46},
-    BinaryFloat(4, 3): {"odd": 180, "nan": 100, "normal": 46},
-    BinaryFloat(5, 2): {"odd": 180, "nan": 100, "normal": 46},
-    BinaryFloat(5, 10): {"odd": 180, "nan": 100, "normal": 46},
+    BinaryFloat(2, 1): {"normal": 46},
+    BinaryFloat(3, 4): {"nan": 100, "normal": 46},
+    BinaryFloat(4, 3): {"nan": 100, "normal": 46},
+    BinaryFloat(5, 2): {"nan": 100, "normal": 46},
+    BinaryFloat(5, 10): {"nan": 100, "normal": 46},
     BinaryFloat(8, 7): {"nan": 100, "normal": 60},
-    BinaryFloat(4, 3, bias=20): {"odd": 184, "nan": 100, "normal": 46},
-    BinaryFloat(5, 2, bias=0): {"odd": 180, "nan": 100, "normal": 46},
-    BinaryFloat(6, 9, bias=20): {"odd": 180, "nan": 100, "normal": 46},
+    BinaryFloat(4, 3, bias=20): {"nan": 100, "normal": 46},
+    BinaryFloat(5, 2, bias=0): {"nan": 100, "normal": 46},
+    BinaryFloat(6, 9, bias=20): {"nan": 100, "normal": 46},
 }
-
-
-def beyond_odd(x, number, mode):
-    """Rounding to odd: APyTypes stays at the largest number, whose code is odd; by laws.md what rounds to more than it
-    overflows as in all other modes, so only what is less than a step above it stays."""
-    numbers = numbers_of_float(number)
-    largest = numbers[np.isfinite(numbers)].max()
-    step = largest - np.unique(np.abs(numbers[np.isfinite(numbers)]))[-2]
-    return (mode == "odd") & np.isfinite(x) & (np.abs(x) >= largest + step)
 
 
 def numbers_of_float(number):
@@ -188,11 +179,10 @@ def floats_compared(x, number, mode):
     wide = widened(x)
     floats = APyFloatArray.from_float(wide, exp_bits=8, man_bits=23)
     floats = floats.cast(number.exp, number.man, number.bias, MODES[mode])
-    codes, odd = floats.to_bits(numpy=True), beyond_odd(wide, number, mode)
-    known = {"odd": odd, "nan": nan_code(x, number)}
+    codes, known = floats.to_bits(numpy=True), {"nan": nan_code(x, number)}
     counts = compare(x, qcore.encode(x, number, mode) == codes, known, f"{number} {mode}, codes")
     same = same_numbers(widened(qcore.quantize(x, number, mode)), floats.to_numpy())
-    known = {"odd": odd, "normal": to_normal(x, codes, number)}
+    known = {"normal": to_normal(x, codes, number)}
     return counts + compare(x, same, known, f"{number} {mode}")
 
 

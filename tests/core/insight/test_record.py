@@ -111,7 +111,7 @@ def test_bad_arguments():
         ((one, {}), TypeError, "run_b is a dict; allowed is a Record"),
         ((Record("digits"), one), ValueError, "run_a has no entries"),
         ((one, record([[1]], "b")), ValueError, "run_b is of model 'b'; allowed is that of run_a, 'digits'"),
-        ((one, one, -1), ValueError, "tolerance=-1; allowed is a number from 0 on"),
+        ((one, one, -1), ValueError, "tolerance=-1; allowed is None, or a number from 0 on"),
         ((one, one, "1"), TypeError, "tolerance='1' is a str"),
     ):
         with pytest.raises(kind, match=message):
