@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from qcore.affine import arithmetic
-from qcore.arguments import check_choice, check_sizes, check_type, quoted
+from qcore.arguments import check_choice, check_int, check_sizes, check_type, quoted
 from qcore.lazy import public_names
 from qjax._rounding.inputs import ArrayLike, as_numbers
 from qjax._rounding.scopes import operation
@@ -138,7 +138,7 @@ def leaky_relu(x: jax.typing.ArrayLike | QTensor, negative_slope: float = 0.01) 
     """
     if isinstance(x, QTensor):
         return arithmetic.leaky_relu(x, x.qparams, slope=negative_slope)
-    return jax.nn.leaky_relu(as_numbers(x, "x"), negative_slope)
+    return jax.nn.leaky_relu(as_numbers(x, "x"), as_numbers(negative_slope, "negative_slope"))
 
 
 @overload
@@ -163,7 +163,11 @@ def softmax(x: jax.typing.ArrayLike | QTensor, axis: int = -1) -> jax.Array | QT
         >>> softmax(jnp.float32([1, 1]))
         Array([0.5, 0.5], dtype=float32)
     """
-    return arithmetic.softmax(x, axis) if isinstance(x, QTensor) else jax.nn.softmax(as_numbers(x, "x"), axis)
+    if isinstance(x, QTensor):
+        return arithmetic.softmax(x, axis)
+    for one in axis if isinstance(axis, tuple) else (axis,):  # JAX takes several axes
+        check_int("axis", one)
+    return jax.nn.softmax(as_numbers(x, "x"), axis)
 
 
 @overload

@@ -73,21 +73,25 @@ def split(
         A list of arrays like x; for a QTensor a tuple.
 
     Raises:
-        ValueError: if there are no such parts, or a QTensor has a scale for each channel.
+        TypeError, ValueError: if there are no such parts, or a QTensor has a scale for each channel.
 
     Example:
         >>> split(jnp.int8([1, 2, 3, 4]), 2)[1]
         Array([3, 4], dtype=int8)
     """
-    return jnp.split(_with_axes(x), indices_or_sections, axis)
+    x, axis = _along(x, axis)
+    if isinstance(indices_or_sections, Sequence | np.ndarray | jax.Array):
+        ends = [check_int("indices_or_sections", one) for one in indices_or_sections]
+        return jnp.split(x, ends, axis)
+    return jnp.split(x, check_int("indices_or_sections", indices_or_sections, 1), axis)
 
 
-def _with_axes(x: ArrayLike) -> jax.Array:
-    """An array that has parts along an axis."""
+def _along(x: Any, axis: int) -> tuple[jax.Array, int]:
+    """An array that has parts along an axis, and the axis from 0 on."""
     x = as_numbers(x, "x")
     if x.ndim == 0:
         raise ValueError("x has no axes; allowed are arrays with some")
-    return x
+    return x, check_int("axis", axis, -x.ndim, x.ndim - 1) % x.ndim
 
 
 @_moving
@@ -110,8 +114,8 @@ def chunk(x: ArrayLike | QTensor, chunks: int, axis: int = 0) -> list[jax.Array]
         >>> [len(part) for part in chunk(jnp.arange(5), 3)]
         [2, 2, 1]
     """
-    x = _with_axes(x)
-    size = jnp.moveaxis(x, axis, 0).shape[0]  # which names an axis that is not there
+    x, axis = _along(x, axis)
+    size = x.shape[axis]
     step = max(1, -(-size // check_int("chunks", chunks, 1)))
     return jnp.split(x, list(range(step, size, step)), axis)
 
@@ -134,7 +138,8 @@ def unbind(x: ArrayLike | QTensor, axis: int = 0) -> tuple[jax.Array, ...] | tup
         >>> unbind(jnp.int8([[1, 2], [3, 4]]), 1)
         (Array([1, 3], dtype=int8), Array([2, 4], dtype=int8))
     """
-    return jnp.unstack(_with_axes(x), axis=axis)
+    x, axis = _along(x, axis)
+    return jnp.unstack(x, axis=axis)
 
 
 @_moving
@@ -192,13 +197,14 @@ def tile(x: ArrayLike | QTensor, reps: int | Sequence[int]) -> jax.Array | QTens
         An array like x.
 
     Raises:
-        ValueError: if a QTensor has a scale for each channel.
+        TypeError, ValueError: if reps are not ints from 0 on, or a QTensor has a scale for each channel.
 
     Example:
         >>> tile(jnp.int8([1, 2]), 2)
         Array([1, 2, 1, 2], dtype=int8)
     """
-    return jnp.tile(as_numbers(x, "x"), reps)
+    each = reps if isinstance(reps, Sequence) else (reps,)
+    return jnp.tile(as_numbers(x, "x"), [check_int("reps", one, 0) for one in each])
 
 
 @_moving
@@ -222,9 +228,10 @@ def unflatten(x: ArrayLike | QTensor, axis: int, sizes: Sequence[int]) -> jax.Ar
     """
     x = as_numbers(x, "x")
     axis = check_int("axis", axis, -x.ndim, x.ndim - 1) % x.ndim
+    sizes = [check_int("sizes", size, -1) for size in sizes]
     known = prod(size for size in sizes if size != -1)
     made = tuple(x.shape[axis] // known if size == -1 and known else size for size in sizes)
-    if prod(made) != x.shape[axis] or list(sizes).count(-1) > 1:
+    if prod(made) != x.shape[axis] or sizes.count(-1) > 1:
         raise ValueError(f"sizes={tuple(sizes)}; allowed are sizes of {x.shape[axis]} numbers, of which one may be -1")
     return x.reshape(*x.shape[:axis], *made, *x.shape[axis + 1 :])
 

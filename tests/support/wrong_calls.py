@@ -66,7 +66,10 @@ def public(package: str) -> dict[str, Any]:
         module = import_module(f"{package}.{room}" if room else package)
         for name in getattr(module, "__all__", [name for name in vars(module) if name[0] != "_"]):
             thing = getattr(module, name)
-            if (inspect.isfunction(thing) or inspect.isclass(thing)) and thing.__module__.startswith(package):
+            # The arguments of a class that inherits flax's `__init__` are flax's.
+            maker = getattr(getattr(thing, "__init__", None), "__module__", "")
+            ours = inspect.isfunction(thing) or (inspect.isclass(thing) and not maker.startswith("flax."))
+            if ours and thing.__module__.startswith(package):
                 found.setdefault(id(thing), (f"{module.__name__}.{name}", thing))
     return dict(found.values())
 

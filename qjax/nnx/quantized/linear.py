@@ -103,6 +103,7 @@ class Embed(nnx.Module):
     layer_name = ""
 
     def __init__(self, weight: QTensor | CodedArray | ArrayLike, dtype: DTypeLike = "float32") -> None:
+        check_type("weight", weight, (QTensor, CodedArray, ArrayLike), "a QTensor, a CodedArray or an array")
         self.weight: Weight = QuantizedWeight(weight) if isinstance(weight, QTensor) else rounded_weight(weight)
         if len(self.weight.shape) != 2:
             raise ValueError(f"weight has shape {self.weight.shape}; allowed is (rows, features)")
