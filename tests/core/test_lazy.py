@@ -75,7 +75,9 @@ def test_a_room_that_forks_while_it_is_imported(tmp_path):
 @pytest.mark.parametrize("delay", range(100))
 def test_a_fork_during_a_first_product(delay):
     """At a hundred places of a call that imports rooms."""
-    done = forked("qcore", "qcore.linalg.matmul([[1.0]], [[2.0]], accumulator='hopper.wgmma.bf16')", delay / 1000, 9)
+    one = "numpy.ones((1, 1), 'float32')"
+    product = f"qcore.linalg.matmul({one}, {one}, accumulator='hopper.wgmma.bf16')"
+    done = forked("numpy, qcore", product, delay / 1000, 9)
     assert (done.returncode, done.stderr) == (0, "")
 
 
