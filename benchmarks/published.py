@@ -349,7 +349,7 @@ def scales(blocks: int = 512, many: int = 8192) -> Found:
         error = f"{100 * _relative_error(rounded, x) ** 0.5:.2f} %"
         yield Row(MLX, f"MXFP8, {rule}: relative root mean square error", errors, error)
     nearest, even = (
-        encode(x, f"scaled(e2m3fn,{{-1:32}},rule={rule})")[1].astype(int) for rule in ("nearest_mantissa", "even")
+        np.asarray(encode(x, f"scaled(e2m3fn,{{-1:32}},rule={rule})")[1], int) for rule in ("nearest_mantissa", "even")
     )
     low, others = np.count_nonzero(nearest == even - 1), np.count_nonzero((nearest != even) & (nearest != even - 1))
     what = "e2m3, nearest_mantissa beside even: scales one too low; scales that differ otherwise"
