@@ -26,8 +26,8 @@ def test_few_links_are_in_sight(site, address, page):
 
 
 def test_every_page_leads_on(site, address, page):
-    """From the first page, "next" leads to every page but parts of modules, to which the module's page has links;
-    "previous" leads back."""
+    """From the first page, "next" leads to every page but parts of modules, to which the module's page has links, and
+    files of the repository, to which pages link; "previous" leads back."""
     page.goto(f"{address}/index.html")
     seen = [page.url]
     while (following := page.locator("a.md-footer__link--next")).count():
@@ -35,4 +35,5 @@ def test_every_page_leads_on(site, address, page):
         assert page.locator("a.md-footer__link--prev").evaluate("one => one.href") == seen[-1]
         seen.append(page.url)
     parts = {f"reference/{part}.html" for name, pages in reference.modules().items() for part in pages if part != name}
-    assert {url.removeprefix(f"{address}/") for url in seen} == set(names(site)) - parts
+    files = {name for name in names(site) if name.startswith("files/")}
+    assert {url.removeprefix(f"{address}/") for url in seen} == set(names(site)) - parts - files
