@@ -65,6 +65,92 @@ APART = {
 # Exceptions, which only ever go: what is listed and no longer needed fails.
 UPWARD = set()
 
+# The four products and their rooms, which may be files. A package's own file is the door to all that users import.
+PRODUCTS = {
+    "simulator": {
+        "ground": "qcore.arguments qcore.files qcore.html qcore.lazy qcore.namespace qcore.notices qcore.packing "
+        "qcore.pictures qcore.trace qcore.version qtorch._classes qtorch._conversion qtorch._exported "
+        "qtorch._namespace qtorch._places qtorch._states qtorch._torch_internals qjax._jaxprs qjax._models "
+        "qjax._namespace",
+        "law": "qcore.law qcore.formats qcore.random qcore.arrays",
+        "rounding": "qtorch._kernels qtorch._rounding qjax._rounding",
+        "products": "qcore.linalg qcore.report qtorch._kernels.products qtorch.linalg qjax.linalg qjax.nnx.products",
+        "functions": "qcore.reproducible qtorch.reproducible qjax.reproducible",
+        "quantizers": "qcore.recipes.rules qtorch.quant qjax.quant qjax.nnx.quantizer",
+        "recipes": "qcore.recipes qtorch.recipes qtorch.auto_low qjax.recipes",
+        "optimizers": "qtorch.optim qjax.optim",
+        "insight": "qcore.insight qtorch._kernels.insight qtorch.insight qjax.insight",
+        "testing": "qcore.testing qtorch.testing qjax.testing",
+    },
+    "quantization": {
+        "arrays": "qcore.affine qcore.formats.affine qtorch._affine qjax.quantization qtorch._kernels.affine "
+        "qtorch._kernels.dynamic",
+        "workflow": "qcore.workflow qtorch.nn qtorch.quantization qjax.nnx",
+    },
+    "exchange": {
+        "files": "qcore.exchange qtorch.exchange qjax.exchange qcore.formats.doubled qcore.formats.gguf "
+        "qcore.law.doubled qcore.law.gguf qcore.law.gguf_search",
+        "export": "qtorch.export qjax.export",
+    },
+    "chips' kit": {"commands": "qcore.cli qcore.__main__"},
+}
+DOORS = {"qcore", "qtorch", "qjax", "qtorch._operators"}
+
+# Which products a product imports, and which rooms of its own a room of the simulator does.
+USES = {
+    "simulator": "",
+    "quantization": "simulator",
+    "exchange": "simulator quantization",
+    "chips' kit": "simulator exchange",
+}
+ROOMS_USE = {  # from the ground up
+    "ground": "",
+    "law": "ground",
+    "rounding": "ground law",
+    "testing": "ground law rounding",
+    "products": "ground law rounding",
+    "quantizers": "ground law rounding products",
+    "recipes": "ground law rounding products quantizers",
+    "functions": "ground law rounding products recipes",
+    "optimizers": "ground law rounding products quantizers",
+    "insight": "ground law rounding products quantizers recipes functions optimizers",
+}
+
+# Imports over the walls, which only ever go.
+THROUGH_WALLS = {
+    ("qcore.arrays", "qcore.formats.doubled"),
+    ("qcore.arrays", "qcore.formats.gguf"),
+    ("qcore.arrays", "qcore.law.doubled"),
+    ("qcore.formats.names", "qcore.formats.doubled"),
+    ("qcore.formats.names", "qcore.formats.gguf"),
+    ("qcore.formats.spellings", "qcore.formats.gguf"),
+    ("qcore.formats.text", "qcore.formats.affine"),
+    ("qcore.formats.text", "qcore.formats.doubled"),
+    ("qcore.formats.text", "qcore.formats.gguf"),
+    ("qcore.insight.bounds", "qcore.formats.doubled"),
+    ("qcore.insight.bounds", "qcore.formats.gguf"),
+    ("qcore.law.program", "qcore.law.gguf"),
+    ("qjax._models", "qcore.workflow.settings"),
+    ("qjax._rounding.dispatch", "qcore.formats.doubled"),
+    ("qjax._rounding.dispatch", "qcore.formats.gguf"),
+    ("qjax._rounding.dispatch", "qcore.law.doubled"),
+    ("qjax.reproducible.modules.checkpoint", "qcore.affine.checkpoint"),
+    ("qjax.reproducible.modules.checkpoint", "qcore.workflow.settings"),
+    ("qjax.reproducible.modules.checkpoint", "qjax.nnx.quantization.loading_integers"),
+    ("qjax.reproducible.modules.convert", "qcore.workflow.settings"),
+    ("qjax.reproducible.modules.guard", "qcore.workflow.settings"),
+    ("qtorch._kernels.products", "qtorch._kernels.affine"),
+    ("qtorch._places", "qcore.workflow.settings"),
+    ("qtorch._rounding.dispatch", "qcore.formats.doubled"),
+    ("qtorch._rounding.dispatch", "qcore.formats.gguf"),
+    ("qtorch._rounding.dispatch", "qcore.law.doubled"),
+    ("qtorch._rounding.paths.choice", "qcore.law.doubled"),
+    ("qtorch._rounding.paths.operations", "qcore.formats.gguf"),
+    ("qtorch._rounding.paths.operator", "qcore.formats.doubled"),
+    ("qtorch._rounding.paths.operator", "qcore.formats.gguf"),
+    ("qtorch.reproducible.modules.guard", "qcore.workflow.settings"),
+}
+
 
 def modules():
     """The files of all modules by dotted name."""
@@ -97,7 +183,7 @@ class Imports(ast.NodeVisitor):
     """
 
     def __init__(self, module, path):
-        self.found, self.module, self.calls = set(), module, set()
+        self.found, self.module, self.calls, self.asked, self.owners = set(), module, set(), set(), {}
         tree = ast.parse(path.read_text(encoding="utf-8"))
         self.is_lazy = any("__getattr__" in names_of(node) for node in tree.body)
         self.visit(tree)
@@ -105,6 +191,7 @@ class Imports(ast.NodeVisitor):
     def add(self, name):
         """The longest part of a dotted name that is a module of ours, or the whole name."""
         parts = name.split(".")
+        self.asked.add(name)
         known = [".".join(parts[:count]) for count in range(len(parts), 0, -1) if ".".join(parts[:count]) in FILES]
         self.found.add(known[0] if known else name)
 
@@ -120,6 +207,7 @@ class Imports(ast.NodeVisitor):
         assert node.level == 0, f"{self.module} imports relatively"
         for alias in node.names:
             self.add(f"{node.module}.{alias.name}")
+            self.owners[alias.asname or alias.name] = node.module
 
     def visit_Expr(self, node):
         if not isinstance(node.value, ast.Constant):  # no docstring
@@ -194,6 +282,56 @@ def test_imports_go_down():
     same_package = {pair for pair in inside if pair[0].split(".")[0] == pair[1].split(".")[0]}
     wrong = {(a, b) for a, b in same_package if floor(a)[1] != floor(b)[1] and floor(a)[0] <= floor(b)[0]}
     assert wrong == UPWARD
+
+
+def place(module):
+    """The product of a module and its room there: those of the longest name that it begins with."""
+    found = {
+        room: (product, name)
+        for product, rooms in PRODUCTS.items()
+        for name, listed in rooms.items()
+        for room in listed.split()
+        if module == room or module.startswith(f"{room}.")
+    }
+    return found[max(found, key=len)]
+
+
+def through_doors(module):
+    """The modules that have the names which a module takes from a package's own file."""
+    for name in seen()[module].found & DOORS:
+        for asked in seen()[module].asked:
+            if asked.startswith(f"{name}."):
+                yield seen()[name].owners.get(asked.partition(".")[2])
+
+
+def arrows():
+    """The pairs of modules outside of doors, the second of which the first imports."""
+    for name, others in edges().items():
+        for other in {*others, *through_doors(name)} if name not in DOORS else ():
+            if other in FILES and other not in DOORS:
+                yield name, other
+
+
+def test_every_module_is_in_a_product():
+    assert [place(name) for name in FILES if name not in DOORS]
+
+
+def test_walls():
+    wrong = {
+        (a, b) for a, b in arrows() if (of := place(b)[0]) != place(a)[0] and of not in USES[place(a)[0]].split(" ")
+    }
+    assert wrong == THROUGH_WALLS
+
+
+def test_rooms_of_the_simulator():
+    found = {room: set() for room in ROOMS_USE}
+    for a, b in arrows():
+        (product, room), (other_product, other) = place(a), place(b)
+        if product == other_product == "simulator" and room != other:
+            found[room].add(other)
+    assert found == {room: set(rooms.split()) for room, rooms in ROOMS_USE.items()}
+    upward = [*ROOMS_USE]
+    assert all(upward.index(other) < upward.index(room) for room, others in found.items() for other in others)
 
 
 def test_no_circles():
