@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import jax
 from flax import nnx
 
+from qcore.names import shown
 from qcore.notices import running
-from qcore.workflow.settings import shown
 
 Model = TypeVar("Model", bound=nnx.Module)
 Path = tuple[Any, ...]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from qcore.names import shown
 from qcore.notices import running
-from qcore.workflow.settings import shown
 
 
 def running_layer() -> str:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 # Rooms from the ground up; one imports from lower floors, and within itself. "" is what a package itself exports.
 FLOORS = {
     "qcore": [
-        "arguments files html lazy namespace notices version trace",
+        "arguments files html lazy names namespace notices version trace",
         "random packing pictures",
         "law",
         "formats",
@@ -68,8 +68,8 @@ UPWARD = set()
 # The four products and their rooms, which may be files. A package's own file is the door to all that users import.
 PRODUCTS = {
     "simulator": {
-        "ground": "qcore.arguments qcore.files qcore.html qcore.lazy qcore.namespace qcore.notices qcore.packing "
-        "qcore.pictures qcore.trace qcore.version qtorch._classes qtorch._conversion qtorch._exported "
+        "ground": "qcore.arguments qcore.files qcore.html qcore.lazy qcore.names qcore.namespace qcore.notices "
+        "qcore.packing qcore.pictures qcore.trace qcore.version qtorch._classes qtorch._conversion qtorch._exported "
         "qtorch._namespace qtorch._places qtorch._states qtorch._torch_internals qjax._jaxprs qjax._models "
         "qjax._namespace",
         "law": "qcore.law qcore.formats qcore.random qcore.arrays",
@@ -130,17 +130,12 @@ THROUGH_WALLS = {
     ("qcore.insight.bounds", "qcore.formats.doubled"),
     ("qcore.insight.bounds", "qcore.formats.gguf"),
     ("qcore.law.program", "qcore.law.gguf"),
-    ("qjax._models", "qcore.workflow.settings"),
     ("qjax._rounding.dispatch", "qcore.formats.doubled"),
     ("qjax._rounding.dispatch", "qcore.formats.gguf"),
     ("qjax._rounding.dispatch", "qcore.law.doubled"),
     ("qjax.reproducible.modules.checkpoint", "qcore.affine.checkpoint"),
-    ("qjax.reproducible.modules.checkpoint", "qcore.workflow.settings"),
     ("qjax.reproducible.modules.checkpoint", "qjax.nnx.quantization.loading_integers"),
-    ("qjax.reproducible.modules.convert", "qcore.workflow.settings"),
-    ("qjax.reproducible.modules.guard", "qcore.workflow.settings"),
     ("qtorch._kernels.products", "qtorch._kernels.affine"),
-    ("qtorch._places", "qcore.workflow.settings"),
     ("qtorch._rounding.dispatch", "qcore.formats.doubled"),
     ("qtorch._rounding.dispatch", "qcore.formats.gguf"),
     ("qtorch._rounding.dispatch", "qcore.law.doubled"),
@@ -148,7 +143,6 @@ THROUGH_WALLS = {
     ("qtorch._rounding.paths.operations", "qcore.formats.gguf"),
     ("qtorch._rounding.paths.operator", "qcore.formats.doubled"),
     ("qtorch._rounding.paths.operator", "qcore.formats.gguf"),
-    ("qtorch.reproducible.modules.guard", "qcore.workflow.settings"),
 }
 
 

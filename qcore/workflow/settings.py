@@ -1,6 +1,6 @@
-"""Names of layers, their settings, and the data on which a workflow runs: checks and messages.
+"""Settings of layers, and the data on which a workflow runs: checks and messages.
 
-Models are trees of modules with dotted names; "" is the model itself. PyTorch and JAX give the names and the modules.
+Models are trees of modules with dotted names (`qcore.names`). PyTorch and JAX give the names and the modules.
 """
 
 from __future__ import annotations
@@ -10,39 +10,8 @@ from itertools import chain
 from typing import Any
 
 from qcore.arguments import check_type, quoted
+from qcore.names import MOST, shown, some
 from qcore.notices import warn
-
-_MOST = 12  # names in a message
-
-
-def joined(path: str, name: str) -> str:
-    """The path of a child.
-
-    Example:
-        >>> joined("", "features"), joined("features", "0")
-        ('features', 'features.0')
-    """
-    return f"{path}.{name}" if path else name
-
-
-def is_in(path: str, root: str) -> bool:
-    """True if a module is another, or is in it.
-
-    Example:
-        >>> is_in("features.0", "features"), is_in("features2", "features")
-        (True, False)
-    """
-    return not root or path == root or path.startswith(f"{root}.")
-
-
-def shown(path: str) -> str:
-    """A path in the form that messages use."""
-    return f"layer '{path}'" if path else "the model itself"
-
-
-def some(names: Sequence[str]) -> str:
-    """The first names of many, as messages list them."""
-    return ", ".join(names[:_MOST]) + (", ..." if len(names) > _MOST else "")
 
 
 def check_entries(
@@ -157,8 +126,8 @@ def warn_of_floats(left: Sequence[str], more: str = "") -> None:
         more: the end of the message, with the remedy.
     """
     if left:
-        others = f"; and {len(left) - _MOST} more, see report(model)" if len(left) > _MOST else ""
-        warn(f"these layers stay in floats: {'; '.join(left[:_MOST])}{others}{more}")
+        others = f"; and {len(left) - MOST} more, see report(model)" if len(left) > MOST else ""
+        warn(f"these layers stay in floats: {'; '.join(left[:MOST])}{others}{more}")
 
 
 def warn_of_repeats(path: str, calls: int, times: int, more: str = "") -> None:

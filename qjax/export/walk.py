@@ -14,7 +14,7 @@ from jax.extend import core
 from jax.extend.source_info_util import summarize
 
 from qcore.exchange.graph import Graph, number_of
-from qcore.workflow.settings import shown
+from qcore.names import shown
 from qjax import _jaxprs as jaxprs
 from qjax._rounding.scopes import layer_of, operation_of
 

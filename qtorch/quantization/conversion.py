@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from qcore.arguments import check_flag
+from qcore.names import is_in, shown, some
 from qcore.notices import warn
-from qcore.workflow.settings import allowed_names, is_in, shown, some
+from qcore.workflow.settings import allowed_names
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.qconfig import QConfig

@@ -12,16 +12,9 @@ from torch import nn
 from torch.nn.utils import skip_init
 
 from qcore.arguments import check_type, quoted
+from qcore.names import shown
 from qcore.workflow.flow import Bounds, Flow
-from qcore.workflow.settings import (
-    arguments_of,
-    check_some,
-    check_train,
-    first_and_all,
-    needs_data,
-    shown,
-    warn_of_floats,
-)
+from qcore.workflow.settings import arguments_of, check_some, check_train, first_and_all, needs_data, warn_of_floats
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 from qtorch._classes import check_model, plain_class
 from qtorch.nn.quantized import FloatFunctional

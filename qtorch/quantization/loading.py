@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from qcore.affine import AffineInteger
-from qcore.workflow.settings import joined
+from qcore.names import joined
 from qtorch._affine.observer import MinMaxObserver
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, float16_dynamic_qconfig
 from qtorch.quantization.conversion import convert

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from qcore.workflow.settings import shown, warn_of_repeats
+from qcore.names import shown
+from qcore.workflow.settings import warn_of_repeats
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.qconfig import QConfigDynamic

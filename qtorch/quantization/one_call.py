@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from qcore.arguments import check_type, quoted
-from qcore.workflow.settings import shown
+from qcore.names import shown
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, default_dynamic_qconfig, float16_dynamic_qconfig
 from qtorch._classes import plain_class
 from qtorch.quantization.conversion import convert, converted

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from qcore.workflow.settings import joined, shown, warn_of_unfused
+from qcore.names import joined, shown
+from qcore.workflow.settings import warn_of_unfused
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._classes import check_model, plain_class
 from qtorch.nn.intrinsic import Fused

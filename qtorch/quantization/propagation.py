@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from qcore.arguments import quoted
-from qcore.workflow.settings import check_entries, joined, shown
+from qcore.names import joined, shown
+from qcore.workflow.settings import check_entries
 from qtorch._affine.qconfig import QConfig, QConfigDynamic
 from qtorch._classes import check_model, plain_class
 from qtorch.quantization.tree import NameOrType, check_mapping

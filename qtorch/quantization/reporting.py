@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from qcore.names import joined
 from qcore.report import LayerReport, Report
-from qcore.workflow.settings import UNSEEN, joined
+from qcore.workflow.settings import UNSEEN
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.scaled import ScaledRounding

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from qcore.workflow.settings import shown
+from qcore.names import shown
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.scaled import ScaledRounding

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from qcore.arguments import quoted
-from qcore.workflow.settings import shown
+from qcore.names import shown
 from qtorch._classes import check_model, plain_class
 from qtorch._torch_internals import forward_hooks
 from qtorch.nn.intrinsic import Fused

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from qcore.arguments import check_flag, check_type, quoted
-from qcore.workflow.settings import joined
+from qcore.names import joined
 from qtorch._classes import check_model
 
 Change = Callable[[str, torch.nn.Module], torch.nn.Module]

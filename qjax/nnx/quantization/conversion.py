@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
+from qcore.names import is_in, shown
 from qcore.notices import warn
-from qcore.workflow.settings import allowed_names, is_in, shown, warn_of_repeats
+from qcore.workflow.settings import allowed_names, warn_of_repeats
 from qjax._models import all_names, check_model, modules_of, name_of, rebuilt
 from qjax.nnx import quantized
 from qjax.nnx.activations import Activation

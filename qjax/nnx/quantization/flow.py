@@ -18,8 +18,8 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core
 
+from qcore.names import shown
 from qcore.workflow.flow import Bounds, Flow
-from qcore.workflow.settings import shown
 from qjax._jaxprs import bind, take_arrays
 from qjax._models import names_of, rebuilt
 from qjax.nnx.activations import ReLU, ReLU6

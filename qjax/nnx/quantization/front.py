@@ -9,16 +9,9 @@ import jax
 from flax import nnx
 
 from qcore.arguments import check_type
+from qcore.names import shown
 from qcore.workflow.flow import Bounds, Call, Flow
-from qcore.workflow.settings import (
-    arguments_of,
-    check_some,
-    check_train,
-    first_and_all,
-    needs_data,
-    shown,
-    warn_of_floats,
-)
+from qcore.workflow.settings import arguments_of, check_some, check_train, first_and_all, needs_data, warn_of_floats
 from qjax._jaxprs import is_array
 from qjax._models import Model, all_names, check_model, names_of, rebuilt
 from qjax._rounding.inputs import PyTree

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 
 from qcore.affine import checkpoint
-from qcore.workflow.settings import shown
+from qcore.names import shown
 from qjax._models import check_model, modules_of, name_of, rebuilt
 from qjax.nnx import quantized
 from qjax.nnx.activations import PReLU

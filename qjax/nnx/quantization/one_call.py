@@ -10,7 +10,7 @@ from flax import nnx
 
 from qcore.affine import AffineInteger
 from qcore.arguments import quoted
-from qcore.workflow.settings import shown
+from qcore.names import shown
 from qjax._models import check_model, rebuilt
 from qjax.nnx.intrinsic import LinearReLU
 from qjax.nnx.layouts import torch_weight

@@ -8,7 +8,8 @@ from typing import Any
 
 from flax import nnx
 
-from qcore.workflow.settings import shown, warn_of_unfused
+from qcore.names import shown
+from qcore.workflow.settings import warn_of_unfused
 from qjax._models import all_names, check_model, children_of, modules_of, rebuilt
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantization.observing import FloatFunctional, Observed

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from flax import nnx
 
 from qcore.arguments import quoted
-from qcore.workflow.settings import check_entries, is_in
+from qcore.names import is_in
+from qcore.workflow.settings import check_entries
 from qjax._models import all_names, modules_of, name_of
 from qjax.quantization import QConfig
 

@@ -13,7 +13,7 @@ from flax import nnx
 
 from qcore.affine.checkpoint import numbers_of
 from qcore.arguments import quoted
-from qcore.workflow.settings import shown
+from qcore.names import shown
 from qjax._models import check_model, names_of
 from qjax.nnx.quantization.loading_integers import check_tensors
 

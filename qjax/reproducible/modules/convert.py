@@ -12,8 +12,8 @@ from qcore import Recipe
 from qcore.arguments import quoted
 from qcore.formats.text import parse
 from qcore.linalg.product import Product, Products
+from qcore.names import shown
 from qcore.random import initial_state
-from qcore.workflow.settings import shown
 from qjax._models import Model, check_model, names_of, places_of, rebuilt
 from qjax.reproducible.modules import layers
 from qjax.reproducible.modules.checkpoint import load_state_dict, state_dict

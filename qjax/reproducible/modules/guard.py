@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.extend import core
 
-from qcore.workflow.settings import shown
+from qcore.names import shown
 from qjax._jaxprs import Program, inner_programs, walk
 from qjax._models import run_in_scopes
 from qjax._rounding.scopes import LAW, LAYER, PRODUCT, layer_of

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function, resolve_name
 
-from qcore.workflow.settings import shown
+from qcore.names import shown
 from qtorch._places import running_modules
 from qtorch.reproducible.modules import arithmetic, layer_functions, moves  # noqa: F401  # have rows of the registry
 from qtorch.reproducible.modules.registry import (

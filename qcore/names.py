@@ -1,0 +1,37 @@
+"""Dotted names of modules in a model; "" is the model itself: names of children, and names as messages have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MOST = 12  # names in a message
+
+
+def joined(path: str, name: str) -> str:
+    """The path of a child.
+
+    Example:
+        >>> joined("", "features"), joined("features", "0")
+        ('features', 'features.0')
+    """
+    return f"{path}.{name}" if path else name
+
+
+def is_in(path: str, root: str) -> bool:
+    """True if a module is another, or is in it.
+
+    Example:
+        >>> is_in("features.0", "features"), is_in("features2", "features")
+        (True, False)
+    """
+    return not root or path == root or path.startswith(f"{root}.")
+
+
+def shown(path: str) -> str:
+    """A path in the form that messages use."""
+    return f"layer '{path}'" if path else "the model itself"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first names of many, as messages list them."""
+    return ", ".join(names[:MOST]) + (", ..." if len(names) > MOST else "")
