@@ -28,10 +28,22 @@ _LONGEST = 40  # characters of a format's text that are shown
 EXPONENTS = 20, 24  # of two, in elements
 DTYPES = "float32", "bfloat16", "float16", "float64"
 FORMATS = (
-    *("float(5,2)", "e4m3fn", "posit16", "block(8,dim=-1)", "block(8,dim=0)", "block(8,dim=1)"),
-    *("scaled(e4m3fn,{0:32})", "scaled(e4m3fn,{1:32})", "scaled(e4m3fn,{0:16,1:16})", "scaled(e2m1fn,{1:32})"),
-    *("scaled(e4m3fn,{1:None})", "nvfp4({0:16})", "nvfp4({1:16})", "nvfp4({0:16,1:16})"),
-    *("nf4", f"table({[one / 64 for one in range(-128, 128)]})"),
+    "float(5,2)",
+    "e4m3fn",
+    "posit16",
+    "block(8,dim=-1)",
+    "block(8,dim=0)",
+    "block(8,dim=1)",
+    "scaled(e4m3fn,{0:32})",
+    "scaled(e4m3fn,{1:32})",
+    "scaled(e4m3fn,{0:16,1:16})",
+    "scaled(e2m1fn,{1:32})",
+    "scaled(e4m3fn,{1:None})",
+    "nvfp4({0:16})",
+    "nvfp4({1:16})",
+    "nvfp4({0:16,1:16})",
+    "nf4",
+    f"table({[one / 64 for one in range(-128, 128)]})",
 )
 
 

@@ -54,9 +54,8 @@ from qtorch._rounding.plan import plan_for
 
 SHAPES = {18: (256, 1024), 20: (1024, 1024), 23: (8192, 1024)}  # by the exponent of the number of elements
 FORMATS = (
-    *("e5m2", "fixed(8,4)", "posit8", "block(8,dim=0)", "block(8,dim=1)", "scaled(e4m3fn,{0:32})"),
-    *("scaled(e4m3fn,{0:16,1:16})", "mxfp8_e4m3"),
-)
+    "e5m2 fixed(8,4) posit8 block(8,dim=0) block(8,dim=1) scaled(e4m3fn,{0:32}) scaled(e4m3fn,{0:16,1:16}) mxfp8_e4m3"
+).split()
 WAYS = "call", "loop"
 BATCH = 64  # images of a training step
 _NUMBERS = count()

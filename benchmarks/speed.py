@@ -53,13 +53,13 @@ from qtorch.quantization import quantize_per_tensor
 KEY = 7
 WIDTH = 136  # columns, which the tables need
 ELEMENTS = (
-    *("float(5,2)", "float(8,7)", "fixed(8,4)", "e4m3fn", "e4m3fnuz", "e8m0fnu", "e2m1fn", "dlfloat16", "uint8"),
-    *("fixed(8,4,wrap=True)", "float(9,2)", "posit16"),
-)
+    "float(5,2) float(8,7) fixed(8,4) e4m3fn e4m3fnuz e8m0fnu e2m1fn dlfloat16 uint8 fixed(8,4,wrap=True) "
+    "float(9,2) posit16"
+).split()
 BLOCKS = (
-    *("block(8,dim=-1)", "block(8,dim=0)", "block(8,dim=1)", "mxfp8_e4m3", "mxfp4", "scaled(e4m3fn,{-1:None})"),
-    *("scaled(e4m3fn,{0:32})", "scaled(e4m3fn,{0:16,1:16})", "nvfp4"),
-)
+    "block(8,dim=-1) block(8,dim=0) block(8,dim=1) mxfp8_e4m3 mxfp4 scaled(e4m3fn,{-1:None}) "
+    "scaled(e4m3fn,{0:32}) scaled(e4m3fn,{0:16,1:16}) nvfp4"
+).split()
 AFFINE = 0.03, 128, torch.quint8
 INTEGERS = "affine(0,255)"  # of a QTensor
 PACKAGED = ("float(5,2)", "block(8,dim=0)", "mxfp8_e4m3")

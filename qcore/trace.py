@@ -229,7 +229,7 @@ class Trace:
 
 
 # Operations with a number whose result is the other operand, and operations whose result is the number.
-_NEUTRAL = {*(("+", 0), ("|", 0), ("^", 0), ("&", -1), ("*", 1)), *(("-", 0), ("<<", 0), (">>", 0))}
+_NEUTRAL = {("+", 0), ("|", 0), ("^", 0), ("&", -1), ("*", 1), ("-", 0), ("<<", 0), (">>", 0)}
 _DECIDED = {("&", 0), ("*", 0), ("|", -1)}
 _BOTH_WAYS = "+|^&*"
 

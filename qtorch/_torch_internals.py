@@ -59,9 +59,9 @@ _queue_callback = _find("autograd.Variable._execution_engine.queue_callback")
 _disable_functions = _find("_C.DisableTorchFunction")
 _functions_of_layers = _find("_C._nn")
 _HIDDEN_PRODUCTS = (
-    *("_grouped_mm", "_scaled_mm", "_scaled_grouped_mm", "_convolution", "addmv_"),
-    *("_addmm_activation", "Tensor._addmm_activation", "sparse.mm", "sparse.addmm", "sparse.sampled_addmm"),
-)
+    "_grouped_mm _scaled_mm _scaled_grouped_mm _convolution addmv_ _addmm_activation Tensor._addmm_activation "
+    "sparse.mm sparse.addmm sparse.sampled_addmm"
+).split()
 _TRACED_PARTS = {"trace_forward_graph": "forward", "trace_backward_graph": "backward"}
 _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
 

@@ -19,10 +19,10 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CHANGES = {
-    *("append", "appendleft", "extend", "insert", "add", "update", "setdefault", "pop", "popleft", "popitem", "remove"),
-    *("discard", "clear", "sort", "reverse", "move_to_end"),
-}
+CHANGES = set(
+    "append appendleft extend insert add update setdefault pop popleft popitem remove discard clear sort "
+    "reverse move_to_end".split()
+)
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 MAKING = {"__init__", "__post_init__", "__new__", "__setstate__"}
 

@@ -1,4 +1,4 @@
-"""Text is UTF-8 wherever the system's own encoding is another one."""
+"""Sources: text is UTF-8 wherever the system's own encoding is another one, and no tuple is there for its layout."""
 
 import ast
 import os
@@ -41,6 +41,29 @@ def test_every_file_is_opened_with_an_encoding(folder):
 def test_calls_without_an_encoding_are_found():
     source = 'open("a")\npath.read_text()\npath.write_text("b")\nopen("a", "rb")\npath.open("xb")\nos.open("a", 0)\n'
     assert list(without_encoding(ast.parse(source))) == [1, 2, 3]
+
+
+def unpacked_displays(tree):
+    """The lines of tuples, lists and sets that are unpacked where they stand: their elements could stand there."""
+    displays = ast.Tuple | ast.List | ast.Set
+    return [
+        node.lineno for node in ast.walk(tree) if isinstance(node, ast.Starred) and isinstance(node.value, displays)
+    ]
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS, "tests"])
+def test_no_tuple_is_there_for_the_layout_of_the_source(folder):
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line in unpacked_displays(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not found, 'write the elements, or one text: "a b c".split()'
+
+
+def test_unpacked_displays_are_found():
+    source = 'a = (\n    *("a", "b"),\n    *names,\n    *(x for x in names),\n)\nf(*[1, 2])\ng(*args)\n'
+    assert unpacked_displays(ast.parse(source)) == [2, 6]
 
 
 def test_packages_in_a_locale_that_is_not_utf8():

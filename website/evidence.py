@@ -189,7 +189,9 @@ def cost_of_watching() -> str:
         ratios.setdefault(kind, {})[row["every"]] = f"{row['ratio']:.2f}"
     every = sorted({row["every"] for row in record["rows"]})
     heading = (
-        *("package", "model", "rounding"),
+        "package",
+        "model",
+        "rounding",
         *(f"one step of {n} watched" if n > 1 else "every step watched" for n in every),
     )
     cells = ((*kind, *(found.get(n, "") for n in every)) for kind, found in ratios.items())

@@ -91,10 +91,7 @@ def instructions() -> str:
 
 
 _INSTRUCTIVE = {
-    "nearest": (
-        *("float(5,2)", "e4m3fnuz", "e8m0fnu", "fixed(8,4,wrap=True)", "posit16"),
-        *("block(8,dim=-1)", "mxfp8_e4m3", "nvfp4"),
-    ),
+    "nearest": "float(5,2) e4m3fnuz e8m0fnu fixed(8,4,wrap=True) posit16 block(8,dim=-1) mxfp8_e4m3 nvfp4".split(),
     "stochastic": ("float(5,2)",),
     "encode": ("e4m3fn", "mxfp8_e4m3", "nvfp4"),
     "decode": ("e4m3fn", "uint8", "mxfp8_e4m3", "nvfp4"),

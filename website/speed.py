@@ -95,8 +95,11 @@ def _of_products_in_short() -> list[tuple[str, ...]]:
         (
             what,
             "float32",
-            *(span((found[name]["torch"]["ratio"] for name in names), 1), ""),
-            *(span((found[name]["jax"]["ratio"] for name in names), 1), "instructions", advice),
+            span((found[name]["torch"]["ratio"] for name in names), 1),
+            "",
+            span((found[name]["jax"]["ratio"] for name in names), 1),
+            "instructions",
+            advice,
         )
         for names, what, advice in kinds
     ]

@@ -33,16 +33,10 @@ from qtorch._rounding.keys import key_tensor
 
 # One format of each kind of law.
 KINDS = (
-    *("e5m2", "e4m3fn", "fixed(8,4)", "float(8,7)", "e4m3fnuz", "e8m0fnu", "posit16", "posit(32,3)"),
-    *(
-        "fixed(8,0,wrap=True)",
-        "fixed(8,149,wrap=True)",
-        "block(8,dim=0)",
-        "block(8,dim=-1)",
-        "scaled(e2m1fn,{0:4},rceil)",
-    ),
-    *("scaled(e4m3fnuz,{1:8})", "mxfp8_e4m3", "scaled(e4m3fn,{-1:24})", "nvfp4", "block(22,dim=1)"),
-)
+    "e5m2 e4m3fn fixed(8,4) float(8,7) e4m3fnuz e8m0fnu posit16 posit(32,3) fixed(8,0,wrap=True) "
+    "fixed(8,149,wrap=True) block(8,dim=0) block(8,dim=-1) scaled(e2m1fn,{0:4},rceil) scaled(e4m3fnuz,{1:8}) "
+    "mxfp8_e4m3 scaled(e4m3fn,{-1:24}) nvfp4 block(22,dim=1)"
+).split()
 DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 LAYOUTS = ("contiguous", "transposed", "strided", "sizes that change")
 COUNT = 24 * 32 * 32  # elements

@@ -123,14 +123,18 @@ def rounding_calls(tensors: _Tensors) -> Iterator[Case]:
         for mode in ("nearest", "toward_zero", "stochastic"):
             for dtype in DTYPES if mode != "toward_zero" else DTYPES[:1]:
                 yield (
-                    *("quantize", mode, f"{text} {dtype}"),
+                    "quantize",
+                    mode,
+                    f"{text} {dtype}",
                     partial(rounded, text, mode, dtype),
                 )
     for text in ("e5m2", "block(8,dim=1)", "mxfp8_e4m3"):
         for mode in ("nearest", "stochastic"):
             x = tensors.get("bfloat16 all numbers", "bfloat16").contiguous(memory_format=torch.channels_last)
             yield (
-                *("quantize", mode, f"{text} channels_last"),
+                "quantize",
+                mode,
+                f"{text} channels_last",
                 partial(qtorch.quantize, x, text, mode, **_random(mode)),
             )
 
@@ -172,7 +176,9 @@ def product_calls(tensors: _Tensors) -> Iterator[Case]:
         key = {"key": RANDOM["key"]} if mode.startswith("stochastic") else {}
         for operands in (None, ("e5m2", "e5m2")):
             yield (
-                *("matmul", mode, f"{name} {operands}"),
+                "matmul",
+                mode,
+                f"{name} {operands}",
                 lambda accumulator=accumulator, operands=operands, key=key: qtorch.linalg.matmul(
                     a, b, operands=operands, accumulator=accumulator, **key
                 ),
@@ -190,11 +196,15 @@ def affine_calls(tensors: _Tensors) -> Iterator[Case]:
     for dtype in ("float32", "bfloat16"):
         x = tensors.get(f"{dtype} all numbers", dtype)
         yield (
-            *("fake_quantize", "nearest", f"tensor {dtype}"),
+            "fake_quantize",
+            "nearest",
+            f"tensor {dtype}",
             lambda x=x: room.fake_quantize_per_tensor_affine(x, scales[0], zeros[1], -128, 127),
         )
         yield (
-            *("fake_quantize", "nearest", f"channel {dtype}"),
+            "fake_quantize",
+            "nearest",
+            f"channel {dtype}",
             lambda x=x: room.fake_quantize_per_channel_affine(x, scales, zeros, 1, -128, 127),
         )
 
@@ -219,7 +229,9 @@ def integer_calls(tensors: _Tensors) -> Iterator[Case]:
         for filters, groups in (("filters", 1), ("one filter each", 16)):
             w = of(filters, law.INT8, 0.0078125, 0)
             yield (
-                *("integers", "nearest", f"conv2d {token} {groups}"),
+                "integers",
+                "nearest",
+                f"conv2d {token} {groups}",
                 lambda pixels=pixels, w=w, groups=groups, token=token: (
                     room.conv2d(pixels, w, None, padding=1, groups=groups, **result, dtype=token).values
                 ),
@@ -270,6 +282,11 @@ def statistics_calls(tensors: _Tensors) -> Iterator[Case]:
 
 
 KINDS = (
-    *(rounding_calls, code_calls, product_calls, affine_calls),
-    *(integer_calls, function_calls, statistics_calls),
+    rounding_calls,
+    code_calls,
+    product_calls,
+    affine_calls,
+    integer_calls,
+    function_calls,
+    statistics_calls,
 )

@@ -12,8 +12,17 @@ from qcore.cli.sums import Operands, Unit
 from qcore.formats.fixed import FixedPoint
 
 KINDS = (
-    *("random", "near", "cancellation", "subnormal", "large", "special", "tie", "zero"),
-    *("beside a tie", "beside a subnormal", "least sums"),
+    "random",
+    "near",
+    "cancellation",
+    "subnormal",
+    "large",
+    "special",
+    "tie",
+    "zero",
+    "beside a tie",
+    "beside a subnormal",
+    "least sums",
 )
 ANY = KINDS[:8]  # of rows of layers, too: the other kinds are made of a row's addend, or of chosen terms
 _FINITE = float(np.finfo(np.float32).max)

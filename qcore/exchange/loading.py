@@ -22,13 +22,12 @@ from qcore.packing import unpack
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _LARGEST_JSON = 1 << 28  # bytes
-_METHODS = (  # what configurations call the dialects
-    *("compressed-tensors", "modelopt", "fp8", "fbgemm_fp8", "mxfp4", "bitsandbytes", "gptq", "awq"),
-)
+# What configurations call the dialects.
+_METHODS = "compressed-tensors modelopt fp8 fbgemm_fp8 mxfp4 bitsandbytes gptq awq".split()
 # Ends of names that only tensors of quantized weights have, and those of scales of activations, which stay as they are.
-_PARTS_OF_WEIGHTS = (
-    *("qweight", "qzeros", "scales", "g_idx", "_packed", "_blocks", "absmax", "quant_map", "SCB", "_scale_inv"),
-    *("weight_scale", "weight_scale_2", "weight_global_scale", "weight_zero_point", "weight_shape"),
+_PARTS_OF_WEIGHTS = tuple(
+    "qweight qzeros scales g_idx _packed _blocks absmax quant_map SCB _scale_inv weight_scale weight_scale_2 "
+    "weight_global_scale weight_zero_point weight_shape".split()
 )
 
 

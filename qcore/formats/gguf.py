@@ -16,9 +16,8 @@ from qcore.namespace import A, Names
 if TYPE_CHECKING:
     from qcore.law.gguf import Layout
 
-TYPES = (
-    *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
-    *("iq4_nl", "iq4_xs", "tq1_0", "tq2_0", "mxfp4", "nvfp4", "q1_0", "q2_0"),
+TYPES = tuple(
+    "q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs tq1_0 tq2_0 mxfp4 nvfp4 q1_0 q2_0".split()
 )
 
 
@@ -56,7 +55,7 @@ class GGUF(BlockNumber):
     def __post_init__(self) -> None:
         given: Any = self.type
         small = given.lower() if isinstance(given, str) else given
-        check_choice("type", small, list(TYPES))
+        check_choice("type", small, TYPES)
         self._set(type=small)
 
     @property

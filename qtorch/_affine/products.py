@@ -124,8 +124,15 @@ class Product:
             self._in_three(each, one) for each, one in ((padding, 0), (self._kernel, 1), (stride, 1), (dilation, 1))
         ]
         arguments = (
-            *(batch, *self._in_three(sizes, 1), channels, *moves, *(number for each in settings for number in each)),
-            *(self.outputs, int(self._apart), int(values.dtype is torch.int8), int(bool(self._tensors))),
+            batch,
+            *self._in_three(sizes, 1),
+            channels,
+            *moves,
+            *(number for each in settings for number in each),
+            self.outputs,
+            int(self._apart),
+            int(values.dtype is torch.int8),
+            int(bool(self._tensors)),
             *self._addresses,
         )
         if not stride:
@@ -466,7 +473,10 @@ class DynamicKernel:
         result = torch.empty((len(of_input), self.features), dtype=torch.float32, device=_CPU)
         tensors = counts, of_input.contiguous(), made[0], made[-1], result
         function(
-            *(len(sizes), self.features, len(made[0]), int(reverse)),
+            len(sizes),
+            self.features,
+            len(made[0]),
+            int(reverse),
             *self.addresses,
             *(one.data_ptr() for one in tensors),
         )

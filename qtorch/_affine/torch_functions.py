@@ -535,12 +535,12 @@ def _move(name: str) -> Callable[..., Any]:
 
 
 _MOVES = (
-    *("as_strided", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_to", "channel_shuffle", "chunk", "diagonal"),
-    *("dsplit", "expand", "fliplr", "flip", "flipud", "gather", "hsplit", "index_select", "masked_select", "moveaxis"),
-    *("movedim", "narrow", "native_channel_shuffle", "permute", "pixel_shuffle", "pixel_unshuffle", "ravel", "repeat"),
-    *("repeat_interleave", "roll", "rot90", "select", "split", "split_with_sizes", "swapaxes", "swapdims", "t", "take"),
-    *("take_along_dim", "tensor_split", "tile", "unbind", "unflatten", "unfold", "unsqueeze", "view", "vsplit"),
-)
+    "as_strided atleast_1d atleast_2d atleast_3d broadcast_to channel_shuffle chunk diagonal dsplit expand "
+    "fliplr flip flipud gather hsplit index_select masked_select moveaxis movedim narrow "
+    "native_channel_shuffle permute pixel_shuffle pixel_unshuffle ravel repeat repeat_interleave roll rot90 "
+    "select split split_with_sizes swapaxes swapdims t take take_along_dim tensor_split tile unbind unflatten "
+    "unfold unsqueeze view vsplit"
+).split()
 _CLAMPS = {
     "clamp": _clamp,
     "clip": _clamp,

@@ -86,25 +86,11 @@ def layer_of(node: Any) -> str:
     return scopes[-2] if len(scopes) > 1 else ""
 
 
-_FOLDED = {
-    *("Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Cast", "Concat", "Div", "Equal", "Expand"),
-    *(
-        "Flatten",
-        "Gather",
-        "GatherND",
-        "Greater",
-        "GreaterOrEqual",
-        "Identity",
-        "Less",
-        "LessOrEqual",
-        "Mod",
-        "Mul",
-        "Neg",
-        "Not",
-    ),
-    *("Or", "Range", "Reshape", "Shape", "Slice", "Squeeze", "Stack", "Sub", "Transpose", "Unsqueeze", "Where", "Xor"),
-    "ConstantOfShape",
-}
+_FOLDED = set(
+    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Cast Concat Div Equal Expand Flatten Gather GatherND "
+    "Greater GreaterOrEqual Identity Less LessOrEqual Mod Mul Neg Not Or Range Reshape Shape Slice Squeeze "
+    "Stack Sub Transpose Unsqueeze Where Xor ConstantOfShape".split()
+)
 
 
 def _is_foldable(node: Any, graph: Graph) -> bool:

@@ -21,10 +21,20 @@ Mapping = dict[type[nn.Module], type[nn.Module]]
 _QAT: Mapping = {
     made.floats: made
     for made in (
-        *(qat.Linear, qat.Conv1d, qat.Conv2d, qat.Conv3d),
-        *(intrinsic_qat.LinearReLU, intrinsic_qat.ConvReLU1d, intrinsic_qat.ConvReLU2d, intrinsic_qat.ConvReLU3d),
-        *(intrinsic_qat.ConvBn1d, intrinsic_qat.ConvBn2d, intrinsic_qat.ConvBn3d),
-        *(intrinsic_qat.ConvBnReLU1d, intrinsic_qat.ConvBnReLU2d, intrinsic_qat.ConvBnReLU3d),
+        qat.Linear,
+        qat.Conv1d,
+        qat.Conv2d,
+        qat.Conv3d,
+        intrinsic_qat.LinearReLU,
+        intrinsic_qat.ConvReLU1d,
+        intrinsic_qat.ConvReLU2d,
+        intrinsic_qat.ConvReLU3d,
+        intrinsic_qat.ConvBn1d,
+        intrinsic_qat.ConvBn2d,
+        intrinsic_qat.ConvBn3d,
+        intrinsic_qat.ConvBnReLU1d,
+        intrinsic_qat.ConvBnReLU2d,
+        intrinsic_qat.ConvBnReLU3d,
     )
 }
 
@@ -72,8 +82,12 @@ _STATIC: Mapping = _WEIGHTED | {
 _DYNAMIC: Mapping = {
     getattr(nn, made.__name__): made
     for made in (
-        *(dynamic.Linear, dynamic.LSTM, dynamic.GRU),
-        *(dynamic.LSTMCell, dynamic.GRUCell, dynamic.RNNCell),
+        dynamic.Linear,
+        dynamic.LSTM,
+        dynamic.GRU,
+        dynamic.LSTMCell,
+        dynamic.GRUCell,
+        dynamic.RNNCell,
         quantized.Embedding,
     )
 }

@@ -62,10 +62,10 @@ KINDS: tuple[str, ...] = (LINEAR, CONV, SCORES, OUTPUT, MATMUL)
 _CONVOLUTIONS = {1: linalg.conv1d, 2: linalg.conv2d, 3: linalg.conv3d}
 _CONVOLVING = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 # The functions whose two operands are not their first arguments, but the next ones.
-_SECOND = {
-    *("addmm", "addmv", "baddbmm", "addbmm", "einsum", "addmm_", "addmv_", "baddbmm_", "addbmm_"),
-    *("_sparse_addmm", "sspaddmm", "sparse_sampled_addmm", "_addmm_activation"),
-}
+_SECOND = set(
+    "addmm addmv baddbmm addbmm einsum addmm_ addmv_ baddbmm_ addbmm_ _sparse_addmm sspaddmm "
+    "sparse_sampled_addmm _addmm_activation".split()
+)
 _CHAINS = ("linalg_multi_dot", "chain_matmul")
 _CHECKPOINT = inspect.unwrap(checkpoint).__code__
 _APPLY = getattr(torch.autograd.Function.apply, "__code__", None)  # torch 2.14 has no code of Python here

@@ -20,9 +20,8 @@ import qtorch
 from benchmarks.support.inputs import hard_inputs
 
 SATURATIONS = (
-    *("binary8p4se:propagate", "binary8p4sf", "binary8p4ue", "binary8p5uf", "binary6p1ue:propagate"),
-    *("e5m2:propagate", "bfloat16:propagate"),
-)
+    "binary8p4se:propagate binary8p4sf binary8p4ue binary8p5uf binary6p1ue:propagate e5m2:propagate bfloat16:propagate"
+).split()
 VARIANTS = ("stochastic_b", "stochastic_c")
 
 

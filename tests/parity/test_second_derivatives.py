@@ -140,12 +140,11 @@ CASES = {
     "settle": (lambda r, x: r.exp(r.settle(x)), torch.exp, [_X]),
 }
 # Functions for optimizers, which are not differentiated, of integers and truth, and what is no function of arrays.
-OTHERS = {
-    *("argmax", "argsort", "equal", "less", "less_equal", "to_integers"),
-    *("adam_step", "clip_by_norm", "moving_average", "rate", "sgd_step", "Cosine", "Milestones", "Names", "convert"),
-    *("initialize", "set_key", "Optimizer", "adam", "adamw", "sgd", "load_state_dict", "state_dict"),
-    *("Adam", "AdamW", "SGD", "clip_grad_norm_"),
-}
+OTHERS = set(
+    "argmax argsort equal less less_equal to_integers adam_step clip_by_norm moving_average rate sgd_step "
+    "Cosine Milestones Names convert initialize set_key Optimizer adam adamw sgd load_state_dict state_dict "
+    "Adam AdamW SGD clip_grad_norm_".split()
+)
 
 
 class _Room:

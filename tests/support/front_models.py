@@ -12,10 +12,14 @@ class InvertedResidual(nn.Module):
         hidden = inputs * wider
         self.skip = stride == 1 and inputs == outputs
         self.conv = nn.Sequential(
-            *(nn.Conv2d(inputs, hidden, 1, bias=False), nn.BatchNorm2d(hidden), nn.ReLU6(inplace=True)),
+            nn.Conv2d(inputs, hidden, 1, bias=False),
+            nn.BatchNorm2d(hidden),
+            nn.ReLU6(inplace=True),
             nn.Conv2d(hidden, hidden, 3, stride, 1, groups=hidden, bias=False),
-            *(nn.BatchNorm2d(hidden), nn.ReLU6(inplace=True)),
-            *(nn.Conv2d(hidden, outputs, 1, bias=False), nn.BatchNorm2d(outputs)),
+            nn.BatchNorm2d(hidden),
+            nn.ReLU6(inplace=True),
+            nn.Conv2d(hidden, outputs, 1, bias=False),
+            nn.BatchNorm2d(outputs),
         )
 
     def forward(self, x):

@@ -97,7 +97,14 @@ def _with_a_long_number(content: bytes, rng: np.random.Generator) -> bytes:
 
 
 CHANGES: tuple[Callable[[bytes, np.random.Generator], bytes], ...] = (
-    *(_flipped, _cut, _without, _repeated, _with_a_word, _with_a_number, _with_a_number, _with_a_long_number),
+    _flipped,
+    _cut,
+    _without,
+    _repeated,
+    _with_a_word,
+    _with_a_number,
+    _with_a_number,
+    _with_a_long_number,
 )
 
 

@@ -81,10 +81,10 @@ class Call:
         return bounds if clamps else (None, None)
 
 
-_MOVES = {
-    *("reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "rev", "slice", "dynamic_slice", "split"),
-    *("gather", "concatenate", "pad", "copy"),
-}
+_MOVES = set(
+    "reshape transpose squeeze expand_dims broadcast_in_dim rev slice dynamic_slice split gather concatenate "
+    "pad copy".split()
+)
 
 
 def _moves(equation: Any) -> bool:

@@ -140,8 +140,13 @@ def parameters_from(entries: Entries) -> QParams:
 
 
 INTEGERS = (
-    *(RoundedLayer, quantized.Quantized, quantized.Embed),
-    *(dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent),
+    RoundedLayer,
+    quantized.Quantized,
+    quantized.Embed,
+    dynamic.Linear,
+    dynamic.Cell,
+    dynamic.RNN,
+    dynamic.Recurrent,
 )
 
 

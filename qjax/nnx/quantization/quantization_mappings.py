@@ -32,8 +32,13 @@ NORMS: dict[type[nnx.Module], Any] = {
 
 CELLS = (nnx.OptimizedLSTMCell, nnx.LSTMCell, nnx.GRUCell, nnx.SimpleCell)
 _WHOLE = (
-    *(Observed, Fused, FloatFunctional, RoundedLayer),
-    *(quantized.Quantized, quantized.QuantizedWeight, quantized.Embed),
+    Observed,
+    Fused,
+    FloatFunctional,
+    RoundedLayer,
+    quantized.Quantized,
+    quantized.QuantizedWeight,
+    quantized.Embed,
 )
 RECURRENT = {LSTM: dynamic.LSTM, GRU: dynamic.GRU}
 _DYNAMIC = (dynamic.Linear, dynamic.Cell, dynamic.Recurrent)

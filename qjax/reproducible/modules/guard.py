@@ -18,21 +18,10 @@ from qjax._models import run_in_scopes
 from qjax._rounding.scopes import LAW, LAYER, PRODUCT, layer_of
 
 # What moves numbers and rounds none, also in the gradient.
-_EXACT = {
-    *(
-        "argmax",
-        "argmin",
-        "concatenate",
-        "copy",
-        "copy_p",
-        "neg",
-        "optimization_barrier",
-        "pvary",
-        "reshape",
-        "reshard",
-    ),
-    *("rev", "select_n", "sharding_constraint", "squeeze", "stop_gradient", "transpose"),
-}
+_EXACT = set(
+    "argmax argmin concatenate copy copy_p neg optimization_barrier pvary reshape reshard rev select_n "
+    "sharding_constraint squeeze stop_gradient transpose".split()
+)
 _tracing = ContextVar("tracing", default=False)
 
 

@@ -146,8 +146,17 @@ FUSED = {
     tuple(kind.parts.values()): kind
     for kind in (
         LinearReLU,
-        *(ConvReLU1d, ConvReLU2d, ConvReLU3d, BNReLU2d, BNReLU3d),
-        *(ConvBn1d, ConvBn2d, ConvBn3d, ConvBnReLU1d, ConvBnReLU2d, ConvBnReLU3d),
+        ConvReLU1d,
+        ConvReLU2d,
+        ConvReLU3d,
+        BNReLU2d,
+        BNReLU3d,
+        ConvBn1d,
+        ConvBn2d,
+        ConvBn3d,
+        ConvBnReLU1d,
+        ConvBnReLU2d,
+        ConvBnReLU3d,
     )
 }
 

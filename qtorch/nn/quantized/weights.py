@@ -97,10 +97,7 @@ def _operator(name: str) -> Any:
     return lambda self, *others: getattr(self.numbers(), name)(*others)
 
 
-for _name in (
-    *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "matmul", "rmatmul", "pow", "neg"),
-    *("getitem", "len", "iter"),
-):
+for _name in "add radd sub rsub mul rmul truediv rtruediv matmul rmatmul pow neg getitem len iter".split():
     setattr(Weight, f"__{_name}__", _operator(f"__{_name}__"))
 
 

@@ -208,10 +208,7 @@ def _elementary(name: str) -> Callable[..., Tensor]:
     return lambda x: function(float32(x))
 
 
-for _name in (
-    *("exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", "reciprocal", "abs"),
-    "relu",
-):
+for _name in "exp expm1 log log1p tanh sigmoid erf sin cos sqrt rsqrt reciprocal abs relu".split():
     _function = _elementary(_name)
     defines(*named(_name, torch, Tensor, torch.special))(_function)
     in_place(_function, *named(f"{_name}_", torch, Tensor))

@@ -18,7 +18,7 @@ from qtorch.recipes.products import lower_products
 from qtorch.reproducible.modules import layers
 from qtorch.reproducible.modules.guard import Guard, resumed
 from qtorch.reproducible.modules.layers import MultiheadAttention, check_attention_layer
-from qtorch.reproducible.modules.registry import DEFINED, RANDOM
+from qtorch.reproducible.modules.registry import DEFINED, RANDOM, named
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -31,19 +31,17 @@ _SWITCHED: dict[type[nn.Module], type[nn.Module]] = {
     **dict.fromkeys((nn.Conv3d, linalg.Conv3d, layers.Conv3d), layers.Conv3d),
 }
 # Layers whose functions have rows in the registry, and layers without functions.
-_KNOWN = {
-    *(nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict, nn.Identity, nn.Embedding),
-    *(nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.UpsamplingNearest2d),
-    *(getattr(nn, f"{mode}Pad{dims}d") for mode in ("Zero", "Constant", "Circular") for dims in (1, 2, 3)),
-    *(getattr(nn, f"{mode}Pad{dims}d") for mode in ("Reflection", "Replication") for dims in (1, 2, 3)),
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
-    *(nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.Softmax, nn.Softmax2d, nn.LogSoftmax),
-    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.ELU, nn.SELU, nn.CELU),
-    *(nn.GELU, nn.SiLU, nn.Mish, nn.GLU, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Softsign, nn.Tanhshrink),
-    *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d),
-    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d),
-    *(nn.CrossEntropyLoss, nn.MSELoss, NonDynamicallyQuantizableLinear),  # the last one is a part of attention
-}
+_KNOWN = named(
+    "Sequential ModuleList ModuleDict ParameterList ParameterDict Identity Embedding "
+    "Flatten Unflatten PixelShuffle PixelUnshuffle ChannelShuffle UpsamplingNearest2d "
+    "ZeroPad1d ZeroPad2d ZeroPad3d ConstantPad1d ConstantPad2d ConstantPad3d CircularPad1d CircularPad2d CircularPad3d "
+    "ReflectionPad1d ReflectionPad2d ReflectionPad3d ReplicationPad1d ReplicationPad2d ReplicationPad3d "
+    "BatchNorm1d BatchNorm2d BatchNorm3d InstanceNorm1d InstanceNorm2d InstanceNorm3d LayerNorm RMSNorm GroupNorm "
+    "Softmax Softmax2d LogSoftmax ReLU ReLU6 LeakyReLU PReLU Hardtanh Hardsigmoid Hardswish ELU SELU CELU GELU SiLU "
+    "Mish GLU Tanh Sigmoid LogSigmoid Softplus Softsign Tanhshrink MaxPool1d MaxPool2d AvgPool1d AvgPool2d "
+    "AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d CrossEntropyLoss MSELoss",
+    nn,
+) | {NonDynamicallyQuantizableLinear}  # a part of attention
 
 
 def convert(model: Model, recipe: Recipe | None = None) -> Model:

@@ -20,10 +20,9 @@ from qcore.cli.vectors import vector_inputs
 KEY, START = 0xFEDC_BA98_7654_3210, 2**33 - 100
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 ELEMENTS = (
-    *("float(5,2)", "float(8,7)", "e4m3fn", "e4m3fnuz", "e8m0fnu", "float16", "p3109(8,3)", "fixed(8,4)"),
-    *("fixed(8,0,wrap=True)", "fixed(8,149,wrap=True)", "fixed(33,20)", "uint8", "posit8", "posit(32,3)"),
-    *("p3109(8,4):propagate", "e5m2:propagate"),
-)
+    "float(5,2) float(8,7) e4m3fn e4m3fnuz e8m0fnu float16 p3109(8,3) fixed(8,4) fixed(8,0,wrap=True) "
+    "fixed(8,149,wrap=True) fixed(33,20) uint8 posit8 posit(32,3) p3109(8,4):propagate e5m2:propagate"
+).split()
 BLOCKS = {  # with the shape of a block, of which the array has many along its first axis
     "block(8,dim=0)": (19,),
     "mxfp8_e4m3": (32,),

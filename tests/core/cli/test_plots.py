@@ -32,10 +32,7 @@ def test_plots_are_made_and_repeat(capsys, tmp_path, suffix):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *("fixed(4,1074)", "fixed(2,-1022)", "fixed(2,0)", "float(1,0)"),
-        *("p3109(12,1)", "p3109(3,1)", "posit(2,0)", "posit(32,5)"),
-    ],
+    "fixed(4,1074) fixed(2,-1022) fixed(2,0) float(1,0) p3109(12,1) p3109(3,1) posit(2,0) posit(32,5)".split(),
 )
 def test_plots_at_the_ends_of_what_there_is(tmp_path, name):
     draw([name], tmp_path / "x.png")

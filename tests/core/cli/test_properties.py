@@ -65,7 +65,9 @@ def test_properties_of_blocks_are_those_of_their_elements():
     assert properties(BlockScaled("int8", {-2: 16, -1: 16})).specials == ("2^k per {-2: 16, -1: 16}",)
     known = properties(BlockFloatingPoint(5))
     assert (str(known.largest), str(known.lowest), known.smallest, known.specials) == (
-        *("1.875", "-1.875", Dyadic(1, -3)),
+        "1.875",
+        "-1.875",
+        Dyadic(1, -3),
         ("2^k per array",),
     )
     assert properties(BlockFloatingPoint(5, 1)).specials == ("2^k per index of axis 1",)

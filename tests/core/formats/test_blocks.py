@@ -21,9 +21,23 @@ from qcore.law.carrier import CARRIERS
 from qcore.namespace import Names
 
 ELEMENTS = [
-    *("e4m3fn", "e5m2", "e2m1fn", "int8", "int4", "e4m3b11fnuz", "dlfloat16", "e8m0fnu", "qpytorch8"),
-    *(p3109(8, 4, signed=False), p3109(6, 1), FloatingPoint(3, 0), FloatingPoint(4, 2, bias=-9, subnormals=False)),
-    *(FixedPoint(2, 0), FixedPoint(25, 30), FixedPoint(6, -4, symmetric=True), FixedPoint(5, 5, signed=False)),
+    "e4m3fn",
+    "e5m2",
+    "e2m1fn",
+    "int8",
+    "int4",
+    "e4m3b11fnuz",
+    "dlfloat16",
+    "e8m0fnu",
+    "qpytorch8",
+    p3109(8, 4, signed=False),
+    p3109(6, 1),
+    FloatingPoint(3, 0),
+    FloatingPoint(4, 2, bias=-9, subnormals=False),
+    FixedPoint(2, 0),
+    FixedPoint(25, 30),
+    FixedPoint(6, -4, symmetric=True),
+    FixedPoint(5, 5, signed=False),
 ]
 SHAPES = [{-1: 32}, {0: 5}, {-2: 16, -1: 16}, {...: None}, {1: 1, ...: None}, {-1: None, 0: 2}, {...: 3}, {1: 7}]
 MX = [name for name, (number, _) in NAMED.items() if isinstance(number, BlockScaled)]

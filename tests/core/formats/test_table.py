@@ -99,7 +99,10 @@ def test_codes_are_indices():
     assert qcore.encode(x, table).tolist() == [0, 0, 2, 0, 1, 4]
     assert_same_bits(qcore.quantize(x, table), np.float32([3, 3, -0.0, np.nan, -1, 0.5]))
     assert [qcore.encode(x, Table(range(count))).dtype.name for count in (2, 256, 257, 65536)] == [
-        *("uint8", "uint8", "uint16", "uint16")
+        "uint8",
+        "uint8",
+        "uint16",
+        "uint16",
     ]
 
 

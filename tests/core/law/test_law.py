@@ -14,10 +14,17 @@ from qcore import BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint
 from qcore.law.carrier import CARRIERS
 
 RARE = (
-    *(FloatingPoint(11, 3), FloatingPoint(8, 3, bias=130), FloatingPoint(4, 4, bias=-100)),
-    *(BinaryFloat(3, 0, specials="finite"), BinaryFloat(4, 3, signed=False), BinaryFloat(9, 4, subnormals=False)),
-    *(FixedPoint(31, 10, wrap=True), FixedPoint(9, -100, wrap=True), FixedPoint(12, 20, wrap=True)),
-    *(FixedPoint(6, 1, False, signed=False), FixedPoint(9, 3, signed=False, wrap=True)),
+    FloatingPoint(11, 3),
+    FloatingPoint(8, 3, bias=130),
+    FloatingPoint(4, 4, bias=-100),
+    BinaryFloat(3, 0, specials="finite"),
+    BinaryFloat(4, 3, signed=False),
+    BinaryFloat(9, 4, subnormals=False),
+    FixedPoint(31, 10, wrap=True),
+    FixedPoint(9, -100, wrap=True),
+    FixedPoint(12, 20, wrap=True),
+    FixedPoint(6, 1, False, signed=False),
+    FixedPoint(9, 3, signed=False, wrap=True),
     *(FloatingPoint(exp, man) for exp, man in ((1, 0), (1, 1), (2, 0), (3, 23), (4, 0), (7, 23), (9, 0), (12, 9))),
     *(FixedPoint(wl, fl, clamp, symmetric) for wl, fl, clamp, symmetric in ((1, 0, True, False), (1, 3, True, True))),
     *(FixedPoint(wl, fl) for wl, fl in ((30, 12), (25, -4), (6, 14), (40, 14))),

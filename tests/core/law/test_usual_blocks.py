@@ -10,9 +10,9 @@ from qcore.law.carrier import CARRIERS
 from qcore.namespace import Names
 
 FORMATS = (
-    *("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "mxint8", "scaled(fixed(6,-9),{1:16})", "scaled(e3m4,{1:16},even)"),
-    *("scaled(fixed(6,9,signed=False),{1:8})", "scaled(e3m2fn,{1:8},rceil)", "nvfp4"),
-)
+    "mxfp8_e4m3 mxfp8_e5m2 mxfp4 mxint8 scaled(fixed(6,-9),{1:16}) scaled(e3m4,{1:16},even) "
+    "scaled(fixed(6,9,signed=False),{1:8}) scaled(e3m2fn,{1:8},rceil) nvfp4"
+).split()
 
 
 def blocks_of_all_sizes(carrier, length, rng):

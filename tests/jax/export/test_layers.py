@@ -130,7 +130,8 @@ def test_each_layer_has_a_case():
     layers = [
         *(one for _, make in LAYERS.values() for one in make()),
         *(one for make in OF_FLOATS.values() for one in make()),
-        *(ARITHMETIC, quantized.Embed(weight(10, 4))),
+        ARITHMETIC,
+        quantized.Embed(weight(10, 4)),
     ]
     found = {type(module) for layer in layers for module in modules_of(layer).values()}
     assert sorted(f"{one.__module__}.{one.__name__}" for one in wanted - found) == []

@@ -24,7 +24,9 @@ A, B = (RNG.standard_normal(shape).astype(np.float32) for shape in ((16, 64), (6
 @pytest.mark.parametrize(
     "name",
     [
-        *("exact", "stochastic chunks", "two levels"),
+        "exact",
+        "stochastic chunks",
+        "two levels",
         *(pytest.param(name, marks=pytest.mark.heavy) for name in ("sequential", "float64", "aligned")),
     ],
 )

@@ -120,7 +120,9 @@ TRAPS = {
 @pytest.mark.parametrize("message", TRAPS)
 def test_what_does_nothing_is_said(message):
     model = nnx.Sequential(
-        *(nnx.Linear(2, 2, rngs=RNGS), Derived(2, 2, rngs=RNGS), nnx.Conv(2, 2, (1,), rngs=RNGS)),
+        nnx.Linear(2, 2, rngs=RNGS),
+        Derived(2, 2, rngs=RNGS),
+        nnx.Conv(2, 2, (1,), rngs=RNGS),
         nnx.RMSNorm(2, rngs=RNGS),
     )
     with pytest.raises((TypeError, ValueError), match=message):

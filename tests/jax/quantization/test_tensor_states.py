@@ -73,9 +73,14 @@ def test_checkpoints(tmp_path):
                 for q in ("weight", "four_bits", "bytes")
                 for part in ("int_repr", "scale", "zero_point")
             ),
-            *("fc.bias", "fc.half", "fc.input.histogram", "fc.input.min_val", "fc.input.max_val"),
+            "fc.bias",
+            "fc.half",
+            "fc.input.histogram",
+            "fc.input.min_val",
+            "fc.input.max_val",
             *(f"fc.fake.{part}" for part in ("scale", "zero_point", "fake_quant_enabled", "observer_enabled")),
-            *("fc.fake.activation_post_process.min_val", "fc.fake.activation_post_process.max_val"),
+            "fc.fake.activation_post_process.min_val",
+            "fc.fake.activation_post_process.max_val",
         }
         assert_same_bits(file.get_tensor("fc.weight.int_repr"), saved["fc.weight"].values)
         switches = [file.get_tensor(f"fc.fake.{name}") for name in ("observer_enabled", "fake_quant_enabled")]

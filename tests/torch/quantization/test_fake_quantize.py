@@ -212,7 +212,7 @@ def test_compiled(dtype):
     for scale, zero_point in numbers if dtype == "float32" else tensors:
         tensor = to_torch(x).requires_grad_()
         both, y = compiled(tensor, to_torch(c), scale, zero_point)
-        qparams = QParams.of(*(float(scale), int(zero_point)))
+        qparams = QParams.of(float(scale), int(zero_point))
         expected, mask = reference.fake_quantize(x, qparams, UINT8)
         assert_same_bits(y, expected)
         assert_same_bits(both, expected + c)

@@ -21,9 +21,8 @@ INSTANCE = f"num_features, {NORM}, momentum=0.1, affine=False, track_running_sta
 RECURRENT = "input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False"
 
 FUSED = (
-    *("ConvBn1d", "ConvBn2d", "ConvBnReLU1d", "ConvBnReLU2d", "ConvReLU1d", "ConvReLU2d", "ConvReLU3d"),
-    *("LinearReLU", "BNReLU2d", "BNReLU3d"),
-)
+    "ConvBn1d ConvBn2d ConvBnReLU1d ConvBnReLU2d ConvReLU1d ConvReLU2d ConvReLU3d LinearReLU BNReLU2d BNReLU3d"
+).split()
 NAMES = {
     "qtorch.quantization": {
         "quantize": "model, run_fn, run_args, mapping=None, inplace=False",
@@ -164,20 +163,14 @@ def test_observers_take_arguments_by_place_and_by_name(name):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *("default_observer", "default_weight_observer", "default_qconfig", "default_qat_qconfig"),
-        *(
-            "default_per_channel_qconfig",
-            "default_debug_qconfig",
-            "default_dynamic_qconfig",
-            "per_channel_dynamic_qconfig",
-        ),
-        *("float16_dynamic_qconfig", "default_weight_only_qconfig", "default_activation_only_qconfig"),
-        *("default_fake_quant", "default_weight_fake_quant", "default_per_channel_weight_fake_quant"),
-        *("default_histogram_observer", "default_histogram_fake_quant", "default_per_channel_weight_observer"),
-        *("Observer", "MovingAverageObserver", "disable_fake_quant", "enable_fake_quant", "disable_observer"),
-        *("enable_observer", "quantize_per_tensor", "quantize_per_channel", "fuse_known_modules"),
-    ],
+    (
+        "default_observer default_weight_observer default_qconfig default_qat_qconfig default_per_channel_qconfig "
+        "default_debug_qconfig default_dynamic_qconfig per_channel_dynamic_qconfig float16_dynamic_qconfig "
+        "default_weight_only_qconfig default_activation_only_qconfig default_fake_quant default_weight_fake_quant "
+        "default_per_channel_weight_fake_quant default_histogram_observer default_histogram_fake_quant "
+        "default_per_channel_weight_observer Observer MovingAverageObserver disable_fake_quant enable_fake_quant "
+        "disable_observer enable_observer quantize_per_tensor quantize_per_channel fuse_known_modules"
+    ).split(),
 )
 def test_constants_and_other_names(name):
     assert getattr(quantization, name) is not None
@@ -185,10 +178,10 @@ def test_constants_and_other_names(name):
 
 
 METHODS = (
-    *("view", "as_strided", "expand", "flatten", "select", "__getitem__", "copy_", "clone", "dequantize", "equal"),
-    *("int_repr", "max", "mean", "min", "q_scale", "q_zero_point", "q_per_channel_scales", "q_per_channel_zero_points"),
-    *("q_per_channel_axis", "resize_", "sort", "topk", "relu", "relu_"),
-)
+    "view as_strided expand flatten select __getitem__ copy_ clone dequantize equal int_repr max mean min "
+    "q_scale q_zero_point q_per_channel_scales q_per_channel_zero_points q_per_channel_axis resize_ sort topk "
+    "relu relu_"
+).split()
 
 
 def test_methods_of_quantized_tensors():

@@ -79,7 +79,10 @@ def test_evaluation_is_a_convolution_with_the_folded_weight(conv, norm, dims):
     assert torch.equal(bits(layer(x)), bits(plain.relu()))
     normed = torch.nn.functional.batch_norm(
         layer.convolve(x, layer.weight, layer.bias),
-        *(layer.bn.running_mean, layer.bn.running_var, layer.bn.weight, layer.bn.bias),
+        layer.bn.running_mean,
+        layer.bn.running_var,
+        layer.bn.weight,
+        layer.bn.bias,
         eps=layer.bn.eps,
     )
     assert (layer(x) - normed.relu()).abs().max() < 0.1  # but for the weight's rounding

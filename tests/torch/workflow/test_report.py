@@ -31,7 +31,7 @@ def test_a_model_at_each_step():
     assert report(prepared)["conv1"].reason == "it has seen nothing yet"
     prepared(digits()[0][:64])
     rows = report(prepared)
-    assert [row.path for row in rows] == [*("quant", "dequant", "conv1", "conv2", "add", "pool", "fc")]
+    assert [row.path for row in rows] == ["quant", "dequant", "conv1", "conv2", "add", "pool", "fc"]
     conv = rows["conv1"]
     assert (conv.layer, conv.state, conv.observer) == ("ConvReLU2d", "observed", "HistogramObserver")
     assert (conv.weight, conv.output) == ("affine(-128,127) per channel", "affine(0,127)")

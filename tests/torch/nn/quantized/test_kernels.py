@@ -120,7 +120,9 @@ def test_two_operands(name, monkeypatch):
     images = quantized((2, 5, 4, 3))
     last = images.contiguous(memory_format=torch.channels_last)
     pairs = [
-        *[(images, quantized((2, 5, 4, 3), INT8, -3, 0.1)), (last, last), (images, last)],
+        (images, quantized((2, 5, 4, 3), INT8, -3, 0.1)),
+        (last, last),
+        (images, last),
         (images, quantized((5, 1, 1))),
         (quantized((6, 6)), quantized((6, 6), AffineInteger.of_width(16), 300, 0.001)),
     ]
