@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 MOST_QUOTED = 200  # characters of a user's value in a message
 _MOST_SIZE = 2**31 - 1  # of a dimension, a window or a step
@@ -99,6 +101,27 @@ def check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
         raise TypeError(f"{name}={quoted(value)} is a {type(value).__name__}; allowed are {', '.join(allowed)}")
     if value not in allowed:
         raise ValueError(f"{name}={quoted(value)}; allowed are {', '.join(allowed)}")
+
+
+def check_tensors(tensors: Any) -> None:
+    """Raises unless an argument is a mapping with strings as keys."""
+    check_type("tensors", tensors, Mapping, "a mapping of names to arrays")
+    for name in tensors:
+        if not isinstance(name, str):
+            raise ValueError(f"the name {quoted(name)} of tensors is a {type(name).__name__}; allowed is a str")
+
+
+def numbers_of(place: str, value: Any) -> np.ndarray:
+    """An entry as a NumPy array of real numbers; anything else is a ValueError that begins with place."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):  # of ragged lists, and of arrays of other packages
+        array = np.asarray(None)
+    real = array.dtype.kind in "biuf" or (array.dtype.kind == "V" and array.dtype.type is not np.void)  # bfloat16
+    if not real or not array.dtype.isnative:
+        found = f"a {type(value).__name__}" if array.dtype == object else f"an array of {array.dtype}"
+        raise ValueError(f"{place} is {found}; allowed is an array of real numbers, in this machine's byte order")
+    return array
 
 
 def check_start(start: Any) -> tuple[int, int]:

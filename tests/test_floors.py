@@ -83,8 +83,7 @@ PRODUCTS = {
         "testing": "qcore.testing qtorch.testing qjax.testing",
     },
     "quantization": {
-        "arrays": "qcore.affine qcore.formats.affine qtorch._affine qjax.quantization qtorch._kernels.affine "
-        "qtorch._kernels.dynamic",
+        "arrays": "qcore.affine qcore.formats.affine qtorch._affine qjax.quantization",
         "workflow": "qcore.workflow qtorch.nn qtorch.quantization qjax.nnx",
     },
     "exchange": {
@@ -133,9 +132,6 @@ THROUGH_WALLS = {
     ("qjax._rounding.dispatch", "qcore.formats.doubled"),
     ("qjax._rounding.dispatch", "qcore.formats.gguf"),
     ("qjax._rounding.dispatch", "qcore.law.doubled"),
-    ("qjax.reproducible.modules.checkpoint", "qcore.affine.checkpoint"),
-    ("qjax.reproducible.modules.checkpoint", "qjax.nnx.quantization.loading_integers"),
-    ("qtorch._kernels.products", "qtorch._kernels.affine"),
     ("qtorch._rounding.dispatch", "qcore.formats.doubled"),
     ("qtorch._rounding.dispatch", "qcore.formats.gguf"),
     ("qtorch._rounding.dispatch", "qcore.law.doubled"),

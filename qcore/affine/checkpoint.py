@@ -19,7 +19,7 @@ import numpy as np
 
 from qcore.affine.parameters import QParams, check_qparams
 from qcore.affine.quantized import QuantizedArray
-from qcore.arguments import check_regular, check_type, quoted
+from qcore.arguments import check_regular, check_type, numbers_of, quoted
 from qcore.files import replaced
 from qcore.formats.affine import AffineInteger
 from qcore.formats.text import parse
@@ -184,19 +184,6 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
     if dtype.kind in "iu" and (found != array.reshape(shape)).any():
         raise ValueError(f"array {quoted(name)} has {quoted(array.tolist())}; allowed are integers of {dtype}")
     return found
-
-
-def numbers_of(place: str, value: Any) -> np.ndarray:
-    """An entry as a NumPy array of real numbers; anything else is a ValueError that begins with place."""
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError):  # of ragged lists, and of arrays of other packages
-        array = np.asarray(None)
-    real = array.dtype.kind in "biuf" or (array.dtype.kind == "V" and array.dtype.type is not np.void)  # bfloat16
-    if not real or not array.dtype.isnative:
-        found = f"a {type(value).__name__}" if array.dtype == object else f"an array of {array.dtype}"
-        raise ValueError(f"{place} is {found}; allowed is an array of real numbers, in this machine's byte order")
-    return array
 
 
 def save_file(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:

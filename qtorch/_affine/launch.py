@@ -22,7 +22,8 @@ from qcore.affine import (
 )
 from qcore.law.tiles import as_matrix
 from qtorch import _namespace as namespace
-from qtorch._kernels import affine, packages
+from qtorch._affine.kernels import laws
+from qtorch._kernels import packages
 from qtorch._kernels.launch import LIMIT, VECTOR, aligned, memory_order, ordered, restored
 from qtorch._rounding.paths.choice import are_plain_tensors
 
@@ -55,13 +56,13 @@ def fake_quantize_on_cpu(
     Here and below x is a plain tensor with at least one element.
     """
     parameters = scale, zero_point, _ends(bounds, x.device)
-    return _run_on_cpu(partial(affine.fake_quantize, _name(x.dtype)), x, axis, parameters, (x.dtype, torch.uint8))
+    return _run_on_cpu(partial(laws.fake_quantize, _name(x.dtype)), x, axis, parameters, (x.dtype, torch.uint8))
 
 
 def quantize_on_cpu(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch.Tensor | None:
     """`qcore.affine.quantize_affine`; None where there is no kernel."""
     parameters = qparams.scale, qparams.zero_point, _ends(Bounds(form.low, form.high), x.device)
-    kernel = partial(affine.quantize, _name(x.dtype), form.storage)
+    kernel = partial(laws.quantize, _name(x.dtype), form.storage)
     results = _run_on_cpu(kernel, x, qparams.axis, parameters, (getattr(torch, form.storage),))
     return None if results is None else results[0]
 
@@ -69,7 +70,7 @@ def quantize_on_cpu(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> t
 def dequantize_on_cpu(values: torch.Tensor, qparams: QParams) -> torch.Tensor | None:
     """`qcore.affine.dequantize`; None where there is no kernel."""
     parameters = qparams.scale, qparams.zero_point
-    kernel = partial(affine.dequantize, _name(values.dtype))
+    kernel = partial(laws.dequantize, _name(values.dtype))
     results = _run_on_cpu(kernel, values, qparams.axis, parameters, (torch.float32,))
     return None if results is None else results[0]
 
@@ -85,7 +86,7 @@ def requantize_on_cpu(
     """`qcore.affine.requantize` of int32 or float32 sums, channels along the last dimension; None without a kernel."""
     of_channels = [weight_scale.expand(sums.shape[-1]), *([] if bias is None else [bias])]
     of_all = input_scale, output.scale, output.zero_point, _ends(Bounds(form.low, form.high), sums.device)
-    kernel = partial(affine.requantize, _name(sums.dtype), form.storage, bias is not None)
+    kernel = partial(laws.requantize, _name(sums.dtype), form.storage, bias is not None)
     results = _run_on_cpu(kernel, sums, sums.dim() - 1, (*of_channels, *of_all), (getattr(torch, form.storage),))
     return None if results is None else results[0]
 
@@ -100,7 +101,7 @@ def binary_on_cpu(name: str, a: Any, b: Any, output: QParams, form: AffineIntege
         return None
     storages = a.form.storage, b.form.storage, form.storage
     result = torch.empty_like(x, dtype=getattr(torch, form.storage))
-    function = None if "int32" in storages else affine.binary(name, storages, relu)
+    function = None if "int32" in storages else laws.binary(name, storages, relu)
     if function is None or not result.stride() == x.stride() == y.stride():  # gaps in memory, or another order
         return None
     ends = _ends(Bounds(form.low, form.high), x.device)
@@ -125,7 +126,7 @@ def observer_on_cpu(
             return None
     order = memory_order(x)
     layout = _layout(x, order, axis)
-    function = layout and affine.observe(averages, rule.scheme, layout[1])
+    function = layout and laws.observe(averages, rule.scheme, layout[1])
     if not layout or function is None:
         return None
     read = *buffers[:2], _settings(rule)
@@ -181,7 +182,7 @@ def _name(dtype: torch.dtype) -> str:
 
 def straight_through_on_cpu(gradient: torch.Tensor, mask: torch.Tensor) -> torch.Tensor | None:
     """The gradient of `fake_quantize_on_cpu`, for plain tensors with elements; None where there is no kernel."""
-    kernel = affine.straight_through(8 * gradient.element_size())
+    kernel = laws.straight_through(8 * gradient.element_size())
     if kernel is None:
         return None
     order = memory_order(mask)
@@ -271,7 +272,7 @@ def _ends(bounds: Bounds, device: torch.device) -> torch.Tensor:
 
 @cache
 def _settings(rule: Any) -> torch.Tensor:
-    """A rule's settings as the numbers that `affine.observe` reads."""
+    """A rule's settings as the numbers that `laws.observe` reads."""
     form = rule.form
     numbers = form.low, form.high, form.qmin, form.middle, form.steps, rule.eps, getattr(rule, "averaging_constant", 0)
     return torch.tensor(numbers, dtype=torch.float32, device="cpu")

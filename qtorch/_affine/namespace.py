@@ -7,7 +7,7 @@ import torch
 
 import qcore.namespace
 from qtorch import _namespace as namespace
-from qtorch._kernels.affine import extremes as kernel_of_extremes
+from qtorch._affine.kernels.laws import extremes as kernel_of_extremes
 from qtorch._kernels.launch import is_dense
 from qtorch._rounding.paths.choice import is_plain_tensor
 

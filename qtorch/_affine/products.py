@@ -13,8 +13,8 @@ from qcore.affine import AffineInteger, QParams
 from qcore.affine.operations import check_requantized
 from qtorch import _exported as exported
 from qtorch._affine.conversion import dequantize, requantize
+from qtorch._affine.kernels import dynamic, integers
 from qtorch._affine.namespace import Names
-from qtorch._kernels import dynamic, products
 from qtorch._namespace import reinterpreted
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import INT8_TERMS, int8_product, is_memory, multiplies_int8
@@ -68,7 +68,7 @@ class Product:
             self._tensors = self._rounding(weight, rounding, relu)
         addresses = [one.data_ptr() for one in self._tensors] or [0] * 5
         self._addresses = self.memory.data_ptr(), *addresses
-        self._function: Any = products.of_integers(biased)
+        self._function: Any = integers.of_integers(biased)
         # A model calls a layer with one shape again and again: the arguments for the last shape are kept.
         self._last: tuple[Any, ...] = None, (), (), ()
 
@@ -147,7 +147,7 @@ class Product:
 
 def packed(filters: torch.Tensor, zeros: torch.Tensor, apart: bool) -> torch.Tensor:
     """A contiguous weight of shape (outputs, ...) in the kernel's layout."""
-    function: Any = products.packing()
+    function: Any = integers.packing()
     zeros = zeros.contiguous()
     outputs, is_signed = len(filters), filters.dtype is torch.int8
     facts = outputs, filters.numel() // outputs, int(apart), int(is_signed), zeros.dim()
@@ -185,7 +185,7 @@ def product_of(weight: Any, geometry: Geometry, rounding: Rounding | None, relu:
 
 def is_there() -> bool:
     """True if there is a kernel, and the processor has the instructions that it needs."""
-    return torch.backends.cpu.get_cpu_capability().startswith("AVX") and products.of_integers() is not None
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX") and integers.of_integers() is not None
 
 
 _FEW_ROWS = 16  # fewer rows take no more time than the kernel needs to pack the weight

@@ -1,4 +1,4 @@
-"""Kernels of sums: of bytes (`integer.c`), of accumulators (`product.c`, `chunks.c`), trees (`sums.c`).
+"""Kernels of sums: of accumulators (`product.c`, `chunks.c`), and trees (`sums.c`).
 
 Aligned sums and the instructions of chips have `aligned.c` and `unaligned.c`.
 """
@@ -18,19 +18,15 @@ from qcore.linalg.designs import EXACT, GROUPED, PAIRS, least_exponent
 from qcore.linalg.exactness import FloatRule
 from qcore.linalg.steps import GROUP, scale_number
 from qcore.random.threefry import MOST_HALF_BITS, leading_bits, leading_bits_mask, threefry
-from qcore.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Value, declared, needed
-from qtorch._kernels.affine import rounding_of_sums
+from qcore.trace import C_TYPES, CONSTANT, ELEMENT, Trace, Value, declared, needed
 from qtorch._kernels.source import VALUES
 from qtorch._kernels.store import Function, address, load
 
 TEMPLATE = Path(__file__).with_name("product.c")
-CHUNKS, INTEGERS, SUMS, ROWS, STEPS, ALIGNED, UNALIGNED = (
-    Path(__file__).with_name(f"{name}.c")
-    for name in ("chunks", "integer", "sums", "rows", "steps", "aligned", "unaligned")
+CHUNKS, SUMS, ROWS, STEPS, ALIGNED, UNALIGNED = (
+    Path(__file__).with_name(f"{name}.c") for name in ("chunks", "sums", "rows", "steps", "aligned", "unaligned")
 )
-PACK, PANELS, BYTES, CHANNELS, WORDS = (
-    Path(__file__).with_name(name) for name in ("pack.c", "panels.h", "bytes.h", "channels.h", "words.h")
-)
+WORDS = Path(__file__).with_name("words.h")
 
 
 @cache
@@ -96,59 +92,6 @@ def chunked(accumulator: Accumulator | None) -> Function | None:
 def chunked_step(accumulator: Accumulator | None) -> int | None:
     """The address of `chunked` without random words, as a step of a program; see `steps.c`."""
     return address(source_of_chunks(accumulator), "step")
-
-
-@cache
-def of_integers(biased: bool = False) -> Function | None:
-    """The kernel of exact sums of products of 8-bit integers, which it may round by `qcore.affine.requantize`.
-
-    A call gives the batch, three sizes and the channels of images, how far apart these five are in memory, padding,
-    kernel, stride and dilation of the three dimensions, the number of outputs, whether each output sees one channel,
-    whether the images' integers are signed, whether sums are rounded, and addresses: of the packed weight; if sums are
-    rounded, of the scales and the biases of all outputs (only a kernel that is `biased` reads biases), of the result's
-    scale and zero point and of the ends of the range, else 0; of the images, their zero point and their scale; and of
-    the int32 sums or 8-bit integers.
-    """
-    _, _, q = rounding_of_sums("int32", biased, "columns")
-    element = needed([q], ELEMENT)
-    handed = [value for value in element if value.level == BLOCK]
-    of_outputs = [value for value in needed(handed, BLOCK) if value.level in (CONSTANT, BLOCK)]
-    store = [f"to[{place} * COLUMNS + column] = {value.name};" for place, value in enumerate(handed)]
-    fields = {
-        "values": VALUES.read_text(encoding="utf-8") + f"\n#define HANDED {len(handed)}\n",
-        "outputs": "\n        ".join([*map(declared, of_outputs), *store]),
-        "constants": "\n    ".join(declared(value) for value in element if value.level == CONSTANT),
-        "rounded": "\n            ".join(
-            [
-                *(declared(value, f"of_outputs[{place} * COLUMNS + j]") for place, value in enumerate(handed)),
-                *(declared(value) for value in element if value.level == ELEMENT),
-                f"wide[j] = {q.name};",
-            ]
-        ),
-    }
-    return load(with_panels(INTEGERS, fields))
-
-
-@cache
-def packing() -> Function | None:
-    """The kernel that packs the weight of `of_integers`.
-
-    A call gives the outputs and the terms of the weight, whether each output sees one channel, whether integers are
-    signed, whether each output has a zero point, and the addresses of integers, of zero points and of the memory that
-    is written, or 0. It returns how many bytes are written.
-    """
-    return load(with_panels(PACK, {}))
-
-
-def _panels() -> str:
-    parts = {"bytes": BYTES.read_text(encoding="utf-8"), "channels": CHANNELS.read_text(encoding="utf-8")}
-    return Template(PANELS.read_text(encoding="utf-8")).substitute(parts)
-
-
-def with_panels(template: Path, fields: dict[str, str]) -> str:
-    """The C of a template that multiplies with packed weights."""
-    fields = {"values": VALUES.read_text(encoding="utf-8"), "panels": _panels()} | fields
-    return Template(template.read_text(encoding="utf-8")).substitute(fields)
 
 
 MOST_AXES = 64  # dimensions of an array that is summed, as in `sums.c`

@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 
 from qcore.affine import checkpoint
+from qcore.arguments import check_tensors
 from qcore.names import shown
 from qjax._models import check_model, modules_of, name_of, rebuilt
 from qjax.nnx import quantized
@@ -21,7 +22,6 @@ from qjax.nnx.quantization.loading_integers import (
     INTEGERS,
     Entries,
     arrays_of_integers,
-    check_tensors,
     fill_integers,
     from_integers,
     rounds_results,

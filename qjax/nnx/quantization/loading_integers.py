@@ -12,8 +12,7 @@ import numpy as np
 from flax import nnx
 
 from qcore.affine import INT8, UINT8, AffineInteger, QParams
-from qcore.affine.checkpoint import numbers_of
-from qcore.arguments import check_type, quoted
+from qcore.arguments import numbers_of, quoted
 from qjax.nnx import quantized
 from qjax.nnx.activations import Activation, PReLU
 from qjax.nnx.intrinsic import Fused, LinearReLU
@@ -36,14 +35,6 @@ from qjax.quantization.rounding import CodedArray, FormatRounding, rounds_to_for
 _INT4 = AffineInteger.of_width(4)
 _BY_DTYPE = {"int8": INT8, "uint8": UINT8, "int16": AffineInteger.of_width(16), "uint16": AffineInteger(0, 65535)}
 _IGNORED = "num_batches_tracked", "eps"
-
-
-def check_tensors(tensors: Any) -> None:
-    """Raises unless an argument is a mapping with strings as keys."""
-    check_type("tensors", tensors, Mapping, "a mapping of names to arrays")
-    for name in tensors:
-        if not isinstance(name, str):
-            raise ValueError(f"the name {quoted(name)} of tensors is a {type(name).__name__}; allowed is a str")
 
 
 class Entries:

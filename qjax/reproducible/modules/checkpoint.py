@@ -11,11 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from qcore.affine.checkpoint import numbers_of
-from qcore.arguments import quoted
+from qcore.arguments import check_tensors, numbers_of, quoted
 from qcore.names import shown
 from qjax._models import check_model, names_of
-from qjax.nnx.quantization.loading_integers import check_tensors
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

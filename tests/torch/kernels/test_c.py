@@ -13,7 +13,9 @@ from qcore.affine import UINT8
 from qcore.formats.number import prepare
 from qcore.law.carrier import CARRIERS
 from qcore.law.rounding import Rounding
-from qtorch._kernels import affine, compiler, dynamic, insight, laws, products, store
+from qtorch._affine.kernels import dynamic, integers
+from qtorch._affine.kernels import laws as affine
+from qtorch._kernels import compiler, insight, laws, products, store
 from qtorch._rounding.plan import decoder_for
 from qtorch.reproducible.fused import loops
 from qtorch.reproducible.fused.recording import Number, Recording, in_order
@@ -93,12 +95,12 @@ SOURCES = {
     "sequential, stochastic": lambda: products.source(STOCHASTIC, False),
     "chunks": lambda: products.source_of_chunks(None),
     "chunks, stochastic": lambda: products.source_of_chunks(STOCHASTIC),
-    "integers": loaded(products.of_integers, True),
+    "integers": loaded(integers.of_integers, True),
     "dynamic": loaded(dynamic.product, True, UINT8),
     "LSTM": loaded(dynamic.steps, "lstm", True, UINT8),
     "GRU": loaded(dynamic.steps, "gru", False, UINT8),
     "sums of quantized arrays": loaded(affine.binary, "add", ("uint8", "int8", "int16"), True),
-    "packing": loaded(products.packing),
+    "packing": loaded(integers.packing),
     "sums": loaded(products.tree_sums),
     "sums by index": loaded(products.sums_by_index),
     "steps": loaded(products.steps),

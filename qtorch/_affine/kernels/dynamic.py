@@ -10,8 +10,8 @@ from typing import Any
 from qcore.affine import AffineInteger
 from qcore.affine.arithmetic import recurrent
 from qcore.trace import CONSTANT, ELEMENT, Value, declared, needed
-from qtorch._kernels.affine import AffineTrace, in_order
-from qtorch._kernels.products import with_panels
+from qtorch._affine.kernels.integers import with_panels
+from qtorch._affine.kernels.laws import AffineTrace, in_order
 from qtorch._kernels.store import Function, load
 
 PRODUCT, RECURRENT, RANGES, ELEMENTARY = (
