@@ -15,7 +15,6 @@ import pytest
 # XLA's programs are small here: to compile one in 32 parts, each with a start of its own, takes a tenth longer.
 FLAGS = " --xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_split_count=1"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + FLAGS
-os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "0")  # without a folder it has keys only, which take time
 # Threads that have no work sleep: spinning, those of one test process take the cores of the other.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 sys.path.insert(0, str(Path(__file__).parent))  # for `benchmarks`, which is not installed
@@ -57,6 +56,12 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if is_quick(config):
         os.environ.setdefault("QTORCH_CFLAGS", QUICKER)
+        os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "0")  # its keys do not know of passes that are left out
+    elif config.pluginmanager.hasplugin("cacheprovider"):
+        # Workers, and later runs, find the programs that XLA compiled before. `--cache-clear` forgets them.
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("xla")))
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")  # also of the smallest
 
 
 def is_quick(config):
