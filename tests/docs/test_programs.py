@@ -1,4 +1,4 @@
-"""All programs of the README and of the pages in docs run, from the first one of a page to its last.
+"""All programs of the README and of the pages in docs run, from the first one of a page to its last; each tab by itself.
 
 Shell blocks that begin with `qbits` run between them. `test_walks.py` runs the commands that make environments.
 """
@@ -10,12 +10,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from documents import NAMES, ROOT, WALKS, blocks, in_shell, programs
+from documents import NAMES, ROOT, WALKS, blocks, in_shell, programs, tabs, text_of
 
 
-def steps(name):
+def steps(name, tab):
     """What runs: programs as they are, commands of qbits as programs that call a shell."""
-    for language, text in blocks(name):
+    for language, text in blocks(name, tab):
         if language == "python":
             yield text
         elif language == "sh" and text.startswith("qbits "):
@@ -34,20 +34,30 @@ def qbits(tmp_path, monkeypatch):
 
 
 def pages():
-    """Pages with programs; those that a walk of tests/docs/test_walks.py runs in CI are heavy here."""
+    """Pages with programs, and their tabs; those that a walk of tests/docs/test_walks.py runs in CI are heavy here."""
     for name in NAMES:
-        if list(steps(name)) and not name.endswith(".ipynb"):
-            yield pytest.param(name, marks=[pytest.mark.heavy] if Path(name).stem in WALKS else [])
+        for tab in tabs(name):
+            if list(steps(name, tab)) and not name.endswith(".ipynb"):
+                marks = [pytest.mark.heavy] if (Path(name).stem, tab) in WALKS else []
+                yield pytest.param(name, tab, marks=marks, id=f"{name}-{tab}" if tab else name)
 
 
 @pytest.mark.usefixtures("qbits")
-@pytest.mark.parametrize("name", [*pages()])
-def test_the_programs_run(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "tab"), [*pages()])
+def test_the_programs_run(name, tab, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     module = ModuleType("program_of_a_page")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # where pickle finds a page's classes
-    for program in steps(name):
+    for program in steps(name, tab):
         exec(compile(program, name, "exec"), vars(module))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if tabs(name) != [""]])
+def test_each_program_of_a_tab_is_found(name):
+    """A page has a tab for each framework; none of its programs stands elsewhere in the indented text."""
+    assert tabs(name) == ["PyTorch", "JAX"]
+    assert all(programs(name, tab) for tab in tabs(name))
+    assert len(programs(name)) == len(re.findall("^ *```python$", text_of(name), re.M))
 
 
 @pytest.mark.parametrize("program", programs("README.md"), ids=["PyTorch", "JAX", "NumPy"])

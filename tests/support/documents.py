@@ -1,6 +1,7 @@
 """The pages of the documentation, and the programs in them."""
 
 import re
+import textwrap
 from pathlib import Path
 
 from website import notebooks
@@ -11,12 +12,13 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md"), 
 COLUMN = 100  # letters of code that fit a page on a desk's screen
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}  # screens that pages are looked at on
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
-# Pages whose commands tests/docs/test_walks.py runs in fresh environments: what each imports, and does not need.
+# Walks that tests/docs/test_walks.py runs in fresh environments: (page, tab), what each imports and does not need.
 WALKS = {
-    "start-pytorch": ("qtorch", ["jax", "flax"]),
-    "start-jax": ("qjax", ["torch"]),
-    "chip-designers": ("qcore", ["torch", "jax"]),
+    ("start", "PyTorch"): ("qtorch", ["jax", "flax"]),
+    ("start", "JAX"): ("qjax", ["torch"]),
+    ("chip-designers", ""): ("qcore", ["torch", "jax"]),
 }
+TAB = re.compile(r'^=== "(.+)"\n((?:(?: {4}.*)?\n)+)', re.M)
 
 
 def text_of(name):
@@ -24,13 +26,22 @@ def text_of(name):
     return notebooks.markdown(page) if page.suffix == ".ipynb" else page.read_text()
 
 
-def blocks(name):
-    """The fenced blocks of a page, as (language, text)."""
-    return re.findall(r"^```(\w*)\n(.*?)^```", text_of(name), re.S | re.M)
+def tabs(name):
+    """The labels of a page's tabs, each once; "" for a page without."""
+    return list(dict.fromkeys(label for label, _ in TAB.findall(text_of(name)))) or [""]
 
 
-def programs(name):
-    return [text for language, text in blocks(name) if language == "python"]
+def blocks(name, tab=""):
+    """The fenced blocks of a page, as (language, text): what stands in other tabs than the named one is left out."""
+
+    def chosen(found):
+        return textwrap.dedent(found[2]) if tab in ("", found[1]) else ""
+
+    return re.findall(r"^```(\w*)\n(.*?)^```", TAB.sub(chosen, text_of(name)), re.S | re.M)
+
+
+def programs(name, tab=""):
+    return [text for language, text in blocks(name, tab) if language == "python"]
 
 
 def in_shell(text):
