@@ -12,7 +12,7 @@ It needs flax, which `import qjax` does not.
     (4, 3)
 
 Each step returns a new model. Structure is decided outside jit. Ranges, scales and integers are nnx.Variables but not
-nnx.Params, so gradients and optimizers do not change them. docs/workflow-jax.md has the steps.
+nnx.Params, so gradients and optimizers do not change them. docs/workflow.md has the steps.
 """
 
 try:
