@@ -88,9 +88,7 @@ def test_the_glossary_has_the_words_of_the_first_pages():
     rows = re.findall(r"^\| ([^|]+) \|", text_of("docs/glossary.md"), re.M)
     words = {word.strip("`") for row in rows for word in row.split(", ")}
     first = [
-        name
-        for name in NAMES
-        if re.fullmatch(r"README.md|docs/(start|choose-.*|chip-.*|quantize-.*|formats).md", name)
+        name for name in NAMES if re.fullmatch(r"README.md|docs/(start|choose-.*|chip-.*|quantize-.*|formats).md", name)
     ]
     italics = {word for name in first for word in re.findall(r"(?<![*\w])\*([a-zA-Z][\w -]*)\*(?![*\w])", prose(name))}
     assert len(first) == 6

@@ -1,4 +1,4 @@
-"""All programs of the README and of the pages in docs run, from the first one of a page to its last; each tab by itself.
+"""All programs of the README and of the pages in docs run, from the first of a page to its last, each tab by itself.
 
 Shell blocks that begin with `qbits` run between them. `test_walks.py` runs the commands that make environments.
 """

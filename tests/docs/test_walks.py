@@ -1,7 +1,7 @@
 """Three newcomers' walks: PyTorch, JAX, a chip designer. A page's commands, to the letter, in a fresh environment.
 
-The first block of a page, or of its tab, makes the environment, with the extras that the page names and no others. Then all its
-programs, and the commands between them, run in order in one session of that environment.
+The first block of a page, or of its tab, makes the environment, with the extras that the page names and no others.
+Then all its programs, and the commands between them, run in order in one session of that environment.
 """
 
 import os
