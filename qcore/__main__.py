@@ -84,10 +84,6 @@ def _designs(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     from qcore.cli.tables import print_format
 
-    if options.plot:
-        from qcore.cli.plots import draw
-
-        draw(options.format, options.plot)
     for name in options.format:
         print_format(name)
     return 0
@@ -233,13 +229,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     formats = "a name, or a text such as float(5,2) or scaled(e4m3fn,{-1:32}); docs/formats.md has all kinds"
 
-    show = _command(
-        commands, _show, "a format's properties and values", "e4m3fn", "'fixed(8,4)' mxfp4 --plot formats.svg"
-    )
+    show = _command(commands, _show, "a format's properties and values", "e4m3fn", "'fixed(8,4)' mxfp4")
     show.add_argument("format", metavar="FORMAT", nargs="+", type=_format, help=formats)
-    show.add_argument(
-        "--plot", metavar="FILE", type=Path, help="draw them above each other as well: FILE.svg or FILE.png"
-    )
 
     designs = _command(commands, _designs, "matrix instructions of chips that accumulators have by name", "", "hopper")
     designs.add_argument("chip", metavar="NAME", nargs="?", default="", help="those that begin with it, such as hopper")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from qcore.cli.plots import draw
 from qcore.cli.tables import COLUMNS, row
 from qcore.files import write_text
 from qcore.formats.names import NAMED
 from qcore.formats.text import parse
+from website.plots import draw
 
 # file: (formats, title)
 PICTURES = {
@@ -62,9 +62,9 @@ are left out. Formats that have names are written as these, but for QPyTorch's: 
 _MORE = """\
 ## On the command line
 
-`qbits` prints the table of names, `qbits show FORMAT` a format's properties and values, and with
-`--plot FILE` it draws pictures as those below. FORMAT is a text; shells want quotes around its parentheses:
-`qbits show 'fixed(8,4)'`.
+`qbits` prints the table of names, `qbits show FORMAT` a format's properties and values. FORMAT is a text; shells want
+quotes around its parentheses: `qbits show 'fixed(8,4)'`. In a checkout `python -m website.plots FILE.svg FORMAT ...`
+draws pictures such as those below.
 
 `qbits vectors FORMAT --rounding MODE -o FILE` writes conformance vectors: hard and random inputs, what the law
 makes of them, and the codes. Put an implementation's own results in place of the outputs or codes, and

@@ -15,9 +15,9 @@ import pytest
 from benchmarks.support.results import write_results
 from qcore.affine import checkpoint
 from qcore.cli import vectors
-from qcore.cli.plots import draw
 from qcore.files import replaced, write_text, write_texts
 from qcore.insight import Record
+from website.plots import draw
 
 
 @contextmanager

@@ -210,7 +210,6 @@ def test_files_that_cannot_be(capsys, tmp_path):
     ("module", "arguments", "message"),
     [
         ("rich.console", [], "this needs rich, which is not installed: pip install rich"),
-        ("matplotlib.figure", ["show", "e5m2", "--plot", "x.svg"], "this needs matplotlib, which is not installed"),
         (
             "ml_dtypes",
             ["vectors", "e5m2", "--rounding", "up", "--dtype", "bfloat16", "-o", "x"],

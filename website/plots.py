@@ -1,7 +1,11 @@
-"""Pictures of formats: number lines above each other, and below them the errors of rounding to nearest."""
+"""Pictures of formats: number lines above each other, and below them the errors of rounding to nearest.
+
+python -m website.plots formats.svg e4m3fn 'fixed(8,4)'
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -170,3 +174,7 @@ def _places(low: int, high: int) -> np.ndarray:
 
 def _finite(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), values, 0)
+
+
+if __name__ == "__main__":
+    draw(sys.argv[2:], Path(sys.argv[1]))
