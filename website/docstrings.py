@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import griffe
 
+from qcore.affine.rows import OPERATIONS
 from website import reference
 
 
@@ -30,6 +32,8 @@ class Docstrings(griffe.Extension):
                     thing = getattr(module, name)
                     if inspect.isroutine(thing) and not _is_function(members[name]):
                         members.set_member(name, Made(name, thing))
+                    elif inspect.isfunction(thing) or getattr(thing, "law", None) in OPERATIONS:
+                        _complete(members[name], inspect.getdoc(thing) or "")
 
 
 class Made(griffe.Function):
@@ -54,6 +58,12 @@ class Made(griffe.Function):
     @property
     def relative_filepath(self) -> Path:
         return Path(inspect.getfile(self._made_by)).relative_to(reference.ROOT)
+
+
+def _complete(member: griffe.Object | griffe.Alias, text: str) -> None:
+    """Gives a function or a layer the document that it gets of a row (`qcore.affine.rows`)."""
+    with suppress(griffe.AliasResolutionError):  # from another package, which completes it
+        member.docstring = griffe.Docstring(_with_examples(text), parent=member)  # type: ignore[arg-type]
 
 
 def _is_function(member: griffe.Object | griffe.Alias) -> bool:

@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
+from qcore.affine.arithmetic import activations
+from qcore.affine.rows import OPERATIONS
+
+_ACTIVATIONS = " ".join(activations.__all__)
+_LAYERS = " ".join(row.layer for row in OPERATIONS.values())
 _QUANTIZATION = {
     "workflow": "quantize_model prepare* convert* fuse* *eport quantize quantize_dynamic quantize_qat",
     "layers and files": "default_eval_fn load* save restore *_torch_ao *Stub QuantWrapper add_* swap_module "
@@ -35,14 +40,14 @@ PARTS = {
     },
     "qcore.affine": {"observers": "*MinMax Extremes Noop Recording Histogram Counts", "numbers and parameters": "*"},
     "qcore.affine.arithmetic": {
-        "activations": "celu elu hard* leaky_relu prelu sigmoid softmax tanh unit_qparams",
+        "activations": f"{_ACTIVATIONS} unit_qparams",
         "layers": "*pool* *norm interpolate mean",
         "elementwise": "*",
     },
     "qcore.insight": {"choosing": "Choice choose_formats Point Sensitivity sensitivity", "records": "*"},
     "qcore.reproducible": _REPRODUCIBLE,
     "qjax.nnx": {
-        "layers": "*ELU ReLU6 Hardswish Sigmoid Conv Linear Multihead* Scaling GRU LSTM *Stub QuantWrapper Identity",
+        "layers": f"{_LAYERS} ReLU* Activation Conv Linear Multihead* Scaling GRU LSTM *Stub QuantWrapper Identity",
         "functions": "*pool* *relu* hard_tanh softmax",
         "observers": "Observe* FloatFunctional Quantizer Trained *fake_quant *observer *bn_stats",
         "workflow": "*",
@@ -53,7 +58,7 @@ PARTS = {
         "layers": "*",
     },
     "qjax.reproducible": _REPRODUCIBLE,
-    "qtorch.nn.quantized": {"activations and operations": "*ELU* *Functional Hardswish Sigmoid", "layers": "*"},
+    "qtorch.nn.quantized": {"activations and operations": f"{_LAYERS} ReLU* *Functional", "layers": "*"},
     "qtorch.quantization": _QUANTIZATION,
     "qtorch.reproducible": _REPRODUCIBLE,
 }

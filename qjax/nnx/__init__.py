@@ -21,8 +21,8 @@ except ModuleNotFoundError as error:
     raise ImportError("qjax.nnx needs flax: pip install flax") from error
 
 from qcore.lazy import public_names
-from qjax.nnx import intrinsic, quantized
-from qjax.nnx.activations import ELU, Hardswish, LeakyReLU, PReLU, ReLU, ReLU6, Sigmoid
+from qjax.nnx import activations, intrinsic, quantized
+from qjax.nnx.activations import *
 from qjax.nnx.functional import avg_pool, hard_tanh, leaky_relu, max_pool, relu, relu6, softmax
 from qjax.nnx.products import Conv, Linear, MultiheadAttention, Scaling
 from qjax.nnx.quantization.conversion import convert
@@ -47,28 +47,21 @@ from qjax.nnx.quantizer import Quantizer
 from qjax.nnx.recurrent import GRU, LSTM
 
 __all__ = [
-    "ELU",
     "GRU",
     "LSTM",
     "Conv",
     "DeQuantStub",
     "FloatFunctional",
-    "Hardswish",
     "Identity",
-    "LeakyReLU",
     "Linear",
     "MultiheadAttention",
     "Observed",
     "Observer",
     "ObserverState",
-    "PReLU",
     "QuantStub",
     "QuantWrapper",
     "Quantizer",
-    "ReLU",
-    "ReLU6",
     "Scaling",
-    "Sigmoid",
     "Trained",
     "avg_pool",
     "convert",
@@ -95,4 +88,5 @@ __all__ = [
     "to_torch",
     "update_bn_stats",
 ]
+__all__ += activations.__all__
 __dir__ = public_names(__name__)

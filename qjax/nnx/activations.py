@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from qcore.affine.rows import OPERATIONS, Operation, Words, document, settings_of
 from qcore.arguments import check_float, check_size
 from qcore.lazy import public_names
 from qjax.nnx.functional import relu, relu6
@@ -47,7 +48,7 @@ class Activation(nnx.Module):
     """A function of floats whose result is observed; `convert` replaces it by a `quantized.Activation`.
 
     Attributes:
-        law: the name of the function of quantized arrays.
+        law: the name of the function of quantized arrays, whose row has JAX's function and the layer's document.
         settings: its arguments.
 
     Example:
@@ -58,47 +59,43 @@ class Activation(nnx.Module):
     law: ClassVar[str]
     settings: tuple[tuple[str, float], ...] = ()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "law" in vars(cls):
+            cls.__doc__ = _document(cls, OPERATIONS[cls.law])
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        function = getattr(jax.nn, OPERATIONS[self.law].flax)
+        return function(x, *[value for _, value in self.settings])
+
+
+def _document(layer: type[Activation], row: Operation) -> str:
+    example: Any = row.example
+    call = f"{layer.__name__}({settings_of(example, {})})(jnp.float32({example.numbers}))"
+    lines = [">>> import jax.numpy as jnp", f">>> {call}.tolist()", str(example.shows)]
+    return document(layer.__init__, row.sentence, Words(row.settings), lines)
+
 
 class ELU(Activation):
-    """x where it is above 0, else alpha * (exp(x) - 1).
-
-    Args:
-        alpha: any number.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> ELU(2.0)(jnp.float32([-99, 2]))
-        Array([-2.,  2.], dtype=float32)
-    """
-
     law = "elu"
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.settings = (("alpha", check_float("alpha", alpha, "a number", isfinite)),)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return jax.nn.elu(x, self.settings[0][1])
-
 
 class LeakyReLU(Activation):
-    """x where it is above 0, else x * slope.
-
-    Args:
-        slope: any number.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> LeakyReLU(0.5)(jnp.float32([-1, 2]))
-        Array([-0.5,  2. ], dtype=float32)
-    """
-
     law = "leaky_relu"
 
     def __init__(self, slope: float = 0.01) -> None:
         self.settings = (("slope", check_float("slope", slope, "a number", isfinite)),)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return jax.nn.leaky_relu(x, self.settings[0][1])
+
+class Hardswish(Activation):
+    law = "hardswish"
+
+
+class Sigmoid(Activation):
+    law = "sigmoid"
 
 
 class PReLU(nnx.Module):
@@ -125,33 +122,3 @@ class PReLU(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return jnp.where(x > 0, x, x * self.weight[...].astype(x.dtype))
-
-
-class Hardswish(Activation):
-    """x * clip(x + 3, 0, 6) / 6.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> Hardswish()(jnp.float32([-4, 4]))
-        Array([-0.,  4.], dtype=float32)
-    """
-
-    law = "hardswish"
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return jax.nn.hard_swish(x)
-
-
-class Sigmoid(Activation):
-    """1 / (1 + exp(-x)).
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> Sigmoid()(jnp.float32([0]))
-        Array([0.5], dtype=float32)
-    """
-
-    law = "sigmoid"
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return jax.nn.sigmoid(x)

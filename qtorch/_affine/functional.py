@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from qcore.affine import AffineInteger, QParams, arithmetic
+from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic.convolutions import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
 from qcore.arguments import check_type
@@ -18,8 +18,8 @@ from qtorch._affine import conversion
 from qtorch._affine.affine import make_qparams
 from qtorch._affine.dtypes import integers
 from qtorch._affine.products import Geometry, Rounding, rounded_products, rounded_windows
+from qtorch._affine.results import result_qparams
 from qtorch._affine.tensor import QTensor
-from qtorch._affine.torch_functions import result_qparams
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.paths.choice import is_plain_tensor
 
@@ -292,61 +292,3 @@ def conv_to(
         padding = (0,) * len(padding)
     geometry = Geometry(stride, padding, dilation, groups)
     return QTensor(rounded_windows(input, weight, geometry, Rounding(bias, output, form)), output, form)
-
-
-def elu(
-    input: QTensor, scale: float | torch.Tensor | None, zero_point: int | torch.Tensor | None, alpha: float = 1.0
-) -> QTensor:
-    """x where it is above 0, else alpha * (exp(x) - 1); see `qcore.affine.arithmetic.elu`.
-
-    Args:
-        input: QTensor.
-        scale, zero_point: of the result; None means input's.
-        alpha: a finite number.
-
-    Returns:
-        A QTensor of input's shape and integers, with the parameters given.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
-    Example:
-        >>> x = quantize_per_tensor(torch.tensor([-60.0, 0.0, 2.0]), 0.5, 120, torch.quint8)
-        >>> elu(x, 0.5, 120).dequantize()
-        tensor([-1.,  0.,  2.])
-    """
-    return arithmetic.elu(input, result_qparams(input, scale, zero_point), alpha=alpha)
-
-
-def celu(
-    input: QTensor, scale: float | torch.Tensor | None, zero_point: int | torch.Tensor | None, alpha: float = 1.0
-) -> QTensor:
-    """x where it is above 0, else alpha * (exp(x / alpha) - 1), with the arguments of `elu`; alpha is not 0.
-
-    Example:
-        >>> x = quantize_per_tensor(torch.tensor([-60.0, 0.0, 2.0]), 0.5, 120, torch.quint8)
-        >>> celu(x, 0.5, 120, alpha=0.5).dequantize()
-        tensor([-0.5000,  0.0000,  2.0000])
-    """
-    return arithmetic.celu(input, result_qparams(input, scale, zero_point), alpha=alpha)
-
-
-def hardswish(input: QTensor, scale: float | torch.Tensor | None, zero_point: int | torch.Tensor | None) -> QTensor:
-    """x * clip(x + 3, 0, 6) / 6; see `qcore.affine.arithmetic.hardswish`.
-
-    Args:
-        input: QTensor.
-        scale, zero_point: of the result; None means input's.
-
-    Returns:
-        A QTensor of input's shape and integers, with the parameters given.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
-    Example:
-        >>> x = quantize_per_tensor(torch.tensor([-4.0, 0.0, 4.0]), 0.5, 120, torch.quint8)
-        >>> hardswish(x, 0.5, 120).dequantize()
-        tensor([0., 0., 4.])
-    """
-    return arithmetic.hardswish(input, result_qparams(input, scale, zero_point))

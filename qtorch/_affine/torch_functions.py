@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from qcore.affine import QParams, arithmetic
+from qcore.affine import arithmetic
 from qcore.affine.arithmetic.convolutions import pad_values
 from qcore.affine.arithmetic.operands import check_operand, integer_of
 from qcore.affine.quantized import moving
 from qcore.arguments import check_choice, check_flag, check_float, check_int, quoted
-from qtorch._affine.affine import make_qparams
+from qtorch._affine.activations import hardsigmoid, leaky_relu
+from qtorch._affine.results import written
 from qtorch._namespace import reinterpreted
 from qtorch._places import running_layer
-from qtorch._rounding.paths.choice import is_plain_tensor
 
 if TYPE_CHECKING:  # the class has a table of these functions
     from qtorch._affine.tensor import QTensor
@@ -225,33 +225,6 @@ def upsample_nearest(
     return interpolate(input, size, scale_factor)
 
 
-def hardsigmoid(input: QTensor, inplace: bool = False) -> QTensor:
-    """clip(x + 3, 0, 6) / 6, with parameters for numbers from 0 to 1, not input's parameters.
-
-    Args:
-        input: QTensor.
-        inplace: False.
-
-    Returns:
-        A QTensor of input's shape and integers, with the scale 1 / (number of these integers), 1/256 for 8 bits, and
-        the least integer as zero point.
-
-    Raises:
-        TypeError: if input is not a QTensor.
-        ValueError: if inplace is True, or input has a scale for each channel or 32-bit integers.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> x = quantize_per_tensor(torch.tensor([-4.0, 0.0, 4.0]), 0.5, 120, torch.quint8)
-        >>> hardsigmoid(x)
-        QTensor([0.0000, 0.5000, 0.9961], size=(3,), dtype=torch.quint8, scale=0.00390625, zero_point=0)
-    """
-    check_flag("inplace", inplace)
-    if inplace:
-        raise ValueError("inplace=True; allowed is False: the result has another scale")
-    return arithmetic.hardsigmoid(input)
-
-
 def relu(input: QTensor, inplace: bool = False) -> QTensor:
     """max(x, 0), with the arguments and the result of `clamp`.
 
@@ -340,50 +313,6 @@ def threshold(input: QTensor, threshold: float, value: float, inplace: bool = Fa
     return written(input, arithmetic.threshold(input, threshold, value), inplace)
 
 
-def leaky_relu(
-    input: QTensor,
-    negative_slope: float = 0.01,
-    inplace: bool = False,
-    scale: float | torch.Tensor | None = None,
-    zero_point: int | torch.Tensor | None = None,
-) -> QTensor:
-    """x where it is above 0, else x * negative_slope.
-
-    Args:
-        input: QTensor.
-        negative_slope: a finite number.
-        inplace: True writes the result over input, and takes no parameters.
-        scale, zero_point: of the result; None means input's.
-
-    Returns:
-        A QTensor of input's shape and integers, with the parameters given; with inplace=True input itself.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> x = quantize_per_tensor(torch.tensor([-8.0, 0.0, 2.0]), 0.5, 120, torch.quint8)
-        >>> leaky_relu(x, 0.25).dequantize()
-        tensor([-2.,  0.,  2.])
-    """
-    check_flag("inplace", inplace)
-    if inplace and (scale is not None or zero_point is not None):
-        raise ValueError(f"inplace=True with scale={scale} and zero_point={zero_point}; allowed are both None")
-    result = arithmetic.leaky_relu(input, result_qparams(input, scale, zero_point), slope=negative_slope)
-    return written(input, result, inplace)
-
-
-def result_qparams(
-    input: QTensor, scale: float | torch.Tensor | None, zero_point: int | torch.Tensor | None
-) -> QParams:
-    """The parameters of a result: the given parameters, with input's where they are None."""
-    check_operand("input", input)
-    scale = input.qparams.scale if scale is None else scale
-    zero_point = input.qparams.zero_point if zero_point is None else zero_point
-    return make_qparams(scale, zero_point, None, input.device, is_plain_tensor(input.values))
-
-
 def pad(input: QTensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> QTensor:
     """Pads a tensor: with one number, which is quantized, or in the other modes with numbers of the tensor.
 
@@ -453,14 +382,6 @@ def spread(
 def _check_indices(return_indices: Any) -> None:
     if return_indices is not False:
         raise ValueError(f"return_indices={quoted(return_indices)}; allowed is False")
-
-
-def written(input: QTensor, result: QTensor, inplace: bool) -> QTensor:
-    """The result; with inplace=True it is written over input."""
-    if not inplace:
-        return result
-    input.values.copy_(result.values)
-    return input
 
 
 def _interpolate_module(input: QTensor, *others: Any, recompute_scale_factor: Any = None, **settings: Any) -> QTensor:

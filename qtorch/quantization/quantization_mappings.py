@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from qcore.affine.rows import OPERATIONS
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import ObserverBase
 from qtorch._classes import plain_class
@@ -72,13 +73,9 @@ _STATIC: Mapping = _WEIGHTED | {
     nn.InstanceNorm1d: quantized.InstanceNorm1d,
     nn.InstanceNorm2d: quantized.InstanceNorm2d,
     nn.InstanceNorm3d: quantized.InstanceNorm3d,
-    nn.ELU: quantized.ELU,
-    nn.Hardswish: quantized.Hardswish,
-    nn.LeakyReLU: quantized.LeakyReLU,
-    nn.PReLU: quantized.PReLU,
-    nn.Sigmoid: quantized.Sigmoid,
     nn.Embedding: quantized.Embedding,
 }
+_STATIC |= {getattr(nn, row.layer): getattr(quantized, row.layer) for row in OPERATIONS.values() if row.layer}
 _DYNAMIC: Mapping = {
     getattr(nn, made.__name__): made
     for made in (

@@ -4,18 +4,9 @@ The functions take quantized arrays of any framework (`QArray`, `qtorch.quantiza
 `qjax.quantization.QTensor`) and return arrays of the same kind. docs/affine.md has the law.
 """
 
-from qcore.affine.arithmetic.activations import (
-    celu,
-    elu,
-    hardsigmoid,
-    hardswish,
-    leaky_relu,
-    prelu,
-    sigmoid,
-    softmax,
-    tanh,
-    unit_qparams,
-)
+from qcore.affine.arithmetic import activations
+from qcore.affine.arithmetic.activations import *
+from qcore.affine.arithmetic.activations import unit_qparams
 from qcore.affine.arithmetic.elementwise import (
     add,
     add_scalar,
@@ -41,28 +32,20 @@ __all__ = [
     "avg_pool",
     "batch_norm",
     "cat",
-    "celu",
     "clamp",
     "einsum",
-    "elu",
     "group_norm",
-    "hardsigmoid",
-    "hardswish",
     "interpolate",
     "layer_norm",
-    "leaky_relu",
     "masked_fill",
     "matmul",
     "max_pool",
     "mean",
     "mul",
     "mul_scalar",
-    "prelu",
-    "sigmoid",
-    "softmax",
     "stack",
-    "tanh",
     "threshold",
     "unit_qparams",
 ]
+__all__ += activations.__all__
 __dir__ = public_names(__name__)

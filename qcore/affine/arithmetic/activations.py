@@ -1,11 +1,14 @@
 """Functions of one number on quantized arrays: the law's integers for the function of (q - zero_point) * scale.
 
+Each function is a row of `qcore.affine.rows`, of which all packages make theirs.
+
 Exponentials are computed in float64 and rounded once to float32; all other operations are float32, in the order of the
 formulas.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
@@ -13,94 +16,72 @@ from qcore.affine import law
 from qcore.affine.arithmetic.operands import check_operand, check_output, numbers, quantized
 from qcore.affine.parameters import QParams, check_form
 from qcore.affine.quantized import Q, QuantizedArray
+from qcore.affine.rows import Example, F, Words, operation
 from qcore.arguments import check_flag, check_float, check_int
 from qcore.formats.affine import INT32, AffineInteger
 from qcore.namespace import Array
 
+__all__ = ["celu", "elu", "hardsigmoid", "hardswish", "leaky_relu", "prelu", "sigmoid", "softmax", "tanh"]
+
 _NEAR, _QUARTER = 2.0**-12, 0.25 - 2.0**-29  # of `sigmoid_of`
 
 
+_UNIT, _SIGNED = "from 0 to 1", "from -1 to 1"
+
+
+def _activation(limits: str = "", **row: Any) -> Callable[[F], F]:
+    """Adds the row of an activation; see `Operation`."""
+    output, own = "the result's scale and zero point", ""
+    returns = "A quantized array of input's shape, with the form and the parameters given."
+    if limits:
+        own = f"those of numbers {limits}"
+        output += f"; None for {own.replace('those', 'the parameters')}, see `unit_qparams`"
+        returns = f"A quantized array of input's shape, with the given form and parameters, or {own}."
+    raises = (
+        "TypeError, ValueError: if an argument is not as above, input has a scale for each channel, or output does "
+        f"not fit the integers{'; int32 needs an output' if limits == _UNIT else ''}."
+    )
+    form = "the result's integers; None means input's."
+    words = Words({"input": "quantized array.", "output": f"{output}.", "form": form}, returns, raises)
+    return operation(words, limits=limits, **row)
+
+
+@_activation(
+    settings={"alpha": "a finite number."},
+    example=Example([-99, 0, 2], [-0.5, 0.0, 2.0], {"alpha": 0.5}),
+    layer="ELU",
+    flax="elu",
+)
 def elu(input: Q, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Q:
-    """x where it is above 0, else alpha * (exp(x) - 1).
-
-    Args:
-        input: quantized array.
-        output: the result's scale and zero point.
-        form: the result's integers; None means input's.
-        alpha: a finite number.
-
-    Returns:
-        A quantized array of input's shape, with the form and the parameters given.
-
-    Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if alpha is not as above, input has a scale for each channel, or output does not fit the integers.
-
-    Example:
-        >>> import numpy as np
-        >>> from qcore.affine import UINT8, QArray
-        >>> q = QArray(np.uint8([0, 128, 255]), QParams.of(0.1, 128), UINT8)
-        >>> elu(q, q.qparams).values
-        array([118, 128, 255], dtype=uint8)
-    """
+    """x where it is above 0, else alpha * (exp(x) - 1)."""
     alpha = check_float("alpha", alpha, "a finite number", _is_finite)
     return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, _expm1(xp, x, 1.0) * alpha))
 
 
+@_activation(
+    settings={"alpha": "a finite number but 0."},
+    example=Example([-99, 0, 2], [-0.5, 0.0, 2.0], {"alpha": 0.5}),
+)
 def celu(input: Q, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Q:
-    """x where it is above 0, else alpha * (exp(x / alpha) - 1).
-
-    Args:
-        input: quantized array.
-        output: the result's scale and zero point.
-        form: the result's integers; None means input's.
-        alpha: a finite number but 0.
-
-    Returns:
-        A quantized array of input's shape, with the form and the parameters given.
-
-    Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if alpha is not as above, input has a scale for each channel, or output does not fit the integers.
-
-    Example:
-        >>> import numpy as np
-        >>> from qcore.affine import UINT8, QArray
-        >>> q = QArray(np.uint8([0, 120, 128]), QParams.of(0.5, 120), UINT8)
-        >>> celu(q, q.qparams, alpha=0.5).values  # -60, 0 and 4 become -0.5, 0 and 4
-        array([119, 120, 128], dtype=uint8)
-    """
+    """x where it is above 0, else alpha * (exp(x / alpha) - 1)."""
     alpha = check_float("alpha", alpha, "a finite number but 0", lambda number: 0 < abs(number) < inf)
     return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, _expm1(xp, x, alpha) * alpha))
 
 
+@_activation(
+    settings={"slope": "a finite number."},
+    example=Example([-4, 0, 4], [-1.0, 0.0, 4.0], {"slope": 0.25}),
+    layer="LeakyReLU",
+    names={"slope": "negative_slope"},
+    flax="leaky_relu",
+)
 def leaky_relu(input: Q, output: QParams, form: AffineInteger | None = None, slope: float = 0.01) -> Q:
-    """x where it is above 0, else x * slope.
-
-    Args:
-        input: quantized array.
-        output: the result's scale and zero point.
-        form: the result's integers; None means input's.
-        slope: a finite number.
-
-    Returns:
-        A quantized array of input's shape, with the form and the parameters given.
-
-    Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if slope is not as above, input has a scale for each channel, or output does not fit the integers.
-
-    Example:
-        >>> import numpy as np
-        >>> from qcore.affine import UINT8, QArray
-        >>> q = QArray(np.uint8([112, 120, 128]), QParams.of(0.5, 120), UINT8)
-        >>> leaky_relu(q, q.qparams, slope=0.25).values  # -4, 0 and 4 become -1, 0 and 4
-        array([118, 120, 128], dtype=uint8)
-    """
+    """x where it is above 0, else x * slope."""
     slope = check_float("slope", slope, "a finite number", _is_finite)
     return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, x * slope))
 
 
+@_activation(layer="PReLU")
 def prelu(input: Q, weight: Array, output: QParams, form: AffineInteger | None = None, axis: int = 1) -> Q:
     """x where it is above 0, else x * w, for one slope w or one for each channel.
 
@@ -143,106 +124,32 @@ def prelu(input: Q, weight: Array, output: QParams, form: AffineInteger | None =
     return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, x * slopes))
 
 
+@_activation(example=Example([-1.5, 0, 4], [-0.375, 0.0, 4.0]), layer="Hardswish", flax="hard_swish")
 def hardswish(input: Q, output: QParams, form: AffineInteger | None = None) -> Q:
-    """x * clip(x + 3, 0, 6) / 6.
-
-    Args:
-        input: quantized array.
-        output: the result's scale and zero point.
-        form: the result's integers; None means input's.
-
-    Returns:
-        A quantized array of input's shape, with the form and the parameters given.
-
-    Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if input has a scale for each channel, or output does not fit the integers.
-
-    Example:
-        >>> import numpy as np
-        >>> from qcore.affine import UINT8, QArray
-        >>> q = QArray(np.uint8([112, 120, 128]), QParams.of(0.5, 120), UINT8)
-        >>> hardswish(q, q.qparams).values  # -4, 0 and 4 become 0, 0 and 4
-        array([120, 120, 128], dtype=uint8)
-    """
+    """x * clip(x + 3, 0, 6) / 6."""
     return _applied(input, output, form, lambda xp, x: xp.divide(x * xp.clip(x + 3.0, 0.0, 6.0), 6.0))
 
 
+@_activation(_UNIT, example=Example([-4, 0, 1.5], [0.0, 0.5, 0.75]))
 def hardsigmoid(input: Q, output: QParams | None = None, form: AffineInteger | None = None) -> Q:
-    """clip(x + 3, 0, 6) / 6.
-
-    Args:
-        input: quantized array.
-        output: the result's scale and zero point; None for the parameters of numbers from 0 to 1, see `unit_qparams`.
-        form: the result's integers; None means input's.
-
-    Returns:
-        A quantized array of input's shape, with the given form and parameters, or those of numbers from 0 to 1.
-
-    Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if input has a scale for each channel, or parameters do not fit the integers; output must be given
-            for int32.
-
-    Example:
-        >>> import numpy as np
-        >>> from qcore.affine import UINT8, QArray
-        >>> q = QArray(np.uint8([112, 120, 128]), QParams.of(0.5, 120), UINT8)
-        >>> hardsigmoid(q).dequantize()
-        array([0.        , 0.5       , 0.99609375], dtype=float32)
-    """
-    return _applied(
-        input, _unit(input, output, form, False), form, lambda xp, x: xp.divide(xp.clip(x + 3.0, 0.0, 6.0), 6.0)
-    )
+    """clip(x + 3, 0, 6) / 6."""
+    output = _unit(input, output, form, False)
+    return _applied(input, output, form, lambda xp, x: xp.divide(xp.clip(x + 3.0, 0.0, 6.0), 6.0))
 
 
+@_activation(_UNIT, example=Example([-99, 0], [0.0, 0.5]), layer="Sigmoid", flax="sigmoid")
 def sigmoid(input: Q, output: QParams | None = None, form: AffineInteger | None = None) -> Q:
-    """1 / (1 + exp(-x)).
-
-    Args:
-        input, output, form: as for `hardsigmoid`.
-
-    Returns:
-        A quantized array of input's shape, with the given form and parameters, or those of numbers from 0 to 1.
-
-    Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if input has a scale for each channel, or parameters do not fit the integers; output must be given
-            for int32.
-
-    Example:
-        >>> import numpy as np
-        >>> from qcore.affine import UINT8, QArray
-        >>> sigmoid(QArray(np.uint8([0, 128, 255]), QParams.of(0.1, 128), UINT8)).values
-        array([  0, 128, 255], dtype=uint8)
-    """
+    """1 / (1 + exp(-x))."""
     return _applied(input, _unit(input, output, form, False), form, sigmoid_of)
 
 
+@_activation(_SIGNED, example=Example([-99, 0], [-1.0, 0.0]))
 def tanh(input: Q, output: QParams | None = None, form: AffineInteger | None = None) -> Q:
-    """tanh(x).
-
-    Args:
-        input, form: as for `hardsigmoid`.
-        output: the result's scale and zero point; None for the parameters of numbers from -1 to 1, see `unit_qparams`.
-
-    Returns:
-        A quantized array of input's shape, with the given form and parameters, or those of numbers from -1 to 1.
-
-    Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if input has a scale for each channel, or output does not fit the integers.
-
-    Example:
-        >>> import numpy as np
-        >>> from qcore.affine import UINT8, QArray
-        >>> q = QArray(np.uint8([0, 120, 240]), QParams.of(0.5, 120), UINT8)
-        >>> tanh(q).dequantize()
-        array([-1.       ,  0.       ,  0.9921875], dtype=float32)
-    """
+    """tanh(x)."""
     return _applied(input, _unit(input, output, form, True), form, tanh_of)
 
 
+@_activation(_UNIT)
 def softmax(input: Q, axis: int, output: QParams | None = None, form: AffineInteger | None = None) -> Q:
     """exp(x) over the sum of exp(x) along an axis.
 

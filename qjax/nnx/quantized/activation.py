@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qcore.affine import AffineInteger, QParams, arithmetic
+from qcore.affine.rows import OPERATIONS
 from qcore.arguments import check_choice
 from qjax.nnx.quantized.base import Quantized, checked
 from qjax.nnx.quantized.weights import QuantizedWeight
@@ -13,22 +14,17 @@ from qjax.quantization import QTensor
 if TYPE_CHECKING:
     from qjax import nnx
 
-LAWS = {
-    "elu": arithmetic.elu,
-    "leaky_relu": arithmetic.leaky_relu,
-    "hardswish": arithmetic.hardswish,
-    "sigmoid": arithmetic.sigmoid,
-}
+LAWS = {name: row.law for name, row in OPERATIONS.items() if row.layer and row.flax}
 
 
 class Activation(Quantized):
     """A function of `qcore.affine.arithmetic.activations`, and the scale and zero point of its result.
 
     Args:
-        law: the function's name: "elu", "leaky_relu", "hardswish" or "sigmoid".
+        law: the function's name, as the layers of `qjax.nnx` have it: "elu", "hardswish".
         output: the parameters of the result.
         form: the result's integers.
-        settings: arguments of the function: alpha of "elu", slope of "leaky_relu".
+        settings: arguments of the function: alpha of "elu".
 
     Example:
         >>> import jax.numpy as jnp
@@ -51,8 +47,7 @@ class Activation(Quantized):
             TypeError: if input is not a QTensor.
         """
         self.check_input(input)
-        law: Any = LAWS[self.law]
-        return law(input, self.output, self.form, **dict(self.settings))
+        return LAWS[self.law](input, self.output, self.form, **dict(self.settings))
 
 
 class PReLU(Quantized):

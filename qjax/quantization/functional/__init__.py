@@ -14,26 +14,20 @@ floats with quantized weights, and recurrent layers, quantize their input by its
 """
 
 from qcore.affine.arithmetic import (
+    activations,
     add,
     add_scalar,
     cat,
-    celu,
     clamp,
     einsum,
-    elu,
-    hardsigmoid,
-    hardswish,
     layer_norm,
-    leaky_relu,
     matmul,
     mean,
     mul,
     mul_scalar,
-    sigmoid,
-    softmax,
-    tanh,
     threshold,
 )
+from qcore.affine.arithmetic.activations import *
 from qcore.lazy import public_names
 from qjax.quantization.functional.conv_bn import ConvBnParams, ConvBnState, conv_bn, fold_conv_bn
 from qjax.quantization.functional.dynamic import (
@@ -82,7 +76,6 @@ __all__ = [
     "avg_pool",
     "batch_norm",
     "cat",
-    "celu",
     "channel_shuffle",
     "chunk",
     "clamp",
@@ -93,17 +86,13 @@ __all__ = [
     "conv_bn",
     "dynamic_linear",
     "einsum",
-    "elu",
     "flip",
     "fold_conv_bn",
     "group_norm",
     "gru",
     "gru_cell",
-    "hardsigmoid",
-    "hardswish",
     "interpolate",
     "layer_norm",
-    "leaky_relu",
     "linear",
     "lstm",
     "lstm_cell",
@@ -117,14 +106,12 @@ __all__ = [
     "pixel_shuffle",
     "repeat",
     "rnn_cell",
-    "sigmoid",
-    "softmax",
     "split",
     "stack",
-    "tanh",
     "threshold",
     "tile",
     "unbind",
     "unflatten",
 ]
+__all__ += activations.__all__
 __dir__ = public_names(__name__)

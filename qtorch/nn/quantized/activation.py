@@ -67,22 +67,7 @@ class ReLU6(ReLU):
 
 
 class ELU(FunctionLayer):
-    """x where it is above 0, else alpha * (exp(x) - 1).
-
-    Args:
-        scale, zero_point: of the result; unlike torch's, they are in the state_dict.
-        alpha: any number.
-        form: the result's integers.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> ELU(0.01, 100)(
-        ...     quantize_per_tensor(torch.tensor([-9.0, 1.0]), 0.1, 100, torch.quint8)
-        ... ).dequantize()
-        tensor([-1.,  1.])
-    """
-
-    settings: ClassVar = ("alpha",)
+    law = "elu"
 
     def __init__(
         self,
@@ -95,26 +80,9 @@ class ELU(FunctionLayer):
         super().__init__(scale, zero_point, form)
         self.alpha = alpha
 
-    def _function(self, input: QTensor) -> QTensor:
-        return arithmetic.elu(input, self.output, self.form, self.alpha)
-
 
 class LeakyReLU(FunctionLayer):
-    """x where it is above 0, else x * negative_slope.
-
-    Args:
-        scale, zero_point: of the result.
-        negative_slope: any number.
-        form: the result's integers.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> x = quantize_per_tensor(torch.tensor([-4.0, 0.0, 8.0]), 0.5, 120, torch.quint8)
-        >>> LeakyReLU(0.5, 120, negative_slope=0.25)(x).dequantize()
-        tensor([-1.,  0.,  8.])
-    """
-
-    settings: ClassVar = ("negative_slope",)
+    law = "leaky_relu"
 
     def __init__(
         self,
@@ -127,8 +95,13 @@ class LeakyReLU(FunctionLayer):
         super().__init__(scale, zero_point, form)
         self.negative_slope = negative_slope
 
-    def _function(self, input: QTensor) -> QTensor:
-        return arithmetic.leaky_relu(input, self.output, self.form, self.negative_slope)
+
+class Hardswish(FunctionLayer):
+    law = "hardswish"
+
+
+class Sigmoid(FunctionLayer):
+    law = "sigmoid"
 
 
 class PReLU(FunctionLayer):
@@ -179,41 +152,3 @@ class PReLU(FunctionLayer):
         layer = cls(scale, zero_point, mod.num_parameters, form=form, dtype=weight.form)
         layer.set_weight(weight)
         return layer
-
-
-class Hardswish(FunctionLayer):
-    """x * clip(x + 3, 0, 6) / 6.
-
-    Args:
-        scale, zero_point: of the result.
-        form: the result's integers.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> Hardswish(0.5, 0)(
-        ...     quantize_per_tensor(torch.tensor([-4.0, 0.0, 8.0]), 0.5, 120, torch.quint8)
-        ... ).dequantize()
-        tensor([0., 0., 8.])
-    """
-
-    def _function(self, input: QTensor) -> QTensor:
-        return arithmetic.hardswish(input, self.output, self.form)
-
-
-class Sigmoid(FunctionLayer):
-    """1 / (1 + exp(-x)).
-
-    Args:
-        scale, zero_point: of the result.
-        form: the result's integers.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> Sigmoid(0.5, 0)(
-        ...     quantize_per_tensor(torch.tensor([-60.0, 0.0, 60.0]), 0.5, 120, torch.quint8)
-        ... ).dequantize()
-        tensor([0.0000, 0.5000, 1.0000])
-    """
-
-    def _function(self, input: QTensor) -> QTensor:
-        return arithmetic.sigmoid(input, self.output, self.form)

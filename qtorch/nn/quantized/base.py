@@ -10,7 +10,9 @@ import torch
 
 from qcore.affine import AffineInteger, QParams, check_qparams
 from qcore.affine.arithmetic.operands import check_operand
+from qcore.affine.rows import OPERATIONS
 from qcore.arguments import quoted
+from qtorch._affine.documents import of_layer
 from qtorch._affine.dtypes import FixedDtypes, integers
 from qtorch._affine.namespace import Names
 from qtorch._affine.products import Geometry, Product, Rounding, product_of
@@ -160,11 +162,26 @@ class Quantized(KeepsMade):
 
 
 class FunctionLayer(Quantized):
-    """A layer that is one function of `qcore.affine.arithmetic`; a subclass calls it in `_function`."""
+    """A layer that is one function of `qcore.affine.arithmetic`; a subclass names it, or calls it in `_function`.
+
+    Attributes:
+        law: the name of the function, whose row has the settings and the document of the layer.
+    """
+
+    law: ClassVar[str]
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        if "law" in vars(cls):
+            row = OPERATIONS[cls.law]
+            cls._law, cls.settings = staticmethod(row.law), tuple(row.in_torch(row.settings))
+            cls.__doc__ = of_layer(cls, row)
+
+    _law: ClassVar[Callable[..., QTensor]]
 
     def _function(self, input: QTensor) -> QTensor:
         """Applies the function to a checked tensor."""
-        raise NotImplementedError
+        return self._law(input, self.output, self.form, *[getattr(self, name) for name in self.settings])
 
     def forward(self, input: QTensor) -> QTensor:
         """Applies the layer's function to a quantized tensor.

@@ -4,17 +4,17 @@ Pools, interpolation and clamps keep the input's parameters; other functions tak
 """
 
 from qcore.lazy import public_names
-from qtorch._affine.functional import celu, conv1d, conv2d, conv3d, elu, hardswish, linear
+from qtorch._affine import activations
+from qtorch._affine.activations import *
+from qtorch._affine.functional import conv1d, conv2d, conv3d, linear
 from qtorch._affine.torch_functions import (
     adaptive_avg_pool2d,
     adaptive_avg_pool3d,
     avg_pool2d,
     avg_pool3d,
     clamp,
-    hardsigmoid,
     hardtanh,
     interpolate,
-    leaky_relu,
     max_pool1d,
     max_pool2d,
     relu,
@@ -30,17 +30,12 @@ __all__ = [
     "adaptive_avg_pool3d",
     "avg_pool2d",
     "avg_pool3d",
-    "celu",
     "clamp",
     "conv1d",
     "conv2d",
     "conv3d",
-    "elu",
-    "hardsigmoid",
-    "hardswish",
     "hardtanh",
     "interpolate",
-    "leaky_relu",
     "linear",
     "max_pool1d",
     "max_pool2d",
@@ -51,4 +46,5 @@ __all__ = [
     "upsample_bilinear",
     "upsample_nearest",
 ]
+__all__ += activations.__all__
 __dir__ = public_names(__name__)

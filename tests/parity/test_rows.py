@@ -1,0 +1,62 @@
+"""One row for one operation (`qcore.affine.rows`): what the packages have of it fits the row, torch and JAX."""
+
+import re
+from inspect import getdoc, signature
+
+import jax
+import pytest
+import torch
+
+from qcore.affine import arithmetic
+from qcore.affine.rows import OPERATIONS
+from qjax import nnx
+from qjax.nnx.quantized.activation import LAWS
+from qjax.quantization import functional as jax_functional
+from qtorch.nn import quantized
+from qtorch.nn.quantized import functional as torch_functional
+from qtorch.quantization import get_default_static_quant_module_mappings
+
+MODULES = arithmetic, jax_functional, torch_functional
+
+
+def defaults(function, names):
+    return {name: signature(function).parameters[name].default for name in names}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_law_is_public(name):
+    assert getattr(arithmetic, name) is OPERATIONS[name].law
+    assert name in arithmetic.__all__
+
+
+@pytest.mark.parametrize("name", [name for name, row in OPERATIONS.items() if row.layer])
+def test_layers(name):
+    """The class of the row's name replaces torch's, and has torch's settings, which JAX's layer has, too."""
+    row = OPERATIONS[name]
+    floats, integers = getattr(torch.nn, row.layer), getattr(quantized, row.layer)
+    assert get_default_static_quant_module_mappings()[floats] is integers
+    own = defaults(row.law, row.settings)
+    assert defaults(floats, row.in_torch(own)) == defaults(integers, row.in_torch(own)) == row.in_torch(own)
+    assert defaults(getattr(nnx, row.layer).__init__, own) == own
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_layers_of_jax_know_their_row(name):
+    row = OPERATIONS[name]
+    layer = getattr(nnx, row.layer)
+    assert layer.law == name
+    assert list(
+        defaults(getattr(jax.nn, row.flax), [*signature(getattr(jax.nn, row.flax)).parameters][1:]).values()
+    ) == [*defaults(row.law, row.settings).values()]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_documents_have_each_argument(module):
+    """Of the functions that get theirs of a row."""
+    for name in OPERATIONS.keys() & {*module.__all__}:
+        function = getattr(module, name)
+        for parameter in signature(function).parameters:
+            assert re.search(rf"^    [\w, ]*\b{parameter}\b[\w, ]*: \S", getdoc(function) or "", re.M), (
+                name,
+                parameter,
+            )
