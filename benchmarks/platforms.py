@@ -4,7 +4,7 @@
     python -m benchmarks.platforms --python ./python-arm64 --kernels           each kind of qtorch's kernels instead
     python -m benchmarks.platforms --python ./python-arm64 --json arm64.json
 
-The other Python needs numpy and ml_dtypes, for kernels also torch and a C compiler. docs/platforms.md has a recipe for
+The other Python needs numpy and ml_dtypes, for kernels also torch and a C compiler. docs/inside.md has a recipe for
 an emulated one. Of each case, which is a format and mode or a call of kernels, the SHA-256 of the results is compared.
 The exit status is 1 where any differs, else 0.
 """

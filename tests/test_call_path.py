@@ -1,4 +1,4 @@
-"""A call passes few functions before the kernel, and docs/a-call.md has their names."""
+"""A call passes few functions before the kernel, and docs/inside.md has their names."""
 
 import re
 from functools import partial
@@ -13,7 +13,7 @@ import qjax
 import qtorch
 
 ROOT = Path(__file__).parent.parent
-SECTION = (ROOT / "docs" / "a-call.md").read_text(encoding="utf-8")
+SECTION = (ROOT / "docs" / "inside.md").read_text(encoding="utf-8")
 LISTS = {
     call: re.findall(r"^\d+\. `(\w+)` in `([\w/.]+)`: .", steps, re.MULTILINE)
     for call, steps in re.findall(

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-TEXT = "".join((ROOT / "docs" / page).read_text() for page in ("how-it-works.md", "one-kernel.md"))
+TEXT = "".join((ROOT / "docs" / page).read_text() for page in ("how-it-works.md", "inside.md"))
 
 
 def test_the_files_exist():

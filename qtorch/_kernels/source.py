@@ -7,7 +7,7 @@ The passes of a kernel over a tensor:
     elements           the results
 
 Every pass computes the values of its own level again: that takes less time than reading them from memory would. Values
-of lower levels are kept in memory for it ("handed"). docs/one-kernel.md shows the whole C of one kernel.
+of lower levels are kept in memory for it ("handed"). docs/inside.md shows the whole C of one kernel.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Kernel:
     def source(self, marked: bool = False) -> str:
         """The kernel in C.
 
-        With `marked`, comments name the places of the template, as docs/one-kernel.md shows them.
+        With `marked`, comments name the places of the template, as docs/inside.md shows them.
         """
         passes, *_ = every = [_Passes(one) for one in (self, self.usual) if one]
         # Both versions share the pass that hands values of the tensor, so each must find the values of both.

@@ -83,7 +83,7 @@ def test_the_cost_of_modes():
 def test_instructions_in_the_documentation_are_those_of_the_results():
     """Each row is the sum over the passes of a kernel."""
     rows = json.loads((ROOT / "benchmarks/results/instructions.json").read_text())["rows"]
-    page = (ROOT / "docs/speed-limits.md").read_text()
+    page = (ROOT / "docs/inside.md").read_text()
     part = page.partition("<!-- instructions -->")[2].partition("<!-- end -->")[0]  # others have such rows
     table = re.findall(r"\| `(\S+)` (\w+)(?:, (\w+))? \| (.*) \|", part)
     assert len(table) > 10

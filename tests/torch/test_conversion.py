@@ -160,7 +160,7 @@ def test_exported_programs_hold_conversions_beside_products_only(strict):
 
 @pytest.mark.heavy
 def test_exported_programs_that_inductor_compiles(tmp_path):
-    """AOTInductor rounds at products; it fuses the conversions of weights alone, as docs/compiled.md says."""
+    """AOTInductor rounds at products; it fuses the conversions of weights alone, as docs/platforms.md says."""
     torch.manual_seed(0)
     x, counts = numbers(64, 64).to(torch.bfloat16), []
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).to(x.dtype).eval()
