@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator
 from inspect import currentframe
+from types import FrameType
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -16,22 +16,34 @@ _BETWEEN = frozenset(
 )
 
 
+def frames() -> Iterator[FrameType]:
+    """The frames of the functions that run, innermost first, from the one that asks: all that reads the stack does so.
+
+    A frame says where a call stands, which nothing else of Python does without a cost in each call that succeeds.
+    """
+    frame = currentframe()
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+        yield frame
+
+
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warns at the innermost line that is neither the library's nor a framework's."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
-        frame = frame.f_back
+    *inner, outermost = frames()
+    frame = next(filter(_is_users, inner), outermost)
     names = frame.f_globals
     place = frame.f_code.co_filename, frame.f_lineno, names.get("__name__", "")
     warnings.warn_explicit(message, category, *place, names.setdefault("__warningregistry__", {}))
 
 
+def _is_users(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").partition(".")[0] not in _BETWEEN
+
+
 def running(kind: type[T]) -> Iterator[T]:
     """The objects of a class whose methods run, innermost first: first arguments of the functions on the stack."""
-    frame = currentframe()
-    while frame is not None:
+    for frame in frames():
         code = frame.f_code
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         if isinstance(first, kind):
             yield first
-        frame = frame.f_back

@@ -7,18 +7,21 @@ tests/torch/test_internals.py runs without each.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
+from types import FrameType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
 
-from qcore.notices import warn
+from qcore.notices import frames, warn
 
 T = TypeVar("T")
 
@@ -58,10 +61,16 @@ _graph_task = _find("_C._current_graph_task_id")
 _queue_callback = _find("autograd.Variable._execution_engine.queue_callback")
 _disable_functions = _find("_C.DisableTorchFunction")
 _functions_of_layers = _find("_C._nn")
+GROUPED_MM, SCALED_MM, ADDMM_ACTIVATION, CONVOLUTION = "_grouped_mm", "_scaled_mm", "_addmm_activation", "_convolution"
 _HIDDEN_PRODUCTS = (
-    "_grouped_mm _scaled_mm _scaled_grouped_mm _convolution addmv_ _addmm_activation Tensor._addmm_activation "
-    "sparse.mm sparse.addmm sparse.sampled_addmm"
+    f"{GROUPED_MM} {SCALED_MM} _scaled_grouped_mm {CONVOLUTION} {ADDMM_ACTIVATION} Tensor.{ADDMM_ACTIVATION} "
+    "addmv_ sparse.mm sparse.addmm sparse.sampled_addmm"
 ).split()
+COLLECTIVES = "_c10d_functional"  # the namespace of torch.distributed's operators
+# The attributes by which wrappers hold a module: those of torch.compile, of checkpoints and of FSDP.
+WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+_CHECKPOINT = inspect.unwrap(checkpoint).__code__
+_FUNCTION = getattr(torch.autograd.Function.apply, "__code__", None)  # torch 2.14 has no code of Python here
 _TRACED_PARTS = {"trace_forward_graph": "forward", "trace_backward_graph": "backward"}
 _marks_constants = _knows("_dynamo_marked_constant", "_dynamo/decorators.py")
 
@@ -222,17 +231,41 @@ def traced_part() -> str:
     Programs have no word for it, and Dynamo traces a backward with the modes that are on in forward; in eager programs
     it runs when these have ended. The names are those of Dynamo's methods in torch 2.13.
     """
-    frame: Any = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name in _TRACED_PARTS:
-            return _TRACED_PARTS[frame.f_code.co_name]
-        frame = frame.f_back
-    return ""
+    return next((_TRACED_PARTS[one.f_code.co_name] for one in frames() if one.f_code.co_name in _TRACED_PARTS), "")
+
+
+def is_checkpoint(frame: FrameType) -> bool:
+    """True of the frame of `torch.utils.checkpoint.checkpoint`, which runs a part of a model."""
+    return frame.f_code is _CHECKPOINT
+
+
+def function_of(frame: FrameType) -> type[torch.autograd.Function] | None:
+    """The `torch.autograd.Function` whose forward a frame runs; None of other frames, and where torch has no frame."""
+    return frame.f_locals["cls"] if frame.f_code is _FUNCTION else None
+
+
+def opened(function: Callable[..., T]) -> Callable[..., T] | None:
+    """A copy of a Python function of torch that runs its statements where a mode would get the call as a whole.
+
+    None if this version of torch asks for modes in another way: they then get the call.
+    """
+    code = getattr(function, "__code__", None)
+    if code is None or "has_torch_function" not in code.co_names:
+        return None
+    global_names = {**function.__globals__, "has_torch_function": lambda tensors: False}
+    made: Any = FunctionType(code, global_names, function.__name__, function.__defaults__, function.__closure__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
     """True of a module that `torch.compile`, or its own method `compile`, has made a program of."""
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+    return without_program(module) is not module or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def without_program(module: torch.nn.Module) -> torch.nn.Module:
+    """The module of which `torch.compile` has made a program, or the module itself."""
+    return getattr(module, WRAPPED[0], module)
 
 
 def traced_program() -> Any:
@@ -431,6 +464,11 @@ class Inductor(NamedTuple):
     pointwise: Callable[..., Any]
     is_fused: Callable[[Any], bool]
     register: Callable[[Any, Callable[..., Any]], Any]
+
+
+def imports_inductor() -> bool:
+    """True if the process has imported Inductor, which takes seconds."""
+    return "torch._inductor.lowering" in sys.modules
 
 
 @cache

@@ -43,6 +43,37 @@ def test_calls_without_an_encoding_are_found():
     assert list(without_encoding(ast.parse(source))) == [1, 2, 3]
 
 
+STACK = {"_getframe", "currentframe", "f_back", "stack", "getouterframes"}  # of `inspect`, `sys` and frames
+READERS = {"qcore/notices.py", "qcore/cli/emit_c.py"}
+
+
+def reads_of_the_stack(tree):
+    """The lines that go from a function to the function that called it."""
+    for node in ast.walk(tree):
+        is_read = isinstance(node, ast.Attribute) and node.attr in STACK
+        owner = ast.unparse(node.value) if is_read else ""
+        if is_read and (node.attr == "f_back" or owner in ("sys", "inspect")):
+            yield node.lineno
+        if isinstance(node, ast.ImportFrom) and node.module in ("sys", "inspect"):
+            yield from (node.lineno for one in node.names if one.name in STACK)
+
+
+@pytest.mark.parametrize("folder", ["qcore", "qtorch", "qjax"])
+def test_the_stack_is_read_in_one_place(folder):
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.relative_to(ROOT).as_posix() not in READERS
+        for line in reads_of_the_stack(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not found, "`frames` of qcore.notices reads it"
+
+
+def test_reads_of_the_stack_are_found():
+    source = "sys._getframe(1)\nframe.f_back\ninspect.stack()\nnp.stack(x)\nfrom inspect import currentframe\n"
+    assert sorted(reads_of_the_stack(ast.parse(source))) == [1, 2, 3, 5]
+
+
 def unpacked_displays(tree):
     """The lines of tuples, lists and sets that are unpacked where they stand: their elements could stand there."""
     displays = ast.Tuple | ast.List | ast.Set

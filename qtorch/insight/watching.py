@@ -19,7 +19,7 @@ from qcore.arguments import check_flag, check_int, check_type, quoted
 from qcore.insight import Record, Site, Statistics
 from qcore.report import place_name
 from qtorch._classes import change_class, check_model, restore_class
-from qtorch._torch_internals import forward_hooks
+from qtorch._torch_internals import forward_hooks, without_program
 from qtorch.insight.tensors import digest_of, lanes_between, packed_between
 from qtorch.linalg.operator import observed_by
 from qtorch.optim import OptimLP
@@ -243,8 +243,7 @@ def _checked(model: Any, optimizer: Any) -> nn.Module:
     """The model, or the model inside the result of torch.compile."""
     check_model("model", model)
     check_type("optimizer", optimizer, (OptimLP, NoneType), "an OptimLP; leave out one that rounds nothing")
-    is_compiled = "OptimizedModule" in {kind.__name__ for kind in type(model).__mro__}
-    return model.get_submodule("_orig_mod") if is_compiled else model
+    return without_program(model)
 
 
 def _multiplies(layer: nn.Module) -> bool:

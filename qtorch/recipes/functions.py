@@ -6,7 +6,6 @@ products, or only lists them.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
@@ -17,6 +16,7 @@ import torch.nn.functional as F
 
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
 from qtorch._conversion import HALVES
+from qtorch._torch_internals import ADDMM_ACTIVATION, CONVOLUTION, GROUPED_MM, SCALED_MM, opened
 from qtorch.linalg.attention import attention
 
 Linear = Callable[..., torch.Tensor]  # of an input, a weight, and a bias or None
@@ -445,6 +445,8 @@ def _recurrent(law: Any, step: Any, m: Multiplier, *args: Any) -> Any:
     return law(step, partial(m.rows, LINEAR), *args)
 
 
+SPARSE_SUMS = (torch.sparse.addmm.__name__, "sspaddmm")  # of a dense matrix and a product
+
 LAWS: dict[str, Callable[..., Any]] = {
     "linear": _linear,
     "bilinear": _bilinear,
@@ -457,22 +459,27 @@ LAWS: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": _attention,
     **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "mv", "dot", "vdot", "linalg_matmul"), _matmul),
     **dict.fromkeys(("addmm", "addmv", "baddbmm", "addmm_", "addmv_", "baddbmm_"), _addmm),
-    **dict.fromkeys(("_sparse_mm", "smm", "hspmm"), _sparse),
-    **dict.fromkeys(("_sparse_addmm", "sspaddmm", "sparse_sampled_addmm"), _addmm),
-    **dict.fromkeys(("grouped_mm", "_grouped_mm", "grouped_mm_fallback"), _grouped),
+    **dict.fromkeys((torch.sparse.mm.__name__, "smm", "hspmm"), _sparse),
+    **dict.fromkeys((*SPARSE_SUMS, "sparse_sampled_addmm"), _addmm),
+    **dict.fromkeys(("grouped_mm", GROUPED_MM, "grouped_mm_fallback"), _grouped),
     **dict.fromkeys(("linalg_multi_dot", "chain_matmul"), _chain),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed_convolution),
     **{name: partial(_recurrent, *law) for name, law in RECURRENT.items()},
 }
 
+# Functions of torch whose statements multiply by other functions: run as they are, a mode would get them as a whole.
+_WHOLE = {one.__name__: opened(one) for one in (F.multi_head_attention_forward,)}
+OPENED: dict[str, Any] = {name: one for name, one in _WHOLE.items() if one is not None}
+
 # The kinds of torch's functions that multiply and have no law here; entries of recipes match them by kind.
 LEFT = {
-    **dict.fromkeys(("cdist", "_scaled_mm", "mm.default", "bmm.default", "baddbmm.default"), MATMUL),
+    **dict.fromkeys(("cdist", SCALED_MM, "mm.default", "bmm.default", "baddbmm.default"), MATMUL),
     **dict.fromkeys(("linear_cross_entropy", "linear.default", "addmm.default"), LINEAR),
-    "_addmm_activation": LINEAR,
-    **dict.fromkeys(("convolution.default", "convolution", "_convolution", "conv_tbc"), CONV),
+    ADDMM_ACTIVATION: LINEAR,
+    **dict.fromkeys(("convolution.default", "convolution", CONVOLUTION, "conv_tbc"), CONV),
     "flex_attention": SCORES,
+    **{name: LINEAR for name in _WHOLE if name not in OPENED},
 }
 _IN_PLACE = {"addmm_": "addmm", "addmv_": "addmv", "baddbmm_": "baddbmm", "addbmm_": "addbmm"}
 ATTENTIONS = ("scaled_dot_product_attention", "flex_attention")
@@ -529,18 +536,6 @@ def left_work(name: str, shapes: Sequence[Any], y: Any) -> int | None:
         return y.numel() * prod(shapes[1][1:])
     return y.numel() * shapes[1 if "add" in name else 0][-1]
 
-
-def _open(function: Any) -> Any:
-    """A copy of a Python function of torch that runs its statements where a mode would get the call as a whole."""
-    global_names = {**function.__globals__, "has_torch_function": lambda tensors: False}
-    made = types.FunctionType(
-        function.__code__, global_names, function.__name__, function.__defaults__, function.__closure__
-    )
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
-
-
-OPENED: dict[str, Any] = {"multi_head_attention_forward": _open(F.multi_head_attention_forward)}
 
 # Operators that run functions of a program, which torch.compile traces without the modes that are on. Those of loops
 # must be as torch made them, so they cannot be wrapped.

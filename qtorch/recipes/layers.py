@@ -22,7 +22,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from qcore import Quantization, Rule
 from qtorch._classes import change_class, has_role, plain_class
 from qtorch._rounding.paths.choice import is_plain_tensor
-from qtorch._torch_internals import forward_hooks, map_tree, own_parameters, unseen_by_modes
+from qtorch._torch_internals import WRAPPED, forward_hooks, map_tree, own_parameters, unseen_by_modes
 from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear
 from qtorch.quant import Quantizer
 from qtorch.recipes.modes import LOWERED, Lowering, enter_forward, entering
@@ -51,9 +51,7 @@ GROUPS: dict[str, tuple[type[nn.Module], ...]] = {
 
 # The attributes by which wrappers hold a model, and the wrappers' classes: layers are named as in the model itself.
 _WRAPPED = {
-    "_orig_mod": None,  # torch.compile
-    "_checkpoint_wrapped_module": None,
-    "_fsdp_wrapped_module": None,
+    **dict.fromkeys(WRAPPED),
     "module": {"DistributedDataParallel", "DataParallel", "AveragedModel", "FullyShardedDataParallel"},
 }
 

@@ -6,31 +6,34 @@ module that multiplies.
 
 from __future__ import annotations
 
-import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from itertools import takewhile
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
-from torch.utils.checkpoint import checkpoint
 
 from qcore.arguments import quoted
 from qcore.linalg.product import Products
-from qcore.notices import warn
+from qcore.notices import frames, warn
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
 from qcore.report import ProductReport, short_product, with_own_gradients
 from qtorch import linalg
 from qtorch._states import apply_but_states, keep_states
 from qtorch._torch_internals import (
+    ADDMM_ACTIVATION,
+    COLLECTIVES,
     base_of,
     constant,
+    function_of,
+    is_checkpoint,
     map_tree,
     operator_of,
     own_parameters,
@@ -50,6 +53,7 @@ from qtorch.recipes.functions import (
     LOOPS,
     OPENED,
     RECURRENT,
+    SPARSE_SUMS,
     UnknownCallError,
     left_work,
     stored_part,
@@ -62,16 +66,15 @@ KINDS: tuple[str, ...] = (LINEAR, CONV, SCORES, OUTPUT, MATMUL)
 _CONVOLUTIONS = {1: linalg.conv1d, 2: linalg.conv2d, 3: linalg.conv3d}
 _CONVOLVING = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 # The functions whose two operands are not their first arguments, but the next ones.
-_SECOND = set(
-    "addmm addmv baddbmm addbmm einsum addmm_ addmv_ baddbmm_ addbmm_ _sparse_addmm sspaddmm "
-    "sparse_sampled_addmm _addmm_activation".split()
-)
+_SECOND = {
+    *"addmm addmv baddbmm addbmm einsum addmm_ addmv_ baddbmm_ addbmm_ sparse_sampled_addmm".split(),
+    *SPARSE_SUMS,
+    ADDMM_ACTIVATION,
+}
 _CHAINS = ("linalg_multi_dot", "chain_matmul")
-_CHECKPOINT = inspect.unwrap(checkpoint).__code__
-_APPLY = getattr(torch.autograd.Function.apply, "__code__", None)  # torch 2.14 has no code of Python here
 # Operators of torch.ops that have laws; a program's operator may have the same name in a namespace of its own.
 _OPERATORS = frozenset(f"aten::{name}" for name in (*LAWS, *LEFT))
-_TORCHS = frozenset(("", "aten", "prims", "prim", "higher_order", "qtorch", "c10d", "_c10d_functional", "profiler"))
+_TORCHS = frozenset(("", "aten", "prims", "prim", "higher_order", "qtorch", "c10d", COLLECTIVES, "profiler"))
 _SOME_FUNCTION = "the torch.autograd.Function around it"
 _WEIGHT_SECOND = ("linear", *_CONVOLVING)
 
@@ -261,7 +264,7 @@ class ProductMode(TorchFunctionMode):
         """
         if torch.compiler.is_dynamo_compiling() or not self.has_gradients:
             return
-        if _frame_of(_CHECKPOINT) is not None:
+        if any(map(is_checkpoint, _frames_within())):
             raise RuntimeError(
                 f"{_where(self.lowering, name)} is in a function that torch.utils.checkpoint runs again for the "
                 "backward pass, where it would stay wide; allowed are modules and their methods, and torch.compile"
@@ -286,8 +289,8 @@ class ProductMode(TorchFunctionMode):
         if torch.compiler.is_dynamo_compiling():
             own = _SOME_FUNCTION if part == "forward" and self.has_gradients else ""
         else:
-            frame = _frame_of(_APPLY) if is_off or listing.get() is not None else None
-            function = None if frame is None else frame.f_locals["cls"]
+            around = _frames_within() if is_off or listing.get() is not None else ()
+            function = next(filter(None, map(function_of, around)), None)
             # torch's own run modules again, as checkpoints do, or move tensors.
             own = "" if function is None or function.__module__.startswith("torch.") else function.__name__
         if own and own not in self.lowering.warned:
@@ -471,7 +474,7 @@ def list_wide(
     """Lists the products of a function that was not replaced, with the reason for each kind."""
 
     tensors = tensors_in((*args, *kwargs.values()))
-    part = stored_part(tensors[1:] if name in ("_sparse_addmm", "sspaddmm") else tensors)
+    part = stored_part(tensors[1:] if name in SPARSE_SUMS else tensors)
 
     def add(kind: str, shapes: Any, work: int | None) -> None:
         lists.add(path, kind, shapes, work and round(work * part), None, reasons[kind])
@@ -541,14 +544,9 @@ def is_product(tensors: Sequence[torch.Tensor]) -> bool:
     return len(tensors) > 1 and (tensors[0].is_floating_point() or tensors[0].is_complex())
 
 
-def _frame_of(code: types.CodeType | None) -> Any:
-    """The frame of a function that is between the product and the method of the module that multiplies, or None."""
-    frame = inspect.currentframe()
-    while frame is not None and not (frame.f_code.co_filename == __file__ and "entered" in frame.f_code.co_name):
-        if frame.f_code is code:
-            return frame
-        frame = frame.f_back
-    return None
+def _frames_within() -> Iterator[types.FrameType]:
+    """The frames between a product and the method of the module that multiplies, innermost first."""
+    return takewhile(lambda one: one.f_code.co_filename != __file__ or one.f_code.co_name != "entered", frames())
 
 
 def _in_mode(

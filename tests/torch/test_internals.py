@@ -16,6 +16,8 @@ from support import assert_all_same_bits, assert_same_bits
 
 import qcore
 import qtorch
+from qcore.recipes import RECIPES
+from qcore.recipes.recipe import LINEAR
 from qtorch import _torch_internals as internals
 from qtorch._affine import affine, functional, products
 from qtorch._kernels import store
@@ -36,6 +38,7 @@ from qtorch.quantization import (
     quantize_per_tensor,
     to_torch_ao,
 )
+from qtorch.recipes import functions as recipe_functions
 from qtorch.recipes import lower
 
 ROOT = Path(__file__).parents[2]
@@ -264,3 +267,15 @@ def test_names_of_operators_and_of_traced_parts():
         return internals.traced_part()
 
     assert (trace_backward_graph(), internals.traced_part()) == ("backward", "")
+
+
+def test_without_a_look_into_attention(monkeypatch):
+    """A mode gets the call as a whole: its products stay wide, with a warning."""
+    name = torch.nn.functional.multi_head_attention_forward.__name__
+    assert internals.opened(torch.nn.functional.relu_) is None  # which no mode may open
+    monkeypatch.delitem(recipe_functions.OPENED, name)
+    monkeypatch.setitem(recipe_functions.LEFT, name, LINEAR)
+    layer, x = torch.nn.MultiheadAttention(8, 2), torch.randn(3, 2, 8)
+    expected = layer(x, x, x)[0]
+    with pytest.warns(UserWarning, match=f"{name} in the model itself stays wide"):
+        assert_same_bits(lower(layer, RECIPES["mxfp8"])(x, x, x)[0], expected)

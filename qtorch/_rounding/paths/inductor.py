@@ -16,7 +16,6 @@ Where Inductor's loops do not have the bits of the kernels, or are slower, the o
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -29,7 +28,7 @@ from qcore.trace import decided
 from qtorch._namespace import FLOATS
 from qtorch._rounding.paths.operations import DTYPES, lane_dtype
 from qtorch._rounding.plan import RoundingPlan, plan_for
-from qtorch._torch_internals import Inductor, inductor
+from qtorch._torch_internals import Inductor, imports_inductor, inductor
 
 _OPERATIONS = {"+": "add", "-": "sub", "*": "mul", "&": "bitwise_and", "|": "bitwise_or", "^": "bitwise_xor"} | {
     "<<": "bitwise_left_shift",
@@ -173,7 +172,7 @@ class _MaximumReachedError(Exception):
 def register() -> None:
     """Registers the lowerings if Inductor is imported; called whenever a program with an operator is traced."""
     # Importing Inductor takes seconds, and programs for other backends do not need it.
-    if "torch._inductor.lowering" in sys.modules:
+    if imports_inductor():
         _register()
 
 
