@@ -7,7 +7,7 @@ Usage:
     python -m benchmarks.published --json benchmarks/results/published.json
     python -m benchmarks.published --draw docs                draws the pictures of the committed results
 
-A row has what was published, as its source prints it, and the same figure by this library. docs/reproduced.md shows the
+A row has what was published, as its source prints it, and the same figure by this library. docs/checked.md shows the
 rows. What was not read in its source is "not published".
 """
 

@@ -49,6 +49,6 @@ def test_value_tables(tmp_path):
 def test_the_page_has_all_parts():
     record = json.loads(published.FILE.read_text(encoding="utf-8"))
     assert {row["part"] for row in record["rows"]} == set(PARTS)
-    page = text_of("docs/reproduced.md")
+    page = text_of("docs/checked.md")
     assert all(f"| {row['what']} | " in page and f" | {row['ours']} | " in page for row in record["rows"])
     assert "from memory" not in page
