@@ -117,6 +117,11 @@ class Quantization:
         return forward, backward
 
     @property
+    def rounds(self) -> bool:
+        """True if there is a format, or a hook, for values or gradients."""
+        return self.forward_number is not None or self.backward_number is not None or bool(self.backward_hooks)
+
+    @property
     def history(self) -> int | None:
         """The number of past tensors in the history of delayed scales; None if no scale is delayed."""
         return next((number.history for number in self.delayed if number is not None), None)
@@ -177,6 +182,11 @@ class Rule:
             raise ValueError(
                 f"weight_number={self.weight_number} has a delayed scale; allowed are formats without history"
             )
+
+    @property
+    def rounds(self) -> bool:
+        """True if outputs, gradients or weights have a format or a hook; other rules leave their layers alone."""
+        return self.outputs.rounds or self.weight_number is not None
 
     def names(self, layer: str) -> bool:
         """True if the pattern matches a layer's dotted name."""

@@ -140,8 +140,9 @@ def lower(
         on: with a recipe, the machine whose instructions its products run on, such as "hopper"; see `Recipe.on`.
         recipe: another name of layer_types for a recipe: `lower(fn, recipe=RECIPES["mxfp8"])`.
         rules: rules that precede the arguments above. The first rule that matches a layer applies; a rule without
-            formats leaves its layers unchanged. A rule's name matches the dotted name scope ("M.Dense_0" in flax linen,
-            "eqx.nn.Linear" in equinox, in nnx the scope of `jax.named_scope`), its layer_type is a group.
+            formats leaves its layers unchanged. A rule's name matches the layer's name, as `report` has it: the dotted
+            name scope ("M.Dense_0" in flax linen), or else the path in the arguments ("blocks.0.query" in nnx and
+            equinox); in equinox also the scope ("eqx.nn.Linear"). Its layer_type is a group.
 
     Returns:
         A function with fn's arguments and results, and `key=` for stochastic rounding, see `quantize` (it hides an
@@ -249,7 +250,9 @@ class _Settings:
 
     def _check_rules(self, planner: Planner, warned: set[str]) -> None:
         """Raises if no rule matches a layer; warns if the other arguments match none, which may be intended."""
-        if planner.matched or not (self.given or any(map(_says_something, self.made))):
+        if any(rule in self.given or rule.rounds for rule in planner.matched):
+            return
+        if not (self.given or any(rule.rounds for rule in self.made)):
             return
         layers = ", ".join(f"{quoted(name)} ({group})" for name, group in dict.fromkeys(planner.layers)) or "none"
         if self.given:
@@ -265,10 +268,6 @@ def _forward_mode(error: TypeError) -> TypeError:
         "fn has no forward-mode derivatives (jvp, jacfwd, hessian), as rounded outputs and own derivatives have none; "
         "allowed are jax.jacrev(jax.grad(f)) for jax.hessian, and recipes and weight_number, which have them"
     )
-
-
-def _says_something(rule: Rule) -> bool:
-    return rule != Rule(layer_type=rule.layer_type)
 
 
 def _warn_of_unreached(recipe: Recipe, found: Sequence[Found], warned: set[str]) -> None:
@@ -303,7 +302,7 @@ def _settings(layer_types: Any, rule: Rule, rules: Iterable[Rule], on: str | Non
         return _Settings((), (), layer_types.on(on))
     check_machine(on)
     given, groups = _check_rules(rules), _check_groups(layer_types)
-    if groups and not given and not _says_something(rule):
+    if groups and not given and not rule.rounds:
         warn(NOTHING_TO_LOWER)
     return _Settings(given, [replace(rule, layer_type=group) for group in groups])
 

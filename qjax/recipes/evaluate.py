@@ -110,13 +110,14 @@ def _round_output(value: Any, site: Site, words: Words, scaling: Sequence[Any]) 
     rule = site.rule.outputs
     state = None if site.state is None else scaling[site.state]
     arguments = {one.name: getattr(rule, one.name) for one in fields(rule) if one.init}
-    return quantizer(**arguments)(value, _fold(words, site.number) if rule.stochastic else None, state)
+    with jax.named_scope(f"{SITE}{site.place}"):
+        return quantizer(**arguments)(value, _fold(words, site.number) if rule.stochastic else None, state)
 
 
 def _round_weight(value: Any, site: Site, words: Words) -> jax.Array:
     key = _fold(_fold(words, site.number), 2)  # 1 is the gradient's
     number, rounding = site.rule.weight_number, site.rule.weight_rounding
-    with kind_scope("weight"):
+    with jax.named_scope(f"{SITE}{site.place}"), kind_scope("weight"):
         return quantize(jnp.asarray(value), number, rounding, key=key)  # type: ignore[arg-type]
 
 

@@ -53,11 +53,13 @@ class Site(NamedTuple):
     """A layer of the program.
 
     Attributes:
+        place: its name, as a product has it in reports.
         number: the number that is folded into the key for its roundings.
         rule: how it is rounded.
         state: the number of its state of delayed scales, or None.
     """
 
+    place: str
     number: int
     rule: Rule
     state: int | None = None
@@ -171,6 +173,7 @@ class Planner:
         stochastic: True if roundings need a key.
         found: the products of the program, in order, each once: a derivative that runs a program again adds no
             products.
+        numbers: how many products before each of them have its name.
         stacks: the scans among them whose iterations count as layers of their own; None in the first pass, which finds
             the products.
         chosen: for each product the recipe's products by the iterations of its stacks, or None where it stays wide;
@@ -194,8 +197,10 @@ class Planner:
         self.stochastic = any(map(_is_stochastic, rules)) if recipe is None else recipe.stochastic
         self.found = [] if found is None else list(found)
         self.stacks = None if found is None else Stacks(found)
-        names = Counter[str]()
-        self.numbers = [names.update((one.name,)) or names[one.name] - 1 for one in self.found]
+        self.numbers: list[int] = []
+        self.names = Counter[str]()  # of products
+        self.others = Counter[str]()  # of other layers that rules round
+        self._count_names(self.found)
         self.chosen = None if recipe is None or self.stacks is None else self.stacks.choose(recipe)
         self.matched: list[Rule] = []
         self.layers: list[tuple[str, str]] = []
@@ -228,15 +233,16 @@ class Planner:
         plan.last = self.position
         return plan
 
-    def rule_for(self, group: str, name: str) -> Rule | None:
-        """The rule of a layer; None if no rule matches, or the first rule that matches has no formats."""
+    def rule_for(self, group: str, scope: str, name: str) -> Rule | None:
+        """The rule of a layer, by its name or its scope; None if no rule matches, or the first one has no formats."""
         self.layers.append((name, group))
-        fits = (rule for rule in self.rules if rule.layer_type in (None, group) and rule.names(name))
+        named = (rule for rule in self.rules if rule.names(name) or rule.names(scope))
+        fits = (rule for rule in named if rule.layer_type in (None, group))
         rule = next(fits, None)
         if rule is None:
             return None
         self.matched.append(rule)
-        return rule if rule.weight_number is not None or rounds_outputs(rule) else None
+        return rule if rule.rounds else None
 
     def name_scores(self, position: int | None) -> None:
         """Marks an earlier product as attention's scores: softmax of its result is a factor of another product."""
@@ -249,6 +255,7 @@ class Planner:
         if self.stacks is None:
             found.loops = tuple(self.loops)
             self.found.append(found)
+            self._count_names([found])
             return None
         if self.chosen is None:
             return None
@@ -271,6 +278,16 @@ class Planner:
         self.states.append(State(tuple((depth, self.loops[depth]) for depth in depths), rows, history))
         return len(self.states) - 1
 
+    def count(self, place: str) -> str:
+        """The place of a layer that is no product, with a number behind the first one of its name."""
+        self.others[place] += 1
+        return place_name(place, self.others[place] - 1)
+
+    def _count_names(self, found: Sequence[Found]) -> None:
+        for one in found:
+            self.numbers.append(self.names[one.name])
+            self.names[one.name] += 1
+
     def _states_of_products(self) -> dict[int, int]:
         """Makes the states of all products with delayed scales: one for all iterations of the scans around it."""
         numbers: dict[int, int] = {}
@@ -287,11 +304,6 @@ class Planner:
                 numbers[place] = len(self.states)
                 self.states.append(State(tuple((depth, found.loops[depth]) for depth in depths), 3, history))
         return numbers
-
-
-def rounds_outputs(rule: Rule) -> bool:
-    outputs = rule.outputs
-    return bool(outputs.forward_number is not None or outputs.backward_number is not None or outputs.backward_hooks)
 
 
 def _is_stochastic(rule: Rule) -> bool:
@@ -327,13 +339,15 @@ class _Walk:
                 "lowered function itself, not its derivative"
             )
         group = group_of(equation, origins)
-        rule = None if group is None else self.planner.rule_for(group, name)
-        product = None
+        owner = common_owner(origins)
+        product, called = None, product_name(name, owner, origins[0].argument if group == "embedding" else "")
+        place = "" if group is None else ".".join(filter(None, (called, group)))
         if is_product(equation) and not all(map(is_constant, origins)):
-            product = self.product(index, equation, origins, name)
+            product, called, place = self.product(index, equation, origins, name)
+        rule = None if group is None else self.planner.rule_for(group, name, called)
         if rule is not None:
-            self.layer(index, equation, origins, group, rule, name)
-            return [COMPUTED if product is None else product] * len(equation.outvars)
+            self.layer(index, equation, origins, group, rule, place if product else self.planner.count(place))
+            return [COMPUTED._replace(owner=owner) if product is None else product] * len(equation.outvars)
         if product is not None:
             self.extend_layers(equation, origins)
             return [product] * len(equation.outvars)
@@ -342,40 +356,41 @@ class _Walk:
         return results or [result_origin(equation, origins)] * len(equation.outvars)
 
     def layer(
-        self, index: int, equation: Any, origins: Sequence[Origin], group: str | None, rule: Rule, name: str
+        self, index: int, equation: Any, origins: Sequence[Origin], group: str | None, rule: Rule, place: str
     ) -> None:
         """Plans the roundings of a layer's outputs and weight by a rule."""
         outputs = [variable for variable in equation.outvars if is_carrier(variable)]
         if group in ("conv", "linear") and rule.weight_number is not None:
             operand = weight_among(origins[0], origins[1], 1)
             if operand is not None and is_carrier(equation.invars[operand]):
-                self.plan.weights[index] = operand, Site(self.plan.end, rule)
+                self.plan.weights[index] = operand, Site(place, self.plan.end, rule)
         for variable in outputs:
-            if not rounds_outputs(rule):
+            if not rule.outputs.rounds:
                 self.plan.end += 1
                 continue
-            state = self.state(2, rule.outputs.history, name, of_derivative=is_backward(equation))
-            layer = _Layer(Site(self.plan.end, rule, state), equation.primitive.name, variable)
+            state = self.state(2, rule.outputs.history, place, of_derivative=is_backward(equation))
+            layer = _Layer(Site(place, self.plan.end, rule, state), equation.primitive.name, variable)
             self.plan.end += 1
             self.layers.append(layer)
             # An output that something else reads as well is rounded where it is.
             if group in ("conv", "linear", "pool") and self.uses[variable] == 1:
                 self.open[variable] = layer
 
-    def product(self, index: int, equation: Any, origins: Sequence[Origin], name: str) -> Origin:
-        """Plans a product by the recipe, if there is one; returns the origin of its result."""
+    def product(self, index: int, equation: Any, origins: Sequence[Origin], name: str) -> tuple[Origin, str, str]:
+        """Plans a product by the recipe, if there is one; returns the origin of its result, its name and its place."""
         planner, position = self.planner, self.planner.position
         found, owner = self.describe(equation, origins, name)
         products = planner.next_product(found)
+        place = place_name(found.name, planner.numbers[position])
         if products is not None:
-            self.lower(index, equation, found, products, position)
+            self.lower(index, equation, found, products, position, place)
         # Results of a layer belong to the module around it, in which the next product without a weight is named.
         outside = owner[:-1] if owner in planner.owners else owner
         # A product with a bare argument may be one of activations: of such results softmax makes attention's scores.
         of_weight = origins[factors_of(equation)[found.weight]]
         weak = found.kind == MATMUL or (found.kind == LINEAR and is_bare(of_weight))
         result = result_origin(equation, [origins[place] for place in factors_of(equation)])
-        return Origin(result.order, outside, position if weak else None, loops=result.loops)
+        return Origin(result.order, outside, position if weak else None, loops=result.loops), found.name, place
 
     def describe(self, equation: Any, origins: Sequence[Origin], name: str) -> tuple[Found, Path | None]:
         """The description of a product, and the path of the module that multiplies."""
@@ -418,7 +433,7 @@ class _Walk:
             (variable,) = self.moves[variable].outvars
         return order
 
-    def lower(self, index: int, equation: Any, found: Found, products: Products, position: int) -> None:
+    def lower(self, index: int, equation: Any, found: Found, products: Products, position: int, place: str) -> None:
         """Plans an equation's product by a recipe."""
         if is_backward(equation) or BACKWARD in self.planner.around:
             raise ValueError(
@@ -427,7 +442,6 @@ class _Walk:
                 "is the derivative of what lower returns: jax.grad(lower(fn, recipe)), not lower(jax.grad(fn), recipe)"
             )
         state = self.state(3, products.history, found.name, position)
-        place = place_name(found.name, self.planner.numbers[position])
         self.plan.products[index] = ProductSite(place, self.plan.end, found.weight, products, state)
         self.plan.end += 1
 

@@ -169,8 +169,8 @@ def _contract(params: Any, x: jax.Array, w: jax.Array, weight: int, arguments: d
         free.append([array.shape[axis] for axis in own])
     lead, (rows, columns) = arrays[0].shape[: len(batches[0])], free
     count = prod(x.shape[axis] for axis in terms[1 - weight])
-    # Rows of an input without a batch keep their axes, which blocks of examples see.
-    x = arrays[0].reshape(*lead, *([prod(rows)] if lead else rows), count)
+    # Rows of an input without a batch keep their axes, which blocks of examples see; a vector is a batch of one.
+    x = arrays[0].reshape(*lead, *([prod(rows)] if lead else rows or [1]), count)
     w = arrays[1].reshape(*lead, prod(columns), count)
     y = linear(x, w, **arguments).reshape(*lead, *rows, *columns)
     if weight == 1:

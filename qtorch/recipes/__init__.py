@@ -118,11 +118,11 @@ def lower(
         measure_first_call(lower_part(model, recipe), recipe)
         return model
     check_machine(on)
+    rules = _tuple("rules", rules)
     chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, overflow, rules)
-    says = Rule("*", None, outputs, weight_number, weight_rounding, overflow) != Rule()  # type: ignore[arg-type]
-    found = _matches(model, chosen, rules, says)
+    found = _matches(model, chosen, rules, outputs.rounds or weight_number is not None)
     for layer, (name, rule) in found.items():
-        if rule.outputs != Quantization():
+        if rule.outputs.rounds:
             RoundingHook(layer, rule.outputs)
         round_weights(name, layer, rule)
     keep_encoders_dense(model)
@@ -178,11 +178,11 @@ def sequential_lower(
     """
     check_model("model", model)
     outputs = Quantization(forward_number, backward_number, forward_rounding, backward_rounding, overflow=overflow)  # type: ignore
+    rules = _tuple("rules", rules)
     chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, overflow, rules)
     model = copy.deepcopy(model)
-    says = Rule("*", None, outputs, weight_number, weight_rounding, overflow) != Rule()  # type: ignore[arg-type]
-    matches = _matches(model, chosen, rules, says)
-    outputs_of = {layer: rule.outputs for layer, (_, rule) in matches.items() if rule.outputs != Quantization()}
+    matches = _matches(model, chosen, rules, outputs.rounds or weight_number is not None)
+    outputs_of = {layer: rule.outputs for layer, (_, rule) in matches.items() if rule.outputs.rounds}
     pairs = {layer: Lowered(layer, outputs) for layer, outputs in outputs_of.items()}
     for layer, (name, rule) in matches.items():
         round_weights(name, layer, rule)
@@ -201,12 +201,11 @@ def _choose(
     weight_number: Any,
     weight_rounding: Any,
     overflow: Any,
-    rules: Any,
+    given: tuple[Any, ...],
 ) -> tuple[Rule, ...]:
     """The given rules, then one for each layer type of the other arguments. All are checked."""
     rule = Rule("*", None, outputs, weight_number, weight_rounding, overflow)
     made = _tuple("layer_types", layer_types) + _tuple("layer_type", layer_type)
-    given = _tuple("rules", rules)
     if given and rule != Rule() and not made:
         raise ValueError("rules have their own formats; those beside them are allowed with layer_types only")
     for one in given:
@@ -251,7 +250,7 @@ def _takes(rule: Rule, name: str, layer: nn.Module) -> bool:
 
 
 def _matches(
-    model: nn.Module, chosen: Sequence[Rule], given: Iterable[Rule], says: bool
+    model: nn.Module, chosen: Sequence[Rule], given: Sequence[Rule], says: bool
 ) -> dict[nn.Module, tuple[str, Rule]]:
     """The layers to be lowered, and the name and the rule of each.
 
@@ -263,18 +262,18 @@ def _matches(
         if isinstance(layer, Quantizer) or is_inside_attention(model, name, layer):
             continue
         rule = next((rule for rule in chosen if _takes(rule, name, layer)), None)
-        matched = matched or rule is not None
-        if rule is None or (rule.outputs == Quantization() and rule.weight_number is None):
+        matched = matched or rule in given or (rule is not None and rule.rounds)
+        if rule is None or not rule.rounds:
             continue
         if is_rounded(layer) or layer in inside_pairs:
             raise ValueError(f"{name or type(layer).__name__} is lowered already; allowed are layers that are not")
         check_weights(name, layer)
         matches[layer] = name, rule
-    if not matched and tuple(given):
+    if not matched and given:
         raise ValueError(f"rules match no layer; the model has {_some_layers(model)}")
-    if not tuple(given) and not says:
+    if not given and not says:
         warn(NOTHING_TO_LOWER)
-    elif not matched and not tuple(given):
+    elif not matched and not given:
         warn(f"layer_types match no layer, so nothing is lowered; the model has {_some_layers(model)}")
     return matches
 

@@ -70,6 +70,7 @@ def test_overflow_is_an_argument_of_lower():
         ([RECIPES["mxfp8"].entries], TypeError, "; entries are the argument of a Recipe"),
         ([], UserWarning, "nothing is lowered: there is no recipe, rule or format"),
         ([["linear"]], UserWarning, "nothing is lowered"),
+        ([["linear"], None, None, "nearest"], UserWarning, "nothing is lowered"),
     ],
 )
 def test_what_a_newcomer_may_write(given, error, text):

@@ -10,6 +10,7 @@ from jax_auto_low_support import KEY, NEAREST, ROUNDINGS, STOCHASTIC, F, G, W, X
 from support import assert_same_bits, assert_same_trees, equations
 
 import qjax
+from qcore import RECIPES
 from qjax.recipes import lower
 
 
@@ -23,6 +24,19 @@ def test_vmap_of_the_lowered_repeats_the_words_and_takes_a_key_an_example(roundi
     quantizer = qjax.quantizer(forward_number=F, **rounding)
     rows = [quantizer(W @ row + b, jax.random.fold_in(key, 0)) for row, key in zip(X, keys, strict=True)]
     assert_same_bits(jax.vmap(lambda x, key: f(W, b, x, key=key))(X, keys), jnp.stack(rows))
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", "swalp"])
+@pytest.mark.filterwarnings("ignore:the recipe lowers")
+def test_an_example_is_a_batch_of_one(recipe):
+    """Blocks along examples, and one for each, in programs of one example, which vmap calls for a batch."""
+    numbers = jax.random.normal(jax.random.key(0), (3, 64))
+    one = value_and_gradients(partial(lower(lambda w, x: w @ x, RECIPES[recipe]), key=KEY))
+    w, rows = jax.random.normal(jax.random.key(1), (2, 64)), numbers[:, None]
+    batch = value_and_gradients(partial(lower(lambda w, x: x @ w.T, RECIPES[recipe]), key=KEY))
+    assert_same_trees(
+        jax.vmap(one, (None, 0))(w, numbers), jax.tree.map(jnp.squeeze, jax.vmap(batch, (None, 0))(w, rows))
+    )
 
 
 def test_named_axes():

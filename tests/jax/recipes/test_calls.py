@@ -141,7 +141,7 @@ def test_wrong_arguments(arguments, error, message):
         {"forward_number": F},
         {"forward_number": F, "forward_rounding": "nearest", "backward_number": F},
         {"weight_number": F, "weight_rounding": "stochastic"},
-        {"rules": [Rule("nowhere", "conv", Quantization(F))]},
+        {"rules": [Rule("b", "linear", Quantization(F))]},
     ],
 )
 def test_stochastic_rounding_needs_a_key(arguments):
@@ -151,7 +151,7 @@ def test_stochastic_rounding_needs_a_key(arguments):
     nearest = lower(scan(identity), forward_number=F, **NEAREST)
     assert str(jax.make_jaxpr(partial(nearest, key=3))(W, X)) == str(jax.make_jaxpr(nearest)(W, X))
     with pytest.raises(ValueError, match="key"):
-        lower(jnp.matmul, **NEAREST)(X, W, key=-3)
+        lower(jnp.matmul, forward_number=F, **NEAREST)(X, W, key=-3)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_layers_out_of_reach():
     with pytest.warns(UserWarning, match=r"match no layer, so nothing is lowered; the layers are 'odd' \(linear\)"):
         assert_same_bits(lower(fn, ["conv"], forward_number=F, **NEAREST)(X), X @ W)
     with pytest.raises(ValueError, match=r"rules match no layer; the layers are 'odd' \(linear\)"):
-        lower(fn, [], rules=[Rule("even")])(X)
+        lower(fn, rules=[Rule("even")])(X)
 
 
 def test_nothing_of_flax_or_equinox_is_imported():

@@ -7,11 +7,12 @@ import optax
 import pytest
 from flax import linen, nnx
 
-from qcore import RECIPES, Entry, Product, Recipe
+from qcore import RECIPES, Entry, Product, Recipe, Rule
 from qjax.insight import watch
 from qjax.recipes import lower, report
 
 X = jnp.ones((4, 32))
+NEAREST = {"forward_rounding": "nearest", "backward_rounding": "nearest"}
 ALL = Recipe([Entry(forward=Product("e4m3fn", "e4m3fn"))])
 
 
@@ -80,6 +81,35 @@ def test_one_name(made):
     name = places[0]
     one = report(lower(fn, Recipe([Entry(name, forward=Product("e4m3fn", "e4m3fn"))])), parameters, X)
     assert [each.place for each in one if each.products] == [each.place for each in one if each.place == name]
+
+
+@pytest.mark.parametrize("made", [of_nnx, of_equinox, of_linen, of_dict], ids=lambda made: made.__name__[3:])
+def test_rules_have_the_names_of_reports(made):
+    fn, parameters, places = made()
+
+    def sites(**said):
+        step = watch(jax.grad(lambda p: lower(fn, **NEAREST, **said)(p, X).sum()))
+        return jax.eval_shape(lambda p: step(p)[1], parameters)
+
+    found = sites(forward_number="e4m3fn", backward_number="e5m2", weight_number="e5m2")
+    assert {(site.path, site.kind) for site in found} == {
+        (place, kind) for place in places for kind in ("output", "gradient", "weight")
+    }
+    one = {site.path for site in sites(rules=[Rule(places[0], weight_number="e4m3fn")])}
+    assert one == {place for place in places if place.partition(" ")[0] == places[0]}
+    with pytest.raises(ValueError, match=f"rules match no layer; the layers are '{places[0]}' ?"):
+        sites(rules=[Rule("nowhere", weight_number="e4m3fn")])
+
+
+def test_other_layers_have_the_names_of_modules_and_groups():
+    def fn(p, x):
+        return jnp.tanh(jnp.tanh(x @ p["block"]["w"])) @ p["head"]["w"]
+
+    low = lower(fn, ["activation"], forward_number="e4m3fn", **NEAREST)
+    found = watch(low)({"block": {"w": jnp.eye(32)}, "head": {"w": jnp.eye(32)}}, X)[1]
+    assert [str(site) for site in found] == ["activation:output", "activation #1:output"]
+    scoped = watch(jax.named_scope("net")(low))({"block": {"w": jnp.eye(32)}, "head": {"w": jnp.eye(32)}}, X)[1]
+    assert [str(site) for site in scoped] == ["activation:output", "activation #1:output"]
 
 
 def test_gradients_have_the_name_of_their_product():

@@ -232,5 +232,7 @@ def test_names_are_those_inside_wrappers(wrap):
 def test_rules_that_match_nothing_raise(way):
     with pytest.raises(ValueError, match=r"rules match no layer; the model has conv \(Conv2d\), bn \(BatchNorm2d\)"):
         way(network(), rules=[Rule("head", weight_number="int8")])
+    with pytest.raises(ValueError, match="rules match no layer"):
+        way(network(), ["conv"], rules=iter([Rule("head", weight_number="int8")]))
     with pytest.raises(ValueError, match="1 has no weight yet"):
         way(nn.Sequential(nn.ReLU(), nn.LazyLinear(2)), ["linear"], weight_number="int8")
