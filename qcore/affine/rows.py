@@ -49,6 +49,8 @@ class Operation:
         example: numbers for the documents; None if `law` has a document of its own.
         limits: the range of the results, "from 0 to 1", from which their parameters follow; "" if they are given.
         layer: the layer of torch.nn, which `qtorch.nn.quantized` and `qjax.nnx` have, too; "" if they do not.
+        passing: the layers of torch.nn that take quantized tensors: their results have the input's parameters.
+        rounds: True if such results are rounded to the input's scale.
         names: torch's names of settings that are not ours.
         flax: the function of floats in `jax.nn`.
     """
@@ -59,6 +61,8 @@ class Operation:
     example: Example | None = None
     limits: str = ""
     layer: str = ""
+    passing: Sequence[str] = ()
+    rounds: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     flax: str = ""
 
@@ -70,11 +74,11 @@ class Operation:
 OPERATIONS: dict[str, Operation] = {}  # by the names of the functions
 
 
-def operation(words: Words, **row: Any) -> Callable[[F], F]:
-    """Adds a function's row to the table, and completes its docstring, if it is only what the function computes.
+def operation(words: Words | None = None, **row: Any) -> Callable[[F], F]:
+    """Adds a function's row to the table.
 
     Args:
-        words: what functions of the kind have in common.
+        words: what functions of the kind have in common, which completes the docstring of a row with an example.
         row: fields of `Operation`.
     """
 
@@ -82,7 +86,7 @@ def operation(words: Words, **row: Any) -> Callable[[F], F]:
         about = cleandoc(function.__doc__ or "")
         made = Operation(function, about.partition("\n\n")[0], **row)
         OPERATIONS[function.__name__] = made
-        if made.example is not None:
+        if words is not None and made.example is not None:
             arguments = {**words.arguments, **made.settings}
             function.__doc__ = document(function, about, words._replace(arguments=arguments), _in_numpy(made))
         return function
@@ -92,10 +96,16 @@ def operation(words: Words, **row: Any) -> Callable[[F], F]:
 
 def document(thing: Callable[..., Any], about: str, words: Words, example: Sequence[str]) -> str:
     """The docstring of a function or class: its arguments are those of `words` that its signature has."""
-    places = {name: place for place, name in enumerate(signature(thing).parameters)}
-    known = {places[first]: names for names in words.arguments if (first := names.partition(",")[0]) in places}
-    arguments = [f"{known[place]}: {words.arguments[known[place]]}" for place in sorted(known)]
-    sections = {"Args": arguments, "Returns": [words.returns], "Raises": [words.raises]}
+    places = [*signature(thing).parameters]
+    arguments = {}  # by the place of the first
+    for names, text in words.arguments.items():
+        if known := [name for name in names.split(", ") if name in places]:
+            arguments[places.index(known[0])] = f"{', '.join(known)}: {text}"
+    sections = {
+        "Args": [arguments[place] for place in sorted(arguments)],
+        "Returns": [words.returns],
+        "Raises": [words.raises],
+    }
     found = [about]
     for title, texts in sections.items():
         lines = [line for text in texts for line in wrap(text, 112, subsequent_indent=" " * 4)]

@@ -187,7 +187,7 @@ def max_pool(
     """The greatest number of each window, of an array or of a QTensor.
 
     Args:
-        inputs: of shape (batch, *sizes, features), with one or two sizes if it is a QTensor.
+        inputs: of shape (batch, *sizes, features), with one to three sizes if it is a QTensor.
         window_shape, strides, padding: as for `nnx.max_pool`; strides None is 1.
 
     Returns:
@@ -226,7 +226,7 @@ def avg_pool(
     """The mean of each window, of an array or of a QTensor; padding counts as 0.
 
     Args:
-        inputs, window_shape, strides, padding: as for `max_pool`, with two or three sizes if it is a QTensor.
+        inputs, window_shape, strides, padding: as for `max_pool`.
 
     Returns:
         An array of shape (batch, *windows, features) and inputs' dtype, float32 for ints; for a QTensor, a

@@ -17,6 +17,7 @@ from qcore.affine.arithmetic.convolutions import pad_values
 from qcore.affine.arithmetic.operands import check_operand, integer_of
 from qcore.affine.quantized import moving
 from qcore.arguments import check_choice, check_flag, check_float, check_int, quoted
+from qtorch._affine import pools
 from qtorch._affine.activations import hardsigmoid, leaky_relu
 from qtorch._affine.results import written
 from qtorch._namespace import reinterpreted
@@ -24,144 +25,6 @@ from qtorch._places import running_layer
 
 if TYPE_CHECKING:  # the class has a table of these functions
     from qtorch._affine.tensor import QTensor
-
-
-def max_pool1d(
-    input: QTensor,
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] | None = None,
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> QTensor:
-    """The greatest number of each window of signals, with the arguments and the result of `max_pool2d`.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> x = quantize_per_tensor(torch.tensor([[1.0, 3.0, 2.0, 0.0]]), 0.5, 0, torch.quint8)
-        >>> max_pool1d(x, 2).dequantize()
-        tensor([[3., 2.]])
-    """
-    _check_indices(return_indices)
-    return arithmetic.max_pool(input, 1, kernel_size, stride, padding, dilation, ceil_mode)
-
-
-def max_pool2d(
-    input: QTensor,
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] | None = None,
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> QTensor:
-    """The greatest number of each window; see `qcore.affine.arithmetic.max_pool`.
-
-    Args:
-        input: of shape (batch, channels, height, width), or without the batch.
-        kernel_size, stride, padding, dilation, ceil_mode: as for `torch.nn.functional.max_pool2d`.
-        return_indices: False.
-
-    Returns:
-        A QTensor of shape (batch, channels, *windows), with input's integers and parameters.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> x = quantize_per_tensor(torch.tensor([[[1.0, 2.0], [3.0, 0.0]]]), 0.5, 0, torch.quint8)
-        >>> max_pool2d(x, 2).dequantize()
-        tensor([[[3.]]])
-    """
-    _check_indices(return_indices)
-    return arithmetic.max_pool(input, 2, kernel_size, stride, padding, dilation, ceil_mode)
-
-
-def avg_pool2d(
-    input: QTensor,
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] | None = None,
-    padding: int | Sequence[int] = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> QTensor:
-    """The mean of each window; the law is that of `qcore.affine.arithmetic.avg_pool`.
-
-    Args:
-        input: of shape (batch, channels, height, width), or without the batch.
-        kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override: as for
-            `torch.nn.functional.avg_pool2d`.
-
-    Returns:
-        A QTensor of shape (batch, channels, *windows), with input's integers and parameters.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> x = quantize_per_tensor(torch.tensor([[[1.0, 2.0], [3.0, 6.0]]]), 0.5, 0, torch.quint8)
-        >>> avg_pool2d(x, 2).dequantize()
-        tensor([[[3.]]])
-    """
-    return arithmetic.avg_pool(input, 2, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-
-
-def avg_pool3d(
-    input: QTensor,
-    kernel_size: int | Sequence[int],
-    stride: int | Sequence[int] | None = None,
-    padding: int | Sequence[int] = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> QTensor:
-    """The mean of each window of volumes, with the arguments and the result of `avg_pool2d`.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> x = quantize_per_tensor(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]), 0.5, 0, torch.quint8)
-        >>> avg_pool3d(x, (1, 2, 2)).dequantize()
-        tensor([[[[3.]]]])
-    """
-    return arithmetic.avg_pool(input, 3, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-
-
-def adaptive_avg_pool2d(input: QTensor, output_size: int | Sequence[int | None] | None) -> QTensor:
-    """The means of a given number of windows; the law is that of `qcore.affine.arithmetic.adaptive_avg_pool`.
-
-    Args:
-        input: of shape (batch, channels, height, width), or without the batch.
-        output_size: the number of windows along all dimensions, or along each; None leaves a dimension as it is.
-
-    Returns:
-        A QTensor of shape (batch, channels, *windows), with input's integers and parameters.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> x = quantize_per_tensor(torch.tensor([[[1.0, 2.0], [3.0, 6.0]]]), 0.5, 0, torch.quint8)
-        >>> adaptive_avg_pool2d(x, 1).dequantize()
-        tensor([[[3.]]])
-    """
-    return arithmetic.adaptive_avg_pool(input, output_size, 2)
-
-
-def adaptive_avg_pool3d(input: QTensor, output_size: int | Sequence[int | None] | None) -> QTensor:
-    """The means of windows of volumes, with the arguments and the result of `adaptive_avg_pool2d`.
-
-    Example:
-        >>> from qtorch.quantization import quantize_per_tensor
-        >>> x = quantize_per_tensor(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]), 0.5, 0, torch.quint8)
-        >>> adaptive_avg_pool3d(x, 1).dequantize()
-        tensor([[[[3.]]]])
-    """
-    return arithmetic.adaptive_avg_pool(input, output_size, 3)
 
 
 def interpolate(
@@ -379,11 +242,6 @@ def spread(
     return result
 
 
-def _check_indices(return_indices: Any) -> None:
-    if return_indices is not False:
-        raise ValueError(f"return_indices={quoted(return_indices)}; allowed is False")
-
-
 def _interpolate_module(input: QTensor, *others: Any, recompute_scale_factor: Any = None, **settings: Any) -> QTensor:
     """`interpolate` with the arguments that `torch.nn.Upsample` passes."""
     if recompute_scale_factor or settings.pop("antialias", False):
@@ -472,17 +330,12 @@ _CLAMPS = {
 # torch's functions of these names, for QTensors; a name that torch.Tensor has is a method of QTensor as well.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _move(name) for name in _MOVES},
+    **{name: getattr(pools, name) for name in pools.__all__},
     **_CLAMPS,
     **{f"{name}_": _in_place(function) for name, function in _CLAMPS.items()},
     "pad": pad,
     "masked_fill": arithmetic.masked_fill,
     "masked_fill_": _in_place(arithmetic.masked_fill),
-    "max_pool1d": max_pool1d,
-    "max_pool2d": max_pool2d,
-    "avg_pool2d": avg_pool2d,
-    "avg_pool3d": avg_pool3d,
-    "adaptive_avg_pool2d": adaptive_avg_pool2d,
-    "adaptive_avg_pool3d": adaptive_avg_pool3d,
     "interpolate": _interpolate_module,
     "relu6": relu6,
     "hardtanh": hardtanh,

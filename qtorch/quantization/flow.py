@@ -15,6 +15,7 @@ from torch import nn
 
 from qcore.affine import UINT8, QParams
 from qcore.workflow.flow import Bounds, Flow
+from qtorch._affine import pools
 from qtorch._affine.tensor import QTensor
 from qtorch._classes import plain_class
 from qtorch._torch_internals import map_tree
@@ -25,7 +26,7 @@ from qtorch.quantization.tree import is_leaf, walk
 # Functions that read a tensor's properties, not its numbers.
 _ABOUT = {"size", "dim", "ndimension", "numel", "is_floating_point", "is_complex", "stride", "element_size"}
 # Pools: the means of integers are rounded to the input's scale, so a pool may stand between integer layers.
-_MEANS = {"avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"}
+_MEANS = {name for name in pools.__all__ if "avg" in name}
 # A power of two near 0: clamps change nothing there, and a number that a function inserts is too large.
 _STEP, _ZERO_POINT = 2.0**-10, 96
 

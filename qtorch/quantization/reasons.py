@@ -7,11 +7,18 @@ from typing import Any
 
 from torch import nn
 
+from qcore.affine.rows import OPERATIONS
 from qcore.workflow.settings import KEEPS_SCALE, no_quantized, of_subclass
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._classes import plain_class
 from qtorch.quant import Quantizer
 from qtorch.quantization.subclasses import SamePad
+
+
+def _layers(rounds: bool = False) -> tuple[type[nn.Module], ...]:
+    """The layers of torch.nn that the rows of operations name as such, and that round their results."""
+    return tuple(getattr(nn, name) for row in OPERATIONS.values() for name in row.passing if row.rounds or not rounds)
+
 
 # Layers that take integers as they take floats: results have the input's scale.
 PASSING = (
@@ -26,7 +33,6 @@ PASSING = (
     nn.PixelShuffle,
     nn.PixelUnshuffle,
     nn.ChannelShuffle,
-    nn.Upsample,
     nn.ConstantPad1d,
     nn.ConstantPad2d,
     nn.ConstantPad3d,
@@ -46,26 +52,10 @@ PASSING = (
     nn.Dropout1d,
     nn.Dropout2d,
     nn.Dropout3d,
-    nn.MaxPool1d,
-    nn.MaxPool2d,
-    nn.MaxPool3d,
-    nn.AvgPool1d,
-    nn.AvgPool2d,
-    nn.AvgPool3d,
-    nn.AdaptiveAvgPool1d,
-    nn.AdaptiveAvgPool2d,
-    nn.AdaptiveAvgPool3d,
+    *_layers(),
 )
 # The layers among them whose results are rounded to that scale.
-ROUNDING = (
-    nn.AvgPool1d,
-    nn.AvgPool2d,
-    nn.AvgPool3d,
-    nn.Upsample,
-    nn.AdaptiveAvgPool1d,
-    nn.AdaptiveAvgPool2d,
-    nn.AdaptiveAvgPool3d,
-)
+ROUNDING = _layers(rounds=True)
 
 
 def is_conv1d(module: Any) -> bool:

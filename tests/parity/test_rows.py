@@ -7,14 +7,15 @@ import jax
 import pytest
 import torch
 
-from qcore.affine import arithmetic
+from qcore.affine import UINT8, QParams, arithmetic
 from qcore.affine.rows import OPERATIONS
 from qjax import nnx
 from qjax.nnx.quantized.activation import LAWS
 from qjax.quantization import functional as jax_functional
 from qtorch.nn import quantized
 from qtorch.nn.quantized import functional as torch_functional
-from qtorch.quantization import get_default_static_quant_module_mappings
+from qtorch.quantization import QTensor, get_default_static_quant_module_mappings
+from qtorch.quantization.reasons import PASSING, ROUNDING
 
 MODULES = arithmetic, jax_functional, torch_functional
 
@@ -60,3 +61,19 @@ def test_documents_have_each_argument(module):
                 name,
                 parameter,
             )
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_pools_pass_quantized_tensors(dimensions):
+    """Layers of torch.nn beside torch's own pools of the integers in float64."""
+    values = torch.randint(0, 256, (2, 3, *(4, 6, 8)[:dimensions]), generator=torch.Generator().manual_seed(0))
+    q = QTensor(values.to(torch.uint8), QParams(torch.tensor(0.1), torch.tensor(7, dtype=torch.int32)), UINT8)
+    for law in ("max_pool", "avg_pool", "adaptive_avg_pool"):
+        layer = getattr(torch.nn, OPERATIONS[law].passing[dimensions - 1])(2)
+        zero = 0 if "adaptive" in law else 7  # what the law takes off before it rounds ties to even
+        exact = layer(values.double() - zero)
+        assert type(layer) in PASSING
+        assert (type(layer) in ROUNDING) == ("avg" in law)
+        assert torch.equal(layer(q).int_repr(), (exact.round() + zero).to(torch.uint8))
+        function = getattr(torch_functional, f"{law}{dimensions}d")
+        assert torch.equal(function(q, 2).int_repr(), layer(q).int_repr())

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 from qcore.affine import law
 from qcore.affine.arithmetic.operands import check_operand, differences, wrapped
 from qcore.affine.quantized import Q
+from qcore.affine.rows import operation
 from qcore.arguments import check_flag, check_int, check_size, check_sizes, check_type
 
 
+@operation(passing=["MaxPool1d", "MaxPool2d", "MaxPool3d"])
 def max_pool(
     input: Q,
     dimensions: int,
@@ -53,6 +55,7 @@ def max_pool(
         return wrapped(input, windows.reduced(x, xp.maximum), input.qparams, input.form)
 
 
+@operation(passing=["AvgPool1d", "AvgPool2d", "AvgPool3d"], rounds=True)
 def avg_pool(
     input: Q,
     dimensions: int,
@@ -98,6 +101,7 @@ def avg_pool(
         return wrapped(input, _rounded(input, quotients, input.qparams.zero_point), input.qparams, input.form)
 
 
+@operation(passing=["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d"], rounds=True)
 def adaptive_avg_pool(input: Q, output_size: int | Sequence[int | None] | None, dimensions: int = 2) -> Q:
     """rint(sum of input / count) of windows that cover each dimension evenly.
 

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 from qcore.affine.arithmetic.operands import check_operand, wrapped
 from qcore.affine.quantized import Q
+from qcore.affine.rows import operation
 from qcore.arguments import check_choice, check_flag, check_size, quoted
 
 
+@operation(passing=["Upsample"], rounds=True)
 def interpolate(
     input: Q,
     size: int | Sequence[int] | None = None,

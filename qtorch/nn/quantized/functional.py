@@ -4,19 +4,14 @@ Pools, interpolation and clamps keep the input's parameters; other functions tak
 """
 
 from qcore.lazy import public_names
-from qtorch._affine import activations
+from qtorch._affine import activations, pools
 from qtorch._affine.activations import *
 from qtorch._affine.functional import conv1d, conv2d, conv3d, linear
+from qtorch._affine.pools import *
 from qtorch._affine.torch_functions import (
-    adaptive_avg_pool2d,
-    adaptive_avg_pool3d,
-    avg_pool2d,
-    avg_pool3d,
     clamp,
     hardtanh,
     interpolate,
-    max_pool1d,
-    max_pool2d,
     relu,
     relu6,
     threshold,
@@ -26,10 +21,6 @@ from qtorch._affine.torch_functions import (
 )
 
 __all__ = [
-    "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d",
-    "avg_pool2d",
-    "avg_pool3d",
     "clamp",
     "conv1d",
     "conv2d",
@@ -37,8 +28,6 @@ __all__ = [
     "hardtanh",
     "interpolate",
     "linear",
-    "max_pool1d",
-    "max_pool2d",
     "relu",
     "relu6",
     "threshold",
@@ -47,4 +36,5 @@ __all__ = [
     "upsample_nearest",
 ]
 __all__ += activations.__all__
+__all__ += pools.__all__
 __dir__ = public_names(__name__)

@@ -1,0 +1,121 @@
+"""Pools of quantized tensors, with torch's names and arguments: one law for one, two and three dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch  # noqa: F401  # for examples
+
+from qcore.affine import arithmetic
+from qcore.affine.rows import OPERATIONS, F, Words, document
+from qcore.arguments import quoted
+
+if TYPE_CHECKING:  # the class has a table of these functions
+    from qtorch._affine.tensor import QTensor
+
+__all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+]
+
+
+def _pool(law: str, dimensions: int, function: F, shows: str) -> F:
+    """A function as the pool of so many dimensions: its name, and its document, whose example shows these numbers."""
+    ones = "1, " * (dimensions - 1)
+    windows = f"({ones}2)" if ones else "2"
+    name = function.__name__ = function.__qualname__ = f"{law}{dimensions}d"
+    sizes = ", ".join(["depth", "height", "width"][3 - dimensions :] if dimensions > 1 else ["length"])
+    words = Words(
+        {
+            "input": f"of shape (batch, channels, {sizes}), or without the batch.",
+            "output_size": "the number of windows along all dimensions, or along each; None keeps a dimension's size.",
+            "kernel_size, stride, padding, dilation, ceil_mode, count_include_pad, divisor_override": (
+                f"as for `torch.nn.functional.{name}`."
+            ),
+            "return_indices": "False.",
+        },
+        "A QTensor of shape (batch, channels, *windows), with input's integers and parameters.",
+        "TypeError, ValueError: if an argument is not as above.",
+    )
+    example = [
+        ">>> from qtorch.quantization import quantize_per_tensor",
+        f">>> x = torch.tensor([1.0, 2.0, 3.0, 6.0]).reshape(1, {ones}4)",
+        f">>> {name}(quantize_per_tensor(x, 0.5, 0, torch.quint8), {windows}).dequantize().flatten()",
+        shows,
+    ]
+    function.__doc__ = document(function, OPERATIONS[law].sentence, words, example)
+    return function
+
+
+def _max_pool(dimensions: int):  # its result has the type of the function, which checkers infer
+    def max_pool(
+        input: QTensor,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+        padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> QTensor:
+        if return_indices is not False:
+            raise ValueError(f"return_indices={quoted(return_indices)}; allowed is False")
+        return arithmetic.max_pool(input, dimensions, kernel_size, stride, padding, dilation, ceil_mode)
+
+    return _pool("max_pool", dimensions, max_pool, "tensor([2., 6.])")
+
+
+max_pool1d = _max_pool(1)
+max_pool2d = _max_pool(2)
+max_pool3d = _max_pool(3)
+
+
+def _avg_pool(dimensions: int):
+    def avg_pool(
+        input: QTensor,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+        padding: int | Sequence[int] = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> QTensor:
+        windows = kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+        return arithmetic.avg_pool(input, dimensions, *windows)
+
+    return _pool("avg_pool", dimensions, avg_pool, "tensor([1.5000, 4.5000])")
+
+
+def _avg_pool1d(
+    input: QTensor,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> QTensor:
+    return arithmetic.avg_pool(input, 1, kernel_size, stride, padding, ceil_mode, count_include_pad)
+
+
+avg_pool1d = _pool("avg_pool", 1, _avg_pool1d, "tensor([1.5000, 4.5000])")
+avg_pool2d = _avg_pool(2)
+avg_pool3d = _avg_pool(3)
+
+
+def _adaptive_avg_pool(dimensions: int):
+    def adaptive_avg_pool(input: QTensor, output_size: int | Sequence[int | None] | None) -> QTensor:
+        return arithmetic.adaptive_avg_pool(input, output_size, dimensions)
+
+    return _pool("adaptive_avg_pool", dimensions, adaptive_avg_pool, "tensor([1.5000, 4.5000])")
+
+
+adaptive_avg_pool1d = _adaptive_avg_pool(1)
+adaptive_avg_pool2d = _adaptive_avg_pool(2)
+adaptive_avg_pool3d = _adaptive_avg_pool(3)
