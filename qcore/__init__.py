@@ -4,14 +4,13 @@
 `qcore.testing` are imported when they, or their names here, are first used.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from qcore.arrays import decode, encode, quantize
 from qcore.formats.block import NVFP4, BlockFloatingPoint, BlockScaled
-from qcore.formats.doubled import Doubled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
-from qcore.formats.gguf import GGUF
 from qcore.formats.names import NAMED, p3109
 from qcore.formats.number import Number
 from qcore.formats.posit import Posit
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from qcore import recipes as recipes
     from qcore import reproducible as reproducible
     from qcore import testing as testing
+    from qcore.exchange.formats.doubled import Doubled
+    from qcore.exchange.formats.gguf import GGUF
     from qcore.linalg import Accumulator, Hadamard, Operand, Product, Scale
     from qcore.recipes import RECIPES, Entry, Recipe
 
@@ -75,8 +76,19 @@ if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
         __name__,
         ("affine", "exchange", "insight", "linalg", "random", "recipes", "reproducible", "testing"),
         {
+            "qcore.exchange.formats.doubled": ("Doubled",),
+            "qcore.exchange.formats.gguf": ("GGUF",),
             "qcore.linalg": ("Accumulator", "Hadamard", "Operand", "Product", "Scale"),
             "qcore.recipes": ("RECIPES", "Entry", "Recipe"),
         },
     )
-    register_elsewhere(lambda: __getattr__("Recipe"))  # texts of products and recipes: their modules register the kinds
+
+    # Texts whose kinds rooms register when they are imported.
+    _ROOMS = {
+        "GGUF": ("gguf",),
+        "Doubled": ("doubled",),
+        "affine": ("affine",),
+        "linalg": ("accumulator", "hadamard", "operand", "product", "scale"),
+        "recipes": ("entry", "recipe"),
+    }
+    register_elsewhere({kind: partial(__getattr__, room) for room, kinds in _ROOMS.items() for kind in kinds})

@@ -8,11 +8,9 @@ import numpy as np
 
 from qcore.arguments import check_int, check_seed, check_start, missing_key
 from qcore.formats.block import Scales, check_float_scales, check_scales
-from qcore.formats.doubled import Doubled
-from qcore.formats.gguf import GGUF
+from qcore.formats.foreign import BytesNumber, NestedNumber
 from qcore.formats.names import BlockName, EncodeResult, Nested, Single
 from qcore.formats.number import Number, check_number, prepare
-from qcore.law import doubled
 from qcore.law.carrier import CARRIERS, Carrier, check_dtype, check_result_dtype
 from qcore.law.program import Decoding
 from qcore.law.rounding import RoundingLike, check_rounding
@@ -157,7 +155,7 @@ def encode(
     x, carrier = as_array(x)
     lanes = _run(x, carrier, number, rounding, key, random_bits, start, overflow, coded=True)
     number = check_number(number)
-    if isinstance(number, GGUF):
+    if isinstance(number, BytesNumber):
         return lanes
     found = cast("tuple[np.ndarray, ...]", lanes) if isinstance(lanes, tuple) else (lanes,)
     codes = found[0].astype(f"u{storage(number.bits) // 8}").reshape(x.shape)
@@ -196,12 +194,12 @@ def decode(
     """
     codes, number = check_codes(codes), check_number(number)
     dtype, carrier = check_result_dtype(dtype)
-    if isinstance(number, GGUF):
+    if isinstance(number, BytesNumber):
         lanes: np.ndarray = number.from_bytes(Names, codes.astype(np.int32), carrier, scales)
         return from_lanes(lanes, carrier, np.empty(lanes.shape, dtype))
-    if isinstance(number, Doubled):
+    if isinstance(number, NestedNumber):
         seconds, largest, offset = number.check_scales(codes.shape, scales)
-        found = doubled.sums(Names, decode(seconds, number.second, scales=largest), np.asarray(offset, np.float32))
+        found = number.sums(Names, decode(seconds, number.second, scales=largest), np.asarray(offset, np.float32))
         return decode(codes, number.first, dtype, scales=found)
     decoding, constants = number.decoding(carrier)
     scales, array_scale = check_scales(number, codes.shape, scales)
@@ -236,11 +234,11 @@ def _run(
     program, constants = prepare(number, mode, carrier, overflow, coded)
     sizes = number.tile_sizes(x.ndim)
     bits = to_lanes(x, carrier)
-    if isinstance(number, Doubled):
+    if isinstance(number, NestedNumber):
         codes, scales = encode(x, number.first, mode, key=key, random_bits=random_bits, start=start)
-        differences, offset = doubled.differences(Names, scales)
+        differences, offset = number.differences(Names, scales)
         return codes, *encode(differences, number.second), np.asarray(offset)
-    if coded and isinstance(number, GGUF):
+    if coded and isinstance(number, BytesNumber):
         return number.to_bytes(Names, bits.reshape(x.shape), carrier)
     if x.size == 0:
         if not (coded and program.shared):

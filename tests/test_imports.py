@@ -14,6 +14,9 @@ ROOMS = {
     "qjax": ["exchange", "export", *ALIKE, "nnx", "optim", "quant", "quantization", "reproducible"],
 }
 
+# Of formats whose rooms are imported when a text has their name.
+TEXTS = ["affine(-8,7)", "gguf(q4_0)", "nf4(block=64,nested=256)", "accumulator()", "operand(e4m3fn)"]
+
 # What a package does to a fresh process. Rooms are asked for in children, where no other room's import has set the
 # attribute; optax and flax are hidden at the end, from what `*` takes.
 LOOK = """
@@ -27,6 +30,11 @@ for room in {rooms}:
         getattr({package}, room).__all__
         os._exit(0 if "{package}." + room in sys.modules else 1)
     seen["rooms"] += [room] if os.wait()[1] == 0 else []
+seen["texts"] = []
+for text in {texts}:
+    if os.fork() == 0:
+        os._exit(0 if {package}.parse(text).text == text else 1)
+    seen["texts"] += [text] if os.wait()[1] == 0 else []
 try:
     {package}.quantise
 except AttributeError as error:
@@ -44,7 +52,7 @@ def run(code, *options):
 
 @cache
 def seen(package):
-    done = run(LOOK.format(package=package, rooms=ROOMS.get(package, [])))
+    done = run(LOOK.format(package=package, rooms=ROOMS.get(package, []), texts=TEXTS))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -68,7 +76,7 @@ def seen(package):
                 "qcore.affine",
                 "qcore.linalg",
                 "qcore.recipes.published",
-                "qcore.law.gguf",
+                "qcore.exchange",
             },
         ),
         ("qjax", {"torch", "qtorch", "optax", "flax", "qjax.recipes"}),
@@ -82,6 +90,11 @@ def test_packages_are_isolated(package, forbidden):
 @pytest.mark.parametrize("package", ROOMS)
 def test_rooms_are_attributes(package):
     assert seen(package)["rooms"] == ROOMS[package]
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_texts_find_their_rooms(package):
+    assert seen(package)["texts"] == TEXTS
 
 
 @pytest.mark.parametrize("package", ROOMS)

@@ -5,6 +5,7 @@ these very functions.
 """
 
 from qcore.affine.histogram import Counts, Histogram
+from qcore.affine.integers import FORMS, INT8, INT32, SCHEMES, UINT8, AffineInteger
 from qcore.affine.observers import (
     Extremes,
     MinMax,
@@ -17,7 +18,6 @@ from qcore.affine.observers import (
 from qcore.affine.operations import dequantize, fake_quantize, quantize_affine, requantize
 from qcore.affine.parameters import QParams, check_qparams, choose_qparams, choose_qparams_dynamic
 from qcore.affine.quantized import QArray
-from qcore.formats.affine import FORMS, INT8, INT32, SCHEMES, UINT8, AffineInteger
 from qcore.lazy import public_names
 from qcore.namespace import Names
 

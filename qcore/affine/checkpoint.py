@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from qcore.affine.integers import AffineInteger
 from qcore.affine.parameters import QParams, check_qparams
 from qcore.affine.quantized import QuantizedArray
 from qcore.arguments import check_regular, check_type, numbers_of, quoted
 from qcore.files import replaced
-from qcore.formats.affine import AffineInteger
 from qcore.formats.text import parse
 
 _METADATA = "quantized"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qcore.formats.affine import AffineInteger
+from qcore.affine.integers import AffineInteger
 
 _SMALLEST = 2.0**-126  # of the normal numbers
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple
 
+from qcore.affine.integers import UINT8, AffineInteger
 from qcore.affine.parameters import (
     EPS,
     QParams,
@@ -21,7 +22,6 @@ from qcore.affine.parameters import (
     choose_qparams,
 )
 from qcore.arguments import check_int
-from qcore.formats.affine import UINT8, AffineInteger
 from qcore.namespace import A, Array, Names
 
 

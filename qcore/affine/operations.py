@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qcore.affine import law
+from qcore.affine.integers import AffineInteger
 from qcore.affine.parameters import (
     QParams,
     check_axis,
@@ -15,7 +16,6 @@ from qcore.affine.parameters import (
     dtype_of,
 )
 from qcore.arguments import check_choice, check_type
-from qcore.formats.affine import AffineInteger
 from qcore.law.carrier import CARRIERS
 from qcore.namespace import A, Names
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic
 import numpy as np
 
 from qcore.affine import law
+from qcore.affine.integers import INT32, SCHEMES, AffineInteger
 from qcore.arguments import check_choice, check_float, check_int, check_type, quoted
-from qcore.formats.affine import INT32, SCHEMES, AffineInteger
 from qcore.law.carrier import CARRIERS, check_dtype
 from qcore.namespace import A, Names
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from qcore.affine import law
+from qcore.affine.integers import AffineInteger
 from qcore.affine.operations import dequantize
 from qcore.affine.parameters import QParams, check_qparams
 from qcore.arguments import check_choice, check_size, check_sizes, quoted
-from qcore.formats.affine import AffineInteger
 from qcore.namespace import Array, Names
 
 

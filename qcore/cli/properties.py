@@ -12,10 +12,9 @@ import numpy as np
 from qcore.arguments import check_int, quoted
 from qcore.arrays import quantize
 from qcore.formats.block import BlockFloatingPoint, BlockScaled, scale_text
-from qcore.formats.doubled import Doubled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
-from qcore.formats.gguf import GGUF
+from qcore.formats.foreign import BytesNumber, NestedNumber
 from qcore.formats.number import Number
 from qcore.formats.posit import Posit
 from qcore.formats.table import Table
@@ -126,9 +125,9 @@ def properties(number: Number) -> Properties:
         scale = "2^k" if number.scale == "e8m0" else scale_text(number.scale)
         micro = "" if number.sub_block is None else f", a bit per {prod(size or 1 for _, size in number.sub_block)}"
         return _shared(properties(number.element), f"{scale} per {block or 'row'}{micro}")
-    if isinstance(number, GGUF):
+    if isinstance(number, BytesNumber):
         raise ValueError(f"number={quoted(number.text)} is a layout of bytes; allowed are formats other than gguf()")
-    if isinstance(number, Doubled):
+    if isinstance(number, NestedNumber):
         raise ValueError(f"number={quoted(number.text)} has scales of scales; allowed is {quoted(number.first.text)}")
     raise TypeError(f"number={quoted(number)} is a {type(number).__name__}; allowed are this library's formats")
 

@@ -35,8 +35,7 @@ from qcore.cli.layouts import Column, Rows, partly, rows_text
 from qcore.cli.properties import digits, has_places, places, properties, subnormal, why_no_codes
 from qcore.files import write_text
 from qcore.formats.block import BlockNumber, BlockScaled
-from qcore.formats.doubled import Doubled
-from qcore.formats.gguf import GGUF
+from qcore.formats.foreign import BytesNumber, ForeignNumber
 from qcore.formats.number import Number, check_number
 from qcore.formats.posit import Posit
 from qcore.law.carrier import CARRIERS
@@ -165,8 +164,8 @@ def bits_of(x: np.ndarray) -> np.ndarray:
 
 
 def _check_format(number: Number) -> None:
-    if isinstance(number, GGUF | Doubled):
-        what = "is a layout of bytes" if isinstance(number, GGUF) else "has scales of scales"
+    if isinstance(number, ForeignNumber):
+        what = "is a layout of bytes" if isinstance(number, BytesNumber) else "has scales of scales"
         raise ValueError(f"format={quoted(number.text)} {what}; allowed are formats other than gguf() and nested=")
 
 

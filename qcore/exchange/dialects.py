@@ -30,9 +30,9 @@ import numpy as np
 from qcore.arguments import quoted
 from qcore.arrays import decode
 from qcore.exchange.encoded import ONE_127TH, Encoded, Stored
+from qcore.exchange.formats.doubled import Doubled
 from qcore.exchange.safetensors import CODED, Tensor
 from qcore.formats.block import BlockScaled
-from qcore.formats.doubled import Doubled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.names import NAMED
 from qcore.formats.number import Number

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, cast
 import numpy as np
 
 from qcore.arrays import decode
-from qcore.formats.gguf import GGUF
+from qcore.exchange.formats.gguf import GGUF
 from qcore.formats.number import Number
 from qcore.namespace import A
 

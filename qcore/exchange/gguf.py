@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qcore.arguments import check_regular, check_type, quoted
+from qcore.exchange.formats.gguf_law import LAYOUTS
 from qcore.files import replaced
-from qcore.law.gguf import LAYOUTS
 
 _MAGIC, _VERSIONS, _ALIGNMENT = b"GGUF", (2, 3), 32
 _MOST_AXES, _MOST_ELEMENTS = 4, 1 << 59  # of which NumPy counts the bytes

@@ -16,9 +16,9 @@ import numpy as np
 
 from qcore.affine import law
 from qcore.affine.arithmetic import recurrent
+from qcore.affine.integers import AffineInteger
 from qcore.exchange.graph import Graph
 from qcore.exchange.symbols import Names, Symbol, is_known, name_of
-from qcore.formats.affine import AffineInteger
 
 
 def quantize(x: Symbol, scale: Any, zero_point: Any, axis: int | None, form: AffineInteger) -> Symbol:

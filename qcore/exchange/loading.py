@@ -14,9 +14,9 @@ from qcore.arguments import check_regular, check_type, quoted
 from qcore.exchange import gguf
 from qcore.exchange.dialects import DIALECTS, Dialect, Parts
 from qcore.exchange.encoded import Content, Encoded
+from qcore.exchange.formats.gguf import GGUF
 from qcore.exchange.safetensors import CODED, Tensor, bfloat16, content_of, read_header, write_file
 from qcore.exchange.writing import contents_of
-from qcore.formats.gguf import GGUF
 from qcore.formats.text import parse
 from qcore.packing import unpack
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from qcore.affine import law
+from qcore.affine.integers import AffineInteger
 from qcore.arguments import quoted
 from qcore.arrays import decode, encode
 from qcore.exchange.graph import Graph
 from qcore.exchange.symbols import Names, Symbol, is_known, name_of
-from qcore.formats.affine import AffineInteger
 from qcore.formats.block import check_element
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint

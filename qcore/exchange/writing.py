@@ -12,9 +12,9 @@ import numpy as np
 from qcore.arguments import check_choice, quoted
 from qcore.arrays import as_array, decode, encode
 from qcore.exchange.encoded import ONE_127TH, Content, Encoded, Stored
+from qcore.exchange.formats.doubled import Doubled, dynamic_map
 from qcore.exchange.safetensors import CODED, content_of
 from qcore.formats.block import BlockScaled
-from qcore.formats.doubled import Doubled, dynamic_map
 from qcore.formats.names import NAMED
 from qcore.formats.text import parse
 from qcore.law.tiles import tiles

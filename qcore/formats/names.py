@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf, nan
 from typing import Any, Literal
 
 import numpy as np
 
 from qcore.arguments import check_flag, check_int
-from qcore.formats.block import NVFP4, BlockNumber, BlockScaled, Scales
-from qcore.formats.doubled import Doubled
+from qcore.formats.block import NVFP4, BlockScaled, Scales
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
-from qcore.formats.gguf import GGUF
+from qcore.formats.foreign import BytesNumber, NestedNumber
 from qcore.formats.number import Number
 from qcore.formats.posit import Posit
 from qcore.formats.table import Table, by_float32_midpoints
-from qcore.law.tiles import FLAT
 from qcore.namespace import T
 
 _IEEE = "IEEE 754-2019"
@@ -189,34 +186,9 @@ BlockName = Literal[
     "mx6",
     "mx4",
 ]
-Single = FixedPoint | FloatingPoint | BinaryFloat | Posit | Table | GGUF | SingleName  # an array of codes
-Nested = BlockScaled | Doubled | Literal["nvfp4"]  # codes, and scales that may be a tuple
+Single = FixedPoint | FloatingPoint | BinaryFloat | Posit | Table | BytesNumber | SingleName  # an array of codes
+Nested = BlockScaled | NestedNumber | Literal["nvfp4"]  # codes, and scales that may be a tuple
 EncodeResult = T | tuple[T, Scales[T]]  # codes, and of blocks their scales
-
-CODEBOOKS = ("nf4", "fp4_bnb", "af4")
-
-
-def codebook(name: str) -> Callable[..., BlockNumber]:
-    """The function that makes bitsandbytes' blocks of a table: cut from the elements in row-major order.
-
-    Its argument `nested` is the number of blocks whose scales share a scale in turn; 0 is none.
-    """
-
-    def make(block: int, nested: int = 0) -> BlockNumber:
-        number = BlockScaled(NAMED[name][0], {FLAT: block}, "absmax", "float32")
-        return number if check_int("nested", nested, 0) == 0 else Doubled(number, nested)
-
-    return make
-
-
-def codebook_arguments(number: Any) -> tuple[str, dict[str, Any]] | None:
-    """The name and the arguments with which `codebook` makes the format; None if it cannot."""
-    first = number.first if isinstance(number, Doubled) else number
-    if not isinstance(first, BlockScaled) or not first.block or first.block[0][0] != FLAT:
-        return None
-    name = next((one for one in CODEBOOKS if NAMED[one][0] == first.element), "")
-    arguments = {"block": first.block[0][1], "nested": number.block if isinstance(number, Doubled) else 0}
-    return (name, arguments) if name and codebook(name)(**arguments) == number else None
 
 
 def dtype_name(value: Any) -> str | None:

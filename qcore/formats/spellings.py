@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from qcore.formats.gguf import TYPES
 from qcore.formats.names import NAMED
 
+GGUF_TYPES = tuple(  # in small letters
+    "q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs tq1_0 tq2_0 mxfp4 nvfp4 q1_0 q2_0".split()
+)
 OTHERS = "others"  # the owner of spellings that several use
 
 _FLOATS: dict[str, dict[str, str]] = {
@@ -182,7 +184,7 @@ def _integers(bits: int, signed: bool) -> tuple[str, dict[str, str]]:
 
 SPELLINGS: dict[str, dict[str, str]] = {  # format: {owner: spellings with spaces between them}
     **_FLOATS,
-    **{f"gguf({kind})": {"GGUF": kind.upper()} for kind in TYPES if kind not in NAMED},
+    **{f"gguf({kind})": {"GGUF": kind.upper()} for kind in GGUF_TYPES if kind not in NAMED},
     **dict(_integers(bits, True) for bits in range(1, 65)),
     **dict(_integers(bits, False) for bits in range(1, 65)),
 }

@@ -31,8 +31,7 @@ from threading import Lock
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints, overload
 
-from qcore.arguments import MOST_QUOTED, check_type, quoted
-from qcore.formats.affine import AffineInteger
+from qcore.arguments import MOST_QUOTED, check_int, check_type, quoted
 from qcore.formats.block import (
     FLOAT_RULES,
     LEVEL_RULES,
@@ -40,14 +39,14 @@ from qcore.formats.block import (
     RULES,
     UNDATED_RULES,
     BlockFloatingPoint,
+    BlockNumber,
     BlockScaled,
     nvfp4_arguments,
 )
-from qcore.formats.doubled import Doubled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import SPECIALS, BinaryFloat, FloatingPoint
-from qcore.formats.gguf import GGUF
-from qcore.formats.names import CODEBOOKS, NAMED, codebook, codebook_arguments, dtype_name, p3109
+from qcore.formats.foreign import NestedNumber
+from qcore.formats.names import NAMED, dtype_name, p3109
 from qcore.formats.number import OVERFLOWS, FormatTexts, Number
 from qcore.formats.posit import Posit
 from qcore.formats.spellings import MEANINGS, likely_meanings
@@ -229,10 +228,8 @@ class Reader:
         start, name = self.index, self.next()
         if self.token != "(":
             return self._named(name, kinds, start)
+        _load_elsewhere(name)
         kind = kinds.get(_QPYTORCH_NAMES.get(name, name))
-        if kind is None:
-            _load_elsewhere()
-            kind = kinds.get(name)
         if kind is None:
             raise self._unknown(name, kinds, start)
         self.next()
@@ -258,7 +255,7 @@ class Reader:
 
     def _unknown(self, name: str, kinds: Mapping[str, Kind], start: int) -> ValueError:
         """The error at an unknown or ambiguous name; what it may mean comes first."""
-        _load_elsewhere()
+        _load_elsewhere(*_ELSEWHERE)
         nearest = likely_meanings(name) if name not in _KINDS or name in MEANINGS else []
         hint = f"{name} may mean {' or '.join(nearest)}; " if nearest else ""
         allowed = (
@@ -321,6 +318,7 @@ class Kind(NamedTuple):
         parameters: in order, with the functions that read their values.
         required, unnamed, always: the numbers of parameters without a default, of those that are written without their
             names, and of those that are written even if they have their defaults.
+        computes: True if a default of None may stand for a number that the class computes, as in all formats.
     """
 
     make: Callable[..., Any]
@@ -328,6 +326,36 @@ class Kind(NamedTuple):
     required: int
     unnamed: int
     always: int
+    computes: bool = False
+
+
+_CODEBOOKS = ("nf4", "fp4_bnb", "af4")
+
+
+def _codebook(name: str) -> Callable[..., BlockNumber]:
+    """The function that makes bitsandbytes' blocks of a table: cut from the elements in row-major order.
+
+    Its argument `nested` is the number of blocks whose scales share a scale in turn; 0 is none.
+    """
+
+    def make(block: int, nested: int = 0) -> BlockNumber:
+        number = BlockScaled(NAMED[name][0], {FLAT: block}, "absmax", "float32")
+        if check_int("nested", nested, 0) == 0:
+            return number
+        _load_elsewhere("doubled")
+        return _KINDS["doubled"].make(number, nested)
+
+    return make
+
+
+def _codebook_arguments(number: Any) -> tuple[str, dict[str, Any]] | None:
+    """The name and the arguments with which `_codebook` makes the format; None if it cannot."""
+    first = number.first if isinstance(number, NestedNumber) else number
+    if not isinstance(first, BlockScaled) or not first.block or first.block[0][0] != FLAT:
+        return None
+    name = next((one for one in _CODEBOOKS if NAMED[one][0] == first.element), "")
+    arguments = {"block": first.block[0][1], "nested": number.block if isinstance(number, NestedNumber) else 0}
+    return (name, arguments) if name and _codebook(name)(**arguments) == number else None
 
 
 _int, _flag, _block = Reader.integer, Reader.flag, Reader.block
@@ -387,13 +415,9 @@ _NUMBER_KINDS = _ELEMENT_KINDS | {
         1,
         0,
     ),
-    "gguf": Kind(GGUF, {"type": Reader.next}, 1, 1, 1),
-    **{name: Kind(codebook(name), {"block": _int, "nested": _int}, 1, 0, 1) for name in CODEBOOKS},
-    "doubled": Kind(Doubled, {"first": Reader.number, "block": _int}, 1, 2, 1),
+    **{name: Kind(_codebook(name), {"block": _int, "nested": _int}, 1, 0, 1) for name in _CODEBOOKS},
 }
-_KINDS = _NUMBER_KINDS | {
-    "affine": Kind(AffineInteger, {"qmin": _int, "qmax": _int, "signed": _flag, "middle": _int}, 2, 2, 2),
-}
+_KINDS = dict(_NUMBER_KINDS)
 _KIND_OF: dict[Any, str] = {kind.make: name for name, kind in _KINDS.items()}
 
 
@@ -418,22 +442,28 @@ _QPYTORCH_NAMES = {  # of classes and arguments, as QPyTorch prints them
 
 
 _REGISTERING = Lock()
-_ELSEWHERE: list[Callable[[], object]] = []
+_ELSEWHERE: dict[str, Callable[[], object]] = {}
 
 
 def register(name: str, kind: Kind) -> None:
     """Adds a kind whose class is defined on a higher floor than formats."""
     _KINDS[name], _KIND_OF[kind.make] = kind, name
+    if isinstance(kind.make, type) and issubclass(kind.make, Number):
+        _NUMBER_KINDS[name] = kind
 
 
-def register_elsewhere(load: Callable[[], object]) -> None:
-    """Adds a function that imports modules which register kinds; it is called for the first name that is not known."""
-    _ELSEWHERE.append(load)
+def register_elsewhere(kinds: Mapping[str, Callable[[], object]]) -> None:
+    """Adds kinds that other rooms have: each with a function that imports the module which registers it.
+
+    It is called when a text has the name, so that no program imports a room for formats that it does not use.
+    """
+    _ELSEWHERE.update(kinds)
 
 
-def _load_elsewhere() -> None:
-    for load in _ELSEWHERE:
-        load()
+def _load_elsewhere(*names: str) -> None:
+    for name in names:
+        if name in _ELSEWHERE and name not in _KINDS:
+            _ELSEWHERE[name]()
 
 
 def register_format(name: str, kind: type[Number]) -> None:
@@ -474,7 +504,7 @@ def register_format(name: str, kind: type[Number]) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"name={quoted(name)}; allowed are letters, digits and underscores")
     new = _kind_of_class(kind)
-    _load_elsewhere()
+    _load_elsewhere(name)
     with _REGISTERING:
         owner = _KINDS[name].make if name in _KINDS else None
         taken = name in _QPYTORCH_NAMES or name.lower() in (*NAMED, *MEANINGS)
@@ -542,7 +572,7 @@ def write(number: Any) -> str:
             values[part] = replace(values[part], overflow=None)
     if arguments := nvfp4_arguments(number):
         name, values = "nvfp4", arguments
-    name, values = codebook_arguments(number) or (name, values)
+    name, values = _codebook_arguments(number) or (name, values)
     if type(number) is BinaryFloat and number.specials.startswith("p3109"):
         name, values = _p3109_arguments(number) or (name, values)
     return _call(name, values, number)
@@ -570,7 +600,7 @@ def _call(name: str, values: dict[str, Any], number: Any) -> str:
 def _is_default(kind: Kind, parameter: str, value: Any, number: Any) -> bool:
     """True if the format is the same without the argument; a default of None may stand for a computed number."""
     default = _make_signature(kind.make).parameters[parameter].default
-    if value == default or default is not None or not isinstance(number, Number | AffineInteger):
+    if value == default or default is not None or not (kind.computes or isinstance(number, Number)):
         return value == default
     with suppress(ValueError):  # raised where others need the argument
         return replace(number, **{parameter: None}) == number  # type: ignore[type-var]

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qcore.formats.block import BlockNumber
-from qcore.formats.doubled import Doubled
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
-from qcore.formats.gguf import GGUF
+from qcore.formats.foreign import ForeignNumber
 from qcore.formats.number import Number
 from qcore.formats.table import Table
 from qcore.insight.law import Bounds, to_float32
@@ -57,7 +56,7 @@ def range_of(number: Number, carrier: Carrier) -> Range:
     """The range of a format on a carrier."""
     largest = (carrier.infinity >> carrier.padding) - 1 << carrier.padding
     ends = np.array([largest, largest | carrier.negative], np.int32)
-    if isinstance(number, GGUF | Doubled):  # whose scales follow the largest number, so no number is beyond the range
+    if isinstance(number, ForeignNumber):
         return _range_of_numbers(carrier, ends, 0)
     if isinstance(number, BlockNumber):
         program, constants = number.program(Rounding.TOWARD_ZERO, carrier, coded=False)

@@ -80,8 +80,8 @@ KINDS: dict[str, tuple[type[Any], ...]] = {
     "float_scaled": (FloatScale,),
     "levels": (Levels, Grid),
     "e2m1": (Grid,),
-    "gguf": (),
-    "doubled": (),
+    "bytes": (),
+    "nested": (),
 }
 CODES: dict[str, type[Any]] = {  # subclasses before their bases, since `kind_of` takes the first that fits
     "power": PowerCodes,
@@ -96,7 +96,7 @@ CODES: dict[str, type[Any]] = {  # subclasses before their bases, since `kind_of
 WRAPPING = ("wrap", "normal_wrap")
 _FLOAT_SCALES = ("levels", "float_scaled")
 _LONG = ("long_table", "long_table_gaps")
-_WHOLE = ("gguf", "doubled")
+_FOREIGN = ("bytes", "nested")
 _ROWS = {Steps: Steps._fields, Gaps: Gaps._fields, TableCodes: ("numbers",)}  # constants of several integers
 ENCODINGS = CODES | {"power": PowerEncoding, "normal": FloatEncoding, "float": FloatEncoding, "table": TableEncoding}
 
@@ -111,9 +111,8 @@ class Program:
         kind: "grid", "propagating", "overflowing", "deep", "general" or "wide" (see `round_to_grid`); "wrap" (a grid,
             then modulo its range), or "normal_wrap" if the step is a normal number of the carrier; "posit" or
             "wide_posit" (see `round_to_posit`); "table" or "long_table", under stochastic rounding "table_gaps" or
-            "long_table_gaps"; for blocks "levels", "float_scaled" or a key of `qcore.law.shared_scale.KINDS`; "gguf"
-            for the types of `qcore.law.gguf`; "doubled" for formats that other formats' laws make up, and that have
-            no law of their own to run here (`qcore.law.doubled`).
+            "long_table_gaps"; for blocks "levels", "float_scaled" or a key of `qcore.law.shared_scale.KINDS`; "bytes"
+            or "nested" for formats whose law is not here (`qcore.formats.foreign`).
         codes: the kind of the results, a key of `CODES`; "" for numbers.
         storage: the width of the integers that store the codes.
         element: the kind with which a block's elements are encoded, or rounded under float scales; "e2m1" for e2m1
@@ -122,7 +121,7 @@ class Program:
             block's scale before they are rounded; otherwise they are rounded first.
         entries, steps: the length of the rows of a table, and the steps of a search in a long table.
         rule: for "levels" and "float_scaled": how scales follow from largest magnitudes, see `qcore.law.float_scale`;
-            for "gguf" the type, for "doubled" the text of the format; for tables "unsigned_zero" if zero has one code.
+            for tables "unsigned_zero" if zero has one code.
         whole: for "levels": True if the array has a scale.
         scale, scale_codes, scale_storage: for "levels": the `kind`, `codes` and `storage` of the blocks' scales.
         together: for sub-blocks that are so many neighbours in a row, a power of two: their number; else 0. Kernels
@@ -148,13 +147,13 @@ class Program:
     @property
     def narrows(self) -> bool:
         """True if lanes of the carrier's own width give the same numbers, see `Carrier.narrow`."""
-        others = (*WRAPPING, *_LONG, *_FLOAT_SCALES, *_WHOLE)  # places in long tables may need more bits
+        others = (*WRAPPING, *_LONG, *_FLOAT_SCALES, *_FOREIGN)  # places in long tables may need more bits
         return not self.codes and self.kind not in others and not self.mode.stochastic
 
     @property
     def has_kernels(self) -> bool:
         """False for laws that only run operation by operation: a kernel sees one element, these read a whole block."""
-        return self.kind not in _WHOLE and self.rule not in COMPARING
+        return self.kind not in _FOREIGN and self.rule not in COMPARING
 
     @property
     def searches(self) -> bool:
@@ -164,7 +163,7 @@ class Program:
     @property
     def shared(self) -> bool:
         """True for block formats."""
-        return self.kind in SHARED or self.float_scaled or self.kind == "doubled"
+        return self.kind in SHARED or self.float_scaled or self.kind == "nested"
 
     @property
     def float_scaled(self) -> bool:
@@ -225,10 +224,6 @@ class Program:
             Lanes, or codes. Codes of blocks come as a tuple: codes, codes of scales (or lanes, see `float_scales`),
             and for "levels" the lane of the array's scale if there is one.
         """
-        if self.kind == "gguf":
-            from qcore.law.gguf import round_blocks  # programs without GGUF need none of its laws
-
-            return round_blocks(xp, bits, self.rule, self.carrier, axes)
         parts = _filled(self._parts(), constants)
         if isinstance(parts[0], Taper):
             wide = self.kind == "wide_posit"

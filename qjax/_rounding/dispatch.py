@@ -14,11 +14,9 @@ from jax.sharding import AxisType, PartitionSpec
 from qcore import Number, Rounding
 from qcore.arguments import missing_key
 from qcore.formats.block import Scales, check_float_scales, check_scales
-from qcore.formats.doubled import Doubled
-from qcore.formats.gguf import GGUF
+from qcore.formats.foreign import BytesNumber, BytesProgram, NestedNumber, NestedProgram
 from qcore.formats.names import BlockName, EncodeResult, Nested, Single
 from qcore.formats.number import check_number, prepare, with_overflow
-from qcore.law import doubled
 from qcore.law.carrier import CARRIERS, Carrier, check_result_dtype
 from qcore.law.program import Decoding, Program
 from qcore.law.rounding import RoundingLike, check_rounding
@@ -172,11 +170,11 @@ def decode(
     dtype, carrier = check_result_dtype(dtype)
     if carrier.lane_bits == 64 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise TypeError('dtype is float64; allowed only after jax.config.update("jax_enable_x64", True)')
-    if isinstance(number, GGUF):
+    if isinstance(number, BytesNumber):
         return _from_bytes(number, dtype.name, codes, scales)
-    if isinstance(number, Doubled):
+    if isinstance(number, NestedNumber):
         seconds, largest, offset = number.check_scales(codes.shape, scales)
-        found = doubled.sums(Names, decode(seconds, number.second, scales=largest), jnp.asarray(offset, jnp.float32))
+        found = number.sums(Names, decode(seconds, number.second, scales=largest), jnp.asarray(offset, jnp.float32))
         return decode(codes, number.first, dtype, scales=found)
     decoding, constants = number.decoding(carrier)
     scales, array_scale = check_scales(number, codes.shape, scales)
@@ -218,14 +216,14 @@ def _decode_blocks(
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _from_bytes(number: GGUF, dtype: str, codes: jax.Array, scales: Any) -> jax.Array:
+def _from_bytes(number: BytesNumber, dtype: str, codes: jax.Array, scales: Any) -> jax.Array:
     carrier = CARRIERS[dtype]
     lanes = number.from_bytes(Names, codes.astype(jnp.int32), carrier, scales)
     return from_lanes(lanes, carrier, jax.ShapeDtypeStruct(lanes.shape, dtype))
 
 
 @partial(jax.jit, static_argnums=0)
-def _to_bytes(number: GGUF, x: jax.Array) -> jax.Array:
+def _to_bytes(number: BytesNumber, x: jax.Array) -> jax.Array:
     carrier = CARRIERS[x.dtype.name]
     return number.to_bytes(Names, to_lanes(x, carrier), carrier)
 
@@ -295,9 +293,9 @@ def _apply(
     except TypeError:  # an argument has no hash: `_make_plan` raises an error that names the argument
         program, sizes, constants, scope = _make_plan(*arguments)
     noise = _make_noise(program.mode, key, random_bits, start)
-    if coded and program.kind == "gguf":
-        return _to_bytes(GGUF(program.rule), x)
-    if x.size > 0 or program.kind == "doubled":
+    if coded and isinstance(program, BytesProgram):
+        return _to_bytes(program.number, x)
+    if x.size > 0 or isinstance(program, NestedProgram):
         if coded:
             return _encode(program, sizes, few_loops, x, constants, noise)
         with jax.named_scope(scope):
@@ -341,17 +339,17 @@ def same_bits(x: jax.Array, y: jax.Array) -> jax.Array:
 def _law(
     program: Program, sizes: Sizes, few_loops: bool, x: jax.Array, constants: tuple[Any, ...], noise: Noise | None
 ) -> Any:
-    if program.kind == "doubled":
-        return _doubled_law(program, x, noise)
+    if isinstance(program, NestedProgram):
+        return _nested_law(program, x, noise)
     law = _over_blocks(partial(_law_of_blocks, program, sizes, few_loops), x, sizes, scaled=bool(program.codes))
     operands = jax.tree.leaves((x, constants, noise))
     with operation("encode" if program.codes else "round", *operands, mode=program.mode.value):
         return law(x, constants, noise)
 
 
-def _doubled_law(program: Program, x: jax.Array, noise: Noise | None) -> Any:
-    """The law of `qcore.law.doubled`: numbers, or codes and the triple of scales."""
-    number: Any = check_number(program.rule)
+def _nested_law(program: NestedProgram, x: jax.Array, noise: Noise | None) -> Any:
+    """The laws of a `NestedNumber`: numbers, or codes and the triple of scales."""
+    number = program.number
 
     def encoded(x: jax.Array, number: Number, mode: Rounding, noise: Noise | None) -> Any:
         plan = _plan_for(number, mode, x.dtype.name, None, True, x.ndim)
@@ -360,11 +358,11 @@ def _doubled_law(program: Program, x: jax.Array, noise: Noise | None) -> Any:
         return encode(x, number)
 
     codes, scales = encoded(x, number.first, program.mode, noise)
-    differences, offset = doubled.differences(Names, scales)
+    differences, offset = number.differences(Names, scales)
     seconds, largest = encoded(differences, number.second, Rounding.NEAREST, None)
     if program.codes:
         return codes, (seconds, largest, offset)
-    found = doubled.sums(Names, decode(seconds, number.second, scales=largest), offset)
+    found = number.sums(Names, decode(seconds, number.second, scales=largest), offset)
     return jnp.where(x != x, x, decode(codes, number.first, x.dtype, scales=found))  # NaN has no code
 
 

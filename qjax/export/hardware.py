@@ -8,10 +8,10 @@ from typing import Any
 
 from qcore import decode, parse
 from qcore.affine.checkpoint import check_path
+from qcore.affine.integers import AffineInteger
 from qcore.exchange import qonnx
 from qcore.exchange.accumulators import finished
 from qcore.exchange.graph import save
-from qcore.formats.affine import AffineInteger
 from qjax._rounding.scopes import DECODE, ROUND, text_of
 from qjax.export.models import made_of
 from qjax.export.operations import OPERATIONS, STORED, given, known_scales, reader, taken

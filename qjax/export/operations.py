@@ -9,9 +9,9 @@ import numpy as np
 
 from qcore import parse
 from qcore.affine import law
+from qcore.affine.integers import AffineInteger
 from qcore.exchange import laws, rounding
 from qcore.exchange.symbols import Symbol
-from qcore.formats.affine import AffineInteger
 from qcore.namespace import Names
 from qjax._rounding.scopes import DECODE, ROUND, operation_of, text_of
 from qjax.export.walk import RefusedError, Translation, Value, Walk, kind_of, known_arrays, wide_dtype

@@ -8,11 +8,9 @@ import torch
 
 from qcore import Number
 from qcore.formats.block import Scales, check_float_scales, check_scales
-from qcore.formats.doubled import Doubled
-from qcore.formats.gguf import GGUF
+from qcore.formats.foreign import BytesNumber, NestedNumber
 from qcore.formats.names import BlockName, EncodeResult, Nested, Single
 from qcore.formats.number import check_number
-from qcore.law import doubled
 from qcore.law.rounding import RoundingLike
 from qcore.random.threefry import Noise
 from qtorch._namespace import FLOATS, Names
@@ -170,7 +168,7 @@ def encode(
     check_not_sharded(x, "x")
     plan = (plan_for if plain else make_plan)(number, rounding, x.dtype, overflow, True)
     noise = _noise(x, plan, key, random_bits, start, plain)
-    if isinstance(plan.number, GGUF):
+    if isinstance(plan.number, BytesNumber):
         if plan.text:  # a search has thousands of operations, so a traced program calls it
             return torch.ops.qtorch.encode(x.detach(), None, None, *plan.text)[0]
         return bytes_of(x.detach(), plan.number)
@@ -212,13 +210,13 @@ def decode(
     """
     check_not_sharded(check_codes(codes), "codes")
     number = check_number(number)
-    if isinstance(number, GGUF):
+    if isinstance(number, BytesNumber):
         carrier = check_dtype(dtype, "the result")
         return from_lanes(number.from_bytes(Names, from_codes(codes, 32), carrier, scales), carrier, dtype)
-    if isinstance(number, Doubled):
+    if isinstance(number, NestedNumber):
         seconds, largest, offset = number.check_scales(tuple(codes.shape), scales)
         offset = torch.as_tensor(offset, dtype=torch.float32, device=codes.device)
-        found = doubled.sums(Names, decode(seconds, number.second, scales=largest), offset)
+        found = number.sums(Names, decode(seconds, number.second, scales=largest), offset)
         return decode(codes, number.first, dtype, scales=found)
     block, whole = check_scales(number, tuple(codes.shape), scales)
     decoding, _ = decoder(number, dtype)

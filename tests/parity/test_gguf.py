@@ -12,7 +12,7 @@ import qcore
 import qjax
 import qtorch
 from qcore.exchange import Encoded, save_quantized
-from qcore.law.gguf import LAYOUTS
+from qcore.exchange.formats.gguf_law import LAYOUTS
 
 WRITTEN = [kind for kind, layout in LAYOUTS.items() if layout.encode]
 SOME = "q4_0", "q4_1", "q8_0", "tq2_0", "mxfp4", "nvfp4"

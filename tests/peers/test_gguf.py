@@ -6,7 +6,7 @@ import pytest
 from support import assert_same_bits, bits
 
 import qcore
-from qcore.law.gguf import LAYOUTS
+from qcore.exchange.formats.gguf_law import LAYOUTS
 
 READ = [kind for kind in LAYOUTS if kind not in ("q1_0", "q2_0")]
 WRITTEN = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq1_0", "tq2_0", "mxfp4"]

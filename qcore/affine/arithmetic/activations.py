@@ -14,11 +14,11 @@ from typing import Any
 
 from qcore.affine import law
 from qcore.affine.arithmetic.operands import check_operand, check_output, numbers, quantized
+from qcore.affine.integers import INT32, AffineInteger
 from qcore.affine.parameters import QParams, check_form
 from qcore.affine.quantized import Q, QuantizedArray
 from qcore.affine.rows import Example, F, Words, operation
 from qcore.arguments import check_flag, check_float, check_int
-from qcore.formats.affine import INT32, AffineInteger
 from qcore.namespace import Array
 
 __all__ = ["celu", "elu", "hardsigmoid", "hardswish", "leaky_relu", "prelu", "sigmoid", "softmax", "tanh"]

@@ -24,10 +24,10 @@ from qcore.affine.arithmetic.operands import (
     quantized,
     wrapped,
 )
+from qcore.affine.integers import AffineInteger
 from qcore.affine.parameters import QParams
 from qcore.affine.quantized import Q
 from qcore.arguments import check_flag, check_float, check_int, check_type, quoted
-from qcore.formats.affine import AffineInteger
 from qcore.namespace import Array
 from qcore.notices import warn
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from qcore.affine import law
 from qcore.affine.arithmetic.operands import check_operand, check_output, differences, quantized, wrapped
+from qcore.affine.integers import AffineInteger
 from qcore.affine.parameters import QParams, check_fraction, check_parameter
 from qcore.affine.quantized import Q
 from qcore.arguments import check_flag, check_size
-from qcore.formats.affine import AffineInteger
 from qcore.namespace import Array
 
 

@@ -6,10 +6,10 @@ from math import inf
 from typing import Any
 
 from qcore.affine import law
+from qcore.affine.integers import AffineInteger
 from qcore.affine.parameters import QParams, check_form, check_qparams
 from qcore.affine.quantized import QuantizedArray
 from qcore.arguments import check_type
-from qcore.formats.affine import AffineInteger
 
 _LARGEST = (2 - 2**-23) * 2.0**127  # of float32
 

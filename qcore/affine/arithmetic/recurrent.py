@@ -9,8 +9,8 @@ from typing import Any
 
 from qcore.affine import law
 from qcore.affine.arithmetic.activations import sigmoid_of, tanh_of
+from qcore.affine.integers import AffineInteger
 from qcore.affine.parameters import QParams, dynamic_qparams
-from qcore.formats.affine import AffineInteger
 
 
 def quantize_dynamic(xp: Any, x: Any, form: AffineInteger) -> tuple[Any, QParams]:

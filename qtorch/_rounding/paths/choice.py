@@ -17,7 +17,7 @@ import torch
 from torch.nn import Parameter
 
 from qcore import Number, Rounding
-from qcore.law import doubled
+from qcore.formats.foreign import NestedProgram
 from qcore.law.tiles import block_counts, tiles
 from qcore.random.threefry import Noise
 from qtorch import _exported as exported
@@ -102,8 +102,8 @@ def check_device(name: str, x: torch.Tensor, device: torch.device, other: str) -
 def round_tensor(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None, plain: bool) -> Any:
     """The law by the fastest path for x; see `operations.run`."""
     if plain:
-        if plan.program.kind == "doubled":
-            return _round_doubled(x, plan, noise)
+        if isinstance(plan.program, NestedProgram):
+            return _round_nested(x, plan, noise)
         in_c = x.is_cpu and not serve_cpu()
         result = (round_on_cpu if in_c else round_by_package)(x, plan, noise) if x.numel() > 0 else None
         if result is None:
@@ -122,15 +122,15 @@ def round_tensor(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None, plain
     if exported.is_wanted() and noise is None and not plan.program.codes:
         return exported.rounded(x, plan.number.text, plan.program.mode.value, plan.overflow or "")
     if not plan.calls_operator(x):
-        return (_round_doubled if plan.program.kind == "doubled" else by_operations)(x, plan, noise)
+        return (_round_nested if isinstance(plan.program, NestedProgram) else by_operations)(x, plan, noise)
     if not plan.program.codes:
         return torch.ops.qtorch.round(x, *(noise or (None, None)), *plan.text)
     results = torch.ops.qtorch.encode(x, *(noise or (None, None)), *plan.text)
     return tuple(results) if plan.program.shared else results[0]
 
 
-def _round_doubled(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> Any:
-    """The law of `qcore.law.doubled`: numbers, or codes, codes of scales, largest magnitudes and the mean."""
+def _round_nested(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> Any:
+    """The laws of a `NestedNumber`: numbers, or codes, codes of scales, largest magnitudes and the offset."""
     number: Any = plan.number
 
     def encoded(x: torch.Tensor, number: Number, mode: Rounding, noise: Noise | None) -> Any:
@@ -138,14 +138,14 @@ def _round_doubled(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> 
         return round_tensor(x, (plan_for if plain else make_plan)(number, mode, x.dtype, None, True), noise, plain)
 
     codes, scales = encoded(x, number.first, plan.program.mode, noise)
-    differences, offset = doubled.differences(Names, scales)
+    differences, offset = number.differences(Names, scales)
     seconds, largest = encoded(differences, number.second, Rounding.NEAREST, None)
     if plan.program.codes:
         return codes, seconds, largest, offset
     if x.numel() == 0:
         return torch.empty_like(x)
     decoded = decode_tensor(seconds, number.second, torch.float32, largest, None, is_plain_tensor(seconds))
-    scales = doubled.sums(Names, decoded, offset)
+    scales = number.sums(Names, decoded, offset)
     numbers = decode_tensor(codes, number.first, x.dtype, scales, None, is_plain_tensor(codes))
     return torch.where(x != x, x, numbers)  # NaN has no code
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from qcore.formats.gguf import GGUF
+from qcore.formats.foreign import BytesNumber
 from qcore.law.carrier import CARRIERS, Carrier
 from qcore.law.program import Decoding, Program
 from qcore.law.tiles import Tiles
@@ -83,8 +83,8 @@ def from_lanes(bits: torch.Tensor, carrier: Carrier, dtype: torch.dtype) -> torc
     return reinterpreted((bits >> carrier.padding).to(torch.int16), dtype)
 
 
-def bytes_of(x: torch.Tensor, number: GGUF) -> torch.Tensor:
-    """The bytes of GGUF's blocks."""
+def bytes_of(x: torch.Tensor, number: BytesNumber) -> torch.Tensor:
+    """The bytes of the numbers of a tensor."""
     carrier = DTYPES[x.dtype]
     return number.to_bytes(Names, to_lanes(x.resolve_neg(), carrier), carrier)
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from qcore.formats.doubled import Doubled
-from qcore.formats.gguf import GGUF
+from qcore.formats.foreign import BytesNumber, NestedNumber
 from qcore.formats.text import parse
 from qcore.law.tiles import block_counts
 from qcore.random.threefry import Noise
@@ -52,7 +51,7 @@ def _run(coded: bool, x: torch.Tensor, key: Maybe, window: Maybe, *text: str) ->
     else:
         noise = Noise(key, window)
     plan = _plan(x.dtype, coded, *text)
-    if coded and isinstance(plan.number, GGUF):
+    if coded and isinstance(plan.number, BytesNumber):
         return [bytes_of(x, plan.number)]
     results = round_tensor(x, plan, noise, is_plain_tensor(x))
     first, *others = results if isinstance(results, tuple) else (results,)
@@ -75,7 +74,7 @@ def encode_shapes(x: torch.Tensor, key: Maybe, window: Maybe, *text: str) -> lis
 def _shapes(coded: bool, x: torch.Tensor, key: Maybe, *text: str) -> list[torch.Tensor]:
     inductor.register()
     plan, axes = _plan(x.dtype, coded, *text), 0 if key is None else key.dim() - 1
-    if coded and isinstance(plan.number, GGUF):
+    if coded and isinstance(plan.number, BytesNumber):
         return [x.new_empty(plan.number.shape_of_bytes(tuple(x.shape)), dtype=torch.uint8)]
     first = x.new_empty(x.shape, dtype=plan.dtype) if axes else torch.empty_like(x, dtype=plan.dtype)
     if not (coded and plan.program.shared):
@@ -83,7 +82,7 @@ def _shapes(coded: bool, x: torch.Tensor, key: Maybe, *text: str) -> list[torch.
     examples, shape = tuple(x.shape[:axes]), tuple(x.shape[axes:])
     counts = block_counts(shape, plan.number.block_sizes(len(shape)))
     results = [first, x.new_empty((*examples, *counts), dtype=scale_dtype(plan.program))]
-    if isinstance(plan.number, Doubled):
+    if isinstance(plan.number, NestedNumber):
         lengths = [-(-prod(counts) // plan.number.block)] if counts else []
         results += [x.new_empty((*examples, *lengths), dtype=torch.float32), x.new_empty(examples, dtype=torch.float32)]
     if plan.program.whole:

@@ -10,8 +10,8 @@ import pytest
 from support import assert_same_bits
 
 import qcore
+from qcore.exchange.formats.gguf_law import LAYOUTS
 from qcore.exchange.gguf import Contents, Tensor, read, write
-from qcore.law.gguf import LAYOUTS
 
 X = np.random.default_rng(0).standard_normal((3, 256)).astype(np.float32)
 METADATA = {

@@ -9,7 +9,7 @@ import pytest
 import qcore
 import qjax
 import qtorch
-from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Posit, p3109
+from qcore import NAMED, BinaryFloat, BlockFloatingPoint, FixedPoint, FloatingPoint, Number, Posit, p3109, parse
 
 EXAMPLES = [
     (FixedPoint(8, 4), "FixedPoint(wl=8, fl=4)", "FixedPoint (wl=8, fl=4)"),
@@ -52,6 +52,23 @@ def test_value_semantics(number):
     assert sum(number == other for other, *_ in EXAMPLES) == 1
     with pytest.raises(AttributeError):
         number.wl = 3
+
+
+# As commits pickled it that had its class there.
+GGUF_BEFORE = (
+    b"\x80\x02cqcore.formats.gguf\nGGUF\nq\x00)\x81q\x01}q\x02X\x04\x00\x00\x00typeq\x03X\x04\x00\x00\x00q4_0q\x04sb."
+)
+
+
+def test_pickles_of_classes_that_moved():
+    assert pickle.loads(GGUF_BEFORE) == parse("gguf(q4_0)")
+    for number, before in (
+        (parse("nf4(block=64,nested=256)"), b"qcore.formats.doubled"),
+        (parse("affine(-8,7)"), b"qcore.formats.affine"),
+    ):
+        moved = pickle.dumps(number, 2).replace(type(number).__module__.encode(), before)
+        assert before in moved
+        assert pickle.loads(moved) == number
 
 
 @pytest.mark.parametrize("name", NAMED)

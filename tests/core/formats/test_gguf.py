@@ -7,8 +7,9 @@ import pytest
 from support import assert_same_bits
 
 import qcore
-from qcore.formats.gguf import GGUF, TYPES
-from qcore.law.gguf import _ROUNDED_UP, LAYOUTS, _subnormal_reciprocal
+from qcore.exchange.formats.gguf import GGUF
+from qcore.exchange.formats.gguf_law import _ROUNDED_UP, LAYOUTS, _subnormal_reciprocal
+from qcore.formats.spellings import GGUF_TYPES
 from qcore.namespace import Names
 
 WRITTEN = [kind for kind, layout in LAYOUTS.items() if layout.encode]
@@ -90,7 +91,7 @@ def test_other_dtypes_and_rows_that_are_not_full():
 
 
 def test_types_are_those_of_the_law():
-    assert tuple(LAYOUTS) == TYPES
+    assert tuple(LAYOUTS) == GGUF_TYPES
 
 
 def test_texts():

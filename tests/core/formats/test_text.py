@@ -30,7 +30,7 @@ from qcore import (
     p3109,
     parse,
 )
-from qcore.formats.affine import FORMS, INT8, AffineInteger
+from qcore.affine.integers import FORMS, INT8, AffineInteger
 from qcore.formats.block import RULES
 from qcore.formats.floating import SPECIALS
 from qcore.formats.number import check_number

@@ -16,7 +16,7 @@ left to the processor in ggml:
   NaN; their bytes are 0.
 - A last block that is not full is filled up with zeros.
 
-K types find their scales by the searches of `qcore.law.gguf_search`.
+K types find their scales by the searches of `qcore.exchange.formats.gguf_search`.
 
 Source: ggml-common.h and ggml-quants.c of ggml, gguf-py.
 """
@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from qcore.exchange.formats.gguf_search import descend, fit_line, fit_scale, scaled
 from qcore.law.carrier import FLOAT32, Carrier
 from qcore.law.float_scale import from_working, to_working
-from qcore.law.gguf_search import descend, fit_line, fit_scale, scaled
 
 _NAN = FLOAT32.quiet_nan
 _HALF_NAN = 0x7E00
