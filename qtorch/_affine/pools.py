@@ -48,7 +48,8 @@ def _pool(law: str, dimensions: int, function: F, shows: str) -> F:
     example = [
         ">>> from qtorch.quantization import quantize_per_tensor",
         f">>> x = torch.tensor([1.0, 2.0, 3.0, 6.0]).reshape(1, {ones}4)",
-        f">>> {name}(quantize_per_tensor(x, 0.5, 0, torch.quint8), {windows}).dequantize().flatten()",
+        ">>> q = quantize_per_tensor(x, 0.5, 0, torch.quint8)",
+        f">>> {name}(q, {windows}).dequantize().flatten()",
         shows,
     ]
     function.__doc__ = document(function, OPERATIONS[law].sentence, words, example)
