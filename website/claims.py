@@ -86,7 +86,7 @@ def _peer() -> tuple[str, str, str]:
     rows = [row for row in results("peers-qpytorch")["rows"] if row["rounding"] != "-"]
     return (
         "A drop-in for QPyTorch.",
-        f"The same [names](docs/from-qpytorch.md), {span((row['ratio'] for row in rows), 1)} times as fast as "
+        f"The same [names](docs/from-others.md), {span((row['ratio'] for row in rows), 1)} times as fast as "
         "its kernels",
         "QPYTORCH=FOLDER python -m benchmarks.peers --only QPyTorch",
     )
