@@ -8,7 +8,6 @@ from pathlib import Path
 from qcore.cli.tables import COLUMNS, row
 from qcore.files import write_text
 from qcore.formats.names import NAMED
-from qcore.formats.text import parse
 from website.plots import draw
 
 # file: (formats, title)
@@ -18,25 +17,6 @@ PICTURES = {
     "formats-few-bits.svg": (("e2m1fn", "e3m2fn", "e2m3fn", "int4"), "Four and six bits"),
     "formats-blocks.svg": (("mxfp4", "nvfp4", "mxfp6_e2m3", "mxfp8_e4m3"), "Blocks"),
 }
-
-# Texts of every kind of formats.
-TEXTS = (
-    "e4m3fn",
-    "float(5,3)",
-    "float(5,2,bias=16,subnormals=False)",
-    "fixed(8,4)",
-    "fixed(8,4,signed=False,wrap=True)",
-    "e4m3fn:saturate",
-    "p3109(8,4,signed=False,extended=False)",
-    "posit(16,1)",
-    "block(8,dim=-1)",
-    "scaled(e4m3fn,{-2:128,-1:128},rule=rceil)",
-    "scaled(fixed(8,6),{0:1,...:None})",
-    "nvfp4({-2:16,-1:16})",
-    "gguf(q4_k)",
-    "nvfp4(four_over_six=mae)",
-    "affine(-128,127)",
-)
 
 _TOP = """\
 # Named formats
@@ -49,35 +29,16 @@ digits where it has more than six. "specials" says which codes there are besides
 sign. "overflow" is what numbers beyond the largest become, unless `overflow=` says otherwise.
 """
 
-_TEXTS = """\
-## Formats as text
-
-Every format has a text, `number.text`, and `qcore.parse` reads it. Where a format is taken, its text is too:
-`quantize(x, "float(5,2)")`. Arguments are those of the classes, by position or by name; those that have their defaults
-are left out. Formats that have names are written as these, but for QPyTorch's: `qpytorch8` is `float(5,2)`.
-`str(number)` is the text as well; QPyTorch's three classes print as they do in QPyTorch, which `parse` reads too.
-`repr(number)` is the call that makes the format, without arguments that have their defaults.
-"""
-
-_MORE = """\
-## On the command line
-
-`qbits` prints the table of names, `qbits show FORMAT` a format's properties and values. FORMAT is a text; shells want
-quotes around its parentheses: `qbits show 'fixed(8,4)'`. In a checkout `python -m website.plots FILE.svg FORMAT ...`
-draws pictures such as those below.
-
-`qbits vectors FORMAT --rounding MODE -o FILE` writes conformance vectors: hard and random inputs, what the law
-makes of them, and the codes. Put an implementation's own results in place of the outputs or codes, and
-`qbits check FILE` says how many differ, and shows the first ten. In place of FORMAT it takes
-[an accumulator](codes.md#vectors-for-a-dot-product-unit).
-"""
-
 _PICTURE = """\
+`qbits` prints this table, `qbits show FORMAT` a format's properties and values.
+[Formats](formats.md#formats-as-text) has the texts of all others.
+
 ## Pictures
 
-Above, the positive numbers of each format; below, the relative error of numbers between them, rounded to nearest. The
-dotted line is 2^-p for a significand of p bits. The error of a normal number stays below it; a posit's does so only
-around 1, where the significand has the most bits.
+In a checkout `python -m website.plots FILE.svg FORMAT ...` draws them. Above, the positive numbers of each format;
+below, the relative error of numbers between them, rounded to nearest. The dotted line is 2^-p for a significand of p
+bits. The error of a normal number stays below it; a posit's does so only around 1, where the significand has the most
+bits.
 
 In pictures of blocks the array's largest number is 1. Blue shows the other numbers of its block; far below 1 they
 become zero. Green shows the largest numbers of other blocks, whose scales follow them. MX scales so far that numbers
@@ -100,9 +61,6 @@ def _parts() -> Iterator[str]:
     yield _TOP
     table = _table(COLUMNS, ((f"`{name}`", *row(name)[1:]) for name in NAMED))
     yield f'<div class="live" markdown="1">\n\n{table}\n</div>\n'
-    yield _TEXTS
-    yield _table(("text", "format"), ((f"`{text}`", f"`{parse(text)!r}`") for text in TEXTS))
-    yield _MORE
     yield _PICTURE
     yield "\n".join(f"### {title}\n\n![{', '.join(formats)}]({name})\n" for name, (formats, title) in PICTURES.items())
 
