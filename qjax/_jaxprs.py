@@ -17,7 +17,8 @@ import numpy as np
 from jax.extend import core
 from jax.extend.source_info_util import current_name_stack, user_context
 
-CHECKPOINT: str = core.primitives.remat_p.name
+from qjax._parameters import CHECKPOINT, parameters
+
 CALLS = ("jit", "pjit", "closed_call", "core_call")
 INLINED = frozenset((*CALLS, CHECKPOINT))  # their programs run once, with the equation's own operands
 CUSTOM = frozenset(("custom_jvp_call", "custom_vjp_call"))
@@ -121,19 +122,19 @@ def inner_programs(equation: Any, values: Sequence[Any], carried: Any = None) ->
     `values` are the values of its operands; `carried` is the value of a loop's state, which changes after the first
     iteration.
     """
-    params, name = equation.params, equation.primitive.name
+    params, name = parameters(equation), equation.primitive.name
     if name == "scan":
         first, second = scan_parts(equation)
-        return [_program(params["jaxpr"], [*values[:first], *[carried] * (second - first), *values[second:]])]
+        return [_program(params.jaxpr, [*values[:first], *[carried] * (second - first), *values[second:]])]
     if name == "while":
-        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        first, second = params.cond_nconsts, params.cond_nconsts + params.body_nconsts
         state = [carried] * (len(values) - second)
         condition, body = [*values[:first], *state], [*values[first:second], *state]
-        return [_program(params["cond_jaxpr"], condition), _program(params["body_jaxpr"], body)]
+        return [_program(params.cond_jaxpr, condition), _program(params.body_jaxpr, body)]
     if name == "cond":
-        return [_program(branch, values[1:]) for branch in params["branches"]]
+        return [_program(branch, values[1:]) for branch in params.branches]
     if name == "shard_map" or name in INLINED | CUSTOM:
-        return [_program(params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"], values)]
+        return [_program(params.program, values)]
     return None
 
 
@@ -147,23 +148,23 @@ def scan_parts(equation: Any) -> tuple[int, int]:
 
     JAX has these numbers as parameters up to 0.10, and from 0.12 on the trees of operands instead.
     """
-    params = equation.params
-    if "num_consts" in params:
-        constants, carried = params["num_consts"], params["num_carry"]
+    params = parameters(equation)
+    if params.num_consts is not None:
+        constants, carried = params.num_consts, params.num_carry
     else:
-        constants, carried, _ = (len(list(part)) for part in params["ft_in"].unpack())
+        constants, carried, _ = (len(list(part)) for part in params.ft_in.unpack())
     return constants, constants + carried
 
 
 def counters(equation: Any) -> list[int]:
     """The operands of a loop that are carried and count its iterations, as those of fori_loop do."""
-    params, name = equation.params, equation.primitive.name
+    params, name = parameters(equation), equation.primitive.name
     if name == "scan":
-        (first, second), body = scan_parts(equation), params["jaxpr"].jaxpr
+        (first, second), body = scan_parts(equation), params.jaxpr.jaxpr
         carried, results = body.invars[first:second], body.outvars
     else:
-        first, body = params["cond_nconsts"] + params["body_nconsts"], params["body_jaxpr"].jaxpr
-        carried, results = body.invars[params["body_nconsts"] :], body.outvars
+        first, body = params.cond_nconsts + params.body_nconsts, params.body_jaxpr.jaxpr
+        carried, results = body.invars[params.body_nconsts :], body.outvars
     added = {e.outvars[0]: e.invars[0] for e in body.eqns if e.primitive.name == "add" and _is_literal(e.invars[1])}
     pairs = zip(carried, results, strict=False)
     return [first + place for place, (x, y) in enumerate(pairs) if not _is_literal(y) and added.get(y) is x]
@@ -195,11 +196,11 @@ def rebuild(
 
 def _call(equation: Any, operands: Sequence[Any], run: Run, carried: Any, sliced: Any) -> tuple[Any, Any, Any]:
     """The program inlined, with its shardings as constraints: users put the whole function under jit themselves."""
-    params = equation.params
-    if "in_shardings" not in params:
+    params = parameters(equation)
+    if params.in_shardings is None:
         return run(0, operands, carried, sliced)
-    results, carried, made = run(0, _constrain(operands, params["in_shardings"]), carried, sliced)
-    return _constrain(results, params["out_shardings"]), carried, made
+    results, carried, made = run(0, _constrain(operands, params.in_shardings), carried, sliced)
+    return _constrain(results, params.out_shardings), carried, made
 
 
 def _constrain(values: Sequence[Any], shardings: Sequence[Any]) -> Sequence[Any]:
@@ -214,20 +215,20 @@ def _constrain(values: Sequence[Any], shardings: Sequence[Any]) -> Sequence[Any]
 
 
 def _checkpoint(equation: Any, operands: Sequence[Any], run: Run, carried: Any, sliced: Any) -> tuple[Any, Any, Any]:
-    params = equation.params
-    prevent = params["prevent_cse"]
-    if params["differentiated"] and prevent:
+    params = parameters(equation)
+    prevent = params.prevent_cse
+    if params.differentiated and prevent:
         operands = jax.lax.optimization_barrier(operands)  # as the primitive does in a backward pass
 
     def body(carried: Any, *operands: Any) -> Any:
         return run(0, operands, carried, sliced)
 
     prevent = prevent if isinstance(prevent, bool) else (True, *prevent)  # one for each argument of body
-    return jax.checkpoint(body, prevent_cse=prevent, policy=params["policy"])(carried, *operands)
+    return jax.checkpoint(body, prevent_cse=prevent, policy=params.policy)(carried, *operands)
 
 
 def _scan(equation: Any, operands: Sequence[Any], run: Run, carried: Any, sliced: Any) -> tuple[Any, Any, Any]:
-    params = equation.params
+    params = parameters(equation)
     first, second = scan_parts(equation)
 
     def body(state: Any, slices: Any) -> tuple[Any, Any]:
@@ -237,15 +238,16 @@ def _scan(equation: Any, operands: Sequence[Any], run: Run, carried: Any, sliced
 
     start, slices = (operands[first:second], carried), (operands[second:], sliced)
     # Slices may be those of some iterations only.
-    length = next((len(x) for x in jax.tree.leaves(slices)), params["length"])
-    options = {name: params[name] for name in ("reverse", "unroll")}
-    (values, carried), (stacked, made) = jax.lax.scan(body, start, slices, length=length, **options)
+    length = next((len(x) for x in jax.tree.leaves(slices)), params.length)
+    (values, carried), (stacked, made) = jax.lax.scan(
+        body, start, slices, length=length, reverse=params.reverse, unroll=params.unroll
+    )
     return [*values, *stacked], carried, made
 
 
 def _while(equation: Any, operands: Sequence[Any], run: Run, carried: Any, sliced: Any) -> tuple[Any, Any, None]:
-    first = equation.params["cond_nconsts"]
-    second = first + equation.params["body_nconsts"]
+    params = parameters(equation)
+    first, second = params.cond_nconsts, params.cond_nconsts + params.body_nconsts
 
     def go_on(state: Any) -> Any:
         values, carried = state
@@ -262,13 +264,13 @@ def _cond(equation: Any, operands: Sequence[Any], run: Run, carried: Any, sliced
     def branch(which: int, carried: Any, *operands: Any) -> Any:
         return run(which, operands, carried, sliced)
 
-    branches = [partial(branch, which) for which in range(len(equation.params["branches"]))]
+    branches = [partial(branch, which) for which in range(len(parameters(equation).branches))]
     return jax.lax.switch(operands[0], branches, carried, *operands[1:])
 
 
 def _shard_map(equation: Any, operands: Sequence[Any], run: Run, carried: Any, sliced: Any) -> tuple[Any, Any, Any]:
     """Each shard runs the program with all of `carried`; `carried` and `made` must come out the same in all shards."""
-    params, everywhere = equation.params, jax.sharding.PartitionSpec()
+    params, everywhere = parameters(equation), jax.sharding.PartitionSpec()
 
     def body(carried: Any, *operands: Any) -> Any:
         results, carried, made = run(0, operands, carried, sliced)
@@ -276,11 +278,11 @@ def _shard_map(equation: Any, operands: Sequence[Any], run: Run, carried: Any, s
 
     return jax.shard_map(
         body,
-        mesh=params["mesh"],
-        in_specs=(everywhere, *params["in_specs"]),
-        out_specs=(tuple(params["out_specs"]), everywhere, everywhere),
-        check_vma=params["check_vma"],
-        axis_names=params["newly_manual_axes"],
+        mesh=params.mesh,
+        in_specs=(everywhere, *params.in_specs),
+        out_specs=(tuple(params.out_specs), everywhere, everywhere),
+        check_vma=params.check_vma,
+        axis_names=params.newly_manual_axes,
     )(carried, *operands)
 
 

@@ -43,7 +43,7 @@ FLOORS = {
         "",
     ],
     "qjax": [
-        "_namespace",
+        "_namespace _parameters",
         "_rounding _models _jaxprs",
         "linalg testing",
         "quant",
@@ -71,7 +71,7 @@ PRODUCTS = {
         "ground": "qcore.arguments qcore.files qcore.html qcore.lazy qcore.names qcore.namespace qcore.notices "
         "qcore.packing qcore.pictures qcore.trace qcore.version qtorch._classes qtorch._conversion qtorch._exported "
         "qtorch._namespace qtorch._places qtorch._states qtorch._torch_internals qjax._jaxprs qjax._models "
-        "qjax._namespace",
+        "qjax._namespace qjax._parameters",
         "law": "qcore.law qcore.formats qcore.random qcore.arrays",
         "rounding": "qtorch._kernels qtorch._rounding qjax._rounding",
         "products": "qcore.linalg qcore.report qtorch._kernels.products qtorch.linalg qjax.linalg qjax.nnx.products",

@@ -15,6 +15,7 @@ import jax
 from jax.core import Tracer
 
 from qcore.formats.number import FormatTexts, Number
+from qjax._parameters import parameters
 
 PREFIX = "qjax."
 ROUND = "qjax.round:"
@@ -74,7 +75,7 @@ def operation(name: str, *operands: Any, **settings: Any) -> Any:
 
 def operation_of(equation: Any) -> dict[str, Any] | None:
     """The operation that an equation calls, as its scope has it; None for other equations."""
-    program = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+    program = parameters(equation).program
     inner = getattr(program, "jaxpr", program)
     for one in getattr(inner, "eqns", ())[:1]:
         scopes = one.source_info.name_stack.stack

@@ -8,6 +8,7 @@ import numpy as np
 
 from qcore.exchange.graph import Graph
 from qjax import _jaxprs as jaxprs
+from qjax._parameters import parameters
 from qjax.export.walk import Value, Walk, kinds_of
 
 
@@ -27,11 +28,11 @@ def _body(walk: Walk, inputs: list[tuple[Any, Any]], results: Any) -> tuple[Any,
 
 
 def _scan(walk: Walk, equation: Any, *values: Value) -> list[Value]:
-    params = equation.params
+    params = parameters(equation)
     first, second = jaxprs.scan_parts(equation)
     (program,) = jaxprs.inner_programs(equation, values) or []
     carried, stacked = list(values[first:second]), list(values[second:])
-    extra = [] if stacked else [walk.constant(np.arange(params["length"]), np.int32)]
+    extra = [] if stacked else [walk.constant(np.arange(params.length), np.int32)]
     slices = [(x.shape[1:], x.dtype) for x in (*stacked, *extra)]
 
     def results(given: list[Value]) -> list[Value]:
@@ -42,7 +43,7 @@ def _scan(walk: Walk, equation: Any, *values: Value) -> list[Value]:
     kinds = kinds_of(equation)
     outputs = len(kinds) - len(carried)
     directions = {}
-    if params["reverse"]:
+    if params.reverse:
         directions = {"scan_input_directions": [1] * len(slices), "scan_output_directions": [1] * outputs}
     if not outputs:
         directions.pop("scan_output_directions", None)
@@ -53,7 +54,8 @@ def _scan(walk: Walk, equation: Any, *values: Value) -> list[Value]:
 
 def _while(walk: Walk, equation: Any, *values: Value) -> list[Value]:
     condition, body = jaxprs.inner_programs(equation, values) or []
-    outside = equation.params["cond_nconsts"], equation.params["body_nconsts"]
+    params = parameters(equation)
+    outside = params.cond_nconsts, params.body_nconsts
     of_condition, of_body = values[: outside[0]], values[outside[0] : sum(outside)]
     state = list(values[sum(outside) :])
     (start,) = walk.run(condition.jaxpr, condition.consts, [*of_condition, *state])

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from qjax._parameters import parameters
 from qjax.export.walk import Value, Walk, kind_of, known_arrays
 
 _ALLOWED = "take whole rows along one dimension (jnp.take), or use indices that are known when the function is exported"
 
 
 def _mode(equation: Any) -> str:
-    return str(equation.params["mode"]).rpartition(".")[2].lower()
+    return str(parameters(equation).mode).rpartition(".")[2].lower()
 
 
 def _places(operand: tuple[int, ...], indices: np.ndarray, numbers: Any, sizes: Any) -> np.ndarray:
@@ -29,7 +30,7 @@ def _places(operand: tuple[int, ...], indices: np.ndarray, numbers: Any, sizes: 
 
 
 def _fill_value(equation: Any, dtype: np.dtype) -> Any:
-    given = equation.params.get("fill_value")
+    given = parameters(equation).fill_value
     if given is not None:
         return given
     if jnp.issubdtype(dtype, jnp.inexact):
@@ -41,7 +42,8 @@ def _fill_value(equation: Any, dtype: np.dtype) -> Any:
 
 
 def _gather(walk: Walk, equation: Any, x: Value, indices: Value) -> Value:
-    numbers, sizes = equation.params["dimension_numbers"], tuple(equation.params["slice_sizes"])
+    params = parameters(equation)
+    numbers, sizes = params.dimension_numbers, tuple(params.slice_sizes)
     axes, along = tuple(numbers.start_index_map), tuple(numbers.operand_batching_dims)
     inside = tuple(numbers.collapsed_slice_dims) == tuple(sorted(axes))
     rows = inside and all(sizes[axis] == x.shape[axis] for axis in range(x.ndim) if axis not in (*axes, *along))
@@ -130,7 +132,7 @@ def _window(walk: Walk, equation: Any, x: Value, indices: Value, numbers: Any) -
     """One slice of any size at a computed place."""
     if indices.ndim != 1 or numbers.operand_batching_dims:
         raise walk.error("this gather has no form in ONNX", _ALLOWED)
-    axes, sizes = list(numbers.start_index_map), equation.params["slice_sizes"]
+    axes, sizes = list(numbers.start_index_map), parameters(equation).slice_sizes
     starts, inside = _inside(walk, equation, indices, np.array([x.shape[a] - sizes[a] + 1 for a in axes], np.int64))
     found = walk.reshape(_cut(walk, x, starts, axes, sizes), kind_of(equation)[0])
     return found if inside is None else _filled(walk, equation, inside, found)
@@ -155,7 +157,7 @@ def _joined(walk: Walk, starts: tuple[Value, ...], limits: np.ndarray) -> Value:
 
 
 def _dynamic_slice(walk: Walk, equation: Any, x: Value, *starts: Value) -> Value:
-    sizes = equation.params["slice_sizes"]
+    sizes = parameters(equation).slice_sizes
     limits = np.array([whole - size for whole, size in zip(x.shape, sizes, strict=True)], np.int64)
     begins = _joined(walk, starts, limits)
     if begins.known is not None:
@@ -176,7 +178,7 @@ def _dynamic_update_slice(walk: Walk, equation: Any, x: Value, update: Value, *s
 
 def _scatter(reduction: str | None) -> Callable[..., Value]:
     def translate(walk: Walk, equation: Any, x: Value, indices: Value, updates: Value) -> Value:
-        numbers = equation.params["dimension_numbers"]
+        numbers = parameters(equation).dimension_numbers
         axes, along = tuple(numbers.scatter_dims_to_operand_dims), tuple(numbers.operand_batching_dims)
         inserted = tuple(numbers.inserted_window_dims)
         windows = [axis for axis in range(x.ndim) if axis not in (*inserted, *along)]
@@ -205,7 +207,7 @@ def _scatter(reduction: str | None) -> Callable[..., Value]:
 
 def _scatter_rows(walk: Walk, equation: Any, x: Value, indices: Value, updates: Value, reduction: str | None) -> Value:
     """Whole rows that go to computed places along some dimensions."""
-    numbers = equation.params["dimension_numbers"]
+    numbers = parameters(equation).dimension_numbers
     axes, windows = tuple(numbers.scatter_dims_to_operand_dims), tuple(numbers.update_window_dims)
     order = [*axes, *(axis for axis in range(x.ndim) if axis not in axes)]
     moved = walk.transpose(x, order)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from qjax._parameters import parameters
 from qjax.export.walk import Value, Walk, kind_of, wide_dtype
 
 _MOST = 4096  # elements of a window that is written as sums of slices
@@ -44,16 +45,16 @@ def _padded(walk: Walk, x: Value, number: Value, widths: list[tuple[int, int]]) 
 
 
 def _convolution(walk: Walk, equation: Any, images: Value, kernel: Value) -> Value:
-    params, (shape, dtype) = equation.params, kind_of(equation)
-    if params["batch_group_count"] != 1:
+    params, (shape, dtype) = parameters(equation), kind_of(equation)
+    if params.batch_group_count != 1:
         raise walk.error("a convolution with batch groups has no form in ONNX", "export the forward pass")
     wide = wide_dtype(dtype)
     if wide.name != "float32":
         raise walk.error(f"a convolution of {dtype} has no form in ONNX", "use float32")
-    numbers = params["dimension_numbers"]
+    numbers = params.dimension_numbers
     x = walk.transpose(walk.cast(images, wide), numbers.lhs_spec)
     w = walk.transpose(walk.cast(kernel, wide), numbers.rhs_spec)
-    margins, spread = params["padding"], params["lhs_dilation"]
+    margins, spread = params.padding, params.lhs_dilation
     if any(gap != 1 for gap in spread) or any(low < 0 or high < 0 for low, high in margins):
         config = [(0, 0, 0)] * 2 + [(low, high, gap - 1) for (low, high), gap in zip(margins, spread, strict=True)]
         x = pad(walk, x, walk.constant(0, wide), config)
@@ -61,8 +62,8 @@ def _convolution(walk: Walk, equation: Any, images: Value, kernel: Value) -> Val
     ordered = [shape[axis] for axis in numbers.out_spec]
     made = walk.emit(
         "Conv", x, w, shape=ordered, dtype=wide,
-        strides=list(params["window_strides"]), dilations=list(params["rhs_dilation"]),
-        pads=[low for low, _ in margins] + [high for _, high in margins], group=params["feature_group_count"],
+        strides=list(params.window_strides), dilations=list(params.rhs_dilation),
+        pads=[low for low, _ in margins] + [high for _, high in margins], group=params.feature_group_count,
         kernel_shape=list(w.shape[2:]),
     )  # fmt: skip
     return walk.cast(walk.transpose(made, np.argsort(numbers.out_spec).tolist()), dtype)
@@ -70,17 +71,17 @@ def _convolution(walk: Walk, equation: Any, images: Value, kernel: Value) -> Val
 
 def _windows(op: str, start: float) -> Any:
     def translate(walk: Walk, equation: Any, x: Value) -> Value:
-        params, (shape, dtype) = equation.params, kind_of(equation)
-        window, strides = params["window_dimensions"], params["window_strides"]
-        gaps, base = params["window_dilation"], params["base_dilation"]
+        params, (shape, dtype) = parameters(equation), kind_of(equation)
+        window, strides = params.window_dimensions, params.window_strides
+        gaps, base = params.window_dilation, params.base_dilation
         wide = wide_dtype(dtype)
-        config = [(low, high, gap - 1) for (low, high), gap in zip(params["padding"], base, strict=True)]
+        config = [(low, high, gap - 1) for (low, high), gap in zip(params.padding, base, strict=True)]
         outside = start if np.issubdtype(wide, np.floating) else np.iinfo(wide).min if op == "Max" else 0
         if op == "Min":
             outside = np.inf if np.issubdtype(wide, np.floating) else np.iinfo(wide).max
         x = walk.cast(x, wide)
         if op == "Max" and wide == np.float32 and all(gap == 1 for gap in base):
-            pooled = _max_pool(walk, x, window, strides, gaps, params["padding"], shape)
+            pooled = _max_pool(walk, x, window, strides, gaps, params.padding, shape)
             if pooled is not None:
                 return walk.cast(pooled, dtype)
         if prod(window) > _MOST:

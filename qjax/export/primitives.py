@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from qjax._parameters import parameters
 from qjax.export.control import CONTROL
 from qjax.export.gathers import GATHERS
 from qjax.export.images import IMAGES, pad
@@ -64,7 +65,7 @@ def composed(function: Callable[..., Value]) -> Callable[..., Value]:
         if known is not None:
             return known
         wide = wide_dtype(values[-1].dtype)
-        made = function(walk, equation.params, *(walk.cast(x, wide) for x in values))
+        made = function(walk, parameters(equation), *(walk.cast(x, wide) for x in values))
         return walk.cast(made, kind_of(equation)[1])
 
     return translate
@@ -77,7 +78,7 @@ def scalar(walk: Walk, like: Value, number: float) -> Value:
 
 def _power(walk: Walk, params: Any, x: Value) -> Value:
     """x^y for an integer y by products in XLA's order."""
-    exponent = params["y"]
+    exponent = params.y
     result, square, left = None, x, abs(exponent)
     while left:
         if left & 1:
@@ -90,7 +91,7 @@ def _power(walk: Walk, params: Any, x: Value) -> Value:
 
 
 def _round(walk: Walk, params: Any, x: Value) -> Value:
-    if int(params["rounding_method"]) == 1:
+    if int(params.rounding_method) == 1:
         return walk.elementwise("Round", x)
     # Away from zero: trunc(x) and one more where at least half is left, exactly.
     whole = walk.elementwise("Floor", walk.elementwise("Abs", x))
@@ -105,7 +106,8 @@ def _convert(walk: Walk, equation: Any, x: Value) -> Value:
 
 
 def _reduce_precision(walk: Walk, equation: Any, x: Value) -> Value:
-    sizes = equation.params["exponent_bits"], equation.params["mantissa_bits"]
+    params = parameters(equation)
+    sizes = params.exponent_bits, params.mantissa_bits
     names = {(8, 7): jnp.bfloat16, (5, 10): jnp.float16, (8, 23): jnp.float32, (11, 52): jnp.float64}
     if sizes not in names:
         raise walk.error(f"reduce_precision to {sizes} has no form in ONNX", "use qjax.quantize")
@@ -259,7 +261,8 @@ def _shift(direction: str) -> Callable[..., Value]:
 
 
 def _broadcast(walk: Walk, equation: Any, x: Value, *sizes: Value) -> Value:
-    shape, places = equation.params["shape"], equation.params["broadcast_dimensions"]
+    params = parameters(equation)
+    shape, places = params.shape, params.broadcast_dimensions
     if x.narrow is not None:
         x = walk.reshape(x.narrow, (1,) * (x.ndim - x.narrow.ndim) + x.narrow.shape)
     spread = [1] * len(shape)
@@ -278,29 +281,30 @@ def _reshape(walk: Walk, equation: Any, x: Value, *sizes: Value) -> Value:
 
 
 def _transpose(walk: Walk, equation: Any, x: Value) -> Value:
-    return walk.transpose(x, equation.params["permutation"])
+    return walk.transpose(x, parameters(equation).permutation)
 
 
 def _concatenate(walk: Walk, equation: Any, *values: Value) -> Value:
     shape, dtype = kind_of(equation)
-    return walk.emit("Concat", *values, shape=shape, dtype=dtype, axis=equation.params["dimension"])
+    return walk.emit("Concat", *values, shape=shape, dtype=dtype, axis=parameters(equation).dimension)
 
 
 def _stack(walk: Walk, equation: Any, *values: Value) -> Value:
     shape, dtype = kind_of(equation)
-    axis = equation.params["axis"]
+    axis = parameters(equation).axis
     parts = [walk.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in values]
     return walk.emit("Concat", *parts, shape=shape, dtype=dtype, axis=axis)
 
 
 def _tile(walk: Walk, equation: Any, x: Value) -> Value:
     shape, dtype = kind_of(equation)
-    return walk.emit("Tile", x, walk.constant(equation.params["reps"], np.int64), shape=shape, dtype=dtype)
+    return walk.emit("Tile", x, walk.constant(parameters(equation).reps, np.int64), shape=shape, dtype=dtype)
 
 
 def _split(walk: Walk, equation: Any, x: Value) -> list[Value]:
-    axis, start, parts = equation.params["axis"], 0, []
-    for size in equation.params["sizes"]:
+    params = parameters(equation)
+    axis, start, parts = params.axis, 0, []
+    for size in params.sizes:
         starts, ends = [0] * x.ndim, list(x.shape)
         starts[axis], ends[axis] = start, start + size
         parts.append(walk.slice(x, starts, ends))
@@ -309,30 +313,30 @@ def _split(walk: Walk, equation: Any, x: Value) -> list[Value]:
 
 
 def _slice(walk: Walk, equation: Any, x: Value) -> Value:
-    params = equation.params
-    return walk.slice(x, params["start_indices"], params["limit_indices"], params["strides"])
+    params = parameters(equation)
+    return walk.slice(x, params.start_indices, params.limit_indices, params.strides)
 
 
 def _reverse(walk: Walk, equation: Any, x: Value) -> Value:
-    axes = equation.params["dimensions"]
+    axes = parameters(equation).dimensions
     rows = [-1] * len(axes), [-(2**31)] * len(axes), axes, [-1] * len(axes)
     return walk.emit("Slice", x, *(walk.constant(row, np.int64) for row in rows), shape=x.shape, dtype=x.dtype)
 
 
 def _pad(walk: Walk, equation: Any, x: Value, number: Value) -> Value:
-    return pad(walk, x, number, equation.params["padding_config"])
+    return pad(walk, x, number, parameters(equation).padding_config)
 
 
 def _iota(walk: Walk, equation: Any, *sizes: Value) -> Value:
     shape, dtype = kind_of(equation)
-    axis = equation.params["dimension"]
+    axis = parameters(equation).dimension
     line = np.arange(shape[axis]).astype(dtype).reshape([-1 if place == axis else 1 for place in range(len(shape))])
     return walk.expand(walk.constant(line), shape)
 
 
 def _reduced(op: str) -> Callable[..., Value]:
     def translate(walk: Walk, equation: Any, x: Value) -> Value:
-        axes = equation.params["axes"]
+        axes = parameters(equation).axes
         if not axes:
             return x
         wide = walk.cast(x, "int64" if x.dtype.name.startswith("uint") else wide_dtype(x.dtype))
@@ -360,7 +364,7 @@ def reduce(walk: Walk, op: str, x: Value, axes: Any, keep: bool = False) -> Valu
 
 def _reduce_logical(op: str) -> Callable[..., Value]:
     def translate(walk: Walk, equation: Any, x: Value) -> Value:
-        return walk.cast(reduce(walk, op, walk.cast(x, np.int32), equation.params["axes"]), bool)
+        return walk.cast(reduce(walk, op, walk.cast(x, np.int32), parameters(equation).axes), bool)
 
     return translate
 
@@ -368,7 +372,7 @@ def _reduce_logical(op: str) -> Callable[..., Value]:
 def _argument(op: str) -> Callable[..., Value]:
     def translate(walk: Walk, equation: Any, x: Value) -> Value:
         shape, dtype = kind_of(equation)
-        (axis,) = equation.params["axes"]
+        (axis,) = parameters(equation).axes
         wide = walk.cast(x, "int64" if x.dtype.name.startswith("uint") else wide_dtype(x.dtype))
         made = walk.emit(op, wide, shape=shape, dtype=np.int64, axis=axis, keepdims=0)
         return walk.cast(made, dtype)
@@ -377,16 +381,16 @@ def _argument(op: str) -> Callable[..., Value]:
 
 
 def _cumulative(walk: Walk, equation: Any, x: Value) -> Value:
-    params = equation.params
+    params = parameters(equation)
     wide = walk.cast(x, wide_dtype(x.dtype))
-    axis = walk.constant(params["axis"], np.int64)
-    made = walk.emit("CumSum", wide, axis, shape=x.shape, dtype=wide.dtype, reverse=int(params["reverse"]))
+    axis = walk.constant(params.axis, np.int64)
+    made = walk.emit("CumSum", wide, axis, shape=x.shape, dtype=wide.dtype, reverse=int(params.reverse))
     return walk.cast(made, x.dtype)
 
 
 def _top_k(walk: Walk, equation: Any, x: Value) -> list[Value]:
-    params = equation.params
-    axis, k = params.get("axis", x.ndim - 1), params["k"]
+    params = parameters(equation)
+    axis, k = x.ndim - 1 if params.axis is None else params.axis, params.k
     found, places = _best(walk, x, axis, k, largest=1)
     return [walk.cast(found, x.dtype), walk.cast(places, kinds_of(equation)[1][1])]
 
@@ -399,8 +403,9 @@ def _best(walk: Walk, x: Value, axis: int, k: int, largest: int) -> list[Value]:
 
 
 def _sort(walk: Walk, equation: Any, *values: Value) -> list[Value]:
-    params, axis = equation.params, equation.params["dimension"]
-    if params["num_keys"] != 1:
+    params = parameters(equation)
+    axis = params.dimension
+    if params.num_keys != 1:
         raise walk.error("sort by several keys has no form in ONNX", "sort by one")
     found, places = _best(walk, values[0], axis, values[0].shape[axis], largest=0)
     rest = [walk.emit("GatherElements", x, places, shape=x.shape, dtype=x.dtype, axis=axis) for x in values[1:]]
@@ -410,7 +415,7 @@ def _sort(walk: Walk, equation: Any, *values: Value) -> list[Value]:
 def _dot(walk: Walk, equation: Any, a: Value, b: Value) -> Value:
     """A product of matrices: dimensions become (batch, rows, terms) and (batch, terms, columns)."""
     shape, dtype = kind_of(equation)
-    (terms_a, terms_b), (batch_a, batch_b) = equation.params["dimension_numbers"]
+    (terms_a, terms_b), (batch_a, batch_b) = parameters(equation).dimension_numbers
     narrow = a.dtype.itemsize == b.dtype.itemsize == 1 and not jnp.issubdtype(a.dtype, jnp.floating)
     if not narrow:
         wide = wide_dtype(dtype)

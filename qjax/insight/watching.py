@@ -21,6 +21,7 @@ from qcore.insight import Site, Statistics
 from qcore.insight.law import DIGIT, LENGTH, SUMS, merge_lanes
 from qcore.insight.record import KINDS
 from qjax import _jaxprs as jaxprs
+from qjax._parameters import parameters
 from qjax._rounding.inputs import Result, varying
 from qjax._rounding.scopes import MARK, PREFIX, PRODUCT, ROUND, ROUNDING, SITE, UNWATCHED, text_of
 from qjax.insight.arrays import digest_of, over_mesh, statistics_between
@@ -152,7 +153,7 @@ def _run(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any],
 
 def _while(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> tuple[Sequence[Any], Found]:
     """A while_loop, which carries the statistics of all its iterations together."""
-    of_body = operands[equation.params["cond_nconsts"] :]
+    of_body = operands[parameters(equation).cond_nconsts :]
     kinds = jax.eval_shape(lambda *args: run(1, args, None, None)[2], *of_body)
 
     def step(which: int, operands: Sequence[Any], found: Found, _: Any) -> tuple[Sequence[Any], Found, None]:
@@ -166,7 +167,7 @@ def _while(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> tuple[Seq
 def _same_sites(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> jaxprs.Run:
     """A cond, whose branches all return the statistics of the sites of all branches."""
     kinds: Found = {}
-    for which in range(len(equation.params["branches"])):
+    for which in range(len(parameters(equation).branches)):
         kinds |= jax.eval_shape(lambda *args, which=which: run(which, args, None, None)[2], *operands[1:])
 
     def branch(which: int, operands: Sequence[Any], carried: Any, _: Any) -> tuple[Sequence[Any], Any, Found]:
@@ -179,13 +180,13 @@ def _same_sites(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> jaxp
 
 def _over_shards(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> jaxprs.Run:
     """A shard_map. Of shards that hold the same numbers only one counts, which is known if check_vma is True."""
-    params = equation.params
-    axes = tuple(name for name in params["mesh"].axis_names if name in params["newly_manual_axes"])
+    params = parameters(equation)
+    axes = tuple(name for name in params.mesh.axis_names if name in params.newly_manual_axes)
 
     def shard(which: int, operands: Sequence[Any], carried: Any, _: Any) -> tuple[Sequence[Any], Any, Found]:
         results, _, found = run(which, operands, None, None)
         for site, one in found.items():
-            along = set(axes) & varying(one.lanes) if params["check_vma"] else axes
+            along = set(axes) & varying(one.lanes) if params.check_vma else axes
             found[site] = Statistics(one.number, over_axes(one.lanes, tuple(along)))
         return results, carried, found
 
@@ -247,7 +248,7 @@ def stack_of(outer: str, equation: Any) -> str:
 
 def site_of(stack: str, equation: Any) -> Rounded | None:
     """The rounding of an equation; None if it does not round, or is not watched."""
-    name = equation.params.get("name") if equation.primitive.name in ("jit", "pjit") else None
+    name = parameters(equation).name if equation.primitive.name in ("jit", "pjit") else None
     if name not in (ROUNDING, MARK) or len(equation.invars) < 2 or len(equation.outvars) != 1:
         return None
     if ROUND not in stack or (UNWATCHED in stack and name == ROUNDING):

@@ -15,6 +15,7 @@ from qcore.arguments import quoted
 from qcore.notices import warn
 from qjax import _jaxprs as jaxprs
 from qjax._jaxprs import Program, bind, is_array, take_arrays
+from qjax._parameters import parameters
 from qjax._rounding.inputs import PyTree, Result
 from qjax.quant import quantizer
 from qjax.quantization.fake_state import FakeQuantize
@@ -347,7 +348,7 @@ def _results(equation: Any, sources: Sequence[Any]) -> list[Any]:
     name = equation.primitive.name
     first = sources[0] if sources else None
     if name == "transpose" and first is not None:
-        first = first.transposed(equation.params["permutation"])
+        first = first.transposed(parameters(equation).permutation)
     elif name not in _CASTS:
         first = None
     return [first] * len(equation.outvars)
@@ -423,7 +424,7 @@ class _Walk:
             # Stacked parameters have a state for each slice, which the scan takes and returns slice by slice.
             along = {source.path for source in entering[first:] if source is not None} & states.keys()
         elif name == "while":
-            entering = [*programs[0].inputs[: equation.params["cond_nconsts"]], *programs[1].inputs]
+            entering = [*programs[0].inputs[: parameters(equation).cond_nconsts], *programs[1].inputs]
         operands = [
             x if inner is not None else _floats(x, source, atom)  # the state of a loop holds numbers
             for x, source, inner, atom in zip(operands, sources, entering, equation.invars, strict=True)

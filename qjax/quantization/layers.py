@@ -14,6 +14,7 @@ from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.arithmetic import recurrent
 from qjax._jaxprs import bind
 from qjax._namespace import Names
+from qjax._parameters import Parameters, parameters
 from qjax.quantization.affine import fake_quantize
 from qjax.quantization.fake_state import FakeQuantize, FakeQuantizeState
 from qjax.quantization.integer import PackedTensor, sums_of_products, sums_of_windows
@@ -174,24 +175,24 @@ def layer_of(equation: Any, sources: Sequence[Any]) -> Layer | None:
         return None
     (number,) = known
     if name == "dot_general":
-        contracted, batch = equation.params["dimension_numbers"]
+        contracted, batch = parameters(equation).dimension_numbers
         if len(contracted[0]) != 1 or batch[0] or len(equation.invars[number].aval.shape) != 2:
             return None
         inputs = contracted[number][0]
         return _layer(number, sources[number], (1 - inputs, inputs))
-    if name != "conv_general_dilated" or number != 1 or not _is_plain(equation.params):
+    if name != "conv_general_dilated" or number != 1 or not _is_plain(parameters(equation)):
         return None
-    return _layer(1, sources[1], tuple(equation.params["dimension_numbers"].rhs_spec))
+    return _layer(1, sources[1], tuple(parameters(equation).dimension_numbers.rhs_spec))
 
 
 def _layer(number: int, source: Source, axes: tuple[int, ...]) -> Layer:
     return Layer(number, source.transposed(axes), axes)
 
 
-def _is_plain(params: Any) -> bool:
-    steps = params["lhs_dilation"]
-    pads = all(low >= 0 and high >= 0 for low, high in params["padding"])
-    return params["batch_group_count"] == 1 and pads and all(step == 1 for step in steps) and 1 <= len(steps) <= 3
+def _is_plain(params: Parameters) -> bool:
+    steps = params.lhs_dilation
+    pads = all(low >= 0 and high >= 0 for low, high in params.padding)
+    return params.batch_group_count == 1 and pads and all(step == 1 for step in steps) and 1 <= len(steps) <= 3
 
 
 def result_of(equation: Any, layer: Layer, x: jax.Array, weight: LayerWeight) -> jax.Array:
@@ -216,17 +217,17 @@ def _in_integers(
     """Exact sums of integers, times both scales (`qcore.affine.arithmetic.recurrent`)."""
     q, scale = _quantized(x, qparams, form)
     if equation.primitive.name == "dot_general":
-        axis = equation.params["dimension_numbers"][0][1 - number][0]
+        axis = parameters(equation).dimension_numbers[0][1 - number][0]
         sums = sums_of_products(q._with(jnp.moveaxis(q.values, axis, -1)[..., None, :]), w)
         y = recurrent.dynamic_output(Names, sums, scale, w.qparams.scale, None)
         y = y if number == 1 else jnp.moveaxis(y, -1, 0)
     else:
-        params = equation.params
-        layout = params["dimension_numbers"]
+        params = parameters(equation)
+        layout = params.dimension_numbers
         batch, features, *sizes = layout.lhs_spec
         images = q._with(jnp.transpose(q.values, (batch, *sizes, features)))
-        settings = params["window_strides"], params["padding"], params["rhs_dilation"]
-        sums = sums_of_windows(images, w, *settings, params["feature_group_count"])
+        settings = params.window_strides, params.padding, params.rhs_dilation
+        sums = sums_of_windows(images, w, *settings, params.feature_group_count)
         y = jnp.moveaxis(recurrent.dynamic_output(Names, sums, scale, w.qparams.scale, None), -1, 1)
         y = jnp.transpose(y, inverse(layout.out_spec))
     return y.astype(equation.outvars[0].aval.dtype)

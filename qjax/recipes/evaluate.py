@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qjax import _jaxprs as jaxprs
+from qjax._parameters import of_bind, parameters
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.keys import fold_in
 from qjax._rounding.scopes import SITE, kind_scope
@@ -78,7 +79,7 @@ def _inside(
 
 def _scan(equation: Any, inner: Inner, operands: Sequence[Any], words: Words, scaling: Sequence[Any]) -> list[Any]:
     """The results of a scan, as one scan for each run of iterations whose layers have the same formats."""
-    length, reverse = equation.params["length"], equation.params["reverse"]
+    length, reverse = parameters(equation).length, parameters(equation).reverse
     first, second = jaxprs.scan_parts(equation)
     constants, carried, slices = operands[:first], operands[first:second], operands[second:]
     numbers, states = jnp.arange(length, dtype=jnp.int32), {i: scaling[i] for i in inner.states}
@@ -123,8 +124,8 @@ def _round_weight(value: Any, site: Site, words: Words) -> jax.Array:
 
 def _custom_jvp(equation: Any, plan: LoweringPlan, operands: Sequence[Any], words: Words) -> Sequence[Any]:
     """The function's values with its layers rounded, and its own derivative at the same arguments."""
-    params = equation.primitive.get_bind_params(equation.params)
-    _, jvp = params["subfuns"]
+    params = of_bind(equation)
+    _, jvp = params.subfuns
 
     @jax.custom_jvp
     def call(words: Words, *operands: Any) -> tuple[Any, ...]:
@@ -135,14 +136,14 @@ def _custom_jvp(equation: Any, plan: LoweringPlan, operands: Sequence[Any], word
         results = jvp.call_wrapped(*primals[1:], *tangents[1:])
         return call(*primals), tuple(results[len(results) // 2 :])
 
-    call.defjvp(rule, symbolic_zeros=params["symbolic_zeros"])
+    call.defjvp(rule, symbolic_zeros=params.symbolic_zeros)
     return call(words, *operands)
 
 
 def _custom_vjp(equation: Any, plan: LoweringPlan, operands: Sequence[Any], words: Words) -> Sequence[Any]:
     """The function's values and its own rule's residuals, both with their layers rounded."""
-    params = equation.primitive.get_bind_params(equation.params)
-    _, kept, derivative = params["subfuns"]
+    params = of_bind(equation)
+    _, kept, derivative = params.subfuns
 
     @jax.custom_vjp
     def call(words: Words, *operands: Any) -> tuple[Any, ...]:
@@ -159,7 +160,7 @@ def _custom_vjp(equation: Any, plan: LoweringPlan, operands: Sequence[Any], word
         traced = jax.make_jaxpr(rule)(*values)
         words = None if words is None else words.value
         results = evaluate(plan.of_variant(traced), values, words)
-        _, tree, forwarded = params["out_trees"]()
+        _, tree, forwarded = params.out_trees()
         count = tree.num_leaves - sum(place is not None for place in forwarded)
         # Residuals that are operands are not among the rule's results: `forwarded` has their places.
         own = iter(results[:count])
@@ -167,7 +168,7 @@ def _custom_vjp(equation: Any, plan: LoweringPlan, operands: Sequence[Any], word
         return tuple(results[count:]), residuals
 
     def backward(residuals: Sequence[Any], grads: Sequence[Any]) -> tuple[Any, ...]:
-        if not (params["symbolic_zeros"] or _ZEROS_ARE_KNOWN):
+        if not (params.symbolic_zeros or _ZEROS_ARE_KNOWN):
             grads = [_instantiate(grad) for grad in grads]
         results = derivative.call_wrapped(*residuals, *grads)
         results = results[0] if results and isinstance(results[0], Sequence) else results  # from jax 0.12 on with logs

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from qcore.law.carrier import CARRIERS
 from qjax._jaxprs import CUSTOM
+from qjax._parameters import parameters
 
 _TRANSFORMATION = re.compile(r"\w+\(|\)")
 _CLASS = "eqx.nn."  # begins the scopes of equinox's layers
@@ -162,10 +163,10 @@ def group_of(equation: Any, origins: Sequence[Origin]) -> str | None:
 
 def function_name(equation: Any) -> str | None:
     """The name of the Python function that an equation calls; None if it is not a call."""
-    params = equation.params
+    params = parameters(equation)
     if equation.primitive.name in CUSTOM:
-        return params["call_jaxpr"].jaxpr.debug_info.func_name
-    return params.get("name") if "jaxpr" in params else None
+        return params.call_jaxpr.jaxpr.debug_info.func_name
+    return None if params.jaxpr is None else params.name
 
 
 def is_carrier(variable: Any) -> bool:
@@ -200,12 +201,12 @@ def trips(equation: Any) -> int | None:
     """How often the programs in an equation run; None if that follows from values."""
     if equation.primitive.name == "while":
         return None
-    return equation.params["length"] if equation.primitive.name == "scan" else 1
+    return parameters(equation).length if equation.primitive.name == "scan" else 1
 
 
 def kernel_trips(equation: Any) -> int | None:
     """How often a kernel's program runs: once for each point of its grid; None if that follows from values."""
-    mapping = equation.params.get("grid_mapping")
+    mapping = parameters(equation).grid_mapping
     if mapping is None or not all(isinstance(size, int) for size in mapping.grid):
         return None
     return prod(mapping.grid)

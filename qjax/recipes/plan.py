@@ -16,6 +16,7 @@ from qcore.linalg.product import Products
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
 from qcore.report import place_name
 from qjax._jaxprs import CUSTOM, INLINED, counters, inner_programs, scan_parts, walk
+from qjax._parameters import parameters
 from qjax.recipes.layers import (
     CAPTURED,
     COMPUTED,
@@ -429,7 +430,7 @@ class _Walk:
         """The order of a result's axes behind the transpositions that alone use it."""
         order = list(range(variable.aval.ndim))
         while self.uses[variable] == 1 and variable in self.moves:
-            order = [order[axis] for axis in self.moves[variable].params["permutation"]]
+            order = [order[axis] for axis in parameters(self.moves[variable]).permutation]
             (variable,) = self.moves[variable].outvars
         return order
 
@@ -486,7 +487,7 @@ class _Walk:
                 self.leave(jaxpr, name, primitive, weight, times)
             return None
         if primitive in _FOREIGN and not all(map(is_constant, origins)):
-            kind = equation.params.get("target_name", primitive)
+            kind = parameters(equation).target_name or primitive
             shapes = tuple(tuple(atom.aval.shape) for atom in equation.invars)
             reason = f"{primitive} of the program, whose products are not known"
             planner.next_product(Found(name, kind, 1, shapes, 0, None, reason))
@@ -508,7 +509,7 @@ class _Walk:
         # from 0 inside.
         position = planner.position
         around = [BACKWARD] if is_backward(equation) else [] if inlined else [primitive]
-        if primitive == "shard_map" and not equation.params["check_vma"]:  # then JAX adds up states of devices
+        if primitive == "shard_map" and not parameters(equation).check_vma:  # then JAX adds up states of devices
             around.append("shard_map with check_vma=False")
         planner.around += around
         outer, more = planner.times, trips(equation)
@@ -535,7 +536,7 @@ class _Walk:
         """The plans of the programs of an equation that is not a scan."""
         plans, first = [], self.plan.end if inlined else 0
         is_while = equation.primitive.name == "while"
-        counts = {i - equation.params["cond_nconsts"] for i in counters(equation)} if is_while else ()
+        counts = {i - parameters(equation).cond_nconsts for i in counters(equation)} if is_while else ()
         for jaxpr, consts, inputs in programs:
             if is_while and plans:  # the body, whose layers come after the condition's
                 first = plans[-1].end
@@ -549,7 +550,7 @@ class _Walk:
         jaxpr, consts, inputs = program
         own = {*counters(equation), *range(scan_parts(equation)[1], len(inputs))}
         inputs = [origins[i].of_loop(depth) if i in own else one for i, one in enumerate(inputs)]
-        length, plans = equation.params["length"], []
+        length, plans = parameters(equation).length, []
         runs = planner.runs(length)
         for start, _ in runs:
             planner.position = begin

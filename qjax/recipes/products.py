@@ -14,6 +14,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from qcore.linalg.product import Products
+from qjax._parameters import Parameters, parameters
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.meshes import on_meshes
 from qjax.linalg import conv1d, conv2d, conv3d, linear
@@ -49,9 +50,9 @@ def factors_of(equation: Any) -> tuple[int, int]:
 
 def shapes_of(equation: Any) -> tuple[tuple[int, ...], ...]:
     """The shapes of a product's two factors."""
-    params, shapes = equation.params, [equation.invars[place].aval.shape for place in factors_of(equation)]
-    infos = [params.get("lhs_spinfo", params.get("spinfo")), params.get("rhs_spinfo")]
-    given = [params.get("shape") if info is None else info.shape for info in infos]
+    params, shapes = parameters(equation), [equation.invars[place].aval.shape for place in factors_of(equation)]
+    infos = [params.spinfo if params.lhs_spinfo is None else params.lhs_spinfo, params.rhs_spinfo]
+    given = [params.shape if info is None else info.shape for info in infos]
     if infos[1] is None:
         given[1] = None
     return tuple(tuple(shape if own is None else own) for own, shape in zip(given, shapes, strict=True))
@@ -59,7 +60,7 @@ def shapes_of(equation: Any) -> tuple[tuple[int, ...], ...]:
 
 def why_not(equation: Any) -> str:
     """Why `multiply` cannot compute a product; "" if it can."""
-    name, params = equation.primitive.name, equation.params
+    name, params = equation.primitive.name, parameters(equation)
     dtypes = [str(atom.aval.dtype) for atom in (*equation.invars[:2], equation.outvars[0])]
     if any(dtype.startswith("complex") for dtype in dtypes):
         return f"its numbers are complex ({dtypes[-1]}); products of their real and imaginary parts are lowered"
@@ -70,12 +71,12 @@ def why_not(equation: Any) -> str:
     if other is not None:
         return f"{other} numbers; allowed are {', '.join(DTYPES)}"
     if name == "conv_general_dilated":
-        if params["batch_group_count"] != 1:
+        if params.batch_group_count != 1:
             return "a convolution with batch_group_count, of which qjax.linalg has none"
-        if len(params["window_strides"]) not in _FUNCTIONS:
-            return f"a convolution of {len(params['window_strides'])} dimensions; allowed are 1, 2 and 3"
+        if len(params.window_strides) not in _FUNCTIONS:
+            return f"a convolution of {len(params.window_strides)} dimensions; allowed are 1, 2 and 3"
     if name == "ragged_dot_general":
-        numbers = params["ragged_dot_dimension_numbers"]
+        numbers = params.ragged_dot_dimension_numbers
         plain = numbers.dot_dimension_numbers == (((1,), (1,)), ((), ()))
         if not plain or (*numbers.lhs_ragged_dimensions,) != (0,) or (*numbers.rhs_group_dimensions,) != (0,):
             return "a ragged product other than jax.lax.ragged_dot's"
@@ -94,21 +95,22 @@ def _multiply_adds(equation: Any) -> int:
     name, result = equation.primitive.name, equation.outvars[0].aval.shape
     first, second = (equation.invars[place].aval.shape for place in factors_of(equation))
     if name == "conv_general_dilated":
-        outputs = second[equation.params["dimension_numbers"].rhs_spec[0]]
-        zeros = prod(equation.params["lhs_dilation"])
+        params = parameters(equation)
+        outputs = second[params.dimension_numbers.rhs_spec[0]]
+        zeros = prod(params.lhs_dilation)
         return prod(result) * (prod(second) // max(outputs, 1)) // zeros
     if name in ("ragged_dot_general", "scaled_matmul_wrapper"):
         return prod(result) * first[-1]
     if name in _LEFT and name != "bcoo_dot_general_sampled":
         # Each stored number is multiplied by a number of each column of the second factor.
-        (_, summed), (_, batch) = equation.params.get("dimension_numbers", (((), (0,)), ((), ())))
+        (_, summed), (_, batch) = parameters(equation).dimension_numbers or (((), (0,)), ((), ()))
         whole = shapes_of(equation)[1]
         return prod(first) * prod(second) // max(prod(whole[axis] for axis in (*summed, *batch)), 1)
     return prod(result) * prod(first[axis] for axis in _terms(equation))
 
 
 def _terms(equation: Any) -> Sequence[int]:
-    return equation.params["dimension_numbers"][0][0]
+    return parameters(equation).dimension_numbers[0][0]
 
 
 def last_factor(equation: Any, moved: Sequence[int] | None) -> int:
@@ -118,7 +120,7 @@ def last_factor(equation: Any, moved: Sequence[int] | None) -> int:
     """
     if equation.primitive.name != "dot_general":
         return 1
-    (contracted, _), (batch, _) = equation.params["dimension_numbers"]
+    (contracted, _), (batch, _) = parameters(equation).dimension_numbers
     rows = equation.invars[0].aval.ndim - len(contracted) - len(batch)
     shape = equation.outvars[0].aval.shape
     free = [axis for axis in moved or range(len(shape)) if axis >= len(batch)]
@@ -149,17 +151,17 @@ def _multiply(
     }
     x, w = (cast(operands[one], jnp.float32) for one in (1 - weight, weight))
     if equation.primitive.name == "dot_general":
-        y = _contract(equation.params, x, w, weight, arguments)
+        y = _contract(parameters(equation), x, w, weight, arguments)
     elif equation.primitive.name == "ragged_dot_general":
         y = _multiply_groups(x, w, operands[2], arguments)
     else:
-        y = _convolve(equation.params, x, w, arguments)
+        y = _convolve(parameters(equation), x, w, arguments)
     return cast(y, dtype)
 
 
-def _contract(params: Any, x: jax.Array, w: jax.Array, weight: int, arguments: dict[str, Any]) -> jax.Array:
+def _contract(params: Parameters, x: jax.Array, w: jax.Array, weight: int, arguments: dict[str, Any]) -> jax.Array:
     """A general product of two arrays as `linear`: batch axes first, then rows or columns, then the summed axes."""
-    terms, batches = params["dimension_numbers"]
+    terms, batches = params.dimension_numbers
     order = np.argsort(terms[1 - weight], kind="stable")  # sums run in the order of the input's axes
     arrays, free = [], []
     for array, which in ((x, 1 - weight), (w, weight)):
@@ -190,15 +192,15 @@ def _multiply_groups(x: jax.Array, w: jax.Array, sizes: Any, arguments: dict[str
     return jnp.where((group < groups)[:, None], chosen, jnp.float32(0))
 
 
-def _convolve(params: Any, x: jax.Array, w: jax.Array, arguments: dict[str, Any]) -> jax.Array:
-    layout, dims = params["dimension_numbers"], len(params["window_strides"])
+def _convolve(params: Parameters, x: jax.Array, w: jax.Array, arguments: dict[str, Any]) -> jax.Array:
+    layout, dims = params.dimension_numbers, len(params.window_strides)
     x, w = jnp.transpose(x, layout.lhs_spec), jnp.transpose(w, layout.rhs_spec)
-    padding, spread = tuple(low for low, _ in params["padding"]), tuple(params["lhs_dilation"])
-    if any(low != high or low < 0 for low, high in params["padding"]) or any(step > 1 for step in spread):
-        edges = ((low, high, step - 1) for (low, high), step in zip(params["padding"], spread, strict=True))
+    padding, spread = tuple(low for low, _ in params.padding), tuple(params.lhs_dilation)
+    if any(low != high or low < 0 for low, high in params.padding) or any(step > 1 for step in spread):
+        edges = ((low, high, step - 1) for (low, high), step in zip(params.padding, spread, strict=True))
         x, padding = jax.lax.pad(x, jnp.float32(0), ((0, 0, 0), (0, 0, 0), *edges)), (0,) * dims
-    steps, gaps = tuple(params["window_strides"]), tuple(params["rhs_dilation"])
-    y = _FUNCTIONS[dims](x, w, None, steps, padding, gaps, params["feature_group_count"], **arguments)
+    steps, gaps = tuple(params.window_strides), tuple(params.rhs_dilation)
+    y = _FUNCTIONS[dims](x, w, None, steps, padding, gaps, params.feature_group_count, **arguments)
     return jnp.transpose(y, tuple(np.argsort(layout.out_spec)))
 
 

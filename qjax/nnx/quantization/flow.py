@@ -22,6 +22,7 @@ from qcore.names import shown
 from qcore.workflow.flow import Bounds, Flow
 from qjax._jaxprs import bind, take_arrays
 from qjax._models import names_of, rebuilt
+from qjax._parameters import parameters
 from qjax.nnx.activations import ReLU, ReLU6
 from qjax.nnx.quantization.quantization_mappings import is_whole
 from qjax.nnx.quantization.reasons import PASSING
@@ -57,7 +58,7 @@ class Call:
         """
         if self.path is not None:
             return isinstance(self.ran, PASSING)
-        return len(self.takes) == 1 and (self.ran.params.get("name") == "keeps_scale" or _moves(self.ran))
+        return len(self.takes) == 1 and (parameters(self.ran).name == "keeps_scale" or _moves(self.ran))
 
     @property
     def bounds(self) -> Bounds:
@@ -116,7 +117,7 @@ def _read(jaxpr: Any, modules: Mapping[str, nnx.Module]) -> Flow:
         constants = set(jaxpr.constvars)
         for equation in jaxpr.eqns:
             takes = [atom for atom in equation.invars if isinstance(atom, core.Var) and atom not in constants]
-            name = equation.params.get("name", "") if equation.primitive.name == "name" else ""
+            name = parameters(equation).name if equation.primitive.name == "name" else ""
             if name.startswith(_IN):
                 path = name.removeprefix(_IN)
                 layer = Call(path, takes, [], modules[path])

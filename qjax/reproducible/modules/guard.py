@@ -15,6 +15,7 @@ from jax.extend import core
 from qcore.names import shown
 from qjax._jaxprs import Program, inner_programs, walk
 from qjax._models import run_in_scopes
+from qjax._parameters import parameters
 from qjax._rounding.scopes import LAW, LAYER, PRODUCT, layer_of
 
 # What moves numbers and rounds none, also in the gradient.
@@ -97,7 +98,7 @@ def _undefined(jaxpr: Any, layer: str, names: tuple[str, ...], fixed: Sequence[b
             inner = core.jaxprs_in_params(equation.params)
             programs = [Program(one, (), [False] * len(one.invars)) for one in inner]
         if programs:
-            called = equation.params.get("name", "")
+            called = parameters(equation).name
             for one in programs:
                 found.extend(_undefined(one.jaxpr, inside, (*names, called) if called else names, one.inputs))
         elif _is_exact(name, equation, fixed):
