@@ -526,7 +526,9 @@ def _kind_of_class(kind: Any) -> Kind:
     hints = get_type_hints(kind)
     given = [field for field in fields(cast(Any, kind)) if field.init]
     required = sum(field.default is MISSING and field.default_factory is MISSING for field in given)
-    return Kind(kind, {field.name: _reader(field.name, hints[field.name]) for field in given}, *(required,) * 3)
+    return Kind(
+        kind, {field.name: _reader(field.name, hints[field.name]) for field in given}, required, required, required
+    )
 
 
 def _reader(field: str, hint: Any) -> Callable[[Reader], Any]:
