@@ -11,7 +11,7 @@ from qcore.affine.arithmetic import activations
 from qcore.affine.rows import OPERATIONS
 
 _ACTIVATIONS = " ".join(activations.__all__)
-_LAYERS = " ".join(row.layer for row in OPERATIONS.values())
+_LAYERS = " ".join(name for law in activations.__all__ for name in OPERATIONS[law].layers)
 _QUANTIZATION = {
     "workflow": "quantize_model prepare* convert* fuse* *eport quantize quantize_dynamic quantize_qat",
     "layers and files": "default_eval_fn load* save restore *_torch_ao *Stub QuantWrapper add_* swap_module "

@@ -48,11 +48,11 @@ class Operation:
         settings: its own arguments by name, and what they are.
         example: numbers for the documents; None if `law` has a document of its own.
         limits: the range of the results, "from 0 to 1", from which their parameters follow; "" if they are given.
-        layer: the layer of torch.nn, which `qtorch.nn.quantized` and `qjax.nnx` have, too; "" if they do not.
+        layers: the layers of torch.nn that `qtorch.nn.quantized` has, too: their results have parameters of their own.
         passing: the layers of torch.nn that take quantized tensors: their results have the input's parameters.
         rounds: True if such results are rounded to the input's scale.
         names: torch's names of settings that are not ours.
-        flax: the function of floats in `jax.nn`.
+        flax: the function of floats in `jax.nn`, for which `qjax.nnx` has the layer.
     """
 
     law: Callable[..., Any]
@@ -60,7 +60,7 @@ class Operation:
     settings: Mapping[str, str] = field(default_factory=dict)
     example: Example | None = None
     limits: str = ""
-    layer: str = ""
+    layers: Sequence[str] = ()
     passing: Sequence[str] = ()
     rounds: bool = False
     names: Mapping[str, str] = field(default_factory=dict)

@@ -64,18 +64,11 @@ _STATIC: Mapping = _WEIGHTED | {
     QuantStub: quantized.Quantize,
     DeQuantStub: quantized.DeQuantize,
     quantized.FloatFunctional: quantized.QFunctional,
-    nn.BatchNorm2d: quantized.BatchNorm2d,
-    nn.BatchNorm3d: quantized.BatchNorm3d,
     intrinsic.BNReLU2d: intrinsic_quantized.BNReLU2d,
     intrinsic.BNReLU3d: intrinsic_quantized.BNReLU3d,
-    nn.LayerNorm: quantized.LayerNorm,
-    nn.GroupNorm: quantized.GroupNorm,
-    nn.InstanceNorm1d: quantized.InstanceNorm1d,
-    nn.InstanceNorm2d: quantized.InstanceNorm2d,
-    nn.InstanceNorm3d: quantized.InstanceNorm3d,
     nn.Embedding: quantized.Embedding,
 }
-_STATIC |= {getattr(nn, row.layer): getattr(quantized, row.layer) for row in OPERATIONS.values() if row.layer}
+_STATIC |= {getattr(nn, name): getattr(quantized, name) for row in OPERATIONS.values() for name in row.layers}
 _DYNAMIC: Mapping = {
     getattr(nn, made.__name__): made
     for made in (

@@ -22,10 +22,6 @@ def _layers(rounds: bool = False) -> tuple[type[nn.Module], ...]:
 
 # Layers that take integers as they take floats: results have the input's scale.
 PASSING = (
-    nn.ReLU,
-    nn.ReLU6,
-    nn.Hardtanh,
-    nn.Threshold,
     nn.Identity,
     SamePad,
     nn.Flatten,

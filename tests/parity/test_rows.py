@@ -30,22 +30,27 @@ def test_the_law_is_public(name):
     assert name in arithmetic.__all__
 
 
-@pytest.mark.parametrize("name", [name for name, row in OPERATIONS.items() if row.layer])
-def test_layers(name):
-    """The class of the row's name replaces torch's, and has torch's settings, which JAX's layer has, too."""
+@pytest.mark.parametrize("name", [name for name, row in OPERATIONS.items() if row.layers])
+def test_layers_replace_those_of_torch(name):
+    for layer in OPERATIONS[name].layers:
+        assert get_default_static_quant_module_mappings()[getattr(torch.nn, layer)] is getattr(quantized, layer)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_layers_have_the_settings_of_the_law(name):
+    """By torch's names, and with its values; so has JAX's layer."""
     row = OPERATIONS[name]
-    floats, integers = getattr(torch.nn, row.layer), getattr(quantized, row.layer)
-    assert get_default_static_quant_module_mappings()[floats] is integers
+    (layer,) = row.layers
     own = defaults(row.law, row.settings)
-    assert defaults(floats, row.in_torch(own)) == defaults(integers, row.in_torch(own)) == row.in_torch(own)
-    assert defaults(getattr(nnx, row.layer).__init__, own) == own
+    for package in (torch.nn, quantized):
+        assert defaults(getattr(package, layer), row.in_torch(own)) == row.in_torch(own)
+    assert defaults(getattr(nnx, layer).__init__, own) == own
 
 
 @pytest.mark.parametrize("name", LAWS)
 def test_layers_of_jax_know_their_row(name):
     row = OPERATIONS[name]
-    layer = getattr(nnx, row.layer)
-    assert layer.law == name
+    assert getattr(nnx, row.layers[0]).law == name
     assert list(
         defaults(getattr(jax.nn, row.flax), [*signature(getattr(jax.nn, row.flax)).parameters][1:]).values()
     ) == [*defaults(row.law, row.settings).values()]

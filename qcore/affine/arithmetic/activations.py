@@ -49,7 +49,7 @@ def _activation(limits: str = "", **row: Any) -> Callable[[F], F]:
 @_activation(
     settings={"alpha": "a finite number."},
     example=Example([-99, 0, 2], [-0.5, 0.0, 2.0], {"alpha": 0.5}),
-    layer="ELU",
+    layers=["ELU"],
     flax="elu",
 )
 def elu(input: Q, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Q:
@@ -71,7 +71,7 @@ def celu(input: Q, output: QParams, form: AffineInteger | None = None, alpha: fl
 @_activation(
     settings={"slope": "a finite number."},
     example=Example([-4, 0, 4], [-1.0, 0.0, 4.0], {"slope": 0.25}),
-    layer="LeakyReLU",
+    layers=["LeakyReLU"],
     names={"slope": "negative_slope"},
     flax="leaky_relu",
 )
@@ -81,7 +81,7 @@ def leaky_relu(input: Q, output: QParams, form: AffineInteger | None = None, slo
     return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, x * slope))
 
 
-@_activation(layer="PReLU")
+@_activation(layers=["PReLU"])
 def prelu(input: Q, weight: Array, output: QParams, form: AffineInteger | None = None, axis: int = 1) -> Q:
     """x where it is above 0, else x * w, for one slope w or one for each channel.
 
@@ -124,7 +124,7 @@ def prelu(input: Q, weight: Array, output: QParams, form: AffineInteger | None =
     return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, x * slopes))
 
 
-@_activation(example=Example([-1.5, 0, 4], [-0.375, 0.0, 4.0]), layer="Hardswish", flax="hard_swish")
+@_activation(example=Example([-1.5, 0, 4], [-0.375, 0.0, 4.0]), layers=["Hardswish"], flax="hard_swish")
 def hardswish(input: Q, output: QParams, form: AffineInteger | None = None) -> Q:
     """x * clip(x + 3, 0, 6) / 6."""
     return _applied(input, output, form, lambda xp, x: xp.divide(x * xp.clip(x + 3.0, 0.0, 6.0), 6.0))
@@ -137,7 +137,7 @@ def hardsigmoid(input: Q, output: QParams | None = None, form: AffineInteger | N
     return _applied(input, output, form, lambda xp, x: xp.divide(xp.clip(x + 3.0, 0.0, 6.0), 6.0))
 
 
-@_activation(_UNIT, example=Example([-99, 0], [0.0, 0.5]), layer="Sigmoid", flax="sigmoid")
+@_activation(_UNIT, example=Example([-99, 0], [0.0, 0.5]), layers=["Sigmoid"], flax="sigmoid")
 def sigmoid(input: Q, output: QParams | None = None, form: AffineInteger | None = None) -> Q:
     """1 / (1 + exp(-x))."""
     return _applied(input, _unit(input, output, form, False), form, sigmoid_of)

@@ -27,9 +27,24 @@ from qcore.affine.arithmetic.operands import (
 from qcore.affine.integers import AffineInteger
 from qcore.affine.parameters import QParams
 from qcore.affine.quantized import Q
+from qcore.affine.rows import operation
 from qcore.arguments import check_flag, check_float, check_int, check_type, quoted
 from qcore.namespace import Array
 from qcore.notices import warn
+
+__all__ = [
+    "add",
+    "add_scalar",
+    "cat",
+    "clamp",
+    "einsum",
+    "masked_fill",
+    "matmul",
+    "mul",
+    "mul_scalar",
+    "stack",
+    "threshold",
+]
 
 
 def add(a: Q, b: Q, output: QParams, form: AffineInteger | None = None, relu: bool = False) -> Q:
@@ -378,6 +393,7 @@ def mul_scalar(input: Q, number: float) -> Q:
         return wrapped(input, integers, output, form)
 
 
+@operation(passing=["ReLU", "ReLU6", "Hardtanh"])
 def clamp(input: Q, low: float | None = None, high: float | None = None) -> Q:
     """The integers clipped to those of `low` and `high`; the parameters stay.
 
@@ -412,6 +428,7 @@ def clamp(input: Q, low: float | None = None, high: float | None = None) -> Q:
         return wrapped(input, integers, input.qparams, input.form)
 
 
+@operation(passing=["Threshold"])
 def threshold(input: Q, threshold: float, value: float) -> Q:
     """Keeps the integers of numbers above `threshold`; all other integers become the integer of `value`.
 

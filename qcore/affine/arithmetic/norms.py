@@ -11,10 +11,14 @@ from qcore.affine.arithmetic.operands import check_operand, check_output, differ
 from qcore.affine.integers import AffineInteger
 from qcore.affine.parameters import QParams, check_fraction, check_parameter
 from qcore.affine.quantized import Q
+from qcore.affine.rows import operation
 from qcore.arguments import check_flag, check_size
 from qcore.namespace import Array
 
+__all__ = ["batch_norm", "group_norm", "layer_norm"]
 
+
+@operation(layers=["LayerNorm"])
 def layer_norm(
     input: Q,
     normalized_shape: int | Sequence[int],
@@ -64,6 +68,7 @@ def layer_norm(
     return _normalized(input, input.values.shape, axes, weight, bias, eps, output, form)
 
 
+@operation(layers=["GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"])
 def group_norm(
     input: Q,
     groups: int,
@@ -112,6 +117,7 @@ def group_norm(
     return _normalized(input, split, tuple(range(2, len(split))), weight, bias, eps, output, form)
 
 
+@operation(layers=["BatchNorm2d", "BatchNorm3d"])
 def batch_norm(
     input: Q,
     weight: Array | None,

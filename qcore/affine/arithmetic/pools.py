@@ -14,6 +14,8 @@ from qcore.affine.quantized import Q
 from qcore.affine.rows import operation
 from qcore.arguments import check_flag, check_int, check_size, check_sizes, check_type
 
+__all__ = ["adaptive_avg_pool", "avg_pool", "max_pool", "mean"]
+
 
 @operation(passing=["MaxPool1d", "MaxPool2d", "MaxPool3d"])
 def max_pool(

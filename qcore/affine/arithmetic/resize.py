@@ -10,6 +10,8 @@ from qcore.affine.quantized import Q
 from qcore.affine.rows import operation
 from qcore.arguments import check_choice, check_flag, check_size, quoted
 
+__all__ = ["interpolate"]
+
 
 @operation(passing=["Upsample"], rounds=True)
 def interpolate(

@@ -14,7 +14,7 @@ from qjax.quantization import QTensor
 if TYPE_CHECKING:
     from qjax import nnx
 
-LAWS = {name: row.law for name, row in OPERATIONS.items() if row.layer and row.flax}
+LAWS = {name: row.law for name, row in OPERATIONS.items() if row.flax}
 
 
 class Activation(Quantized):

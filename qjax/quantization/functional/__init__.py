@@ -29,26 +29,11 @@ from qcore.affine.arithmetic import (
 )
 from qcore.affine.arithmetic.activations import *
 from qcore.lazy import public_names
+from qjax.quantization.functional import dynamic, images, products
 from qjax.quantization.functional.conv_bn import ConvBnParams, ConvBnState, conv_bn, fold_conv_bn
-from qjax.quantization.functional.dynamic import (
-    CellWeights,
-    RoundedWeight,
-    dynamic_linear,
-    gru,
-    gru_cell,
-    lstm,
-    lstm_cell,
-    rnn_cell,
-)
-from qjax.quantization.functional.images import (
-    adaptive_avg_pool,
-    avg_pool,
-    batch_norm,
-    group_norm,
-    interpolate,
-    max_pool,
-)
-from qjax.quantization.functional.products import conv1d, conv2d, conv3d, linear
+from qjax.quantization.functional.dynamic import *
+from qjax.quantization.functional.images import *
+from qjax.quantization.functional.products import *
 from qjax.quantization.moves import (
     channel_shuffle,
     chunk,
@@ -66,46 +51,28 @@ from qjax.quantization.moves import (
 )
 
 __all__ = [
-    "CellWeights",
     "ConvBnParams",
     "ConvBnState",
-    "RoundedWeight",
-    "adaptive_avg_pool",
     "add",
     "add_scalar",
-    "avg_pool",
-    "batch_norm",
     "cat",
     "channel_shuffle",
     "chunk",
     "clamp",
     "concatenate",
-    "conv1d",
-    "conv2d",
-    "conv3d",
     "conv_bn",
-    "dynamic_linear",
     "einsum",
     "flip",
     "fold_conv_bn",
-    "group_norm",
-    "gru",
-    "gru_cell",
-    "interpolate",
     "layer_norm",
-    "linear",
-    "lstm",
-    "lstm_cell",
     "masked_fill",
     "matmul",
-    "max_pool",
     "mean",
     "mul",
     "mul_scalar",
     "pad",
     "pixel_shuffle",
     "repeat",
-    "rnn_cell",
     "split",
     "stack",
     "threshold",
@@ -114,4 +81,7 @@ __all__ = [
     "unflatten",
 ]
 __all__ += activations.__all__
+__all__ += dynamic.__all__
+__all__ += images.__all__
+__all__ += products.__all__
 __dir__ = public_names(__name__)

@@ -24,6 +24,8 @@ from qjax.quantization.integer import sums_of_products
 from qjax.quantization.rounding import FormatRounding
 from qjax.quantization.tensor import QTensor
 
+__all__ = ["CellWeights", "RoundedWeight", "dynamic_linear", "gru", "gru_cell", "lstm", "lstm_cell", "rnn_cell"]
+
 ACTIVATIONS = UINT8.reduced()
 _LARGEST = 65504.0  # of float16
 

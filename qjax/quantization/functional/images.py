@@ -13,6 +13,8 @@ from qcore.affine import arithmetic
 from qcore.arguments import check_flag
 from qjax.quantization.tensor import QTensor
 
+__all__ = ["adaptive_avg_pool", "avg_pool", "batch_norm", "group_norm", "interpolate", "max_pool"]
+
 _CHANNELS_LAST = "channels_last: True for channels on the last axis, of input and result."
 
 

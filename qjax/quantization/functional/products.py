@@ -20,6 +20,8 @@ from qjax.quantization.functional.images import channels_first, channels_last
 from qjax.quantization.integer import sums_of_products, sums_of_windows
 from qjax.quantization.tensor import QTensor
 
+__all__ = ["conv1d", "conv2d", "conv3d", "linear"]
+
 WIDTHS = (8, 16)  # of integers in memory
 
 
