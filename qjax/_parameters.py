@@ -12,6 +12,8 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from qcore.arguments import quoted
+
 CHECKPOINT: str = core.primitives.remat_p.name
 
 
@@ -31,7 +33,7 @@ class _Parameter:
             return parameters.given[self.name]
         if parameters.primitive in self.primitives:
             raise RuntimeError(
-                f"jax {jax.__version__} has no parameter {self.name!r} of {parameters.primitive}, which qjax reads; "
+                f"jax {jax.__version__} has no parameter {quoted(self.name)} of {parameters.primitive}, which qjax reads; "
                 "allowed is a version that has it, such as 0.10"
             )
         return None
