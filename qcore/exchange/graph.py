@@ -137,8 +137,8 @@ class Graph:
         self.nodes.append(node)
         self._taken.update(node.output)
 
-    def take(self, names: Any) -> None:
-        """Keeps names from being used for new values."""
+    def reserve(self, names: Any) -> None:
+        """Takes names that no new value is to have."""
         self._taken.update(names)
 
     def new_name(self, stem: str) -> str:

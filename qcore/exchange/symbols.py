@@ -55,7 +55,7 @@ class Symbol:
                     names[place] = name
             if name in node.output:
                 break
-        graph.take([name])
+        graph.reserve([name])
         graph.types[name] = graph.types.pop(self.name)
         self.name = name
 

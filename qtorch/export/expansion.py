@@ -34,8 +34,8 @@ def expanded(model: Any, written: Laws) -> Graph:
     infos = {info.name: info.type.tensor_type for info in all_infos if info.type.HasField("tensor_type")}
     for name, info in infos.items():
         graph.types[name] = dtype_of(info.elem_type)
-    graph.take(infos)
-    graph.take(name for node in source.node for name in node.output)
+    graph.reserve(infos)
+    graph.reserve(name for node in source.node for name in node.output)
     for one in source.initializer:
         graph.constant(onnx.numpy_helper.to_array(one), one.name)
     for one in source.input:

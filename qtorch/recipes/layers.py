@@ -163,7 +163,7 @@ class Lowered(nn.Sequential):
 
 
 def mark_called(layer: nn.Module) -> None:
-    """Makes transformers call a layer: they take a shorter path around layers without hooks."""
+    """Makes torch's Transformer layers call this layer: around layers without hooks they run one fused function."""
     layer.register_forward_hook(_called)
 
 
