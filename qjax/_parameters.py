@@ -33,8 +33,8 @@ class _Parameter:
             return parameters.given[self.name]
         if parameters.primitive in self.primitives:
             raise RuntimeError(
-                f"jax {jax.__version__} has no parameter {quoted(self.name)} of {parameters.primitive}, which qjax reads; "
-                "allowed is a version that has it, such as 0.10"
+                f"jax {jax.__version__} has no parameter {quoted(self.name)} of {parameters.primitive}, which qjax "
+                "reads; allowed is a version that has it, such as 0.10"
             )
         return None
 
