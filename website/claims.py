@@ -62,8 +62,8 @@ def _training() -> tuple[str, str, str]:
     runs = sum(steps.count(max(steps)) for steps in kinds)
     return (
         "The same training.",
-        f"{runs} runs of {len(kinds)} models and formats, eager and compiled, on one to four threads or devices, end "
-        f"in {len(kinds)} [sets of weights](docs/same-training.md): PyTorch's are JAX's",
+        f"Each of {len(kinds)} pairs of a model and a format ends in [one set of weights](docs/same-training.md), in "
+        f"PyTorch and in JAX: {runs} runs, eager and compiled, on one to four threads or devices",
         "python -m benchmarks.same_training",
     )
 
@@ -76,8 +76,8 @@ def _speed() -> tuple[str, str, str]:
     )
     return (
         "Fast.",
-        f"In PyTorch on a CPU, rounding a large tensor to nearest takes {copies} [times a copy](docs/speed.md), "
-        f"stochastically {draws} times `torch.rand_like`",
+        f"In PyTorch on a CPU, rounding a large tensor to nearest takes the time of {copies} [copies](docs/speed.md) "
+        f"of it, and stochastic rounding {draws} times as long as `torch.rand_like`",
         "python -m benchmarks.speed",
     )
 
