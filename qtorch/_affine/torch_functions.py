@@ -16,6 +16,7 @@ from qcore.affine import arithmetic
 from qcore.affine.arithmetic.convolutions import pad_values
 from qcore.affine.arithmetic.operands import check_operand, integer_of
 from qcore.affine.quantized import moving
+from qcore.affine.rows import OPERATIONS
 from qcore.arguments import check_choice, check_flag, check_float, check_int, quoted
 from qtorch._affine import pools
 from qtorch._affine.activations import hardsigmoid, leaky_relu
@@ -331,6 +332,7 @@ _CLAMPS = {
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _move(name) for name in _MOVES},
     **{name: getattr(pools, name) for name in pools.__all__},
+    **{name: row.law for name, row in OPERATIONS.items() if row.limits},  # which need no parameters
     **_CLAMPS,
     **{f"{name}_": _in_place(function) for name, function in _CLAMPS.items()},
     "pad": pad,
@@ -343,9 +345,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "hardsigmoid": hardsigmoid,
     "leaky_relu": leaky_relu,
     "leaky_relu_": _in_place(leaky_relu),
-    "sigmoid": arithmetic.sigmoid,
     "softmax": _softmax,
-    "tanh": arithmetic.tanh,
     "threshold": threshold,
     torch.nn.functional.threshold.__name__: threshold,  # "_threshold", in 2.13
 }

@@ -14,8 +14,9 @@ from qjax.nnx.quantized.activation import LAWS
 from qjax.quantization import functional as jax_functional
 from qtorch.nn import quantized
 from qtorch.nn.quantized import functional as torch_functional
-from qtorch.quantization import QTensor, get_default_static_quant_module_mappings
+from qtorch.quantization import QTensor, get_default_static_quant_module_mappings, quantize_per_tensor
 from qtorch.quantization.reasons import PASSING, ROUNDING
+from qtorch.quantization.subclasses import SamePad
 
 MODULES = arithmetic, jax_functional, torch_functional
 
@@ -82,3 +83,29 @@ def test_pools_pass_quantized_tensors(dimensions):
         assert torch.equal(layer(q).int_repr(), (exact.round() + zero).to(torch.uint8))
         function = getattr(torch_functional, f"{law}{dimensions}d")
         assert torch.equal(function(q, 2).int_repr(), layer(q).int_repr())
+
+
+GIVEN = {
+    "Unflatten": (1, (2, 2)),
+    "PixelShuffle": (2,),
+    "PixelUnshuffle": (2,),
+    "ChannelShuffle": (2,),
+    "Upsample": (8,),
+}
+GIVEN |= {"Threshold": (0.5, 0.25)}
+STARTS = {"ConstantPad": (1, 0.25), "AdaptiveAvgPool": (2,), "AvgPool": (2,), "MaxPool": (2,)}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PASSING if kind is not SamePad], ids=lambda kind: kind.__name__)
+def test_layers_that_pass_keep_the_parameters(kind):
+    """And the numbers, but for the means, which are rounded."""
+    name = kind.__name__
+    dimensions = int(name[-2]) if re.search(r"\dd$", name) else 2
+    default = (1,) if "Pad" in name else ()
+    given = GIVEN.get(name, next((one for start, one in STARTS.items() if name.startswith(start)), default))
+    x = torch.randint(0, 64, (1, 4, *(4,) * dimensions), generator=torch.Generator().manual_seed(0)) / 32
+    q = quantize_per_tensor(x, 1 / 32, 7, torch.quint8)
+    layer = kind(*given).eval()
+    found, exact = layer(q), layer(x)
+    assert (found.q_scale(), found.q_zero_point(), found.shape) == (1 / 32, 7, exact.shape)
+    assert (found.dequantize() - exact).abs().max() <= (1 / 64 if kind in ROUNDING else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import cleandoc, signature
+from inspect import Parameter, cleandoc, signature
 from typing import Any
 
 import jax.numpy as jnp
@@ -42,6 +42,9 @@ def in_layout(law: Callable[..., Any]) -> Callable[..., Any]:
         axis = 0 if given.arguments.get("dimensions") == q.ndim - 1 else 1  # a pool's array may be without a batch
         return last(law(first(q, axis), *arguments, **settings), axis)
 
+    of_layout = Parameter("channels_last", Parameter.KEYWORD_ONLY, default=False, annotation="bool")
+    shown: Any = function
+    shown.__signature__ = parameters.replace(parameters=[*parameters.parameters.values(), of_layout])
     function.__doc__ = cleandoc(law.__doc__ or "").replace("\n\nReturns:", f"\n    {_CHANNELS_LAST}\n\nReturns:")
     return function
 
