@@ -240,6 +240,46 @@ def _interleaved(xp: Any, x: Any, axis: int, step: int) -> Any:
     return spread[(slice(None),) * axis + (slice(0, (length - 1) * step + 1),)]
 
 
+class WeightLayout(NamedTuple):
+    """Where the blocks of a convolution's weight lie if it is rounded by itself: where the product has them.
+
+    Attributes:
+        taps: the lengths of the kernel.
+        groups: see `ConvolutionForm`.
+        is_transposed: True if the weight is (inputs, outputs / groups, *taps), that of a transposed convolution.
+    """
+
+    taps: Shape
+    groups: int = 1
+    is_transposed: bool = False
+
+    @property
+    def form(self) -> ConvolutionForm:
+        ones = (1,) * len(self.taps)
+        return ConvolutionForm(ones, (0,) * len(ones), ones, self.groups)
+
+    def laid_out(self, weight: Any) -> Any:
+        """The weight as (groups, taps, outputs of a group, channels of a group)."""
+        return self.form.laid_out(FORWARD, 1, self._exchanged(weight) if self.is_transposed else weight)
+
+    def put_back(self, weight: Any) -> Any:
+        """The inverse of `laid_out`."""
+        weight = self.form.put_back(FORWARD, 1, weight, self.taps)
+        return self._exchanged(weight) if self.is_transposed else weight
+
+    def _exchanged(self, weight: Any) -> Any:
+        """The weight with inputs and outputs exchanged within each group."""
+        first, second = weight.shape[0] // self.groups, weight.shape[1]
+        split = weight.reshape(self.groups, first, second, *self.taps).swapaxes(1, 2)
+        return split.reshape(self.groups * second, first, *self.taps)
+
+
+def weight_layout(number: Any, taps: Shape, groups: int = 1, is_transposed: bool = False) -> WeightLayout | None:
+    """The layout of a convolution's weight for a format; None if the format follows the axes of the array."""
+    layout = WeightLayout(tuple(taps), groups, is_transposed)
+    return layout if layout.form.is_laid_out(number) else None
+
+
 def convolution_form(dims: int, stride: Any, padding: Any, dilation: Any, groups: Any) -> ConvolutionForm:
     """The form of a convolution's arguments: ints, or one for each spatial dimension."""
     steps, pads, gaps = (

@@ -11,15 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from qcore.formats.block import BlockNumber
 from qjax import _jaxprs as jaxprs
 from qjax._parameters import of_bind, parameters
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.keys import fold_in
+from qjax._rounding.meshes import on_meshes
 from qjax._rounding.scopes import SITE, kind_scope
 from qjax.linalg.states import part
 from qjax.quant import quantizer
 from qjax.recipes.plan import Inner, LoweringPlan, Site
-from qjax.recipes.products import multiply
+from qjax.recipes.products import in_layout, multiply
 
 Words = jax.Array | None  # of a key: a uint32 array, or None where nothing is stochastic
 
@@ -33,7 +35,7 @@ def evaluate(plan: LoweringPlan, args: Sequence[Any], words: Words, scaling: Seq
     def step(index: int, equation: Any, operands: list[Any]) -> list[Any]:
         if index in plan.weights:
             operand, site = plan.weights[index]
-            operands[operand] = _round_weight(operands[operand], site, words)
+            operands[operand] = _round_weight(equation, operand, operands[operand], site, words)
         if index in plan.inner:
             inner = plan.inner[index]
             key = words if inner.number is None else _fold(words, inner.number)
@@ -115,11 +117,19 @@ def _round_output(value: Any, site: Site, words: Words, scaling: Sequence[Any]) 
         return quantizer(**arguments)(value, _fold(words, site.number) if rule.stochastic else None, state)
 
 
-def _round_weight(value: Any, site: Site, words: Words) -> jax.Array:
+def _round_weight(equation: Any, operand: int, value: Any, site: Site, words: Words) -> jax.Array:
     key = _fold(_fold(words, site.number), 2)  # 1 is the gradient's
-    number, rounding = site.rule.weight_number, site.rule.weight_rounding
+    number: Any = site.rule.weight_number
+    value = jnp.asarray(value)
+
+    def law(value: jax.Array, key: Words) -> jax.Array:
+        return quantize(value, number, site.rule.weight_rounding, key=key)
+
     with jax.named_scope(f"{SITE}{site.place}"), kind_scope("weight"):
-        return quantize(jnp.asarray(value), number, rounding, key=key)  # type: ignore[arg-type]
+        if not isinstance(number, BlockNumber):
+            return law(value, key)
+        moved = partial(in_layout, equation, operand, number, law)
+        return on_meshes(moved, lambda: jax.typeof(value).sharding, value, key)
 
 
 def _custom_jvp(equation: Any, plan: LoweringPlan, operands: Sequence[Any], words: Words) -> Sequence[Any]:

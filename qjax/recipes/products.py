@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from qcore.formats.block import BlockNumber
+from qcore.linalg.convolution import weight_layout
 from qcore.linalg.product import Products
 from qjax._parameters import Parameters, parameters
 from qjax._rounding.dispatch import quantize
@@ -165,9 +168,8 @@ def _contract(params: Parameters, x: jax.Array, w: jax.Array, weight: int, argum
     order = np.argsort(terms[1 - weight], kind="stable")  # sums run in the order of the input's axes
     arrays, free = [], []
     for array, which in ((x, 1 - weight), (w, weight)):
-        summed, batch = [terms[which][place] for place in order], list(batches[which])
-        own = [axis for axis in range(array.ndim) if axis not in (*summed, *batch)]
-        arrays.append(array.transpose(*batch, *own, *summed))
+        axes, own = _order(params, which, array.ndim, order)
+        arrays.append(array.transpose(axes))
         free.append([array.shape[axis] for axis in own])
     lead, (rows, columns) = arrays[0].shape[: len(batches[0])], free
     count = prod(x.shape[axis] for axis in terms[1 - weight])
@@ -179,6 +181,41 @@ def _contract(params: Parameters, x: jax.Array, w: jax.Array, weight: int, argum
         return y
     first, middle, end = len(lead), len(lead) + len(rows), y.ndim
     return y.transpose(*range(first), *range(middle, end), *range(first, middle))
+
+
+def _order(params: Any, which: int, ndim: int, order: Any) -> tuple[list[int], list[int]]:
+    """The axes of a factor of a general product: of batches, its own, summed ones in an order; and its own."""
+    terms, batches = params["dimension_numbers"]
+    summed, batch = [terms[which][place] for place in order], list(batches[which])
+    own = [axis for axis in range(ndim) if axis not in (*summed, *batch)]
+    return [*batch, *own, *summed], own
+
+
+def in_layout(
+    equation: Any, weight: int, number: BlockNumber, law: Callable[..., jax.Array], w: jax.Array, key: Any
+) -> jax.Array:
+    """law(w, key) of an equation's weight, whose blocks lie as in a product of a recipe: in (outputs, inputs).
+
+    In convolutions they lie along the channels of each tap and group, as `qcore.linalg.convolution` has them.
+    """
+    params, name = equation.params, equation.primitive.name
+    if name == "ragged_dot_general":
+        return law(w.swapaxes(1, 2), key).swapaxes(1, 2)
+    if name == "dot_general":
+        terms, batches = params["dimension_numbers"]
+        axes, own = _order(params, weight, w.ndim, np.argsort(terms[1 - weight], kind="stable"))
+        moved, lead = w.transpose(axes), len(batches[weight])
+        ends = lead, lead + len(own), w.ndim
+        sizes = (prod(moved.shape[begin:end]) for begin, end in pairwise(ends))
+        rows = moved.reshape(*moved.shape[:lead], *sizes)
+        return law(rows, key).reshape(moved.shape).transpose(np.argsort(axes))
+    if weight != 1:  # a convolution of a parameter with data
+        return law(w, key)
+    order = params["dimension_numbers"].rhs_spec
+    moved = w.transpose(order)
+    layout = weight_layout(number, moved.shape[2:], params["feature_group_count"])
+    rounded = law(moved, key) if layout is None else layout.put_back(law(layout.laid_out(moved), key))
+    return rounded.transpose(np.argsort(order))
 
 
 def _multiply_groups(x: jax.Array, w: jax.Array, sizes: Any, arguments: dict[str, Any]) -> jax.Array:

@@ -14,18 +14,20 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import modules
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from qcore import Quantization, Rule
+from qcore import Number, Quantization, Rule
+from qcore.linalg.convolution import WeightLayout, weight_layout
 from qtorch._classes import change_class, has_role, plain_class
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._torch_internals import WRAPPED, forward_hooks, map_tree, own_parameters, unseen_by_modes
 from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear
 from qtorch.quant import Quantizer
-from qtorch.recipes.modes import LOWERED, Lowering, enter_forward, entering
+from qtorch.recipes.modes import LOWERED, Lowering, enter_forward, entering, rounded_in
 
 ROUNDED = "rounded"  # the role of the classes of layers whose outputs or weights are rounded
 
@@ -209,8 +211,8 @@ def _texts(layer: nn.Module) -> Iterator[str]:
 class RoundWeight:
     """A forward pre-hook that rounds a weight which an older hook of torch computes before each call."""
 
-    def __init__(self, name: str, quantizer: Quantizer) -> None:
-        self.name, self.quantizer = name, quantizer
+    def __init__(self, name: str, quantizer: Quantizer, layout: WeightLayout | None = None) -> None:
+        self.name, self.quantizer, self.layout = name, quantizer, layout
 
     def __call__(self, layer: nn.Module, inputs: Any) -> None:
         weight = getattr(layer, self.name)
@@ -219,7 +221,18 @@ class RoundWeight:
                 f"{type(layer).__name__}.{self.name} was computed by a hook when it was lowered, and is a "
                 "parameter now; remove the hook before lower"
             )
-        setattr(layer, self.name, self.quantizer(weight))
+        setattr(layer, self.name, rounded_in(self.layout, self.quantizer, weight))
+
+
+class _Moved(nn.Module):
+    """A parametrization that only moves numbers: into the layout of blocks, or back."""
+
+    def __init__(self, layout: WeightLayout, is_back: bool) -> None:
+        super().__init__()
+        self.layout, self.is_back = layout, is_back
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layout.put_back(x) if self.is_back else self.layout.laid_out(x)
 
 
 _IN_PLACE = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__iand__", "__ior__"}
@@ -289,11 +302,15 @@ def round_weights(path: str, layer: nn.Module, rule: Rule) -> None:
     names = [name for name in names if "weight" in name]
     if names or computed:
         _mark(layer)
+    layout = _layout_of(layer, rule.weight_number)
     for name in computed:
-        layer.register_forward_pre_hook(RoundWeight(name, _weight_quantizer(rule)))
+        layer.register_forward_pre_hook(RoundWeight(name, _weight_quantizer(rule), layout))
     for name in names:
-        parametrize.register_parametrization(layer, name, _weight_quantizer(rule))
-        parametrize.register_parametrization(layer, name, _Guard())
+        steps: list[nn.Module] = [_weight_quantizer(rule)]
+        if layout is not None:
+            steps = [_Moved(layout, False), *steps, _Moved(layout, True)]
+        for step in (*steps, _Guard()):
+            parametrize.register_parametrization(layer, name, step, unsafe=layout is not None)
     if names:
         layer.register_load_state_dict_pre_hook(_load_plain_weights)
     if isinstance(layer, nn.MultiheadAttention):
@@ -302,6 +319,13 @@ def round_weights(path: str, layer: nn.Module, rule: Rule) -> None:
 
 def _weight_quantizer(rule: Rule) -> Quantizer:
     return Quantizer(rule.weight_number, forward_rounding=rule.weight_rounding)
+
+
+def _layout_of(layer: nn.Module, number: Number) -> WeightLayout | None:
+    """The layout of a convolution's weight for a format; None in other layers."""
+    if not isinstance(layer, _ConvNd):
+        return None
+    return weight_layout(number, layer.kernel_size, layer.groups, layer.transposed)
 
 
 def _multiplies_by_own_code(layer: nn.Module) -> bool:

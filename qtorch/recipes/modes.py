@@ -21,6 +21,8 @@ from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 from qcore.arguments import quoted
+from qcore.formats.block import BlockNumber
+from qcore.linalg.convolution import WeightLayout, weight_layout
 from qcore.linalg.product import Products
 from qcore.notices import frames, warn
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
@@ -30,6 +32,7 @@ from qtorch._states import apply_but_states, keep_states
 from qtorch._torch_internals import (
     ADDMM_ACTIVATION,
     COLLECTIVES,
+    GROUPED_MM,
     base_of,
     constant,
     function_of,
@@ -64,13 +67,19 @@ from qtorch.recipes.functions import (
 LOWERED = "lowered"  # the role of the made classes
 KINDS: tuple[str, ...] = (LINEAR, CONV, SCORES, OUTPUT, MATMUL)
 _CONVOLUTIONS = {1: linalg.conv1d, 2: linalg.conv2d, 3: linalg.conv3d}
-_CONVOLVING = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+_TRANSPOSING = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+_CONVOLVING = ("conv1d", "conv2d", "conv3d", *_TRANSPOSING)
 # The functions whose two operands are not their first arguments, but the next ones.
 _SECOND = {
     *"addmm addmv baddbmm addbmm einsum addmm_ addmv_ baddbmm_ addbmm_ sparse_sampled_addmm".split(),
     *SPARSE_SUMS,
     ADDMM_ACTIVATION,
 }
+# The functions whose right operand is (inputs, outputs), and the place of a convolution's groups among its arguments.
+_RIGHT = frozenset(
+    (*"matmul linalg_matmul __matmul__ __rmatmul__ mm bmm addmm baddbmm addbmm grouped_mm".split(), GROUPED_MM)
+)
+_GROUPS = 6
 _CHAINS = ("linalg_multi_dot", "chain_matmul")
 # Operators of torch.ops that have laws; a program's operator may have the same name in a namespace of its own.
 _OPERATORS = frozenset(f"aten::{name}" for name in (*LAWS, *LEFT))
@@ -320,9 +329,13 @@ class ProductMode(TorchFunctionMode):
         """The arguments of a function with the weights rounded that it multiplies by."""
         if name in _WEIGHT_SECOND or name == "bilinear":
             index = 2 if name == "bilinear" else 1
+            groups = None
+            if name in _CONVOLVING:
+                groups = kwargs.get("groups", args[_GROUPS] if len(args) > _GROUPS else 1)
+            round_weight = partial(self.rounded_weight, groups=groups, is_transposed=name in _TRANSPOSING)
             if "weight" in kwargs:
-                return args, {**kwargs, "weight": self.rounded_weight(kwargs["weight"])}
-            return (*args[:index], self.rounded_weight(args[index]), *args[index + 1 :]), kwargs
+                return args, {**kwargs, "weight": round_weight(kwargs["weight"])}
+            return (*args[:index], round_weight(args[index]), *args[index + 1 :]), kwargs
         if name in LEFT:
             return args, kwargs
         if name in RECURRENT or name in _CHAINS or (name == "einsum" and len(args) > 3):
@@ -331,19 +344,41 @@ class ProductMode(TorchFunctionMode):
         are_weights = [self.is_weight(x) for x in args[begin : begin + 2]]
         if sum(are_weights) != 1:  # a product of two weights is a part of a weight
             return args, kwargs
-        index = begin + are_weights.index(True)
-        return (*args[:index], self.rounded_weight(args[index]), *args[index + 1 :]), kwargs
+        place = are_weights.index(True)
+        is_right = name in _RIGHT and place == (name != "__rmatmul__")
+        index = begin + place
+        return (*args[:index], self.rounded_weight(args[index], is_right), *args[index + 1 :]), kwargs
 
     def rounded_matrix(self, x: Any) -> Any:
         """The rounded matrix if it is a weight, else the matrix itself."""
         return self.rounded_weight(x) if self.is_weight(x) and x.dim() >= 2 else x
 
-    def rounded_weight(self, x: torch.Tensor) -> torch.Tensor:
-        """A weight rounded, which is a weight of the same name."""
+    def rounded_weight(
+        self, x: torch.Tensor, is_right: bool = False, groups: int | None = None, is_transposed: bool = False
+    ) -> torch.Tensor:
+        """A weight rounded, which is a weight of the same name. Its blocks lie as in a product of a recipe.
+
+        Args:
+            x: the weight.
+            is_right: True if it is the right matrix of a product, (inputs, outputs).
+            groups, is_transposed: those of a convolution; None for other products.
+        """
         self.rounded += 1
-        y = self.lowering.weight(x)  # type: ignore[misc]
+        quantizer: Any = self.lowering.weight
+        number = quantizer.quantization.forward_number
+        if groups is not None:
+            y = rounded_in(weight_layout(number, x.shape[2:], groups, is_transposed), quantizer, x)
+        elif is_right and x.dim() > 1 and isinstance(number, BlockNumber):
+            y = quantizer(x.mT).mT
+        else:
+            y = quantizer(x)
         self.note((x,), y)
         return y
+
+
+def rounded_in(layout: WeightLayout | None, quantizer: Quantizer, weight: torch.Tensor) -> torch.Tensor:
+    """A weight, rounded in the layout of its blocks."""
+    return quantizer(weight) if layout is None else layout.put_back(quantizer(layout.laid_out(weight)))
 
 
 class _Lowered:
