@@ -158,7 +158,7 @@ def _key_of(accumulator: str, key: int | None) -> int | None:
 def _emit_c(options: argparse.Namespace) -> int:
     from qcore.cli.emit_c import emit
 
-    files = emit(options.format, options.rounding, options.output)
+    files = emit(options.format, options.rounding, options.output, options.operands)
     print("\n".join(str(options.output / name) for name in files) if options.output else next(iter(files.values())))
     return 0
 
@@ -311,17 +311,21 @@ def _parser(program: str) -> argparse.ArgumentParser:
     emit = _command(
         commands,
         _emit_c,
-        "write rounding as C99 without dependencies, that checks itself",
+        "write rounding, codes, or a dot product as C99, which checks itself",
         "'float(5,2)' --rounding stochastic -o generated",
+        "hopper.wgmma.e4m3 -o generated",
+        "'accumulator(float16,chunk=4)' --operands e5m2 e4m3fn -o .",
     )
-    emit.add_argument("format", metavar="FORMAT", type=_format, help=formats)
+    text = formats + "; or a matrix instruction such as hopper.wgmma.e4m3, or the text of an accumulator"
+    emit.add_argument("format", metavar="FORMAT", type=_format_or_accumulator, help=text)
     emit.add_argument(
         "--rounding",
         metavar="MODE",
-        default="nearest",
         type=_one_of(MODES),
-        help=f"the rounding mode: {', '.join(MODES)} (default nearest)",
+        help=f"a format's rounding mode: {', '.join(MODES)} (default nearest)",
     )
+    text = "formats of an accumulator's operands (default: the instruction's, or float32)"
+    emit.add_argument("--operands", metavar=("A", "B"), nargs=2, type=_format, help=text)
     text = "write it there, with a header and an import for SystemVerilog (default: print the C)"
     emit.add_argument("-o", "--output", metavar="DIR", type=Path, help=text)
 
@@ -408,8 +412,9 @@ def _format(text: str) -> str:
 
 def _format_or_accumulator(text: str) -> str:
     """The text of the format, or of the accumulator, that a text stands for."""
-    is_format = not text.startswith("accumulator") and ("(" in text or "." not in text)
-    return _format(text) if is_format else _accumulator(text)
+    from qcore.linalg.accumulator import is_accumulator
+
+    return _accumulator(text) if is_accumulator(text) else _format(text)
 
 
 def _accumulator(text: str) -> str:

@@ -120,6 +120,7 @@ class Trace:
 
     quotient_error = 0  # division is IEEE 754's, see `compiler`
     short = False
+    value_type = Value
 
     def __init__(self, float16: str = "") -> None:
         self._float_of = {16: float16, 32: "float32", 64: "float64"}
@@ -130,7 +131,7 @@ class Trace:
         """The value of a text of C with the operands' names in it; without operands it is an argument."""
         key = text or operands[0].name, dtype, level
         if key not in self.values:
-            self.values[key] = Value(self, f"v{len(self.values)}", text, dtype, level, operands)
+            self.values[key] = self.value_type(self, f"v{len(self.values)}", text, dtype, level, operands)
         return self.values[key]
 
     def note(self, pattern: str, *operands: Any, dtype: str = "", like: str = "") -> Value:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import torch
 
-from qcore.cli.emit_c import Tracked
+from qcore.cli.origins import Tracked
 from qtorch._kernels import laws
 from qtorch._rounding.plan import RoundingPlan, make_plan
 from website.records import table

@@ -376,6 +376,10 @@ class Decoding:
         """The number of integers of the constants."""
         return sum(max(one, 1) for one in _lengths(self._parts(), self.entries))
 
+    def fields(self) -> list[tuple[type[Any], str]]:
+        """The constants, in their order: each as a class and the name of its field."""
+        return [(part, name) for part in self._parts() for name in part._fields]
+
     def split(self, integers: Any) -> list[Any]:
         """Splits an array or sequence of all integers into the constants, in their order."""
         return _split(_lengths(self._parts(), self.entries), integers)

@@ -383,6 +383,13 @@ def rounding_program(number: Number, mode: Rounding, carrier: Carrier = FLOAT64)
 AccumulatorLike = Accumulator | str | None  # as users give accumulators
 
 
+def is_accumulator(given: Any) -> bool:
+    """True for accumulators, their texts, and the names of instructions, which have points and no parentheses."""
+    if not isinstance(given, str):
+        return isinstance(given, Accumulator)
+    return given.startswith("accumulator") or ("." in given and "(" not in given)
+
+
 def check_accumulator(accumulator: Any, argument: str = "accumulator") -> Accumulator:
     """An `Accumulator`, given as such or as text; None is the default one."""
     found = accumulator

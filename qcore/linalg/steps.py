@@ -36,7 +36,7 @@ FLOAT32 = BinaryFloat(8, 23)
 _BIAS, _WIDTH, _FIELD = 1023, 52, 0x7FF  # of float64
 _NORMAL = -126  # the least exponent of float32
 _LEAST = -1022
-_NONE = 2 * _LEAST  # the exponent of zeros that do not count, below those of all products, also with factors and scales
+NONE = 2 * _LEAST  # the exponent of zeros that do not count, below those of all products, also with factors and scales
 GROUP = 16  # products of a grouped sum that are added exactly
 
 Pair = tuple[Any, Any]
@@ -102,7 +102,7 @@ def _products(
     exponents: Parts = [(lambda left=left, right=right: left + right) for left, right in _columns(of_a, of_b)]
     if number is not None:  # which may round a product to zero
         exponents = [
-            (lambda term=term, exponent=exponent: xp.where(term() != 0, exponent(), _NONE))
+            (lambda term=term, exponent=exponent: xp.where(term() != 0, exponent(), NONE))
             for term, exponent in zip(terms, exponents, strict=True)
         ]
     return terms, exponents
@@ -127,7 +127,7 @@ def _groups(
         one = slice(block, block + 1)
         group = xp.product(a[..., columns], b[..., columns, :]) * (scale_a[..., one] * scale_b[..., one, :])
         counts = xp.product(some_a[..., columns], some_b[..., columns, :]) != 0
-        exponent = xp.where(counts, of_a[..., one] + of_b[..., one, :], _NONE)
+        exponent = xp.where(counts, of_a[..., one] + of_b[..., one, :], NONE)
         terms.append(lambda group=group: group)
         exponents.append(lambda exponent=exponent: exponent)
     return terms, exponents
@@ -309,9 +309,9 @@ def _exponents(xp: Any, x: Any, least: int | None, zeros_count: bool = False) ->
 
     They are at least `least` if it is given; zeros have none, or the least exponent if `zeros_count`.
     """
-    found = _fields(xp, x) - _BIAS
-    found = found if least is None else xp.clip(found, least, None)
-    return xp.astype(found if zeros_count and least is not None else xp.where(x == 0, _NONE, found), "int16")
+    exponent = _fields(xp, x) - _BIAS
+    exponent = exponent if least is None else xp.clip(exponent, least, None)
+    return xp.astype(exponent if zeros_count and least is not None else xp.where(x == 0, NONE, exponent), "int16")
 
 
 def _fields(xp: Any, x: Any) -> Any:
