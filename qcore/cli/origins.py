@@ -6,7 +6,6 @@ The frames of the law run while a value is made, and its own text is read.
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +14,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from qcore import law, linalg, random
+from qcore.notices import frames
 from qcore.trace import Trace, Value
 
 # The last rooms come last, so that their functions' parameters are found where names are equal.
@@ -45,16 +45,13 @@ class Tracked(Trace):
     def value(self, text: str, dtype: str, level: int, operands: tuple[Value, ...] = ()) -> Value:
         found = super().value(text, dtype, level, operands)
         if found.name not in self.origins:
-            self.origins[found.name] = _origin(inspect.currentframe())
+            self.origins[found.name] = _origin()
         return found
 
 
-def _origin(innermost: FrameType | None) -> Origin:
-    places: list[_Place] = []
-    while innermost is not None:
-        if innermost.f_code.co_filename.startswith(_ROOMS):
-            places += filter(None, [_place(innermost)])
-        innermost = innermost.f_back
+def _origin() -> Origin:
+    of_law = (frame for frame in frames() if frame.f_code.co_filename.startswith(_ROOMS))
+    places = [place for frame in of_law if (place := _place(frame))]
     if not places:
         return Origin("", False, "")
     line = f"{places[0].function}: {places[0].module.text(places[0].statement)}"
