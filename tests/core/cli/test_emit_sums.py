@@ -19,11 +19,10 @@ from qcore.cli.sums import Operands, Unit
 from qcore.linalg.designs import DESIGNS
 
 E4M3, HALF = ("e4m3fn", "e4m3fn"), ("float16", "float16")
-LAWS = (
-    *("hopper.wgmma.e4m3", "volta.mma.f16.f16", "hopper.mma.tf32", "blackwell.mma.e4m3_e5m2", "blackwell.tcgen05.nvf4"),
-    *("blackwell.tcgen05.mxe4m3", "cdna1.mfma.bf16", "cdna2.mfma.f16", "cdna3.mfma.bf16", "cdna3.mfma.fp8_bf8"),
-    "x86.avx512_bf16",
-)
+LAWS = """
+hopper.wgmma.e4m3 volta.mma.f16.f16 hopper.mma.tf32 blackwell.mma.e4m3_e5m2 blackwell.tcgen05.nvf4
+blackwell.tcgen05.mxe4m3 cdna1.mfma.bf16 cdna2.mfma.f16 cdna3.mfma.bf16 cdna3.mfma.fp8_bf8 x86.avx512_bf16
+""".split()
 UNITS = {  # with the operands' formats; None is float32
     "accumulator(chunk=1)": None,
     "accumulator()": None,
