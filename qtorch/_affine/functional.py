@@ -15,6 +15,7 @@ from qcore.affine.arithmetic.convolutions import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
 from qcore.arguments import check_type
 from qtorch._affine import conversion
+from qtorch._affine.activations import celu, elu, hardswish  # noqa: F401  # where older pickles have them
 from qtorch._affine.affine import make_qparams
 from qtorch._affine.dtypes import integers
 from qtorch._affine.products import Geometry, Rounding, rounded_products, rounded_windows

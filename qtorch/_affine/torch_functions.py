@@ -20,6 +20,14 @@ from qcore.affine.rows import OPERATIONS
 from qcore.arguments import check_choice, check_flag, check_float, check_int, quoted
 from qtorch._affine import pools
 from qtorch._affine.activations import hardsigmoid, leaky_relu
+from qtorch._affine.pools import (  # noqa: F401  # where older pickles have them
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    avg_pool2d,
+    avg_pool3d,
+    max_pool1d,
+    max_pool2d,
+)
 from qtorch._affine.results import written
 from qtorch._namespace import reinterpreted
 from qtorch._places import running_layer

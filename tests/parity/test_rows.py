@@ -1,5 +1,6 @@
 """One row for one operation (`qcore.affine.rows`): what the packages have of it fits the row, torch and JAX."""
 
+import pickle
 import re
 from inspect import getdoc, signature
 
@@ -55,6 +56,17 @@ def test_layers_of_jax_know_their_row(name):
     assert list(
         defaults(getattr(jax.nn, row.flax), [*signature(getattr(jax.nn, row.flax)).parameters][1:]).values()
     ) == [*defaults(row.law, row.settings).values()]
+
+
+def test_pickles_name_functions_where_they_were():
+    """Models may hold functions; a pickle has the module in which a function stood."""
+    for module, names in {
+        "functional": "celu elu hardswish",
+        "torch_functions": "hardsigmoid leaky_relu max_pool2d",
+    }.items():
+        for name in names.split():
+            function = pickle.loads(f"cqtorch._affine.{module}\n{name}\n.".encode())
+            assert function is getattr(torch_functional, name) is pickle.loads(pickle.dumps(function))
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
