@@ -13,6 +13,7 @@ import torch
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic.convolutions import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
+from qcore.affine.rows import in_dimensions
 from qcore.arguments import check_type
 from qtorch._affine import conversion
 from qtorch._affine.activations import celu, elu, hardswish  # noqa: F401  # where older pickles have them
@@ -167,114 +168,58 @@ def linear_to(
     return QTensor(values.reshape(*input.shape[:-1], weight.shape[0]), output, form)
 
 
-def conv2d(
-    input: QTensor,
-    weight: QTensor,
-    bias: torch.Tensor | None = None,
-    stride: int | tuple[int, int] = 1,
-    padding: int | tuple[int, int] = 0,
-    dilation: int | tuple[int, int] = 1,
-    groups: int = 1,
-    padding_mode: str = "zeros",
-    scale: float | torch.Tensor | None = 1.0,
-    zero_point: int | torch.Tensor | None = 0,
-    dtype: torch.dtype | AffineInteger = torch.quint8,
-) -> QTensor:
-    """A convolution in integers, requantized; see `torch.nn.functional.conv2d`, and `linear` for the sums.
+def _conv(dimensions: int):  # its result has the type of the function, which checkers infer
+    def conv(
+        input: QTensor,
+        weight: QTensor,
+        bias: torch.Tensor | None = None,
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        padding_mode: str = "zeros",
+        scale: float | torch.Tensor | None = 1.0,
+        zero_point: int | torch.Tensor | None = 0,
+        dtype: torch.dtype | AffineInteger = torch.quint8,
+    ) -> QTensor:
+        """A convolution in integers, requantized; see `torch.nn.functional.{name}`, and `linear` for the sums.
 
-    Args:
-        input: of up to 16-bit integers and shape (batch, channels, height, width), with parameters for the whole.
-        weight: of up to 16-bit integers and shape (outputs, channels / groups, height, width), with parameters for the
-            whole or for each output.
-        bias, scale, zero_point: as for `linear`.
-        stride, padding, dilation: for both dimensions, or for each.
-        groups: the number of groups of channels and outputs.
-        padding_mode: "zeros" pads with the zero point; "reflect", "replicate" and "circular" pad with the image's own
-            integers, as for `torch.nn.Conv2d`.
-        dtype: of the result.
+        Args:
+            input: of up to 16-bit integers and shape (batch, channels, {sizes}), with parameters for the whole.
+            weight: of up to 16-bit integers and shape (outputs, channels / groups, {sizes}), with parameters for the
+                whole or for each output.
+            bias, scale, zero_point: as for `linear`.
+            stride, padding, dilation: for all dimensions, or for each.
+            groups: the number of groups of channels and outputs.
+            padding_mode: "zeros" pads with the zero point; "reflect", "replicate" and "circular" pad with the image's
+                own integers, as for `torch.nn.Conv2d`.
+            dtype: of the result.
 
-    Returns:
-        A QTensor of shape (batch, outputs, height, width).
+        Returns:
+            A QTensor of shape (batch, outputs, {sizes}).
 
-    Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if shapes, sizes or parameters do not fit, or padding_mode is none of these.
+        Raises:
+            TypeError: if an argument has the wrong type.
+            ValueError: if shapes, sizes or parameters do not fit, or padding_mode is none of these.
 
-    Example:
-        >>> x = quantize_per_tensor(torch.tensor([[[[1.0, 2.0, 3.0]]]]), 0.5, 0, torch.quint8)
-        >>> weight = quantize_per_tensor(torch.ones(1, 1, 1, 2), 0.5, 0, torch.qint8)
-        >>> conv2d(x, weight).dequantize()
-        tensor([[[[3., 5.]]]])
-    """
-    geometry = stride, padding, dilation, groups, padding_mode
-    return _conv(2, input, weight, bias, geometry, scale, zero_point, dtype)
+        Example:
+            >>> x = torch.tensor([1.0, 2.0, 3.0]).reshape(1, 1, {ones}3)
+            >>> x = quantize_per_tensor(x, 0.5, 0, torch.quint8)
+            >>> weight = quantize_per_tensor(torch.ones(1, 1, {ones}2), 0.5, 0, torch.qint8)
+            >>> {name}(x, weight).dequantize().flatten()
+            tensor([3., 5.])
+        """
+        geometry = stride, padding, dilation, groups, padding_mode
+        sizes = check_convolution(input, weight, *geometry, dimensions, WIDTHS)
+        output = result_qparams(input, scale, zero_point)
+        return conv_to(input, weight, bias, (*sizes, groups, padding_mode), output, integers(dtype))
 
-
-def conv1d(
-    input: QTensor,
-    weight: QTensor,
-    bias: torch.Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    padding_mode: str = "zeros",
-    scale: float | torch.Tensor | None = 1.0,
-    zero_point: int | torch.Tensor | None = 0,
-    dtype: torch.dtype | AffineInteger = torch.quint8,
-) -> QTensor:
-    """A convolution of signals in integers, requantized, with the arguments and the result of `conv2d`.
-
-    Example:
-        >>> x = quantize_per_tensor(torch.tensor([1.0, 2.0, 3.0]).reshape(1, 1, 3), 0.5, 0, torch.quint8)
-        >>> weight = quantize_per_tensor(torch.ones(1, 1, 2), 0.5, 0, torch.qint8)
-        >>> conv1d(x, weight).dequantize().flatten()
-        tensor([3., 5.])
-    """
-    geometry = stride, padding, dilation, groups, padding_mode
-    return _conv(1, input, weight, bias, geometry, scale, zero_point, dtype)
+    return in_dimensions(dimensions, conv)
 
 
-def conv3d(
-    input: QTensor,
-    weight: QTensor,
-    bias: torch.Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    padding_mode: str = "zeros",
-    scale: float | torch.Tensor | None = 1.0,
-    zero_point: int | torch.Tensor | None = 0,
-    dtype: torch.dtype | AffineInteger = torch.quint8,
-) -> QTensor:
-    """A convolution of volumes in integers, requantized, with the arguments and the result of `conv2d`.
-
-    Example:
-        >>> x = quantize_per_tensor(
-        ...     torch.tensor([1.0, 2.0, 3.0]).reshape(1, 1, 1, 1, 3), 0.5, 0, torch.quint8
-        ... )
-        >>> weight = quantize_per_tensor(torch.ones(1, 1, 1, 1, 2), 0.5, 0, torch.qint8)
-        >>> conv3d(x, weight).dequantize().flatten()
-        tensor([3., 5.])
-    """
-    geometry = stride, padding, dilation, groups, padding_mode
-    return _conv(3, input, weight, bias, geometry, scale, zero_point, dtype)
-
-
-def _conv(
-    dimensions: int,
-    input: QTensor,
-    weight: QTensor,
-    bias: torch.Tensor | None,
-    geometry: tuple[Any, Any, Any, Any, Any],
-    scale: float | torch.Tensor | None,
-    zero_point: int | torch.Tensor | None,
-    dtype: torch.dtype | AffineInteger,
-) -> QTensor:
-    sizes = check_convolution(input, weight, *geometry, dimensions, WIDTHS)
-    output = result_qparams(input, scale, zero_point)
-    return conv_to(input, weight, bias, (*sizes, *geometry[3:]), output, integers(dtype))
+conv1d = _conv(1)
+conv2d = _conv(2)
+conv3d = _conv(3)
 
 
 def conv_to(

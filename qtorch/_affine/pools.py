@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch  # noqa: F401  # for examples
 
 from qcore.affine import arithmetic
-from qcore.affine.rows import OPERATIONS, F, Words, document
+from qcore.affine.rows import in_dimensions
 from qcore.arguments import quoted
 
 if TYPE_CHECKING:  # the class has a table of these functions
@@ -27,35 +27,6 @@ __all__ = [
 ]
 
 
-def _pool(law: str, dimensions: int, function: F, shows: str) -> F:
-    """A function as the pool of so many dimensions: its name, and its document, whose example shows these numbers."""
-    ones = "1, " * (dimensions - 1)
-    windows = f"({ones}2)" if ones else "2"
-    name = function.__name__ = function.__qualname__ = f"{law}{dimensions}d"
-    sizes = ", ".join(["depth", "height", "width"][3 - dimensions :] if dimensions > 1 else ["length"])
-    words = Words(
-        {
-            "input": f"of shape (batch, channels, {sizes}), or without the batch.",
-            "output_size": "the number of windows along all dimensions, or along each; None keeps a dimension's size.",
-            "kernel_size, stride, padding, dilation, ceil_mode, count_include_pad, divisor_override": (
-                f"as for `torch.nn.functional.{name}`."
-            ),
-            "return_indices": "False.",
-        },
-        "A QTensor of shape (batch, channels, *windows), with input's integers and parameters.",
-        "TypeError, ValueError: if an argument is not as above.",
-    )
-    example = [
-        ">>> from qtorch.quantization import quantize_per_tensor",
-        f">>> x = torch.tensor([1.0, 2.0, 3.0, 6.0]).reshape(1, {ones}4)",
-        ">>> q = quantize_per_tensor(x, 0.5, 0, torch.quint8)",
-        f">>> {name}(q, {windows}).dequantize().flatten()",
-        shows,
-    ]
-    function.__doc__ = document(function, OPERATIONS[law].sentence, words, example)
-    return function
-
-
 def _max_pool(dimensions: int):  # its result has the type of the function, which checkers infer
     def max_pool(
         input: QTensor,
@@ -66,11 +37,31 @@ def _max_pool(dimensions: int):  # its result has the type of the function, whic
         ceil_mode: bool = False,
         return_indices: bool = False,
     ) -> QTensor:
+        """The greatest number of each window; see `qcore.affine.arithmetic.max_pool`.
+
+        Args:
+            input: of shape (batch, channels, {sizes}), or without the batch.
+            kernel_size, stride, padding, dilation, ceil_mode: as for `torch.nn.functional.{name}`.
+            return_indices: False.
+
+        Returns:
+            A QTensor of shape (batch, channels, *windows), with input's integers and parameters.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> from qtorch.quantization import quantize_per_tensor
+            >>> x = torch.tensor([1.0, 2.0, 3.0, 6.0]).reshape(1, {ones}4)
+            >>> q = quantize_per_tensor(x, 0.5, 0, torch.quint8)
+            >>> {name}(q, ({ones}2)).dequantize().flatten()
+            tensor([2., 6.])
+        """
         if return_indices is not False:
             raise ValueError(f"return_indices={quoted(return_indices)}; allowed is False")
         return arithmetic.max_pool(input, dimensions, kernel_size, stride, padding, dilation, ceil_mode)
 
-    return _pool("max_pool", dimensions, max_pool, "tensor([2., 6.])")
+    return in_dimensions(dimensions, max_pool)
 
 
 max_pool1d = _max_pool(1)
@@ -88,13 +79,33 @@ def _avg_pool(dimensions: int):
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> QTensor:
+        """The mean of each window; see `qcore.affine.arithmetic.avg_pool`.
+
+        Args:
+            input: of shape (batch, channels, {sizes}), or without the batch.
+            kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override: as for
+                `torch.nn.functional.{name}`.
+
+        Returns:
+            A QTensor of shape (batch, channels, *windows), with input's integers and parameters.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> from qtorch.quantization import quantize_per_tensor
+            >>> x = torch.tensor([1.0, 2.0, 3.0, 6.0]).reshape(1, {ones}4)
+            >>> q = quantize_per_tensor(x, 0.5, 0, torch.quint8)
+            >>> {name}(q, ({ones}2)).dequantize().flatten()
+            tensor([1.5000, 4.5000])
+        """
         windows = kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
         return arithmetic.avg_pool(input, dimensions, *windows)
 
-    return _pool("avg_pool", dimensions, avg_pool, "tensor([1.5000, 4.5000])")
+    return in_dimensions(dimensions, avg_pool)
 
 
-def _avg_pool1d(
+def avg_pool1d(
     input: QTensor,
     kernel_size: int | Sequence[int],
     stride: int | Sequence[int] | None = None,
@@ -102,19 +113,45 @@ def _avg_pool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> QTensor:
+    """The mean of each window of signals, with other arguments and the result of `avg_pool2d`.
+
+    Example:
+        >>> from qtorch.quantization import quantize_per_tensor
+        >>> x = quantize_per_tensor(torch.tensor([[1.0, 2.0, 3.0, 6.0]]), 0.5, 0, torch.quint8)
+        >>> avg_pool1d(x, 2).dequantize()
+        tensor([[1.5000, 4.5000]])
+    """
     return arithmetic.avg_pool(input, 1, kernel_size, stride, padding, ceil_mode, count_include_pad)
 
 
-avg_pool1d = _pool("avg_pool", 1, _avg_pool1d, "tensor([1.5000, 4.5000])")
 avg_pool2d = _avg_pool(2)
 avg_pool3d = _avg_pool(3)
 
 
 def _adaptive_avg_pool(dimensions: int):
     def adaptive_avg_pool(input: QTensor, output_size: int | Sequence[int | None] | None) -> QTensor:
+        """The means of a given number of windows; see `qcore.affine.arithmetic.adaptive_avg_pool`.
+
+        Args:
+            input: of shape (batch, channels, {sizes}), or without the batch.
+            output_size: the number of windows along all dimensions, or along each; None keeps a dimension's size.
+
+        Returns:
+            A QTensor of shape (batch, channels, *windows), with input's integers and parameters.
+
+        Raises:
+            TypeError, ValueError: if an argument is not as above.
+
+        Example:
+            >>> from qtorch.quantization import quantize_per_tensor
+            >>> x = torch.tensor([1.0, 2.0, 3.0, 6.0]).reshape(1, {ones}4)
+            >>> q = quantize_per_tensor(x, 0.5, 0, torch.quint8)
+            >>> {name}(q, ({ones}2)).dequantize().flatten()
+            tensor([1.5000, 4.5000])
+        """
         return arithmetic.adaptive_avg_pool(input, output_size, dimensions)
 
-    return _pool("adaptive_avg_pool", dimensions, adaptive_avg_pool, "tensor([1.5000, 4.5000])")
+    return in_dimensions(dimensions, adaptive_avg_pool)
 
 
 adaptive_avg_pool1d = _adaptive_avg_pool(1)
