@@ -20,7 +20,7 @@ from qcore.recipes.recipe import LINEAR
 from qcore.report import RunReport
 from qtorch._torch_internals import constant, is_compiled, traced_calls, traced_program
 from qtorch.linalg.native import product_of
-from qtorch.recipes.functions import LAWS, LEFT
+from qtorch.recipes.functions import PRODUCTS
 from qtorch.recipes.layers import multiplies, named_layers
 from qtorch.recipes.listing import listed
 from qtorch.recipes.modes import (
@@ -131,6 +131,6 @@ def _traced_products(program: Any) -> Listing:
                 terms = form_of(form).contraction(which, tuple(first.shape), tuple(second.shape), tuple(other)).terms
                 products = Products(product_of(text), product_of(text), product_of(text))
                 found.add("", LINEAR, (first.shape, second.shape), y.numel() * terms, products)
-        elif (name in LAWS or name in LEFT) and is_product(tensors_in((*args, *kwargs.values()))):
+        elif name in PRODUCTS and is_product(tensors_in((*args, *kwargs.values()))):
             list_wide(found, mode, "", name, mode.kinds_of(name, args), args, kwargs, y, reasons)
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -50,14 +50,14 @@ class UnknownCallError(Exception):
     """Raised by laws for calls that they do not cover; its text is the reason."""
 
 
-def _rows(m: Multiplier, kind: str, a: torch.Tensor, b: torch.Tensor, bias: Any = None) -> torch.Tensor:
+def _product(m: Multiplier, kind: str, a: torch.Tensor, b: torch.Tensor, bias: Any = None) -> torch.Tensor:
     """`Multiplier.rows` of vectors too, and of leading dimensions that broadcast."""
     if a.dim() == b.dim() == 1:
         return m.rows(kind, a[None], b[None], bias if bias is None else bias.reshape(1))[0, 0]
     if a.dim() == 1:
-        return _rows(m, kind, a[None], b, bias).squeeze(-2)
+        return _product(m, kind, a[None], b, bias).squeeze(-2)
     if b.dim() == 1:
-        return _rows(m, kind, a, b[None], bias).squeeze(-1)
+        return _product(m, kind, a, b[None], bias).squeeze(-1)
     if b.dim() > 2 and a.shape[:-2] != b.shape[:-2]:
         lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         a, b = a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])
@@ -65,7 +65,7 @@ def _rows(m: Multiplier, kind: str, a: torch.Tensor, b: torch.Tensor, bias: Any 
 
 
 def _linear(m: Multiplier, input: Any, weight: Any, bias: Any = None) -> torch.Tensor:
-    return _rows(m, LINEAR, input, weight, bias)
+    return _product(m, LINEAR, input, weight, bias)
 
 
 def _matmul(m: Multiplier, input: Any, other: Any, bias: Any = None, kind: str = "") -> torch.Tensor:
@@ -74,9 +74,9 @@ def _matmul(m: Multiplier, input: Any, other: Any, bias: Any = None, kind: str =
     kind = kind or (LINEAR if first != second else MATMUL)
     if first and not second and bias is None and input.dim() > 1:
         if other.dim() == 1:
-            return _rows(m, kind, other, input)
-        return _rows(m, kind, other.mT, input).mT
-    return _rows(m, kind, input, other if other.dim() == 1 else other.mT, bias)
+            return _product(m, kind, other, input)
+        return _product(m, kind, other.mT, input).mT
+    return _product(m, kind, input, other if other.dim() == 1 else other.mT, bias)
 
 
 def _reflected_matmul(m: Multiplier, other: Any, input: Any) -> torch.Tensor:
@@ -172,7 +172,7 @@ def _contract(m: Multiplier, a: Any, b: Any, of_a: list[str], of_b: list[str], o
         b = b.reshape(prod(sizes["batch"]), prod(sizes["columns"]), terms)
     else:  # rows keep their dimensions, as a linear layer's do
         a, b = a.reshape(*sizes["rows"], terms), b.reshape(prod(sizes["columns"]), terms)
-    y = _rows(m, LINEAR if first != second else MATMUL, a, b)
+    y = _product(m, LINEAR if first != second else MATMUL, a, b)
     y = y.reshape(sizes["batch"] + sizes["rows"] + sizes["columns"])
     order = batch + rows + columns
     return y.permute([order.index(index) for index in of_y])
@@ -252,7 +252,7 @@ def _sizes(value: Any, dims: int) -> tuple[int, ...]:
 def _bilinear(m: Multiplier, input1: Any, input2: Any, weight: Any, bias: Any = None) -> torch.Tensor:
     """A linear layer of all products of a number of one input with a number of the other input."""
     pairs = (input1.unsqueeze(-1) * input2.unsqueeze(-2)).flatten(-2)
-    return _rows(m, LINEAR, pairs, weight.flatten(1), bias)
+    return _product(m, LINEAR, pairs, weight.flatten(1), bias)
 
 
 def _chain(m: Multiplier, *matrices: Any) -> torch.Tensor:
@@ -296,14 +296,14 @@ def _grouped(m: Multiplier, mat_a: Any, mat_b: Any, offs: Any = None, bias: Any 
     group = torch.searchsorted(offs.to(torch.int64), place, right=True)
     others = group != torch.arange(len(mat_b), device=mat_a.device)[:, None]
     parts = mat_a.expand(len(mat_b), -1, -1).masked_fill(others[..., None], 0)
-    y = _rows(m, LINEAR, parts, mat_b.mT)
+    y = _product(m, LINEAR, parts, mat_b.mT)
     return y[group.clamp_max(len(mat_b) - 1), place]
 
 
 def _vecdot(m: Multiplier, x: Any, y: Any, *, dim: int = -1) -> torch.Tensor:
     x, y = torch.broadcast_tensors(x, y)
     x, y = x.movedim(dim, -1), y.movedim(dim, -1)
-    return _rows(m, MATMUL, x.unsqueeze(-2), y.unsqueeze(-2)).squeeze(-1).squeeze(-1)
+    return _product(m, MATMUL, x.unsqueeze(-2), y.unsqueeze(-2)).squeeze(-1).squeeze(-1)
 
 
 def _attention(
@@ -324,10 +324,10 @@ def _attention(
     query, key, value = (x.expand(*lead, *x.shape[-2:]) for x in (query, key, value))
 
     def scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return _rows(m, SCORES, query, key)
+        return _product(m, SCORES, query, key)
 
     def output(weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        return _rows(m, OUTPUT, weights, value.mT)
+        return _product(m, OUTPUT, weights, value.mT)
 
     return attention(query, key, value, attn_mask, is_causal, scale, scores, output, dropout_p)
 
@@ -429,69 +429,93 @@ def _run_layer(
     return torch.cat(results), state
 
 
-RECURRENT: dict[str, tuple[Callable[..., Any], Step]] = {
-    "lstm": (_layer, _lstm_step),
-    "gru": (_layer, _gru_step),
-    "rnn_tanh": (_layer, _tanh_step),
-    "rnn_relu": (_layer, _relu_step),
-    "lstm_cell": (_cell, _lstm_step),
-    "gru_cell": (_cell, _gru_step),
-    "rnn_tanh_cell": (_cell, _tanh_step),
-    "rnn_relu_cell": (_cell, _relu_step),
-}
-
-
 def _recurrent(law: Any, step: Any, m: Multiplier, *args: Any) -> Any:
     return law(step, partial(m.rows, LINEAR), *args)
 
 
-SPARSE_SUMS = (torch.sparse.addmm.__name__, "sspaddmm")  # of a dense matrix and a product
+class Function(NamedTuple):
+    """A function of torch that multiplies.
 
-LAWS: dict[str, Callable[..., Any]] = {
-    "linear": _linear,
-    "bilinear": _bilinear,
-    "einsum": _einsum,
-    "tensordot": _tensordot,
-    "inner": _inner,
-    **dict.fromkeys(("addbmm", "addbmm_"), _addbmm),
-    "linalg_vecdot": _vecdot,
-    "__rmatmul__": _reflected_matmul,
-    "scaled_dot_product_attention": _attention,
-    **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "mv", "dot", "vdot", "linalg_matmul"), _matmul),
-    **dict.fromkeys(("addmm", "addmv", "baddbmm", "addmm_", "addmv_", "baddbmm_"), _addmm),
-    **dict.fromkeys((torch.sparse.mm.__name__, "smm", "hspmm"), _sparse),
-    **dict.fromkeys((*SPARSE_SUMS, "sparse_sampled_addmm"), _addmm),
-    **dict.fromkeys(("grouped_mm", GROUPED_MM, "grouped_mm_fallback"), _grouped),
-    **dict.fromkeys(("linalg_multi_dot", "chain_matmul"), _chain),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed_convolution),
-    **{name: partial(_recurrent, *law) for name, law in RECURRENT.items()},
-}
+    Attributes:
+        law: computes it by a `Multiplier`; None if `qtorch.linalg` has no such product.
+        kinds: of its products, by which entries of recipes match it; none if one of the operands may be a weight, whose
+            product is a layer's.
+        first: the place of the first of its two operands among the arguments.
+        weight: the place of the argument that is multiplied by, where that is a layer's weight.
+        right: 0 or 1, the operand that is a matrix of (inputs, outputs); None where both are (rows, terms).
+        is_transposed: True of transposed convolutions.
+        several: True if each of its products has operands of its own.
+        instead: the function that is lowered in the place of one that changes a tensor in place.
+    """
+
+    law: Callable[..., Any] | None
+    kinds: tuple[str, ...] = ()
+    first: int = 0
+    weight: int | None = None
+    right: int | None = None
+    is_transposed: bool = False
+    several: bool = False
+    instead: str = ""
+
+
+def _rows(names: str, *facts: Any, **more: Any) -> dict[str, Function]:
+    return dict.fromkeys(names.split(), Function(*facts, **more))
+
 
 # Functions of torch whose statements multiply by other functions: run as they are, a mode would get them as a whole.
 _WHOLE = {one.__name__: opened(one) for one in (F.multi_head_attention_forward,)}
 OPENED: dict[str, Any] = {name: one for name, one in _WHOLE.items() if one is not None}
+SPARSE_SUMS = (torch.sparse.addmm.__name__, "sspaddmm")  # of a dense matrix and a product
 
-# The kinds of torch's functions that multiply and have no law here; entries of recipes match them by kind.
-LEFT = {
-    **dict.fromkeys(("cdist", SCALED_MM, "mm.default", "bmm.default", "baddbmm.default"), MATMUL),
-    **dict.fromkeys(("linear_cross_entropy", "linear.default", "addmm.default"), LINEAR),
-    ADDMM_ACTIVATION: LINEAR,
-    **dict.fromkeys(("convolution.default", "convolution", CONVOLUTION, "conv_tbc"), CONV),
-    "flex_attention": SCORES,
-    **{name: LINEAR for name in _WHOLE if name not in OPENED},
+PRODUCTS: dict[str, Function] = {
+    "linear": Function(_linear, (LINEAR,), weight=1),
+    **_rows("conv1d conv2d conv3d", _convolution, (CONV,), weight=1),
+    **{
+        f"conv_transpose{dims}d": Function(_transposed_convolution, (CONV,), weight=1, is_transposed=True)
+        for dims in (1, 2, 3)
+    },
+    "bilinear": Function(_bilinear, (LINEAR,), weight=2),
+    "scaled_dot_product_attention": Function(_attention, (SCORES, OUTPUT)),
+    **_rows("matmul __matmul__ mm bmm linalg_matmul", _matmul, right=1),
+    "__rmatmul__": Function(_reflected_matmul, right=0),
+    **_rows("mv dot vdot", _matmul),
+    **_rows(f"{torch.sparse.mm.__name__} smm hspmm", _sparse),
+    **_rows(f"grouped_mm {GROUPED_MM} grouped_mm_fallback", _grouped, right=1),
+    **_rows("addmm baddbmm", _addmm, first=1, right=1),
+    **_rows("addmv sparse_sampled_addmm", _addmm, first=1),
+    **dict.fromkeys(SPARSE_SUMS, Function(_addmm, first=1)),
+    "addbmm": Function(_addbmm, first=1, right=1),
+    **{f"{name}_": Function(_addmm, first=1, instead=name) for name in ("addmm", "addmv", "baddbmm")},
+    "addbmm_": Function(_addbmm, first=1, instead="addbmm"),
+    "tensordot": Function(_tensordot),
+    "inner": Function(_inner),
+    "linalg_vecdot": Function(_vecdot),
+    "einsum": Function(_einsum, first=1),
+    **_rows("linalg_multi_dot chain_matmul", _chain, (LINEAR, MATMUL), several=True),
+    **{
+        name: Function(partial(_recurrent, of, step), (LINEAR,), several=True)
+        for kind, step in (("lstm", _lstm_step), ("gru", _gru_step), ("rnn_tanh", _tanh_step), ("rnn_relu", _relu_step))
+        for name, of in ((kind, _layer), (f"{kind}_cell", _cell))
+    },
+    # Functions without a law here.
+    **_rows(f"cdist {SCALED_MM} mm.default bmm.default", None, (MATMUL,)),
+    "baddbmm.default": Function(None, (MATMUL,), first=1),
+    **_rows("linear_cross_entropy linear.default", None, (LINEAR,)),
+    **_rows(f"addmm.default {ADDMM_ACTIVATION}", None, (LINEAR,), first=1),
+    **_rows(f"convolution.default convolution {CONVOLUTION} conv_tbc", None, (CONV,)),
+    "flex_attention": Function(None, (SCORES, OUTPUT)),
+    **{name: Function(None, (LINEAR,)) for name in _WHOLE if name not in OPENED},
 }
-_IN_PLACE = {"addmm_": "addmm", "addmv_": "addmv", "baddbmm_": "baddbmm", "addbmm_": "addbmm"}
-ATTENTIONS = ("scaled_dot_product_attention", "flex_attention")
 
 
 def why_left(name: str, kwargs: Mapping[str, Any]) -> str:
     """Why a call stays wide whatever its tensors are; "" if there is no such reason."""
     if kwargs.get("out") is not None:
         return "it writes its result into out; without out it is lowered"
-    if name in _IN_PLACE:
-        return f"it changes a tensor in place; {_IN_PLACE[name]} is lowered"
-    return "qtorch.linalg has no such product" if name in LEFT else ""
+    function = PRODUCTS[name]
+    if function.instead:
+        return f"it changes a tensor in place; {function.instead} is lowered"
+    return "qtorch.linalg has no such product" if function.law is None else ""
 
 
 def why_refused(tensors: Sequence[torch.Tensor]) -> str:
@@ -525,7 +549,7 @@ def stored_part(tensors: Sequence[torch.Tensor]) -> float:
 
 
 def left_work(name: str, shapes: Sequence[Any], y: Any) -> int | None:
-    """The multiply-adds of a function of `LEFT`, from the shapes of its tensors; None if they are not known."""
+    """The multiply-adds of a function without a law, from the shapes of its tensors; None if they are not known."""
     if not isinstance(y, torch.Tensor) or len(shapes) < 2:
         return None
     if name == "linear_cross_entropy":
@@ -534,7 +558,7 @@ def left_work(name: str, shapes: Sequence[Any], y: Any) -> int | None:
         return y.numel() * prod(shapes[1][:-1])
     if name.removeprefix("_").startswith("convolution"):
         return y.numel() * prod(shapes[1][1:])
-    return y.numel() * shapes[1 if "add" in name else 0][-1]
+    return y.numel() * shapes[PRODUCTS[name].first][-1]
 
 
 # Operators that run functions of a program, which torch.compile traces without the modes that are on. Those of loops

@@ -14,7 +14,7 @@ from qcore.recipes.recipe import CONV, LINEAR, OUTPUT, SCORES
 from qcore.report import RunReport
 from qtorch._classes import check_model
 from qtorch.linalg.modules import products_of
-from qtorch.recipes.functions import LAWS, LEFT, OPENED
+from qtorch.recipes.functions import OPENED, PRODUCTS
 from qtorch.recipes.layers import multiplies, named_layers
 from qtorch.recipes.modes import (
     KINDS,
@@ -119,7 +119,7 @@ class _Wide(TorchFunctionMode):
         y = func(*args, **kwargs)
         list_operator(self.found, self.paths[-1], func, args)
         tensors = tensors_in((*args, *kwargs.values()))
-        if (name in LAWS or name in LEFT) and is_product(tensors):
+        if name in PRODUCTS and is_product(tensors):
             found = self.kinds.kinds_of(name, args)
             reasons: dict[str, str] = dict.fromkeys(KINDS, self.reason)
             list_wide(self.found, self.kinds, self.paths[-1], name, found, args, kwargs, y, reasons)

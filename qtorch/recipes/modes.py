@@ -30,9 +30,7 @@ from qcore.report import ProductReport, short_product, with_own_gradients
 from qtorch import linalg
 from qtorch._states import apply_but_states, keep_states
 from qtorch._torch_internals import (
-    ADDMM_ACTIVATION,
     COLLECTIVES,
-    GROUPED_MM,
     base_of,
     constant,
     function_of,
@@ -49,13 +47,10 @@ from qtorch.linalg.modules import reset_states
 from qtorch.linalg.operator import OBSERVER, observed_by
 from qtorch.quant import Quantizer
 from qtorch.recipes.functions import (
-    ATTENTIONS,
     BODIES,
-    LAWS,
-    LEFT,
     LOOPS,
     OPENED,
-    RECURRENT,
+    PRODUCTS,
     SPARSE_SUMS,
     UnknownCallError,
     left_work,
@@ -67,25 +62,11 @@ from qtorch.recipes.functions import (
 LOWERED = "lowered"  # the role of the made classes
 KINDS: tuple[str, ...] = (LINEAR, CONV, SCORES, OUTPUT, MATMUL)
 _CONVOLUTIONS = {1: linalg.conv1d, 2: linalg.conv2d, 3: linalg.conv3d}
-_TRANSPOSING = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-_CONVOLVING = ("conv1d", "conv2d", "conv3d", *_TRANSPOSING)
-# The functions whose two operands are not their first arguments, but the next ones.
-_SECOND = {
-    *"addmm addmv baddbmm addbmm einsum addmm_ addmv_ baddbmm_ addbmm_ sparse_sampled_addmm".split(),
-    *SPARSE_SUMS,
-    ADDMM_ACTIVATION,
-}
-# The functions whose right operand is (inputs, outputs), and the place of a convolution's groups among its arguments.
-_RIGHT = frozenset(
-    (*"matmul linalg_matmul __matmul__ __rmatmul__ mm bmm addmm baddbmm addbmm grouped_mm".split(), GROUPED_MM)
-)
-_GROUPS = 6
-_CHAINS = ("linalg_multi_dot", "chain_matmul")
+_GROUPS = 6  # the place of a convolution's groups among its arguments
 # Operators of torch.ops that have laws; a program's operator may have the same name in a namespace of its own.
-_OPERATORS = frozenset(f"aten::{name}" for name in (*LAWS, *LEFT))
+_OPERATORS = frozenset(f"aten::{name}" for name in PRODUCTS)
 _TORCHS = frozenset(("", "aten", "prims", "prim", "higher_order", "qtorch", "c10d", COLLECTIVES, "profiler"))
 _SOME_FUNCTION = "the torch.autograd.Function around it"
-_WEIGHT_SECOND = ("linear", *_CONVOLVING)
 
 
 @dataclass
@@ -173,7 +154,7 @@ class ProductMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
         name = name_of(func)
-        if name in LAWS or name in LEFT:
+        if name in PRODUCTS:
             return self.multiply(name, func, args, kwargs)
         if name in OPENED:
             self.heads = [OUTPUT, SCORES]
@@ -245,12 +226,13 @@ class ProductMode(TorchFunctionMode):
             reason = why_left(name, kwargs) or why_refused(tensors)
             if not reason:
                 self.refuse_checkpoint(name)
+                of_products: Any = PRODUCTS[name].law
                 names = [self.name_of(x) for x in tensors]
                 own = self.own_function(name, part)
 
                 def law(*args: Any, **kwargs: Any) -> Any:
                     given = tensors_in((*args, *kwargs.values()))  # which may be copies in float32
-                    return LAWS[name](_Lowered(self, found, given, names, own), *args, **kwargs)
+                    return of_products(_Lowered(self, found, given, names, own), *args, **kwargs)
 
                 try:
                     with unseen_by_modes():
@@ -309,45 +291,38 @@ class ProductMode(TorchFunctionMode):
 
     def kinds_of(self, name: str, args: Any) -> tuple[str, ...]:
         """The kinds of the products that a function has."""
-        if name in ATTENTIONS:
-            return (SCORES, OUTPUT)
-        if name in LEFT:
-            return (LEFT[name],)
-        if name in _CONVOLVING:
-            return (CONV,)
-        if name in ("linear", "bilinear") or name in RECURRENT:
-            return (LINEAR,)
-        if name in _CHAINS or (name == "einsum" and len(args) > 3):
+        function = PRODUCTS[name]
+        if function.kinds:
+            return function.kinds
+        if name == "einsum" and len(args) > 3:
             return (LINEAR, MATMUL)  # as each product is
         if name in ("bmm", "baddbmm") and self.heads:
             return (self.heads.pop(),)
-        begin = int(name in _SECOND)
-        pair = args[begin : begin + 2]
+        pair = args[function.first : function.first + 2]
         return (LINEAR,) if len(pair) == 2 and self.is_weight(pair[0]) != self.is_weight(pair[1]) else (MATMUL,)
 
     def with_rounded_weights(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments of a function with the weights rounded that it multiplies by."""
-        if name in _WEIGHT_SECOND or name == "bilinear":
-            index = 2 if name == "bilinear" else 1
+        function = PRODUCTS[name]
+        begin, index = function.first, function.weight
+        if index is not None:
             groups = None
-            if name in _CONVOLVING:
+            if function.kinds == (CONV,):
                 groups = kwargs.get("groups", args[_GROUPS] if len(args) > _GROUPS else 1)
-            round_weight = partial(self.rounded_weight, groups=groups, is_transposed=name in _TRANSPOSING)
+            round_weight = partial(self.rounded_weight, groups=groups, is_transposed=function.is_transposed)
             if "weight" in kwargs:
                 return args, {**kwargs, "weight": round_weight(kwargs["weight"])}
             return (*args[:index], round_weight(args[index]), *args[index + 1 :]), kwargs
-        if name in LEFT:
+        if function.law is None:
             return args, kwargs
-        if name in RECURRENT or name in _CHAINS or (name == "einsum" and len(args) > 3):
+        if function.several or (name == "einsum" and len(args) > 3):
             return map_tree(self.rounded_matrix, args), kwargs
-        begin = int(name in _SECOND)
         are_weights = [self.is_weight(x) for x in args[begin : begin + 2]]
         if sum(are_weights) != 1:  # a product of two weights is a part of a weight
             return args, kwargs
         place = are_weights.index(True)
-        is_right = name in _RIGHT and place == (name != "__rmatmul__")
         index = begin + place
-        return (*args[:index], self.rounded_weight(args[index], is_right), *args[index + 1 :]), kwargs
+        return (*args[:index], self.rounded_weight(args[index], place == function.right), *args[index + 1 :]), kwargs
 
     def rounded_matrix(self, x: Any) -> Any:
         """The rounded matrix if it is a weight, else the matrix itself."""
@@ -529,18 +504,19 @@ def list_wide(
         add(kinds[0], shapes[:2], None)
         return
     kwargs = {key: x for key, x in kwargs.items() if key != "out"}
-    if name in ATTENTIONS:
+    if kinds == (SCORES, OUTPUT):
         query, key, value = shapes[:3]
         y = y[0] if isinstance(y, tuple) else y
         work = y.numel() // value[-1] * key[-2]
         add(SCORES, (query, key), work * query[-1])
         add(OUTPUT, ((*y.shape[:-1], key[-2]), value), work * value[-1])
         return
-    if name in LAWS:
+    law = PRODUCTS[name].law
+    if law is not None:
         try:
             with unseen_by_modes(), torch.no_grad():
                 meta = map_tree(shape_only, (list(args), kwargs))
-                LAWS[name](_Listed(add, kinds, weights), *meta[0], **meta[1])
+                law(_Listed(add, kinds, weights), *meta[0], **meta[1])
         # A list must not be the reason why a program fails.
         except (UnknownCallError, RuntimeError, TypeError, ValueError, IndexError):
             add(kinds[0], shapes[:2], None)

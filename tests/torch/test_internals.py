@@ -274,7 +274,7 @@ def test_without_a_look_into_attention(monkeypatch):
     name = torch.nn.functional.multi_head_attention_forward.__name__
     assert internals.opened(torch.nn.functional.relu_) is None  # which no mode may open
     monkeypatch.delitem(recipe_functions.OPENED, name)
-    monkeypatch.setitem(recipe_functions.LEFT, name, LINEAR)
+    monkeypatch.setitem(recipe_functions.PRODUCTS, name, recipe_functions.Function(None, (LINEAR,)))
     layer, x = torch.nn.MultiheadAttention(8, 2), torch.randn(3, 2, 8)
     expected = layer(x, x, x)[0]
     with pytest.warns(UserWarning, match=f"{name} in the model itself stays wide"):
