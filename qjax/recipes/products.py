@@ -183,9 +183,9 @@ def _contract(params: Parameters, x: jax.Array, w: jax.Array, weight: int, argum
     return y.transpose(*range(first), *range(middle, end), *range(first, middle))
 
 
-def _order(params: Any, which: int, ndim: int, order: Any) -> tuple[list[int], list[int]]:
+def _order(params: Parameters, which: int, ndim: int, order: Any) -> tuple[list[int], list[int]]:
     """The axes of a factor of a general product: of batches, its own, summed ones in an order; and its own."""
-    terms, batches = params["dimension_numbers"]
+    terms, batches = params.dimension_numbers
     summed, batch = [terms[which][place] for place in order], list(batches[which])
     own = [axis for axis in range(ndim) if axis not in (*summed, *batch)]
     return [*batch, *own, *summed], own
@@ -198,11 +198,11 @@ def in_layout(
 
     In convolutions they lie along the channels of each tap and group, as `qcore.linalg.convolution` has them.
     """
-    params, name = equation.params, equation.primitive.name
+    params, name = parameters(equation), equation.primitive.name
     if name == "ragged_dot_general":
         return law(w.swapaxes(1, 2), key).swapaxes(1, 2)
     if name == "dot_general":
-        terms, batches = params["dimension_numbers"]
+        terms, batches = params.dimension_numbers
         axes, own = _order(params, weight, w.ndim, np.argsort(terms[1 - weight], kind="stable"))
         moved, lead = w.transpose(axes), len(batches[weight])
         ends = lead, lead + len(own), w.ndim
@@ -211,9 +211,9 @@ def in_layout(
         return law(rows, key).reshape(moved.shape).transpose(np.argsort(axes))
     if weight != 1:  # a convolution of a parameter with data
         return law(w, key)
-    order = params["dimension_numbers"].rhs_spec
+    order = params.dimension_numbers.rhs_spec
     moved = w.transpose(order)
-    layout = weight_layout(number, moved.shape[2:], params["feature_group_count"])
+    layout = weight_layout(number, moved.shape[2:], params.feature_group_count)
     rounded = law(moved, key) if layout is None else layout.put_back(law(layout.laid_out(moved), key))
     return rounded.transpose(np.argsort(order))
 

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import modules
-from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -321,9 +320,9 @@ def _weight_quantizer(rule: Rule) -> Quantizer:
     return Quantizer(rule.weight_number, forward_rounding=rule.weight_rounding)
 
 
-def _layout_of(layer: nn.Module, number: Number) -> WeightLayout | None:
+def _layout_of(layer: Any, number: Number) -> WeightLayout | None:
     """The layout of a convolution's weight for a format; None in other layers."""
-    if not isinstance(layer, _ConvNd):
+    if not isinstance(layer, GROUPS["conv"]):
         return None
     return weight_layout(number, layer.kernel_size, layer.groups, layer.transposed)
 
