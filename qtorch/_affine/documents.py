@@ -53,8 +53,8 @@ def _settings(row: Operation) -> str:
 
 
 def _sentence(row: Operation) -> str:
-    """What an operation computes, in torch's names."""
-    text = row.sentence
+    """What an operation computes, in torch's names, and where its law is."""
+    text = f"{row.sentence.removesuffix('.')}; see `qcore.affine.arithmetic.{row.law.__name__}`."
     for name, other in row.names.items():
         text = text.replace(name, other)
     return text
