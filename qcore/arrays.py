@@ -1,5 +1,8 @@
 """The law on NumPy arrays: the reference that the other packages must equal bit for bit."""
 
+# pyright: reportPrivateUsage=false
+# Public classes have parts that rooms read and users need not.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -13,7 +16,7 @@ from qcore.formats.names import BlockName, EncodeResult, Nested, Single
 from qcore.formats.number import Number, check_number, prepare
 from qcore.law.carrier import CARRIERS, Carrier, check_dtype, check_result_dtype
 from qcore.law.program import Decoding
-from qcore.law.rounding import RoundingLike, check_rounding
+from qcore.law.rounding import RoundingLike, check_rounding, rounds_distance
 from qcore.law.tiles import block_counts, tiles
 from qcore.namespace import Names
 from qcore.packing import check_codes, storage
@@ -199,7 +202,7 @@ def decode(
         return from_lanes(lanes, carrier, np.empty(lanes.shape, dtype))
     if isinstance(number, NestedNumber):
         seconds, largest, offset = number.check_scales(codes.shape, scales)
-        found = number.sums(Names, decode(seconds, number.second, scales=largest), np.asarray(offset, np.float32))
+        found = number._sums(Names, decode(seconds, number.second, scales=largest), np.asarray(offset, np.float32))
         return decode(codes, number.first, dtype, scales=found)
     decoding, constants = number.decoding(carrier)
     scales, array_scale = check_scales(number, codes.shape, scales)
@@ -236,7 +239,7 @@ def _run(
     bits = to_lanes(x, carrier)
     if isinstance(number, NestedNumber):
         codes, scales = encode(x, number.first, mode, key=key, random_bits=random_bits, start=start)
-        differences, offset = number.differences(Names, scales)
+        differences, offset = number._differences(Names, scales)
         return codes, *encode(differences, number.second), np.asarray(offset)
     if coded and isinstance(number, BytesNumber):
         return number.to_bytes(Names, bits.reshape(x.shape), carrier)
@@ -248,7 +251,7 @@ def _run(
         return bits, np.empty(block_counts(x.shape, sizes), dtype), *array_scale
     word = None
     if mode.stochastic and key_words is not None:
-        word = random_words(bits.shape, key_words, start_words, random_bits, mode.rounds_distance)
+        word = random_words(bits.shape, key_words, start_words, random_bits, rounds_distance(mode))
         word = word.astype(bits.dtype) << (carrier.lane_bits - 32)
     blocks = tiles(bits.shape, sizes or (1,))
     word = None if word is None else blocks.split(word, _pad)

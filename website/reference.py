@@ -84,6 +84,4 @@ def _pages(module: ModuleType, homes: dict[int, str]) -> dict[str, str]:
 
 
 def _directive(path: str, name: str) -> str:
-    # The page of Number is for authors of formats; its subclasses say the same of these methods.
-    filters = '\n    options:\n      filters: ["!^_"]' if (path, name) == ("qcore", "Number") else ""
-    return f"::: {path}.{name}{filters}\n"
+    return f"::: {path}.{name}\n"

@@ -131,7 +131,7 @@ class Histogram(RangeRule):
         """
         check_range(state.min_val, state.max_val, xp)
         with xp.arithmetic():
-            low, high = best_range(xp, *state, self.form.levels)
+            low, high = best_range(xp, *state, self.form._levels)
         return choose_qparams(low, high, self.form, self.scheme, eps=self.eps, xp=xp)
 
 

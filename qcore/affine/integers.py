@@ -109,7 +109,7 @@ class AffineInteger:
         return (self.qmax - self.qmin).bit_length()
 
     @property
-    def levels(self) -> int:
+    def _levels(self) -> int:
         """How many integers the storage has."""
         return 1 << int(self.storage.strip("uint"))
 
@@ -144,17 +144,17 @@ class AffineInteger:
         """
         return AffineInteger(self.qmin // 2, self.qmax // 2, self.signed)
 
-    def unreduced(self, whole: AffineInteger) -> AffineInteger:
+    def _unreduced(self, whole: AffineInteger) -> AffineInteger:
         """The inverse of `reduced`, within the range of the storage type.
 
         Example:
-            >>> INT8.reduced().unreduced(INT8) == INT8
+            >>> INT8.reduced()._unreduced(INT8) == INT8
             True
         """
         form = AffineInteger(max(2 * self.qmin, whole.qmin), min(2 * self.qmax + 1, whole.qmax), self.signed)
         return whole if (form.qmin, form.qmax) == (whole.qmin, whole.qmax) else form
 
-    def part(self, quant_min: int | None, quant_max: int | None, reduce_range: bool) -> AffineInteger:
+    def _part(self, quant_min: int | None, quant_max: int | None, reduce_range: bool) -> AffineInteger:
         """The part of the range that an observer's arguments allow.
 
         Args:
@@ -166,7 +166,7 @@ class AffineInteger:
             ValueError: if the part is not within the range, or only one of its ends is given.
 
         Example:
-            >>> UINT8.part(None, None, reduce_range=True)
+            >>> UINT8._part(None, None, reduce_range=True)
             AffineInteger(qmin=0, qmax=127, signed=False, middle=63)
         """
         check_flag("reduce_range", reduce_range)

@@ -19,7 +19,7 @@ from qcore.formats.block import BlockNumber
 from qcore.formats.number import prepare
 from qcore.law.carrier import FLOAT32
 from qcore.law.program import Decoding, Program
-from qcore.law.rounding import Rounding
+from qcore.law.rounding import Rounding, rounds_distance
 from qcore.law.table import FEW
 from qcore.namespace import Names
 from qcore.random.threefry import Noise, as_lane, leading_bits, leading_bits_mask, rounding_words, threefry
@@ -260,7 +260,7 @@ class FormatUnit:
             noise = Noise(np.array([_KEY >> 32, _KEY & 0xFFFFFFFF], np.uint32).view(np.int32), window)
             with np.errstate(over="ignore"):
                 arange = partial(np.arange, dtype=np.int32)
-                word = rounding_words(arange, x.shape, noise, self.mode.rounds_distance)
+                word = rounding_words(arange, x.shape, noise, rounds_distance(self.mode))
         axes = (1,) if self.blocks else ()
         with np.errstate(all="ignore"):
             found = rounding.program.run(Names, x.view(np.int32), rounding.integers, axes, word)
@@ -339,7 +339,7 @@ class _Rounding:
         if program.mode.stochastic:
             note = "the bits of a random word that count"
             mask = self.constants.add(f"{prefix}RANDOM_BITS", leading_bits_mask(24), note)
-            word = _word(trace, mask, program.mode.rounds_distance)
+            word = _word(trace, mask, rounds_distance(program.mode))
         found = program.run(trace, bits, self.constants.given, (1,) if blocks else (), word)
         self.body = Body(trace, found if isinstance(found, tuple) else (found,), ("codes", "scales", "whole"))
 

@@ -256,7 +256,7 @@ class Unit:
         each = {"exponent": 4, "cut": 1} if self.fraction_bits else {}
         each |= {"word": digits(accumulator.random_bits)} if accumulator.rounding.stochastic else {}
         each |= {"sum": 16}
-        each |= {"guard": 1, "round": 1, "sticky": 1} if has_places(accumulator.number) and accumulator.rounds else {}
+        each |= {"guard": 1, "round": 1, "sticky": 1} if has_places(accumulator.number) and accumulator._rounds else {}
         each |= {"total": 16 if why_no_codes(accumulator.number) else digits(accumulator.number.bits)}
         for step in range(self.steps):
             found |= {f"{name}{step}": size for name, size in each.items()}
@@ -287,11 +287,11 @@ class Unit:
 
         with np.errstate(all="ignore"):
             # A sum that is rounded once, by a conversion, has no fold: it is one step.
-            found = xp.noted(run) if accumulator.converts else run()
+            found = xp.noted(run) if accumulator._converts else run()
             result = found.astype(np.float32)
         result.view(np.uint32)[np.isnan(result)] = accumulator.nan
         for step in xp.steps:
-            step.sum = step.total if step.sum is None or not accumulator.rounds else step.sum
+            step.sum = step.total if step.sum is None or not accumulator._rounds else step.sum
         sides = [(left, numbers[0], -1), (right, numbers[1], -2)]
         special, tiny = ~np.isfinite(addend), subnormal(addend, FLOAT32_NUMBER)
         for x, number, axis in sides:
@@ -349,7 +349,7 @@ def marks(unit: Unit, step: Step) -> dict[str, np.ndarray]:
     number, found = unit.product.accumulator.number, dict[str, np.ndarray]()
     inside = np.isfinite(step.sum) & np.isfinite(step.total) & (step.sum != 0) & (step.total != 0)
     top = np.frexp(step.sum)[1] - 1
-    if has_places(number) and unit.product.accumulator.rounds:
+    if has_places(number) and unit.product.accumulator._rounds:
         bits = places(step.sum, number)
         rest = bits["round"] | bits["sticky"]
         found["ties"] = (bits["guard"] & ~rest & 1) > 0

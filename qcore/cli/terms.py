@@ -110,7 +110,7 @@ class Terms(Reading):
             nest.append(nest[-1].inner)
         self.order = next((one.order for one in nest if one.order), ())
         # Those that add chunk by chunk: a sum of all terms that is converted, or begins at +0, is no fold.
-        skipped = [accumulator.converts, *(one.chunk is None for one in nest[1:])]
+        skipped = [accumulator._converts, *(one.chunk is None for one in nest[1:])]
         self._nest = [one for one, skips in zip(nest, skipped, strict=True) if not skips]
         self._depth, self._length, self._each = 0, 0, 1
 

@@ -50,11 +50,11 @@ class NestedNumber(ForeignNumber):
     block: int
 
     @abstractmethod
-    def differences(self, xp: Any, scales: Any) -> tuple[Any, Any]:
+    def _differences(self, xp: Any, scales: Any) -> tuple[Any, Any]:
         """The scales minus their offset, and the offset."""
 
     @abstractmethod
-    def sums(self, xp: Any, decoded: Any, offset: Any) -> Any:
+    def _sums(self, xp: Any, decoded: Any, offset: Any) -> Any:
         """The scales of decoded differences."""
 
     @abstractmethod

@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 from qcore.law.carrier import FLOAT32, FLOAT64, Carrier, KeepLanes, with_hidden_bits, without_hidden_bits
 from qcore.law.codes import encode
 from qcore.law.grid import Grid, round_to_grid
-from qcore.law.rounding import Rounding, increment
+from qcore.law.rounding import Rounding, increment, reads_sign
 
 MAGNITUDES = 0, 1, 2, 3, 4, 6, 8, 12  # of elements by their codes, in halves
 SIGN = 8  # of their codes
@@ -200,7 +200,7 @@ def run_levels(
         compared, most = magnitude, materialize(tuple(bounds))
     else:
         y = _scaled(xp, bits, scaling, carrier, materialize)
-        negative = (bits >> last) & work.negative if mode.reads_sign else 0
+        negative = (bits >> last) & work.negative if reads_sign(mode) else 0
         y = round_to_grid(xp, y | negative, work, mode, element._replace(keep=work.infinity), word)
         compared, most = y & work.magnitude_mask, (0, *_ELEMENTS[work][:-1])
     if encoding:

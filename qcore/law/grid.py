@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qcore.law.carrier import Carrier, field_and_significand
-from qcore.law.rounding import Rounding, aligned_bits, below_tie, increment, lowest_bit, stays_finite
+from qcore.law.rounding import Rounding, aligned_bits, below_tie, increment, lowest_bit, rounds_distance, stays_finite
 
 
 class Grid(NamedTuple):
@@ -144,7 +144,7 @@ def round_magnitude(
         # width + 1 bits then reaches `hidden`, which is one quantum, with probability v.
         _, significand = field_and_significand(xp, magnitude, carrier)
         shift = xp.clip(-(m >> width), 0, last)
-        if mode.rounds_distance:
+        if rounds_distance(mode):
             m = xp.where(m < 0, _rounded_distance(xp, significand, shift, word, carrier, mode) - hidden, m)
         else:
             m = xp.clip(m, (significand >> shift) - hidden, None)

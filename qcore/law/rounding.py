@@ -68,19 +68,19 @@ class Rounding(Enum):
         return self in (Rounding.STOCHASTIC, Rounding.STOCHASTIC_B, Rounding.STOCHASTIC_C)
 
     @property
-    def rounds_distance(self) -> bool:
-        """True if the distance is rounded to as many bits as are random, not cut off."""
-        return self in (Rounding.STOCHASTIC_B, Rounding.STOCHASTIC_C)
-
-    @property
     def directed(self) -> bool:
         """True if any distance from the neighbour nearer to zero, however small, can decide."""
         return self in (Rounding.AWAY, Rounding.UP, Rounding.DOWN, Rounding.ODD)
 
-    @property
-    def reads_sign(self) -> bool:
-        """True if negative numbers are not rounded as the positive ones."""
-        return self in (Rounding.NEAREST_UP, Rounding.NEAREST_DOWN, Rounding.UP, Rounding.DOWN)
+
+def rounds_distance(mode: Rounding) -> bool:
+    """True if the distance is rounded to as many bits as are random, not cut off."""
+    return mode in (Rounding.STOCHASTIC_B, Rounding.STOCHASTIC_C)
+
+
+def reads_sign(mode: Rounding) -> bool:
+    """True if negative numbers are not rounded as the positive ones."""
+    return mode in (Rounding.NEAREST_UP, Rounding.NEAREST_DOWN, Rounding.UP, Rounding.DOWN)
 
 
 # The modes' names as type checkers and editors read them. A test compares them with the members.

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from qcore.law.carrier import Carrier, field_and_significand
-from qcore.law.rounding import Rounding, lowest_bit
+from qcore.law.rounding import Rounding, lowest_bit, rounds_distance
 
 FEW = 32  # up to so many places, comparing with each bound takes less time than a search
 BUCKETS = 1 << 16
@@ -226,7 +226,7 @@ def _is_far(
     upper, lower = w_high * k_low, w_low * k_high
     bound = ((start & ((1 << low_bits) - 1)) << RANDOM_BITS) + w_low * k_low
     bound = bound + ((upper & 0xFFF) << digits) + ((lower & ((1 << digits) - 1)) << 12)
-    if mode.rounds_distance:
+    if rounds_distance(mode):
         bound = bound + _half_less(xp, mode, width, word, last)
     bound_high = (start >> low_bits) + w_high * k_high + (upper >> 12) + (lower >> digits) + (bound >> half)
     return (high > bound_high) | ((high == bound_high) & (low >= (bound & mask)))

@@ -294,15 +294,15 @@ class Accumulator:
     @property
     def in_pairs(self) -> bool:
         """True for plain trees: exact products are added in pairs, and all sums are rounded without random words."""
-        return self.tree and self.rounds and not self.stochastic and replace(self, tree=False).plain
+        return self.tree and self._rounds and not self.stochastic and replace(self, tree=False)._plain
 
     @property
-    def sequential(self) -> bool:
+    def _sequential(self) -> bool:
         """True if R rounds after every exact product."""
-        return self.plain and self.chunk == 1
+        return self._plain and self.chunk == 1
 
     @property
-    def plain(self) -> bool:
+    def _plain(self) -> bool:
         """True if S is the float64 sum of exact products."""
         more = self.inner is not None or self.tree or self.fraction_bits is not None or self.design is not None
         return self.product is None and not more and not self.order and self.overflow is None and not self.positive_zero
@@ -343,17 +343,17 @@ class Accumulator:
         return CANONICAL_NAN if self.design is None else self.design.nan
 
     @property
-    def shares_words(self) -> bool:
+    def _shares_words(self) -> bool:
         """True if R rounds after every exact product, and four roundings in a row read one block of random words."""
-        return self.sequential and self.rounding.stochastic and self.random_bits <= MOST_HALF_BITS
+        return self._sequential and self.rounding.stochastic and self.random_bits <= MOST_HALF_BITS
 
     @property
-    def rounds(self) -> bool:
+    def _rounds(self) -> bool:
         """True if R is not the identity of float64."""
         return self.number != FLOAT64_NUMBER
 
     @property
-    def converts(self) -> bool:
+    def _converts(self) -> bool:
         """True if the sum of all terms is rounded once, to the nearest float32, as by a conversion."""
         return self.chunk is None and self.number == FLOAT32_NUMBER and self.rounding is Rounding.NEAREST
 
@@ -361,17 +361,17 @@ class Accumulator:
         """The number of terms of a full chunk, for a sum of `terms` terms."""
         return max(terms, 1) if self.chunk is None else self.chunk
 
-    def roundings_in_chunk(self, terms: int) -> int:
+    def _roundings_in_chunk(self, terms: int) -> int:
         """The number of roundings of a chunk of `terms` terms before its sum is added to the accumulator."""
         if self.inner is not None:
-            return self.inner.roundings(terms)
+            return self.inner._roundings(terms)
         return max(terms - 1, 0) if self.tree else 0
 
-    def roundings(self, terms: int) -> int:
+    def _roundings(self, terms: int) -> int:
         """The number of roundings of a sum of `terms` terms."""
         length = self.length(terms)
         full, rest = divmod(terms, length)
-        return full * (1 + self.roundings_in_chunk(length)) + (1 + self.roundings_in_chunk(rest) if rest else 0)
+        return full * (1 + self._roundings_in_chunk(length)) + (1 + self._roundings_in_chunk(rest) if rest else 0)
 
 
 @lru_cache(maxsize=1024)

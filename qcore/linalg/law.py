@@ -52,7 +52,7 @@ def multiply(xp: Any, a: Any, b: Any, sums: Sums, scales: tuple[Any, Any] | None
         addend: float32 array of the product's shape, at which accumulators start; None is +0.
     """
     # Rounding to float32 here and converting afterwards would be the same rounding twice.
-    if sums.accumulator.converts and scales is None:
+    if sums.accumulator._converts and scales is None:
         found = _sum(xp, a, b, sums.accumulator, sums, 0)
         return xp.unsigned_zero(found if addend is None else xp.plus(xp.wide(addend), found))
     return _fold(xp, a, b, sums.accumulator, sums, 0, scales, addend)
@@ -76,13 +76,13 @@ def _fold(
         a, b = _filled(xp, a, b, accumulator.length(a.shape[-1]))
     if design is not None and scales is not None:
         scales, count = _whole_steps(xp, design, scales, a.shape[-1]), design.step // design.block
-    by_kernel = accumulator.in_pairs if accumulator.tree else accumulator.sequential
+    by_kernel = accumulator.in_pairs if accumulator.tree else accumulator._sequential
     found = xp.sequential(a, b, accumulator, first, addend) if by_kernel and scales is None else None
     if found is not None:
         return found
     terms = a.shape[-1]
     length = accumulator.length(terms)
-    each = 1 + accumulator.roundings_in_chunk(length)
+    each = 1 + accumulator._roundings_in_chunk(length)
     # A single chunk needs no total: +0 changes only a sum of -0, which `_rounded` makes +0 anyway. Sums that add the
     # total and the products at once need one, as its exponent counts.
     if length >= terms > 0 and not accumulator.adds_total and addend is None:
@@ -104,7 +104,7 @@ def _fold(
         found = xp.by_steps(a, b, accumulator, sums.least, scales, None if addend is None else total)
         if found is not None:
             return found
-    return xp.fold(step, total, a, b, length, accumulator.shares_words and from_first)
+    return xp.fold(step, total, a, b, length, accumulator._shares_words and from_first)
 
 
 def _in_order(xp: Any, a: Any, b: Any, order: tuple[int, ...]) -> tuple[Any, Any]:
@@ -162,7 +162,7 @@ def _add(
         found = rescaled(xp, found, factor)
     if total is not None:
         found = xp.plus(total, found)
-    return _rounded(xp, found, accumulator, first + accumulator.roundings_in_chunk(a.shape[-1]))
+    return _rounded(xp, found, accumulator, first + accumulator._roundings_in_chunk(a.shape[-1]))
 
 
 def _sum(xp: Any, a: Any, b: Any, accumulator: Accumulator, sums: Sums, first: Any) -> Any:
@@ -205,7 +205,7 @@ def _term(xp: Any, a: Any, b: Any, accumulator: Accumulator, k: int) -> Any:
 def _rounded(xp: Any, found: Any, accumulator: Accumulator, step: Any) -> Any:
     """R of a sum; a sum of zero is +0, whatever the signs of its terms."""
     found = xp.unsigned_zero(found)
-    if not accumulator.rounds:
+    if not accumulator._rounds:
         return found
     rounded = xp.rounded(found, accumulator.number, accumulator.rounding, step, accumulator.random_bits)
     if accumulator.overflow is not None:

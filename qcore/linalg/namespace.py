@@ -10,7 +10,7 @@ import numpy as np
 
 from qcore import namespace
 from qcore.formats.number import Number
-from qcore.law.rounding import Rounding
+from qcore.law.rounding import Rounding, rounds_distance
 from qcore.linalg.accumulator import Accumulator, rounding_program
 from qcore.random.threefry import as_lane, block_of_step, words_of_step
 
@@ -107,7 +107,7 @@ class Float64(namespace.Names):
     ) -> np.ndarray:
         """Rounds to a format; stochastic rounding reads the words of the step."""
         program, constants = rounding_program(number, mode)
-        word = None if not mode.stochastic else self.words(x.shape, step, random_bits, mode.rounds_distance) << 32
+        word = None if not mode.stochastic else self.words(x.shape, step, random_bits, rounds_distance(mode)) << 32
         return program.run(namespace.Names, x.view(np.int64), constants, (), word).view(np.float64)
 
     def words(self, shape: tuple[int, ...], step: int, random_bits: int, half: bool) -> np.ndarray:

@@ -145,7 +145,7 @@ class Scale:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, check_int(name, getattr(self, name), 1, most))
         object.__setattr__(self, "margin", check_int("margin", self.margin, -64, 64))
-        if self.history is not None and not self.whole:
+        if self.history is not None and not self._whole:
             raise ValueError(f"history={self.history} with tiles of {self.outer} x {self.terms}; allowed is None there")
         check_type("reduce_amax", self.reduce_amax, bool, "a bool")
         if self.history is None and not self.reduce_amax:
@@ -153,13 +153,13 @@ class Scale:
         object.__setattr__(self, "text", write(self))
 
     @property
-    def whole(self) -> bool:
+    def _whole(self) -> bool:
         """True if a tensor has one scale."""
         return self.outer is None and self.terms is None
 
     def sizes(self, ndim: int) -> Sizes:
         """The tile's size along each axis of a matrix, or a batch of them; None is all of the axis."""
-        return (None,) * ndim if self.whole else (*(1,) * (ndim - 2), self.outer, self.terms)
+        return (None,) * ndim if self._whole else (*(1,) * (ndim - 2), self.outer, self.terms)
 
 
 _OF_SCALE: dict[str, Any] = dict.fromkeys(("outer", "terms", "history", "margin"), Reader.integer)
@@ -229,7 +229,7 @@ class Operand:
         object.__setattr__(self, "text", write(self))
 
     def _check_scale(self, scale: Scale) -> None:
-        if not isinstance(self.number, FixedPoint | FloatingPoint | BinaryFloat) or self.largest is None:
+        if not isinstance(self.number, FixedPoint | FloatingPoint | BinaryFloat) or self._largest is None:
             raise ValueError(
                 f"scale={scale.text} with number={self.number}; allowed are fixed and floating point formats with "
                 "a largest number"
@@ -239,7 +239,7 @@ class Operand:
             raise ValueError(f"scale={scale.text} with {self.transform.text}; allowed is a scale without history")
 
     @property
-    def largest(self) -> float | None:
+    def _largest(self) -> float | None:
         """The largest number of the format; None if it has none."""
         if isinstance(self.number, FixedPoint):
             digits = self.number.wl - self.number.signed
@@ -254,14 +254,14 @@ class Operand:
         return self.number is not None and self.rounding.stochastic
 
     @property
-    def as_matrix(self) -> bool:
+    def _as_matrix(self) -> bool:
         """True if the operand is rounded as the matrix that the product multiplies."""
-        return self.matrix or self.transform is not None or self.tiled
+        return self.matrix or self.transform is not None or self._tiled
 
     @property
-    def tiled(self) -> bool:
+    def _tiled(self) -> bool:
         """True if a tensor has a scale for each tile."""
-        return self.scale is not None and not self.scale.whole
+        return self.scale is not None and not self.scale._whole
 
     @property
     def history(self) -> int | None:

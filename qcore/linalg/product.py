@@ -120,7 +120,7 @@ class Product:
         chunk, design = self.accumulator.chunk, self.accumulator.design
         aligned = self.accumulator.fraction_bits is not None or design is not None
         for name, operand in zip(("first", "second"), self.operands, strict=True):
-            if not operand.tiled:
+            if not operand._tiled:
                 continue
             scale: Any = operand.scale
             if aligned:  # these add the total and the products at once, so that no scale fits between
@@ -174,9 +174,9 @@ class Product:
         return bool(numbers) and all(map(_has_16_bits, numbers))
 
     @property
-    def tiled(self) -> bool:
+    def _tiled(self) -> bool:
         """True if each chunk of a sum has scales of its own."""
-        return any(operand.tiled for operand in self.operands)
+        return any(operand._tiled for operand in self.operands)
 
     @property
     def block(self) -> int:
@@ -184,21 +184,21 @@ class Product:
         return 0 if self.accumulator.design is None else self.accumulator.design.block
 
     @property
-    def as_matrices(self) -> bool:
+    def _as_matrices(self) -> bool:
         """True if an operand is rounded as the matrix that is multiplied."""
-        return any(operand.as_matrix for operand in self.operands)
+        return any(operand._as_matrix for operand in self.operands)
 
     @property
-    def unrounded(self) -> Product:
+    def _unrounded(self) -> Product:
         """The same product with sums that are rounded once, to float32; scaled sums of chunks are added in float64."""
-        exact = Accumulator(FLOAT64_NUMBER, self.accumulator.chunk) if self.tiled else Accumulator()
+        exact = Accumulator(FLOAT64_NUMBER, self.accumulator.chunk) if self._tiled else Accumulator()
         exact = Accumulator(FLOAT64_NUMBER, self.block) if self.block else exact
         return replace(self, accumulator=exact)
 
     def filled(self, terms: int) -> int:
         """The terms of a convolution's place, filled up to whole transforms, blocks, and chunks with scales."""
         terms = terms if self.first.transform is None else -(-terms // SIZE) * SIZE
-        step = self.block or (self.chunk_of(terms) if self.tiled else 1)
+        step = self.block or (self.chunk_of(terms) if self._tiled else 1)
         return -(-terms // step) * step
 
     def chunk_of(self, terms: int) -> int:
@@ -212,10 +212,10 @@ class Product:
         """
         contraction = form.contraction(which, first, second, other)
         terms, of_place, total = contraction.terms, contraction.of_place, self.accumulator
-        if of_place is not None and self.as_matrices:
+        if of_place is not None and self._as_matrices:
             places, of_place = terms // max(of_place, 1), self.filled(of_place)
             terms = places * of_place
-            total = replace(total, chunk=self.chunk_of(of_place)) if self.tiled else total
+            total = replace(total, chunk=self.chunk_of(of_place)) if self._tiled else total
         elif self.first.transform is not None:
             terms = -(-terms // SIZE) * SIZE  # transforms append zeros
         accumulator, chunk = total, max(terms, 1)
@@ -229,9 +229,9 @@ class Product:
         pairs = zip(self.operands, (first, second), (contraction.first, contraction.second), strict=True)
         shared = all(self._shares(form, *pair, chunk, terms, of_place) for pair in pairs)
         rule = accumulator.number, accumulator.rounding, accumulator.random_bits
-        narrow = accumulator.sequential and float32_suffices(a, b, *rule)
+        narrow = accumulator._sequential and float32_suffices(a, b, *rule)
         # Products with scales have more bits than the formats say, and an addend may have any.
-        narrow = narrow and not self.tiled and not adds
+        narrow = narrow and not self._tiled and not adds
         multiples = narrow and sums_are_multiples(a, b, accumulator.number)
         below = multiples and sums_stay_below(a, b, accumulator.number, terms)
         exact = chunk == 1 or (shared and sums_are_exact(a, b, chunk))
@@ -257,7 +257,7 @@ class Product:
         of_place: int | None,
     ) -> bool:
         """`chunks_share_scales` of an operand. If it is rounded as a matrix, its terms lie along one axis, in order."""
-        if not operand.as_matrix:
+        if not operand._as_matrix:
             return not form.is_laid_out(operand.number) and chunks_share_scales(
                 operand.number, shape, axes, chunk, of_place is not None
             )
@@ -321,13 +321,13 @@ class Products:
     def plain(self) -> bool:
         """True if no operand has a scale or a transform."""
         pairs = (product.operands for product in (self.forward, self.grad_a, self.grad_b))
-        return all(operand.scale is None and not operand.as_matrix for pair in pairs for operand in pair)
+        return all(operand.scale is None and not operand._as_matrix for pair in pairs for operand in pair)
 
     @property
     def scale_of_tensor(self) -> str | None:
         """The text of the first scale of a whole tensor in the forward product; None if there is none."""
         for operand in self.forward.operands:
-            if operand.scale is not None and operand.scale.whole:
+            if operand.scale is not None and operand.scale._whole:
                 return operand.scale.text
             number: Any = operand.number
             if self.forward.block and number.tensor_scale is not None:  # which the instruction does not read

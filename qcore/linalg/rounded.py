@@ -52,7 +52,7 @@ def matrices(
     """
     # Operands that are rounded as tensors come first: their blocks and words follow the tensor's own axes.
     rounded, inverses = rounded_tensors(form, which, product, tensors, round_, given)
-    if not product.as_matrices:
+    if not product._as_matrices:
         left, right = form.matrices(xp, which, rounded[0], rounded[1], other)
         return Matrices(left, right, None, of_both(xp, inverses[0], inverses[1]))
     if isinstance(form, ConvolutionForm):
@@ -120,7 +120,7 @@ def _matrices(left: Any, right: Any, of_left: Any, of_right: Any, factor: Any) -
 
 def _rounded_side(product: Product, index: int, side: Any, inverse: Any, round_: Round, given: Any) -> tuple[Any, Any]:
     """An operand laid out as (..., other axis, terms), rounded if it is rounded as a matrix; and r of its scales."""
-    if not product.operands[index].as_matrix:
+    if not product.operands[index]._as_matrix:
         return side, inverse
     arguments = side, product.operands[index], given[index], _ROLES[index]
     return round_(*arguments, True) if product.block else round_(*arguments)
@@ -134,7 +134,7 @@ def _scales(xp: Any, product: Product, index: int, inverse: Any, side: Any, chun
         scales, whole = inverse
         size = operand.number.block_sizes(2)[0] or rows
         return (xp.repeat(scales, size, -2)[..., :rows, :] if size > 1 else scales), whole
-    if inverse is None or not operand.tiled:
+    if inverse is None or not operand._tiled:
         return None, inverse
     return spread(xp, inverse, operand.scale, rows, terms, chunk), None
 
@@ -143,7 +143,7 @@ def _factors(xp: Any, product: Product, scales: list[tuple[Any, Any]]) -> tuple[
     """The scales of both operands' chunks, and the factor of the accumulator's last number."""
     (first, whole_first), (second, whole_second) = scales
     factor = of_both(xp, whole_first, whole_second)
-    if not product.tiled:
+    if not product._tiled:
         return [first, second], factor
     # Sums of chunks are rescaled before they are added, also by the scale of an operand that has only one.
     if first is not None:
@@ -166,7 +166,7 @@ def rounded_tensors(
     """Both operands, and r of their scales. An operand that is rounded as a matrix is returned as it is."""
     rounded, inverses = list(tensors), [None, None]
     for index, operand in enumerate(product.operands):
-        if operand.as_matrix:
+        if operand._as_matrix:
             continue
         arguments, x = (operand, given[index], _ROLES[index]), rounded[index]
         if isinstance(form, ConvolutionForm) and form.is_laid_out(operand.number):

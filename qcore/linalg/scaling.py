@@ -47,7 +47,7 @@ def largest_magnitude(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
 
 def scale_of(xp: Any, bits: Any, operand: Operand, previous: Any) -> Any:
     """s for largest magnitudes, given as bits; `previous` where these are zero or not finite."""
-    largest: Any = operand.largest
+    largest: Any = operand._largest
     scale: Any = operand.scale
     quotient = largest / xp.wide(xp.float32_from(bits)) * 2.0**-scale.margin
     found = xp.narrow(xp.clip(quotient, None, _LARGEST))
@@ -69,7 +69,7 @@ def prepared(xp: Any, x: Any, operand: Operand, given: Any = None) -> tuple[Any,
     parts = tiles(x.shape, operand.scale.sizes(len(x.shape)))
     split = parts.split(x, lambda array, missing: xp.pad(array, [(0, count) for count in missing]))
     scale = xp.materialize(scale_of(xp, largest_magnitude(xp, split, parts.axes), operand, 1.0))
-    inverse = _inverse(xp, scale).reshape(() if operand.scale.whole else parts.counts)
+    inverse = _inverse(xp, scale).reshape(() if operand.scale._whole else parts.counts)
     return parts.merge(times(xp, split, scale)), inverse
 
 

@@ -93,7 +93,7 @@ def leading_bits(word: Any, mask: Any, half: bool) -> Any:
     """The leading bits of a random word in a word of 31 bits; for the mask see `leading_bits_mask`.
 
     With `half`, the next bit is set: half of the last one. Modes read it that round the distance to as many bits as are
-    random, see `Rounding.rounds_distance`.
+    random, see `qcore.law.rounding.rounds_distance`.
     """
     found = (word >> 1) & mask
     return found | (((mask ^ 0x7FFFFFFF) + 1) >> 1) if half else found

@@ -141,7 +141,7 @@ class Entry:
         """True if the entry is for the first or last layers only."""
         return self.first is not None or self.last is not None
 
-    def matches(self, name: str, layer_type: str) -> bool:
+    def _matches(self, name: str, layer_type: str) -> bool:
         """True for a layer, or a product, of this dotted name and type."""
         if self.layer_type is None:
             fits = layer_type in _LAYERS
@@ -151,9 +151,9 @@ class Entry:
             fits = layer_type == self.layer_type
         return fits and fnmatchcase(name, self.name)
 
-    def places(self, layers: Layers) -> list[int]:
+    def _places(self, layers: Layers) -> list[int]:
         """The numbers of the layers that the entry is for."""
-        found = [place for place, layer in enumerate(layers) if self.matches(*layer)]
+        found = [place for place, layer in enumerate(layers) if self._matches(*layer)]
         if not self.counts:
             return found
         begin, end = self.first or 0, len(found) - (self.last or 0)
@@ -243,25 +243,25 @@ class Recipe:
         """True if a product has scales that are state."""
         return any(entry.products is not None and entry.products.history is not None for entry in self.entries)
 
-    def products_of(self, layers: Layers) -> list[Products | None]:
+    def _products_of(self, layers: Layers) -> list[Products | None]:
         """The products of each layer of a model, given in order with names and types; None leaves it wide."""
         found: dict[int, Products | None] = {}
         for entry in self.entries:
-            for place in entry.places(layers):
+            for place in entry._places(layers):
                 found.setdefault(place, entry.products)
         return [found.get(place) for place in range(len(layers))]
 
     def products_for(self, name: str, layer_type: str) -> Products | None:
         """The products of a layer of this dotted name and type that is the only one; None leaves it wide."""
-        return self.products_of([(name, layer_type)])[0]
+        return self._products_of([(name, layer_type)])[0]
 
-    def entry_at(self, name: str, layer_type: str) -> Entry | None:
+    def _entry_at(self, name: str, layer_type: str) -> Entry | None:
         """The first entry that matches a product. Entries with first or last match layers only."""
-        return next((entry for entry in self.entries if not entry.counts and entry.matches(name, layer_type)), None)
+        return next((entry for entry in self.entries if not entry.counts and entry._matches(name, layer_type)), None)
 
     def why_wide(self, name: str, layer_type: str) -> str:
         """Why a product of this dotted name and type stays wide, if the recipe has no products for it."""
-        matches = any(entry.matches(name, layer_type) for entry in self.entries)
+        matches = any(entry._matches(name, layer_type) for entry in self.entries)
         return "the recipe leaves it wide" if matches else f"no entry of the recipe is for {layer_type} here"
 
     def check(self, layers: Layers, places: Sequence[str] = ()) -> None:
@@ -273,7 +273,7 @@ class Recipe:
         """
         names = ", ".join(f"{quoted(name)} ({kind})" for name, kind in dict.fromkeys(layers)) or "none"
         matching = [
-            any(entry.matches(*layer) for layer in layers)
+            any(entry._matches(*layer) for layer in layers)
             or any(fnmatchcase(place, entry.name) and not entry.of_layers for place in places)
             for entry in self.entries
         ]

@@ -3,6 +3,9 @@
 # pyright: reportUnnecessaryIsInstance=false
 # Callers need not check types; wrong ones raise here.
 
+# pyright: reportPrivateUsage=false
+# Public classes have parts that rooms read and users need not.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -117,7 +120,7 @@ class Quantization:
         return forward, backward
 
     @property
-    def rounds(self) -> bool:
+    def _rounds(self) -> bool:
         """True if there is a format, or a hook, for values or gradients."""
         return self.forward_number is not None or self.backward_number is not None or bool(self.backward_hooks)
 
@@ -184,9 +187,9 @@ class Rule:
             )
 
     @property
-    def rounds(self) -> bool:
+    def _rounds(self) -> bool:
         """True if outputs, gradients or weights have a format or a hook; other rules leave their layers alone."""
-        return self.outputs.rounds or self.weight_number is not None
+        return self.outputs._rounds or self.weight_number is not None
 
     def names(self, layer: str) -> bool:
         """True if the pattern matches a layer's dotted name."""

@@ -19,7 +19,7 @@ from qcore.formats.names import BlockName, EncodeResult, Nested, Single
 from qcore.formats.number import check_number, prepare, with_overflow
 from qcore.law.carrier import CARRIERS, Carrier, check_result_dtype
 from qcore.law.program import Decoding, Program
-from qcore.law.rounding import RoundingLike, check_rounding
+from qcore.law.rounding import RoundingLike, check_rounding, rounds_distance
 from qcore.law.tiles import Sizes, block_counts, is_flat, tiles
 from qcore.random.threefry import Noise, identity, leading_bits_mask, rounding_words
 from qjax._namespace import Names, names_for
@@ -174,7 +174,7 @@ def decode(
         return _from_bytes(number, dtype.name, codes, scales)
     if isinstance(number, NestedNumber):
         seconds, largest, offset = number.check_scales(codes.shape, scales)
-        found = number.sums(Names, decode(seconds, number.second, scales=largest), jnp.asarray(offset, jnp.float32))
+        found = number._sums(Names, decode(seconds, number.second, scales=largest), jnp.asarray(offset, jnp.float32))
         return decode(codes, number.first, dtype, scales=found)
     decoding, constants = number.decoding(carrier)
     scales, array_scale = check_scales(number, codes.shape, scales)
@@ -358,11 +358,11 @@ def _nested_law(program: NestedProgram, x: jax.Array, noise: Noise | None) -> An
         return encode(x, number)
 
     codes, scales = encoded(x, number.first, program.mode, noise)
-    differences, offset = number.differences(Names, scales)
+    differences, offset = number._differences(Names, scales)
     seconds, largest = encoded(differences, number.second, Rounding.NEAREST, None)
     if program.codes:
         return codes, (seconds, largest, offset)
-    found = number.sums(Names, decode(seconds, number.second, scales=largest), offset)
+    found = number._sums(Names, decode(seconds, number.second, scales=largest), offset)
     return jnp.where(x != x, x, decode(codes, number.first, x.dtype, scales=found))  # NaN has no code
 
 
@@ -374,7 +374,7 @@ def _law_of_blocks(
     blocks = tiles(lanes.shape, sizes or (1,))
     if noise is not None:
         noise = Noise(*map(jnp.asarray, noise))  # NumPy arrays where jit is disabled: their scalars warn of overflow
-        word = rounding_words(arange, lanes.shape, noise, program.mode.rounds_distance)
+        word = rounding_words(arange, lanes.shape, noise, rounds_distance(program.mode))
         word = blocks.split(word.astype(lanes.dtype) << (carrier.lane_bits - 32), pad)
     lanes = blocks.split(lanes, pad)
     # The numbers that a float scale gives a block take many operations, those of a power of two few.

@@ -215,8 +215,8 @@ def _product(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[A
     results = jaxprs.bind(equation, operands)
     products, which = params["products"], params["which"]
     how = products.of(which)
-    if how.unrounded != how:
-        exact = replace(products, **{which: how.unrounded})
+    if how._unrounded != how:
+        exact = replace(products, **{which: how._unrounded})
         wide = compute(*operands, **params | {"products": exact})
         rounded = Rounded(product_site(stack, which), how.accumulator.number.text, False)
         found[rounded.site] = _statistics(rounded, wide, results[0])

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore import Number, Rounding
+from qcore.law.rounding import rounds_distance
 from qcore.linalg.accumulator import Accumulator, rounding_program
 from qcore.linalg.exactness import FloatRule
 from qcore.linalg.law import Sums
@@ -147,7 +148,7 @@ class Float64(Names):
         block, part = block_of_step(jnp.asarray(step, jnp.int64), random_bits)
         y0, y1, known = self._shared or (*self._block(shape, block), None)
         part = part.astype(jnp.int32) if known is None else known
-        return word_of_part(y0, y1, part, random_bits, mode.rounds_distance)
+        return word_of_part(y0, y1, part, random_bits, rounds_distance(mode))
 
     def _block(self, shape: tuple[int, ...], block: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Two random words for each element."""

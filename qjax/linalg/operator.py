@@ -56,7 +56,7 @@ def multiply_arrays(
         tensors, round_ = (first, second), partial(_rounded, key, which)
         stochastic = sums.accumulator.stochastic  # words count the elements of the whole
         # Parts of a convolution have the whole's bits, unless random words count the elements of the whole.
-        if isinstance(form, ConvolutionForm) and not (stochastic or product.as_matrices) and addend is None:
+        if isinstance(form, ConvolutionForm) and not (stochastic or product._as_matrices) and addend is None:
             rounded = rounded_tensors(form, which, product, tensors, round_, given)
             return _convolved(form, which, rounded, other, sums)
         left, right, scales, factor = matrices(Float64, form, which, product, tensors, other, round_, given)
@@ -74,7 +74,7 @@ def _convolved(form: ConvolutionForm, which: str, rounded: Any, other: Shape, su
     """A convolution's product of rounded operands and the inverses of their scales, see `rounded_tensors`."""
     (first, second), inverses = rounded
     factor = of_both(Float64, *inverses)
-    if sums.exact and sums.accumulator.converts:
+    if sums.exact and sums.accumulator._converts:
         narrow = lambda found: _result(Float64.unsigned_zero(found), factor, sums)  # noqa: E731
         return exact_convolution(form, which, first, second, other, narrow)
     multiply_them = lambda left, right: _multiply_pairs(sums, None, factor, (left, None), (right, None))  # noqa: E731
@@ -84,7 +84,7 @@ def _convolved(form: ConvolutionForm, which: str, rounded: Any, other: Shape, su
 def _multiply_pairs(sums: Sums, words: Any, factor: Any, left: Any, right: Any, addend: Any = None) -> jax.Array:
     """The float32 product of two matrices, each with the scales of its chunks or None, and an addend or None."""
     (a, of_a), (b, of_b) = left, right
-    if sums.narrow and sums.accumulator.sequential:
+    if sums.narrow and sums.accumulator._sequential:
         names = Float32(words, sums)
         found = names.finished(multiply_matrices(names, a, b, sums))
         if factor is None:

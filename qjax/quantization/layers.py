@@ -129,9 +129,9 @@ class LayerWeight:
         return numbers(self).astype(self.dtype)
 
     def _numbers(self) -> jax.Array:
-        return jnp.transpose(self.numbers_in_torch_layout(), inverse(self.use.order))
+        return jnp.transpose(self._numbers_in_torch_layout(), inverse(self.use.order))
 
-    def in_torch_layout(self) -> QTensor | None:
+    def _in_torch_layout(self) -> QTensor | None:
         """The integers of one weight with its outputs first, or None if it has none."""
         q = self.weight
         if isinstance(q, PackedTensor):
@@ -143,9 +143,9 @@ class LayerWeight:
             jnp.transpose(q.values, self.use.order), QParams(q.qparams.scale, q.qparams.zero_point, axis), q.form
         )
 
-    def numbers_in_torch_layout(self) -> jax.Array:
+    def _numbers_in_torch_layout(self) -> jax.Array:
         """The numbers of one weight in float32 with its outputs first."""
-        if (q := self.in_torch_layout()) is not None:
+        if (q := self._in_torch_layout()) is not None:
             return q.dequantize()
         weight: Any = self.weight
         if isinstance(weight, CodedArray):
@@ -197,7 +197,7 @@ def _is_plain(params: Parameters) -> bool:
 
 def result_of(equation: Any, layer: Layer, x: jax.Array, weight: LayerWeight) -> jax.Array:
     """The layer's result: computed in integers if both operands are integers, else from the rounded floats."""
-    w, form = weight.in_torch_layout(), weight.form
+    w, form = weight._in_torch_layout(), weight.form
     if isinstance(form, FormatRounding):
         x = form.apply(None, x)[0]
     elif isinstance(form, FakeQuantize):
@@ -206,7 +206,7 @@ def result_of(equation: Any, layer: Layer, x: jax.Array, weight: LayerWeight) ->
         return _in_integers(equation, layer.weight, x, weight.input, form, w)
     elif weight.input is not None:
         x = fake_quantize(x, weight.input, form)
-    numbers = jnp.transpose(weight.numbers_in_torch_layout(), inverse(layer.axes))
+    numbers = jnp.transpose(weight._numbers_in_torch_layout(), inverse(layer.axes))
     operands = [x, numbers.astype(equation.invars[layer.weight].aval.dtype)]
     return bind(equation, operands if layer.weight else operands[::-1])[0]
 

@@ -455,5 +455,5 @@ class Places:
         """
         q = self.q
         q._whole("index assignment")
-        integers = q.integers_of(numbers)
+        integers = q._integers_of(numbers)
         return q._with(q.values.at[self.index].set(integers))

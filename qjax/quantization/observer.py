@@ -99,7 +99,7 @@ class RangeObserver(ObserverBase):
 
     @cached_property
     def rule(self) -> Any:
-        form = form_of(self.dtype).part(self.quant_min, self.quant_max, self.reduce_range)
+        form = form_of(self.dtype)._part(self.quant_min, self.quant_max, self.reduce_range)
         granularity = "channel" if issubclass(self._rule_class, affine.PerChannelMinMax) else "tensor"
         names = ("averaging_constant", "ch_axis", "bins", "upsample_rate")
         settings = {name.removeprefix("ch_"): getattr(self, name) for name in names if hasattr(self, name)}

@@ -211,7 +211,7 @@ def output_form(description: Any) -> AffineInteger:
         raise ValueError("activation has a scale for each channel; allowed is one for all of a result")
     form = observer.form
     if observer is description and observer.reduce_range:
-        form = form.unreduced(form_of(observer.dtype))
+        form = form._unreduced(form_of(observer.dtype))
     return form
 
 

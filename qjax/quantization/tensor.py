@@ -147,7 +147,7 @@ class QTensor(QuantizedArray):
         """`q.at[index].set(numbers)`: the same with other numbers at some places, quantized with its parameters."""
         return Places(self)
 
-    def integers_of(self, source: QTensor | ArrayLike | float) -> jax.Array:
+    def _integers_of(self, source: QTensor | ArrayLike | float) -> jax.Array:
         """Numbers, or a QTensor's, as integers with the parameters that are here."""
         if isinstance(source, QTensor):
             if source.qparams is self.qparams and source.form == self.form:

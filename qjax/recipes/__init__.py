@@ -250,9 +250,9 @@ class _Settings:
 
     def _check_rules(self, planner: Planner, warned: set[str]) -> None:
         """Raises if no rule matches a layer; warns if the other arguments match none, which may be intended."""
-        if any(rule in self.given or rule.rounds for rule in planner.matched):
+        if any(rule in self.given or rule._rounds for rule in planner.matched):
             return
-        if not (self.given or any(rule.rounds for rule in self.made)):
+        if not (self.given or any(rule._rounds for rule in self.made)):
             return
         layers = ", ".join(f"{quoted(name)} ({group})" for name, group in dict.fromkeys(planner.layers)) or "none"
         if self.given:
@@ -273,7 +273,7 @@ def _forward_mode(error: TypeError) -> TypeError:
 def _warn_of_unreached(recipe: Recipe, found: Sequence[Found], warned: set[str]) -> None:
     """Warns of products that entries of a recipe match, and that cannot be lowered, or not counted."""
     for one in found:
-        entry = recipe.entry_at(one.name, one.kind) if one.reason else None
+        entry = recipe._entry_at(one.name, one.kind) if one.reason else None
         if entry is not None and entry.products is not None:
             _warn_once(
                 f"{quoted(one.name)} ({one.kind}) stays wide: {one.reason}; "
@@ -281,7 +281,7 @@ def _warn_of_unreached(recipe: Recipe, found: Sequence[Found], warned: set[str])
                 "products",
                 warned,
             )
-        if WHILE in one.sliced and any(each.counts and each.matches(one.name, one.kind) for each in recipe.entries):
+        if WHILE in one.sliced and any(each.counts and each._matches(one.name, one.kind) for each in recipe.entries):
             _warn_once(
                 f"{quoted(one.name)} ({one.kind}) is in a while_loop that reads its weights one by one, and counts as "
                 "one layer for first and last of the recipe: how often it runs is not known. Allowed is scan, or "
@@ -302,7 +302,7 @@ def _settings(layer_types: Any, rule: Rule, rules: Iterable[Rule], on: str | Non
         return _Settings((), (), layer_types.on(on))
     check_machine(on)
     given, groups = _check_rules(rules), _check_groups(layer_types)
-    if groups and not given and not rule.rounds:
+    if groups and not given and not rule._rounds:
         warn(NOTHING_TO_LOWER)
     return _Settings(given, [replace(rule, layer_type=group) for group in groups])
 

@@ -243,7 +243,7 @@ class Planner:
         if rule is None:
             return None
         self.matched.append(rule)
-        return rule if rule.rounds else None
+        return rule if rule._rounds else None
 
     def name_scores(self, position: int | None) -> None:
         """Marks an earlier product as attention's scores: softmax of its result is a factor of another product."""
@@ -262,7 +262,7 @@ class Planner:
             return None
         if position < self.limit:
             return self.chosen[position].get(tuple(self.loops[depth].at for depth in self.stacks.depths[position]))
-        entry = None if self.recipe is None or found.reason else self.recipe.entry_at(found.name, found.kind)
+        entry = None if self.recipe is None or found.reason else self.recipe._entry_at(found.name, found.kind)
         return None if entry is None else entry.products
 
     def runs(self, length: int) -> list[tuple[int, int]]:
@@ -366,7 +366,7 @@ class _Walk:
             if operand is not None and is_carrier(equation.invars[operand]):
                 self.plan.weights[index] = operand, Site(place, self.plan.end, rule)
         for variable in outputs:
-            if not rule.outputs.rounds:
+            if not rule.outputs._rounds:
                 self.plan.end += 1
                 continue
             state = self.state(2, rule.outputs.history, place, of_derivative=is_backward(equation))

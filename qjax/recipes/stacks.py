@@ -131,7 +131,7 @@ class Stacks:
         reached = [place for place in self.places() if not self.found[place[0]].reason]
         layers = [(self.found[one].name, self.found[one].kind) for one, _ in reached]
         chosen: list[dict[tuple[int, ...], Products | None]] = [{} for _ in self.found]
-        for (one, at), products in zip(reached, recipe.products_of(layers), strict=True):
+        for (one, at), products in zip(reached, recipe._products_of(layers), strict=True):
             chosen[one][at] = products
         return chosen
 

@@ -22,7 +22,7 @@ def integers(
 ) -> AffineInteger:
     """The integers of torch.quint8, qint8, qint32, a plain integer type of up to 32 bits, or an `AffineInteger`.
 
-    The other arguments are those of `AffineInteger.part`; `argument` is the name of dtype in errors.
+    The other arguments are those of `AffineInteger._part`; `argument` is the name of dtype in errors.
 
     Example:
         >>> integers(torch.quint8, reduce_range=True)
@@ -31,7 +31,7 @@ def integers(
     form = dtype if isinstance(dtype, AffineInteger) else _FORMS.get(dtype) if isinstance(dtype, torch.dtype) else None
     if form is None:
         raise TypeError(f"{argument}={quoted(dtype)}; allowed are {', '.join(map(str, _FORMS))}, or an AffineInteger")
-    return form.part(quant_min, quant_max, reduce_range)
+    return form._part(quant_min, quant_max, reduce_range)
 
 
 def scheme(qscheme: torch.qscheme | str, per_channel: bool) -> str:

@@ -156,17 +156,17 @@ class FakeQuantize(Unscripted, torch.nn.Module):
         return found, torch.zeros_like(found, dtype=torch.int32)
 
     @property
-    def has_seen(self) -> bool:
+    def _has_seen(self) -> bool:
         """Whether there are parameters: observed, or loaded."""
         if self.scale.is_meta:  # whose numbers nobody knows
             return False
-        return bool(self.scale.ne(1).any() or self.zero_point.any()) or self.activation_post_process.has_seen
+        return bool(self.scale.ne(1).any() or self.zero_point.any()) or self.activation_post_process._has_seen
 
     def train(self, mode: bool = True) -> FakeQuantize:
         """`torch.nn.Module.train`; see `observes_in_eval`."""
         # Evaluation right after prepare_qat calibrates, since there are no ranges yet.
         if self.training and not mode:
-            self._has_ranges = not self.scale.is_meta and self.has_seen
+            self._has_ranges = not self.scale.is_meta and self._has_seen
         return super().train(mode)
 
     def _in_one_pass(self, x: torch.Tensor) -> Any:
@@ -247,7 +247,7 @@ class FakeQuantize(Unscripted, torch.nn.Module):
                 fit(self, name, scale.shape)
         super()._load_from_state_dict(state_dict, prefix, *others)
         self._rounds, self._observes = bool(self.fake_quant_enabled), bool(self.observer_enabled)
-        self._has_ranges = self.has_seen
+        self._has_ranges = self._has_seen
 
 
 def _for_apply(name: str) -> Callable[[torch.nn.Module], None]:

@@ -171,7 +171,7 @@ class RangeObserver(ObserverBase, FixedDtypes):
             store(self, name, value)
 
     @property
-    def has_seen(self) -> bool:
+    def _has_seen(self) -> bool:
         """Whether it has observed a number in each channel."""
         return self.min_val.numel() > 0 and not bool((self.min_val > self.max_val).any())
 

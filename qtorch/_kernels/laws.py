@@ -10,6 +10,7 @@ from typing import Any
 
 from qcore.law.carrier import Carrier
 from qcore.law.program import Decoding, Program
+from qcore.law.rounding import rounds_distance
 from qcore.law.tiles import Matrix
 from qcore.random.threefry import leading_bits, threefry
 from qcore.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, TENSOR, Row, Trace, Value
@@ -85,7 +86,7 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
     if program.mode.stochastic:
         arguments += [Argument("key", "int32"), Argument("window", "int32")]
         arguments += [Argument("places", "int32", TENSOR)] if layout == "places" else []
-        word = _word(trace, layout == "places", carrier, program.mode.rounds_distance)
+        word = _word(trace, layout == "places", carrier, rounds_distance(program.mode))
     x = trace.value("x[j]", lane, ELEMENT)
     bits = x << carrier.padding if carrier.padding else x  # 16 bits become the upper end of a lane: one law for both
     given = trace, bits, program.split(Constants(trace, lane)), LAYOUTS[layout]

@@ -12,7 +12,7 @@ from string import Template
 from typing import Any
 
 from qcore.law.carrier import FLOAT64
-from qcore.law.rounding import Rounding
+from qcore.law.rounding import Rounding, rounds_distance
 from qcore.linalg.accumulator import FLOAT32_NUMBER, NORMALIZED, PRODUCTS, TWICE, Accumulator, rounding_program
 from qcore.linalg.designs import EXACT, GROUPED, PAIRS, least_exponent
 from qcore.linalg.exactness import FloatRule
@@ -245,7 +245,7 @@ def _rounded(accumulator: Accumulator | None, narrow: bool) -> tuple[list[str], 
     trace, dtype = Trace(), "float32" if narrow else "float64"
     total, term = (trace.value(name, dtype, ELEMENT) for name in ("total", "term"))
     sums = total + term + 0.0  # a sum of zeros is +0, whatever their signs
-    if accumulator is None or not accumulator.rounds:
+    if accumulator is None or not accumulator._rounds:
         result = sums
     elif narrow:
         rule = FloatRule(accumulator, truncates=_truncates(accumulator))
@@ -269,7 +269,7 @@ def _word(trace: Trace, accumulator: Accumulator, masked: bool) -> Value | None:
         return None
     drawn = trace.value("drawn", "int32", ELEMENT)
     if masked:
-        half = accumulator.rounding.rounds_distance
+        half = rounds_distance(accumulator.rounding)
         return leading_bits(drawn, leading_bits_mask(accumulator.random_bits), half)
     return trace.note("(int32_t)((uint32_t){} >> 1)", drawn)
 

@@ -216,7 +216,7 @@ def decode(
     if isinstance(number, NestedNumber):
         seconds, largest, offset = number.check_scales(tuple(codes.shape), scales)
         offset = torch.as_tensor(offset, dtype=torch.float32, device=codes.device)
-        found = number.sums(Names, decode(seconds, number.second, scales=largest), offset)
+        found = number._sums(Names, decode(seconds, number.second, scales=largest), offset)
         return decode(codes, number.first, dtype, scales=found)
     block, whole = check_scales(number, tuple(codes.shape), scales)
     decoding, _ = decoder(number, dtype)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from qcore import Accumulator, Number, Rounding
+from qcore.law.rounding import rounds_distance
 from qcore.linalg.accumulator import NORMALIZED
 from qcore.linalg.law import batch_shape
 from qcore.random.threefry import MOST_HALF_BITS, Noise, block_of_step, words_of_step
@@ -113,7 +114,7 @@ class Float64(Names):
     ) -> torch.Tensor | None:
         if first and accumulator.stochastic:
             return None
-        narrow = self.narrow_sums and accumulator.sequential
+        narrow = self.narrow_sums and accumulator._sequential
         return sequential_product(a, b, accumulator, narrow, self.key, addend)
 
     @staticmethod
@@ -174,7 +175,7 @@ class Float64(Names):
         window = window_tensor(random_bits, block * prod(x.shape), x.device)
         arange = partial(torch.arange, dtype=torch.int32, device=x.device)
         key, start = (self.key[0], self.key[1]), (window[0], window[1])
-        half = plan.program.mode.rounds_distance
+        half = rounds_distance(plan.program.mode)
         words = words_of_step(arange, x.shape, key, start, part, random_bits, half).to(torch.int64) << 32
         lanes = plan.program.run(Names, x.view(torch.int64), plan.constants, (), words)
         return lanes.view(torch.float64)

@@ -187,7 +187,7 @@ def _has_kernel(x: torch.Tensor, sums: Sums) -> bool:
 def has_chunk_kernel(sums: Sums) -> bool:
     """True for chunks that are plain sums; a sequential accumulator that rounds has a kernel of its own."""
     accumulator = sums.accumulator
-    return accumulator.plain and not (accumulator.sequential and accumulator.rounds)
+    return accumulator._plain and not (accumulator._sequential and accumulator._rounds)
 
 
 def _from_places(
@@ -215,8 +215,8 @@ def _from_places(
 def _of_chunks(accumulator: Accumulator, adds: bool = False) -> Accumulator | None:
     """The accumulator argument for `products.chunked`; None is one sum of all terms, to which an addend is added."""
     # A sequential sum that is not rounded is one sum as well, but only from +0 on: an addend is its first number.
-    one_sum = accumulator.sequential and not accumulator.rounds and not adds
-    return None if accumulator.converts or one_sum else accumulator
+    one_sum = accumulator._sequential and not accumulator._rounds and not adds
+    return None if accumulator._converts or one_sum else accumulator
 
 
 def _arguments(places: Places, accumulator: Accumulator) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -280,7 +280,7 @@ def direct_product(spec: ProductSpec, first: tuple[int, ...], second: tuple[int,
     """The steps of a product of operands with these shapes; None if it has scales or random words, or no kernel."""
     form, product = form_of(spec.form), product_of(spec.product)
     sums = sums_for(form, spec.which, product, first, second, spec.other)
-    if product.stochastic or any(one.scale or one.as_matrix for one in product.operands):
+    if product.stochastic or any(one.scale or one._as_matrix for one in product.operands):
         return None  # steps with keys or scales differ from call to call
     kernel = None
     if not has_chunk_kernel(sums):
@@ -302,7 +302,7 @@ def direct_product(spec: ProductSpec, first: tuple[int, ...], second: tuple[int,
 def _sequential_kernel(form: Form, sums: Sums, shapes: Sequence[tuple[int, ...]]) -> Callable[..., object] | None:
     """The kernel of sequential sums that round, for a product of matrices that is all in float64 at once; or None."""
     accumulator = sums.accumulator
-    if isinstance(form, ConvolutionForm) or not (accumulator.sequential and accumulator.rounds):
+    if isinstance(form, ConvolutionForm) or not (accumulator._sequential and accumulator._rounds):
         return None
     return products.sequential(accumulator, sums.narrow) if max(map(prod, shapes)) <= BLOCK else None
 

@@ -120,9 +120,9 @@ def _multiply_by_operations(
         shapes = tuple(first.shape), tuple(second.shape), spec.other, addend is not None
         result = multiply_rounded(key, sums_for(form, which, product, *shapes), addend).reshape(spec.shape)
         observer = OBSERVER.get()
-        if observer is not None and product.unrounded != product:
-            wide = multiply_rounded(None, sums_for(form, which, product.unrounded, *shapes), addend).reshape(spec.shape)
-            observer("accumulator", _GRADIENTS[which], wide, result, product.accumulator.number)
+        if observer is not None and product._unrounded != product:
+            wide = multiply_rounded(None, sums_for(form, which, product._unrounded, *shapes), addend)
+            observer("accumulator", _GRADIENTS[which], wide.reshape(spec.shape), result, product.accumulator.number)
         return result
 
 
@@ -140,7 +140,7 @@ def _with_operands(
     round_ = partial(_rounded, key, which)
     # Scales of blocks along what is summed over, and transforms, are those of the matrices that are multiplied; all
     # other operands of a convolution are rounded as they are, so that a kernel can read them without columns.
-    if product.as_matrices or not isinstance(form, ConvolutionForm):
+    if product._as_matrices or not isinstance(form, ConvolutionForm):
         return partial(_multiply_matrices, matrices(Float64, form, which, product, tensors, other, round_, given))
     (x, y), inverses = rounded_tensors(form, which, product, tensors, round_, given)
     factor = of_both(Float64, *inverses)

@@ -149,7 +149,7 @@ def has_range(observer: Any) -> bool:
 
 def has_seen(observer: Any) -> bool:
     """True unless an observer, or the observer of a fake quantization, saw no data yet."""
-    return observer.has_seen if has_range(observer) else True
+    return observer._has_seen if has_range(observer) else True
 
 
 def add_observer_(

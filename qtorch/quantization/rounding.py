@@ -94,7 +94,7 @@ def rounded_layer(layer: nn.Module) -> nn.Module:
     if plain_class(layer) not in _ROUNDED and not isinstance(layer, (Fused, QATLayer)):
         made = with_weight(layer, weight_module(maker, layer, layer.weight))  # type: ignore[arg-type]
         return _with_output(made) if hasattr(layer, NAME) else made
-    plain: Any = layer.without_norm() if isinstance(layer, Fused) else layer
+    plain: Any = layer._without_norm() if isinstance(layer, Fused) else layer
     numbers, bias = float_parameters(plain)
     inner = plain[0] if isinstance(plain, nn.Sequential) else plain
     return RoundedLayer(

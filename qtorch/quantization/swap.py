@@ -113,7 +113,7 @@ def maker(name: str, mapping: Mapping[Any, Any], mod: nn.Module, method: str) ->
 def _made(mod: nn.Module, mapping: Mapping[Any, Any]) -> nn.Module:
     target, make = mapping[plain_class(mod)], maker("mapping", mapping, mod, "from_float")
     trains = isinstance(target, type) and issubclass(target, QATLayer)  # they have batch norms of their own
-    return make(mod.without_norm() if isinstance(mod, Fused) and not trains else mod)
+    return make(mod._without_norm() if isinstance(mod, Fused) and not trains else mod)
 
 
 def take_hooks(made: nn.Module, first: nn.Module, last: nn.Module) -> None:

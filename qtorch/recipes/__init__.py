@@ -120,9 +120,9 @@ def lower(
     check_machine(on)
     rules = _tuple("rules", rules)
     chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, overflow, rules)
-    found = _matches(model, chosen, rules, outputs.rounds or weight_number is not None)
+    found = _matches(model, chosen, rules, outputs._rounds or weight_number is not None)
     for layer, (name, rule) in found.items():
-        if rule.outputs.rounds:
+        if rule.outputs._rounds:
             RoundingHook(layer, rule.outputs)
         round_weights(name, layer, rule)
     keep_encoders_dense(model)
@@ -181,8 +181,8 @@ def sequential_lower(
     rules = _tuple("rules", rules)
     chosen = _choose(layer_types, layer_type, outputs, weight_number, weight_rounding, overflow, rules)
     model = copy.deepcopy(model)
-    matches = _matches(model, chosen, rules, outputs.rounds or weight_number is not None)
-    outputs_of = {layer: rule.outputs for layer, (_, rule) in matches.items() if rule.outputs.rounds}
+    matches = _matches(model, chosen, rules, outputs._rounds or weight_number is not None)
+    outputs_of = {layer: rule.outputs for layer, (_, rule) in matches.items() if rule.outputs._rounds}
     pairs = {layer: Lowered(layer, outputs) for layer, outputs in outputs_of.items()}
     for layer, (name, rule) in matches.items():
         round_weights(name, layer, rule)
@@ -262,8 +262,8 @@ def _matches(
         if isinstance(layer, Quantizer) or is_inside_attention(model, name, layer):
             continue
         rule = next((rule for rule in chosen if _takes(rule, name, layer)), None)
-        matched = matched or rule in given or (rule is not None and rule.rounds)
-        if rule is None or not rule.rounds:
+        matched = matched or rule in given or (rule is not None and rule._rounds)
+        if rule is None or not rule._rounds:
             continue
         if is_rounded(layer) or layer in inside_pairs:
             raise ValueError(f"{name or type(layer).__name__} is lowered already; allowed are layers that are not")

@@ -110,7 +110,7 @@ def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> 
     layers = [(name, kind) for name, layer in named if (kind := layer_kind(layer)) is not None]
     own = [(name, kind) for name, layer in named if has_functions(layer) for kind in _own_kinds(layer)]
     recipe.check([*layers, *own], [name for name, layer in named if has_functions(layer)])
-    chosen = dict(zip(layers, recipe.products_of(layers), strict=True))
+    chosen = dict(zip(layers, recipe._products_of(layers), strict=True))
     for name, layer in named:
         found = chosen.get((name, layer_kind(layer) or "")) if is_plain(layer) else None
         if found is not None:
@@ -125,7 +125,7 @@ def _enter(name: str, layer: nn.Module, recipe: Recipe, chosen: dict[tuple[str, 
     """Gives a module the mode that lowers the products of its own methods."""
     products, reasons = {}, {}
     for kind in KINDS:
-        entry = recipe.entry_at(name, kind)
+        entry = recipe._entry_at(name, kind)
         found = chosen.get((name, kind), entry and entry.products)
         products[kind] = found
         if found is None:

@@ -102,13 +102,13 @@ def test_entries_name_products_by_kind(kind):
     recipe = Recipe([Entry("a*", kind, Product("int8", "int8"))])
     assert parse(recipe.text) == recipe
     every = ["linear", "conv", "attention_scores", "attention_output", "matmul"]
-    assert [one for one in every if recipe.entry_at("ab", one)] == KINDS[kind]
-    assert not any(recipe.entry_at("b", one) for one in every)
+    assert [one for one in every if recipe._entry_at("ab", one)] == KINDS[kind]
+    assert not any(recipe._entry_at("b", one) for one in every)
 
 
 def test_entries_that_count_layers_are_for_layers_only():
     recipe = Recipe([Entry("*", last=1), Entry("*", forward=Product("int8", "int8"))])
-    assert recipe.entry_at("a", "linear") == recipe.entries[1]
+    assert recipe._entry_at("a", "linear") == recipe.entries[1]
 
 
 def test_mxfp8_has_blocks_of_32_along_each_sum_whose_largest_never_saturates():
@@ -187,11 +187,11 @@ def test_the_first_and_the_last_layer_have_1_6_9():
     for name, first in (("hfp8", wide), ("fp8_chunked", [(half, eight), (eight, eight), (eight, half)])):
         texts = [
             [tuple(one.number.text for one in product.operands) for product in (made.forward, made.grad_a, made.grad_b)]
-            for made in RECIPES[name].products_of(layers)
+            for made in RECIPES[name]._products_of(layers)
         ]
         assert (texts[0], texts[-1]) == (first, wide)
         assert all(half not in pair for pairs in texts[1:-1] for pair in pairs)
-        (only,) = RECIPES[name].products_of(layers[-1:])  # of a model with one layer
+        (only,) = RECIPES[name]._products_of(layers[-1:])  # of a model with one layer
         assert only.forward.operands[0].number.text == only.forward.operands[1].number.text == half
 
 
@@ -212,7 +212,7 @@ def test_deepseek_has_tiles_of_128_with_scales_and_sums_in_float32():
     for product in (entry.forward, entry.grad_input, entry.grad_weight):
         assert product.accumulator == Accumulator(chunk=128)
         for one in product.operands:
-            assert (one.largest, one.rounding.value, one.scale.history) == (LARGEST["e4m3"], "nearest", None)
+            assert (one._largest, one.rounding.value, one.scale.history) == (LARGEST["e4m3"], "nearest", None)
             assert quantize(np.float32([1e9, 1.06]), one.number).tolist() == [448.0, 1.0]
 
 
@@ -244,11 +244,11 @@ def test_four_over_six_is_to_nearest_for_all_operands():
 def test_fp8_delayed_is_transformer_engines_hybrid():
     assert RECIPES["fp8_delayed"].delayed
     assert RECIPES["fp8_delayed"].entries[0].layer_type == "linear"
-    largest = [[one.largest for one in pair] for pair in operands("fp8_delayed")]
+    largest = [[one._largest for one in pair] for pair in operands("fp8_delayed")]
     e4m3, e5m2 = LARGEST["e4m3"], LARGEST["e5m2"]
     assert largest == [[e4m3, e4m3], [e5m2, e4m3], [e5m2, e4m3]]
     assert {one.scale for pair in operands("fp8_delayed") for one in pair} == {Scale(history=1024)}
-    for number, most in {(one.number, one.largest) for pair in operands("fp8_delayed") for one in pair}:
+    for number, most in {(one.number, one._largest) for pair in operands("fp8_delayed") for one in pair}:
         assert quantize(np.float32([1e9, -1e9]), number).tolist() == [most, -most]
 
 
@@ -274,8 +274,8 @@ def test_swalp_has_stochastic_blocks_of_8_bits():
 def test_entries_count_layers_from_both_ends():
     recipe = Recipe([Entry("*", "linear", first=1, last=2), Entry(forward=Product("int8", "int8"))])
     layers = [("a", "conv"), *((name, "linear") for name in "bcdef")]
-    assert [one is None for one in recipe.products_of(layers)] == [False, True, False, False, True, True]
-    assert [one is None for one in recipe.products_of(layers[:3])] == [False, True, True]
+    assert [one is None for one in recipe._products_of(layers)] == [False, True, False, False, True, True]
+    assert [one is None for one in recipe._products_of(layers[:3])] == [False, True, True]
     assert parse(recipe.text) == recipe
 
 
@@ -287,5 +287,5 @@ def test_the_page_has_an_example():
     found = names["recipe"]
     assert found.products_for("head", "linear") is None
     assert found.products_for("0", "conv").forward == names["first"]
-    assert found.products_of([("1", "conv"), ("2", "conv")])[1] == RECIPES["fp8_chunked"].entries[0].products
+    assert found._products_of([("1", "conv"), ("2", "conv")])[1] == RECIPES["fp8_chunked"].entries[0].products
     assert [line.split("(")[0] for line in lines[-2:]] == ["model = qtorch.recipes.lower", "fn = qjax.recipes.lower"]

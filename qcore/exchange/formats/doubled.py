@@ -141,7 +141,7 @@ class Doubled(NestedNumber):
             )
         return given[0], given[1], given[2]
 
-    def differences(self, xp: Any, scales: Any) -> tuple[Any, Any]:
+    def _differences(self, xp: Any, scales: Any) -> tuple[Any, Any]:
         count = scales.reshape(-1).shape[0]
         whole = 1 << max(count - 1, 0).bit_length()
         total = xp.pad(scales.reshape(-1), [(0, whole - count)])
@@ -151,7 +151,7 @@ class Doubled(NestedNumber):
         offset = xp.divide(xp.clip(total.reshape(()), None, _MOST), float(max(count, 1)))
         return _normal(xp, scales - offset), offset
 
-    def sums(self, xp: Any, decoded: Any, offset: Any) -> Any:
+    def _sums(self, xp: Any, decoded: Any, offset: Any) -> Any:
         return _normal(xp, _normal(xp, decoded) + offset)
 
 

@@ -85,7 +85,6 @@ class GGUF(BytesNumber):
         return BytesProgram(carrier, mode, "bytes", number=self), ()
 
     def check_target(self, argument: str) -> None:
-        """Raises a ValueError for the types that have no law of rounding here."""
         if self.layout.encode is None:
             able = ", ".join(kind for kind, layout in _law().LAYOUTS.items() if layout.encode)
             raise ValueError(

@@ -115,7 +115,7 @@ def _with_some_range(module: Any) -> nnx.Module:
 
     def show(observer: Any, x: jax.Array) -> None:
         description, state = observer.description, observer.state.get_value()
-        observer.load(description.apply(state, x)[1] if observer.rounds else description.update(state, x))
+        observer.load(description.apply(state, x)[1] if observer._rounds else description.update(state, x))
 
     form = range_observer(module.activation_post_process.description).form
     show(module.activation_post_process, jnp.float32([0, form.qmax - form.qmin]))

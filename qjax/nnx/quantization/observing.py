@@ -93,7 +93,7 @@ class Observer(nnx.Module):
     @property
     def _has_seen(self) -> bool:
         """True if fake quantization has parameters to round with; traced states count as having them."""
-        if not self.rounds:
+        if not self._rounds:
             return False
         state = self.state.get_value()
         if isinstance(state.scale, Tracer):
@@ -103,7 +103,7 @@ class Observer(nnx.Module):
         return bool(touched | (seen.min_val <= seen.max_val).all())
 
     @property
-    def rounds(self) -> bool:
+    def _rounds(self) -> bool:
         """True if it fake-quantizes."""
         return isinstance(self.description, FakeQuantize)
 
@@ -113,7 +113,7 @@ class Observer(nnx.Module):
         state = self.state.get_value()
         if isinstance(self.description, FormatRounding):
             return self.description.apply(state, x)[0]
-        if self.rounds:
+        if self._rounds:
             if self.deterministic and self._has_ranges:
                 return self.description.apply(disable_observer(state), x)[0]
             y, state = self.description.apply(state, x)
@@ -146,7 +146,7 @@ class Observer(nnx.Module):
         if isinstance(self.description, FormatRounding):
             raise TypeError("it rounds to a format, which has no parameters")
         state = self.state.get_value()
-        if self.rounds and not self._has_seen:
+        if self._rounds and not self._has_seen:
             raise ValueError("it has seen nothing")
         return self.description.qparams(state)
 

@@ -37,8 +37,8 @@ class Trained(Observed):
     Example:
         >>> from qjax.quantization import default_qat_qconfig
         >>> layer = Trained(nnx.Linear(1, 1, use_bias=False, rngs=nnx.Rngs(0)), default_qat_qconfig)
-        >>> layer.weight_fake_quant.rounds, layer.frozen
-        (True, False)
+        >>> type(layer.weight_fake_quant.description).__name__, layer.frozen
+        ('FakeQuantize', False)
     """
 
     def __init__(self, module: nnx.Linear | nnx.Conv | Fused, qconfig: QConfig) -> None:
@@ -229,7 +229,7 @@ def update_bn_stats(model: nnx.Module) -> nnx.Module:
 def _switched(model: nnx.Module, switch: Callable[[Any], Any]) -> nnx.Module:
     check_model("model", model)
     copy = nnx.clone(model)
-    observers = [module for _, module in nnx.iter_modules(copy) if isinstance(module, Observer) and module.rounds]
+    observers = [module for _, module in nnx.iter_modules(copy) if isinstance(module, Observer) and module._rounds]
     if not observers:
         raise ValueError("model has no fake quantization; allowed is what prepare_qat returned")
     for observer in observers:

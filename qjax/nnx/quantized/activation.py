@@ -46,7 +46,7 @@ class Activation(Quantized):
         Raises:
             TypeError: if input is not a QTensor.
         """
-        self.check_input(input)
+        self._check_input(input)
         return LAWS[self.law](input, self.output, self.form, **dict(self.settings))
 
 
@@ -80,7 +80,7 @@ class PReLU(Quantized):
             TypeError: if input is not a QTensor.
             ValueError: if the number of channels is not the number of slopes.
         """
-        self.check_input(input)
+        self._check_input(input)
         return checked(self, arithmetic.prelu, input, self.weight(), self.output, self.form, -1)
 
     @classmethod

@@ -64,7 +64,7 @@ class Quantized(nnx.Module):
         """The result's parameters."""
         return QParams(self.scale[...], self.zero_point[...])
 
-    def check_input(self, x: QTensor, name: str = "input") -> None:
+    def _check_input(self, x: QTensor, name: str = "input") -> None:
         """Raises unless x is a quantized array of up to 16 bits, with one scale.
 
         Raises:

@@ -84,7 +84,7 @@ class Conv(Quantized):
             TypeError: if input is not a QTensor, or has more than 16 bits.
             ValueError: if its shape does not fit.
         """
-        self.check_input(input)
+        self._check_input(input)
         weight, bias = self.weight(), None if self.bias is None else self.bias[...]
         channels = weight.shape[1] * self.feature_group_count
         if input.ndim <= self.dimensions or input.shape[-1] != channels:
@@ -219,7 +219,7 @@ class ConvTranspose(Quantized):
             TypeError: if input is not a QTensor, or has more than 16 bits.
             ValueError: if its shape does not fit.
         """
-        self.check_input(input)
+        self._check_input(input)
         weight, bias = self.weight(), None if self.bias is None else self.bias[...]
         if input.ndim <= self.dimensions or input.shape[-1] != weight.shape[0]:
             raise ValueError(

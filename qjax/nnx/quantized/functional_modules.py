@@ -73,4 +73,4 @@ class QFunctional(Quantized):
 
     def _check(self, *operands: Any) -> None:
         for number, operand in enumerate(operands):
-            self.check_input(operand, f"operand {number}")
+            self._check_input(operand, f"operand {number}")

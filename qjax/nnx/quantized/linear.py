@@ -59,7 +59,7 @@ class Linear(Quantized):
             TypeError: if input is not a QTensor, or has more than 16 bits.
             ValueError: if its shape does not fit.
         """
-        self.check_input(input)
+        self._check_input(input)
         weight, bias = self.weight(), None if self.bias is None else self.bias[...]
         checked(self, check_linear, input, weight, WIDTHS)
         result = linear_to(input, weight, bias, self.output, self.form)

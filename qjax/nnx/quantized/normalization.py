@@ -80,7 +80,7 @@ class BatchNorm(Norm):
             TypeError: if input is not a QTensor.
             ValueError: if its shape does not fit.
         """
-        self.check_input(input)
+        self._check_input(input)
         given = *self._parameters, self.running_mean[...], self.running_var[...]
         given = input, *given, self.epsilon, self.output, self.form, self.relu
         return checked(self, batch_norm, *given, channels_last=True)
@@ -110,7 +110,7 @@ class LayerNorm(Norm):
 
     def __call__(self, input: QTensor) -> QTensor:
         """The result for a quantized array of shape (..., features)."""
-        self.check_input(input)
+        self._check_input(input)
         weight, bias = self._parameters
         return checked(self, layer_norm, input, input.shape[-1:], weight, bias, self.epsilon, self.output, self.form)
 
@@ -152,7 +152,7 @@ class GroupNorm(Norm):
 
     def __call__(self, input: QTensor) -> QTensor:
         """The result for a quantized array of shape (batch, *sizes, features)."""
-        self.check_input(input)
+        self._check_input(input)
         groups = input.shape[-1] if self.num_groups is None else self.num_groups
         given = groups, *self._parameters, self.epsilon, self.output, self.form
         return checked(self, group_norm, input, *given, channels_last=True)

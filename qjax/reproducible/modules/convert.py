@@ -80,7 +80,7 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
         multiplied = [(name, kind) for name, kind in kinds.items() if kind is not None]
         multiplied.sort(key=lambda layer: place[layer[0]])
         recipe.check(multiplied)
-        products = {name: found for (name, _), found in zip(multiplied, recipe.products_of(multiplied), strict=True)}
+        products = {name: found for (name, _), found in zip(multiplied, recipe._products_of(multiplied), strict=True)}
 
     def change(name: str, layer: nnx.Module) -> nnx.Module:
         switched = name in found and kind_of(layer) in _SWITCHED

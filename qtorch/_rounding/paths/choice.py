@@ -138,14 +138,14 @@ def _round_nested(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> A
         return round_tensor(x, (plan_for if plain else make_plan)(number, mode, x.dtype, None, True), noise, plain)
 
     codes, scales = encoded(x, number.first, plan.program.mode, noise)
-    differences, offset = number.differences(Names, scales)
+    differences, offset = number._differences(Names, scales)
     seconds, largest = encoded(differences, number.second, Rounding.NEAREST, None)
     if plan.program.codes:
         return codes, seconds, largest, offset
     if x.numel() == 0:
         return torch.empty_like(x)
     decoded = decode_tensor(seconds, number.second, torch.float32, largest, None, is_plain_tensor(seconds))
-    scales = number.sums(Names, decoded, offset)
+    scales = number._sums(Names, decoded, offset)
     numbers = decode_tensor(codes, number.first, x.dtype, scales, None, is_plain_tensor(codes))
     return torch.where(x != x, x, numbers)  # NaN has no code
 

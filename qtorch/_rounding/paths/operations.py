@@ -11,6 +11,7 @@ import torch
 from qcore.formats.foreign import BytesNumber
 from qcore.law.carrier import CARRIERS, Carrier
 from qcore.law.program import Decoding, Program
+from qcore.law.rounding import rounds_distance
 from qcore.law.tiles import Tiles
 from qcore.random.threefry import Noise, rounding_words
 from qtorch._namespace import FLOATS, Names, reinterpreted
@@ -28,7 +29,7 @@ def run(program: Program, x: torch.Tensor, constants: Sequence[Any], blocks: Til
     word = None
     if noise is not None:
         arange = partial(torch.arange, dtype=torch.int32, device=x.device)
-        word = rounding_words(arange, x.shape, noise, program.mode.rounds_distance, Names.materialize)
+        word = rounding_words(arange, x.shape, noise, rounds_distance(program.mode), Names.materialize)
         # Words before blocks are split and padded: an element's word follows from its index in the tensor alone.
         word = word.to(lane_dtype(program.carrier)) << (program.carrier.lane_bits - 32)
         word = blocks.split(word, pad)

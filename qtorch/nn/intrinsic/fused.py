@@ -61,7 +61,7 @@ class Fused(nn.Sequential):
         """True if the last part is a ReLU."""
         return "relu" in self.parts
 
-    def without_norm(self) -> nn.Sequential:
+    def _without_norm(self) -> nn.Sequential:
         """The layers; a batch norm is folded into the convolution before it, with its running statistics."""
         if not {"conv", "bn"} <= self.parts.keys():
             return self

@@ -143,7 +143,7 @@ class Quantized(KeepsMade):
 
         return self.kept((scale, zero_point), self.form, make)
 
-    def check_input(self, x: Any, name: str = "input") -> None:
+    def _check_input(self, x: Any, name: str = "input") -> None:
         """Raises TypeError or ValueError unless x is a quantized tensor of up to 16 bits, with one scale."""
         check_quantized(self, x, name)
         checked(self, check_operand, name, x)
@@ -190,7 +190,7 @@ class FunctionLayer(Quantized):
             TypeError: if input is not a QTensor, or has more than 16 bits.
             ValueError: if its shape does not fit.
         """
-        self.check_input(input)
+        self._check_input(input)
         return checked(self, self._function, input)
 
 

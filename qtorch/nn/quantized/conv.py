@@ -114,7 +114,7 @@ class _Conv(_Convolution):
             result = self._by_kernel(input, Geometry(self.stride, self.padding, self.dilation, self.groups))
             if result is not None:
                 return result
-        self.check_input(input)
+        self._check_input(input)
         if input.ndim == self.dimensions + 1:
             result = self.forward(input.unsqueeze(0))
             return result.reshape(result.shape[1:])
@@ -215,7 +215,7 @@ class _ConvTranspose(_Convolution):
             TypeError: if input is not a QTensor, or has more than 16 bits.
             ValueError: if its shape, or output_size, does not fit.
         """
-        self.check_input(input)
+        self._check_input(input)
         if input.ndim == self.dimensions + 1:
             result = self.forward(input.unsqueeze(0), output_size)
             return result.reshape(result.shape[1:])

@@ -176,4 +176,4 @@ class QFunctional(Quantized):
         if self.is_uncalibrated:
             raise uncalibrated(place_of(self))
         for number, operand in enumerate(operands):
-            self.check_input(operand, f"operand {number}")
+            self._check_input(operand, f"operand {number}")

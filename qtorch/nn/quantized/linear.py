@@ -76,7 +76,7 @@ class Linear(ProductLayer):
         result = self._by_kernel(input, Geometry())
         if result is not None:
             return result
-        self.check_input(input)
+        self._check_input(input)
         weight = self.weight()
         checked(self, check_linear, input, weight, WIDTHS)
         result = linear_to(input, weight, self.bias, self.output, self.form)

@@ -288,7 +288,7 @@ def output_of(module: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor, Affi
     if scale.numel() != 1:
         raise ValueError(f"activation_post_process has {scale.numel()} scales; allowed is one for all of a result")
     if isinstance(observer, RangeObserver) and observer.reduce_range:
-        form = form.unreduced(integers(observer.dtype))
+        form = form._unreduced(integers(observer.dtype))
     return scale.reshape(()), zero_point.reshape(()), form
 
 
@@ -320,7 +320,7 @@ def _chosen(observer: Any) -> tuple[torch.Tensor, torch.Tensor, AffineInteger]:
     """The parameters and integers that an observer chooses, or that fake quantization was trained with."""
     if not isinstance(observer, FakeQuantize):
         return *observer.calculate_qparams(), observer.rule.form
-    if not observer.has_seen:
+    if not observer._has_seen:
         raise ValueError("fake quantization has seen nothing; run the model on some data before it is converted")
     return observer.scale.detach().to(torch.float32), observer.zero_point, observer.activation_post_process.rule.form
 

@@ -166,7 +166,7 @@ def test_means_are_exact_and_rounded_to_even():
 
 
 def test_formats():
-    assert (UINT8.qmin, UINT8.qmax, UINT8.middle, UINT8.storage, UINT8.levels) == (0, 255, 128, "uint8", 256)
+    assert (UINT8.qmin, UINT8.qmax, UINT8.middle, UINT8.storage, UINT8._levels) == (0, 255, 128, "uint8", 256)
     assert AffineInteger(0, 255).middle == 127  # torch's for a range that the user gives
     assert (INT8.qmin, INT8.qmax, INT8.middle, INT8.storage) == (-128, 127, 0, "int8")
     assert [AffineInteger.of_width(16, signed).storage for signed in (True, False)] == ["int16", "uint16"]

@@ -13,6 +13,7 @@ from benchmarks.support.inputs import MODES, hard_inputs
 from qcore import NAMED, NVFP4, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint, Posit
 from qcore.formats.number import prepare
 from qcore.law.carrier import FLOAT32
+from qcore.law.rounding import rounds_distance
 from qcore.namespace import Names
 from qcore.random.threefry import Noise, leading_bits_mask, rounding_words
 
@@ -61,7 +62,7 @@ def test_law_on_a_closed_vocabulary(number, coded, mode, package, scalar):
         return xp.asarray([value], dtype=xp.int32)
 
     noise = Noise((one(0), one(6)), (one(0), one(0), one(leading_bits_mask(24))))
-    word = rounding_words(arange, lanes.shape, noise, mode.rounds_distance)
+    word = rounding_words(arange, lanes.shape, noise, rounds_distance(mode))
     inside = tuple(axis for axis, size in enumerate(number.block_sizes(3)) if size is None)
     result = program.run(names, lanes, constants, inside, word)
     if coded and program.shared:

@@ -108,7 +108,7 @@ def by_law(x, w, observer, weight_observer, dynamic=False):
         params = reference.choose_qparams_dynamic(x.min(), x.max(), form)
         q = np.rint(x * (np.float32(1) / params.scale)) + params.zero_point  # the range has no ties here
     else:
-        form = observer.form.unreduced(AffineInteger(0, 255)) if observer.reduce_range else observer.form
+        form = observer.form._unreduced(AffineInteger(0, 255)) if observer.reduce_range else observer.form
         params = observer.rule.qparams(observer.rule.update(observer.rule.init(), x))
         q = reference.quantize_affine(x, params, form)
     shift = np.asarray(w_params.zero_point, np.int64).reshape(-1, *[1] * (np.ndim(w_params.zero_point)))
