@@ -4,8 +4,8 @@
     python -m benchmarks.platforms --python ./python-arm64 --kernels           each kind of qtorch's kernels instead
     python -m benchmarks.platforms --python ./python-arm64 --json arm64.json
 
-The other Python needs numpy and ml_dtypes, for kernels also torch and a C compiler. docs/inside.md has a recipe for
-an emulated one. Of each case, which is a format and mode or a call of kernels, the SHA-256 of the results is compared.
+The other Python needs numpy and ml_dtypes, for kernels also torch and a C compiler. `python_arm64.sh` makes an emulated
+one. Of each case, which is a format and mode or a call of kernels, the SHA-256 of the results is compared.
 The exit status is 1 where any differs, else 0.
 """
 

@@ -1,4 +1,4 @@
-"""Another processor's bits beside this one's; of an emulated one where docs/inside.md was followed."""
+"""Another processor's bits beside this one's; of an emulated one where benchmarks/python_arm64.sh was followed."""
 
 import os
 import shlex
@@ -36,7 +36,7 @@ def test_a_difference_is_found(few):
 
 
 @pytest.mark.heavy
-@pytest.mark.skipif("PYTHON_ARM64" not in os.environ, reason="needs PYTHON_ARM64, see docs/inside.md")
+@pytest.mark.skipif("PYTHON_ARM64" not in os.environ, reason="needs PYTHON_ARM64, see benchmarks/python_arm64.sh")
 @pytest.mark.parametrize("kernels", [[], ["--kernels"]])
 def test_an_emulated_processor_has_the_same_bits(kernels):
     assert platforms.main(["--python", os.environ["PYTHON_ARM64"], *kernels]) == 0
