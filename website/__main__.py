@@ -3,12 +3,12 @@
 from qcore.files import write_text
 from website import same_bits
 from website.figures import with_figures
-from website.named_formats import write_pages
+from website.plots import PICTURES, draw
 from website.records import ROOT
 
 same_bits.draw(ROOT / "docs" / same_bits.NAME)
-for path in write_pages(ROOT / "docs"):
-    print(path)
+for name, formats in PICTURES.items():
+    draw(formats, ROOT / "docs" / name)
 for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
     before = path.read_text(encoding="utf-8")
     after = with_figures(before)

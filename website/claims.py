@@ -19,8 +19,8 @@ def in_numbers() -> str:
 def _formats() -> tuple[str, str, str]:
     return (
         "Any format.",
-        f"[{len(NAMED)} names](docs/named-formats.md) such as e4m3fn, MXFP4 and NVFP4; floats, fixed point and posits "
-        f"of any width; [blocks](docs/blocks.md) of any size; {len(MODES)} [rounding modes](docs/rounding.md)",
+        f"[{len(NAMED)} names](docs/formats.md#named-formats) such as e4m3fn, MXFP4 and NVFP4; floats, fixed point and "
+        f"posits of any width; [blocks](docs/blocks.md) of any size; {len(MODES)} [rounding modes](docs/rounding.md)",
         "qbits",
     )
 

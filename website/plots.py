@@ -26,6 +26,13 @@ from qcore.pictures import BLUE, FAINT, GREEN, ORANGE, check_path, picture
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# Pictures of docs, and their formats.
+PICTURES = {
+    "formats-8-bits.svg": ("e5m2", "e4m3fn", "e3m4", "uint8"),
+    "formats-posits.svg": ("posit8", "posit(8,0)", "e4m3fn"),
+    "formats-few-bits.svg": ("e2m1fn", "e3m2fn", "e2m3fn", "int4"),
+    "formats-blocks.svg": ("mxfp4", "nvfp4", "mxfp6_e2m3", "mxfp8_e4m3"),
+}
 _THIN = 0.7  # points: the curves have many strokes
 
 

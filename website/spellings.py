@@ -1,30 +1,36 @@
-"""The table of what formats are called elsewhere: the public function here is a figure."""
+"""Tables of formats: every public function here is a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qcore.cli.tables import COLUMNS, row
 from qcore.formats.names import NAMED
 from qcore.formats.spellings import OTHERS, SPELLINGS
+from website.records import table
 
-_COLUMNS = (("NumPy", "ml_dtypes"), ("torch",), ("ONNX",), ("safetensors",), ("MLIR",))
+_OWNERS = (("NumPy", "ml_dtypes"), ("torch",), ("ONNX",), ("safetensors",), ("MLIR",))
+
+
+def named_formats() -> str:
+    """Sorted and searched by `docs/assets/tables.js`."""
+    rows = ((f"`{name}`", *row(name)[1:]) for name in NAMED)
+    return f'<div class="live" markdown="1">\n\n{table(COLUMNS, rows)}\n\n</div>'
 
 
 def spellings() -> str:
-    headings = ["format", *(", ".join(owners) for owners in _COLUMNS), "others"]
-    rows = [
-        row for text in SPELLINGS if text in NAMED or not text.startswith(("fixed", "gguf")) for row in [_row(text)]
-    ]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows))
+    headings = ["format", *(", ".join(owners) for owners in _OWNERS), "others"]
+    rows = (_row(text) for text in SPELLINGS if text in NAMED or not text.startswith(("fixed", "gguf")))
+    return table(headings, rows)
 
 
 def _row(text: str) -> list[str]:
-    columns = [_quoted(" ".join(SPELLINGS[text].get(owner, "") for owner in owners)) for owners in _COLUMNS]
+    columns = [_quoted(" ".join(SPELLINGS[text].get(owner, "") for owner in owners)) for owners in _OWNERS]
     return [f"`{text}`", *columns, "; ".join(_others(SPELLINGS[text])) or "-"]
 
 
 def _others(row: dict[str, str]) -> Iterator[str]:
-    shown = {owner for owners in _COLUMNS for owner in owners}
+    shown = {owner for owners in _OWNERS for owner in owners}
     for owner, names in row.items():
         if owner == OTHERS:
             yield _quoted(names)

@@ -9,7 +9,7 @@ from benchmarks import published
 from examples import choosing_report, pictures, recipes_report
 from website import same_bits
 from website.figures import FIGURES, with_figures
-from website.named_formats import PICTURES
+from website.plots import PICTURES
 
 MOST_WORDS, MOST_LINES_OF_README = 1500, 120
 # Measured, with units; times a number that is no format's, such as "3x" or "2 times".

@@ -120,7 +120,7 @@ def test_search_finds_a_name(address, page):
 
 
 def test_the_table_of_formats_is_live(address, page):
-    page.goto(f"{address}/named-formats.html")
+    page.goto(f"{address}/formats.html")
     table = page.locator(".live")
 
     def column(number):
