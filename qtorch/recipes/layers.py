@@ -50,6 +50,8 @@ GROUPS: dict[str, tuple[type[nn.Module], ...]] = {
     "rnn": _all(modules.rnn),
 }
 
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
 # The attributes by which wrappers hold a model, and the wrappers' classes: layers are named as in the model itself.
 _WRAPPED = {
     **dict.fromkeys(WRAPPED),
@@ -322,7 +324,7 @@ def _weight_quantizer(rule: Rule) -> Quantizer:
 
 def _layout_of(layer: Any, number: Number) -> WeightLayout | None:
     """The layout of a convolution's weight for a format; None in other layers."""
-    if not isinstance(layer, GROUPS["conv"]):
+    if not isinstance(layer, CONVOLUTIONS):
         return None
     return weight_layout(number, layer.kernel_size, layer.groups, layer.transposed)
 

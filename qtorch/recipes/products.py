@@ -12,7 +12,7 @@ from qcore.recipes.recipe import CONV, LINEAR
 from qtorch._classes import change_class, plain_class
 from qtorch._torch_internals import check_modes, own_parameters
 from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear, first_scaling
-from qtorch.recipes.layers import Lowered, check_weights, has_products, named_layers, rounds_outputs
+from qtorch.recipes.layers import CONVOLUTIONS, Lowered, check_weights, has_products, named_layers, rounds_outputs
 from qtorch.recipes.modes import KINDS, LOWERED, Lowering, enter_forward, entering, product_arguments, weights_of
 
 _LAYERS: dict[type[nn.Module], tuple[str, Any]] = {
@@ -21,8 +21,6 @@ _LAYERS: dict[type[nn.Module], tuple[str, Any]] = {
     nn.Conv2d: (CONV, Conv2d),
     nn.Conv3d: (CONV, Conv3d),
 }
-_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 # Modules of torch that multiply by functions, not by other modules.
 _MULTIPLYING = (
     nn.Linear,
@@ -30,7 +28,7 @@ _MULTIPLYING = (
     nn.MultiheadAttention,
     nn.RNNBase,
     nn.RNNCellBase,
-    *_CONVOLUTIONS,
+    *CONVOLUTIONS,
     nn.Transformer,
     nn.TransformerEncoder,
     nn.TransformerDecoder,
@@ -56,7 +54,7 @@ def layer_kind(layer: nn.Module) -> str | None:
 
     A module of a program is a layer if it has no children and owns a parameter of two dimensions or more.
     """
-    if isinstance(layer, _CONVOLUTIONS):
+    if isinstance(layer, CONVOLUTIONS):
         return CONV
     if isinstance(layer, _MULTIPLYING):
         return None if isinstance(layer, nn.Transformer | nn.TransformerEncoder | nn.TransformerDecoder) else LINEAR
