@@ -8,30 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from inspect import cleandoc, signature
-from textwrap import wrap
+from inspect import cleandoc
 from typing import Any, NamedTuple, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SCALE, ZERO_POINT = 0.125, 120  # of the examples, whose numbers are exact in uint8
-
-
-class Words(NamedTuple):
-    """What a package says of functions of one kind.
-
-    Attributes:
-        arguments: by the names as they stand in a document, "scale, zero_point", what the arguments are.
-        returns, raises: the other sections; "" for none.
-    """
-
-    arguments: Mapping[str, str]
-    returns: str = ""
-    raises: str = ""
-
 
 class Example(NamedTuple):
-    """Some numbers, what an operation makes of them, and with which settings."""
+    """Some numbers, what an operation makes of them, and with which settings.
+
+    All are exact in the scale 1/8 and the zero point 120 of uint8, or saturate.
+    """
 
     numbers: list[float]
     shows: list[float]
@@ -70,47 +57,48 @@ class Operation:
         """Something of each setting, by torch's names."""
         return {self.names.get(name, name): value for name, value in settings.items()}
 
+    def document(self, template: str, name: str, names: Mapping[str, str] | None = None, **words: str) -> str:
+        """A docstring: a template with the words of the row.
+
+        They are {sentence} and {law}, its name; {settings}, lines of arguments; the example's {numbers}, what it
+        {shows}, and its settings in a call, {values}, or {more} behind other arguments.
+
+        Args:
+            template: the text.
+            name: {name}, that of the function or the layer.
+            names: of settings that have another name.
+            words: what else the template has.
+        """
+        names, example = names or {}, self.example or Example([], [])
+        sentence = self.sentence.removesuffix(".")
+        for own, other in names.items():
+            sentence = sentence.replace(own, other)
+        values = [f"{names.get(own, own)}={value}" for own, value in example.settings.items()]
+        return template.format(
+            name=name,
+            sentence=sentence,
+            law=self.law.__name__,
+            settings="".join(f"    {names.get(own, own)}: {text}\n" for own, text in self.settings.items()),
+            numbers=example.numbers,
+            shows=example.shows,
+            values=", ".join(values),
+            more="".join(f", {value}" for value in values),
+            **words,
+        )
+
 
 OPERATIONS: dict[str, Operation] = {}  # by the names of the functions
 
 
-def operation(words: Words | None = None, **row: Any) -> Callable[[F], F]:
-    """Adds a function's row to the table.
-
-    Args:
-        words: what functions of the kind have in common, which completes the docstring of a row with an example.
-        row: fields of `Operation`.
-    """
+def operation(**row: Any) -> Callable[[F], F]:
+    """Adds a function's row, with these fields of `Operation`, to the table."""
 
     def add(function: F) -> F:
-        about = cleandoc(function.__doc__ or "")
-        made = Operation(function, about.partition("\n\n")[0], **row)
-        OPERATIONS[function.__name__] = made
-        if words is not None and made.example is not None:
-            arguments = {**words.arguments, **made.settings}
-            function.__doc__ = document(function, about, words._replace(arguments=arguments), _in_numpy(made))
+        sentence = cleandoc(function.__doc__ or "").partition("\n\n")[0]
+        OPERATIONS[function.__name__] = Operation(function, sentence, **row)
         return function
 
     return add
-
-
-def document(thing: Callable[..., Any], about: str, words: Words, example: Sequence[str]) -> str:
-    """The docstring of a function or class: its arguments are those of `words` that its signature has."""
-    places = [*signature(thing).parameters]
-    arguments = {}  # by the place of the first
-    for names, text in words.arguments.items():
-        if known := [name for name in names.split(", ") if name in places]:
-            arguments[places.index(known[0])] = f"{', '.join(known)}: {text}"
-    sections = {
-        "Args": [arguments[place] for place in sorted(arguments)],
-        "Returns": [words.returns],
-        "Raises": [words.raises],
-    }
-    found = [about]
-    for title, texts in sections.items():
-        lines = [line for text in texts for line in wrap(text, 112, subsequent_indent=" " * 4)]
-        found += [_section(title, lines)] if lines else []
-    return "\n\n".join([*found, _section("Example", example)])
 
 
 def in_dimensions(dimensions: int, function: F) -> F:
@@ -123,28 +111,3 @@ def in_dimensions(dimensions: int, function: F) -> F:
     function.__doc__ = cleandoc(function.__doc__ or "").format(name=name, sizes=sizes, ones="1, " * (dimensions - 1))
     function.__name__ = function.__qualname__ = name
     return function
-
-
-def _section(title: str, lines: Sequence[str]) -> str:
-    return "\n".join([f"{title}:", *(f"    {line}" for line in lines)])
-
-
-def settings_of(example: Example, names: Mapping[str, str]) -> str:
-    """The settings of an example as they stand in a call."""
-    return ", ".join(f"{names.get(name, name)}={value}" for name, value in example.settings.items())
-
-
-def _in_numpy(row: Operation) -> list[str]:
-    """The example of the law, on NumPy's arrays."""
-    example: Any = row.example
-    integers = [min(max(round(number / SCALE) + ZERO_POINT, 0), 255) for number in example.numbers]
-    shown = [f"{(integer - ZERO_POINT) * SCALE:g}" for integer in integers]
-    output = [] if row.limits else ["q.qparams"]
-    call = ", ".join(["q", *output, *filter(None, [settings_of(example, {})])])
-    return [
-        ">>> import numpy as np",
-        ">>> from qcore.affine import UINT8, QArray, QParams",
-        f">>> q = QArray(np.uint8({integers}), QParams.of({SCALE}, {ZERO_POINT}), UINT8)  # {', '.join(shown)}",
-        f">>> {row.law.__name__}({call}).dequantize().tolist()",
-        str(example.shows),
-    ]

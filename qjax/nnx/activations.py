@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from qcore.affine.rows import OPERATIONS, Operation, Words, document, settings_of
+from qcore.affine.rows import OPERATIONS
 from qcore.arguments import check_float, check_size
 from qcore.lazy import public_names
 from qjax.nnx.functional import relu, relu6
@@ -44,6 +44,17 @@ class ReLU6(nnx.Module):
         return relu6(x)
 
 
+_DOCUMENT = """{sentence}.
+
+Args:
+{settings}
+Example:
+    >>> import jax.numpy as jnp
+    >>> {name}({values})(jnp.float32({numbers})).tolist()
+    {shows}
+"""
+
+
 class Activation(nnx.Module):
     """A function of floats whose result is observed; `convert` replaces it by a `quantized.Activation`.
 
@@ -62,18 +73,13 @@ class Activation(nnx.Module):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "law" in vars(cls):
-            cls.__doc__ = _document(cls, OPERATIONS[cls.law])
+            row = OPERATIONS[cls.law]
+            template = _DOCUMENT if row.settings else _DOCUMENT.replace("Args:\n{settings}\n", "")
+            cls.__doc__ = row.document(template, cls.__name__)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         function = getattr(jax.nn, OPERATIONS[self.law].flax)
         return function(x, *[value for _, value in self.settings])
-
-
-def _document(layer: type[Activation], row: Operation) -> str:
-    example: Any = row.example
-    call = f"{layer.__name__}({settings_of(example, {})})(jnp.float32({example.numbers}))"
-    lines = [">>> import jax.numpy as jnp", f">>> {call}.tolist()", str(example.shows)]
-    return document(layer.__init__, row.sentence, Words(row.settings), lines)
 
 
 class ELU(Activation):

@@ -17,38 +17,59 @@ from qcore.affine.arithmetic.operands import check_operand, check_output, number
 from qcore.affine.integers import INT32, AffineInteger
 from qcore.affine.parameters import QParams, check_form
 from qcore.affine.quantized import Q, QuantizedArray
-from qcore.affine.rows import Example, F, Words, operation
+from qcore.affine.rows import OPERATIONS, Example, F, operation
 from qcore.arguments import check_flag, check_float, check_int
 from qcore.namespace import Array
 
 __all__ = ["celu", "elu", "hardsigmoid", "hardswish", "leaky_relu", "prelu", "sigmoid", "softmax", "tanh"]
 
 _NEAR, _QUARTER = 2.0**-12, 0.25 - 2.0**-29  # of `sigmoid_of`
-
-
 _UNIT, _SIGNED = "from 0 to 1", "from -1 to 1"
+_DOCUMENT = """{sentence}.
+
+Args:
+    input: quantized array.
+    output: the result's scale and zero point{otherwise}.
+    form: the result's integers; None means input's.
+{settings}
+Returns:
+    A quantized array of input's shape, with the form and the parameters given{or_own}.
+
+Raises:
+    TypeError, ValueError: if an argument is not as above, input has a scale for each channel, or output does not fit
+        the integers{unless}.
+
+Example:
+    >>> import numpy as np
+    >>> from qcore.affine import UINT8, QArray, QParams, quantize_affine
+    >>> qparams = QParams.of(0.125, 120)
+    >>> q = QArray(quantize_affine(np.float32({numbers}), qparams, UINT8), qparams, UINT8)
+    >>> {name}(q{output}{more}).dequantize().tolist()
+    {shows}
+"""
 
 
 def _activation(limits: str = "", **row: Any) -> Callable[[F], F]:
-    """Adds the row of an activation; see `Operation`."""
-    output, own = "the result's scale and zero point", ""
-    returns = "A quantized array of input's shape, with the form and the parameters given."
+    """Adds the row of an activation; one with an example has the document of all."""
+    words = {"otherwise": "", "or_own": "", "unless": "", "output": "" if limits else ", qparams"}
     if limits:
         own = f"those of numbers {limits}"
-        output += f"; None for {own.replace('those', 'the parameters')}, see `unit_qparams`"
-        returns = f"A quantized array of input's shape, with the given form and parameters, or {own}."
-    raises = (
-        "TypeError, ValueError: if an argument is not as above, input has a scale for each channel, or output does "
-        f"not fit the integers{'; int32 needs an output' if limits == _UNIT else ''}."
-    )
-    form = "the result's integers; None means input's."
-    words = Words({"input": "quantized array.", "output": f"{output}.", "form": form}, returns, raises)
-    return operation(words, limits=limits, **row)
+        words |= {"otherwise": f"; None for {own}, see `unit_qparams`", "or_own": f", or {own}"}
+    if limits == _UNIT:
+        words["unless"] = "; int32 needs an output"
+
+    def add(function: F) -> F:
+        operation(limits=limits, **row)(function)
+        if "example" in row:
+            function.__doc__ = OPERATIONS[function.__name__].document(_DOCUMENT, function.__name__, **words)
+        return function
+
+    return add
 
 
 @_activation(
     settings={"alpha": "a finite number."},
-    example=Example([-99, 0, 2], [-0.5, 0.0, 2.0], {"alpha": 0.5}),
+    example=Example([-99.0, 0.0, 2.0], [-0.5, 0.0, 2.0], {"alpha": 0.5}),
     layers=["ELU"],
     flax="elu",
 )
@@ -60,7 +81,7 @@ def elu(input: Q, output: QParams, form: AffineInteger | None = None, alpha: flo
 
 @_activation(
     settings={"alpha": "a finite number but 0."},
-    example=Example([-99, 0, 2], [-0.5, 0.0, 2.0], {"alpha": 0.5}),
+    example=Example([-99.0, 0.0, 2.0], [-0.5, 0.0, 2.0], {"alpha": 0.5}),
 )
 def celu(input: Q, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Q:
     """x where it is above 0, else alpha * (exp(x / alpha) - 1)."""
@@ -70,7 +91,7 @@ def celu(input: Q, output: QParams, form: AffineInteger | None = None, alpha: fl
 
 @_activation(
     settings={"slope": "a finite number."},
-    example=Example([-4, 0, 4], [-1.0, 0.0, 4.0], {"slope": 0.25}),
+    example=Example([-4.0, 0.0, 4.0], [-1.0, 0.0, 4.0], {"slope": 0.25}),
     layers=["LeakyReLU"],
     names={"slope": "negative_slope"},
     flax="leaky_relu",
@@ -124,26 +145,26 @@ def prelu(input: Q, weight: Array, output: QParams, form: AffineInteger | None =
     return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, x * slopes))
 
 
-@_activation(example=Example([-1.5, 0, 4], [-0.375, 0.0, 4.0]), layers=["Hardswish"], flax="hard_swish")
+@_activation(example=Example([-1.5, 0.0, 4.0], [-0.375, 0.0, 4.0]), layers=["Hardswish"], flax="hard_swish")
 def hardswish(input: Q, output: QParams, form: AffineInteger | None = None) -> Q:
     """x * clip(x + 3, 0, 6) / 6."""
     return _applied(input, output, form, lambda xp, x: xp.divide(x * xp.clip(x + 3.0, 0.0, 6.0), 6.0))
 
 
-@_activation(_UNIT, example=Example([-4, 0, 1.5], [0.0, 0.5, 0.75]))
+@_activation(_UNIT, example=Example([-4.0, 0.0, 1.5], [0.0, 0.5, 0.75]))
 def hardsigmoid(input: Q, output: QParams | None = None, form: AffineInteger | None = None) -> Q:
     """clip(x + 3, 0, 6) / 6."""
     output = _unit(input, output, form, False)
     return _applied(input, output, form, lambda xp, x: xp.divide(xp.clip(x + 3.0, 0.0, 6.0), 6.0))
 
 
-@_activation(_UNIT, example=Example([-99, 0], [0.0, 0.5]), layers=["Sigmoid"], flax="sigmoid")
+@_activation(_UNIT, example=Example([-99.0, 0.0], [0.0, 0.5]), layers=["Sigmoid"], flax="sigmoid")
 def sigmoid(input: Q, output: QParams | None = None, form: AffineInteger | None = None) -> Q:
     """1 / (1 + exp(-x))."""
     return _applied(input, _unit(input, output, form, False), form, sigmoid_of)
 
 
-@_activation(_SIGNED, example=Example([-99, 0], [-1.0, 0.0]))
+@_activation(_SIGNED, example=Example([-99.0, 0.0], [-1.0, 0.0]))
 def tanh(input: Q, output: QParams | None = None, form: AffineInteger | None = None) -> Q:
     """tanh(x)."""
     return _applied(input, _unit(input, output, form, True), form, tanh_of)
