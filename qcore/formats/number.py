@@ -55,7 +55,16 @@ class Number(ABC):
     @property
     def text(self) -> str:
         """The format as text, which `parse` reads."""
-        return FormatTexts.write(self)
+        # Kept without a lock, which a process that is forked meanwhile would find locked; two threads write the same.
+        text = vars(self).get("_text")
+        if text is None:
+            text = FormatTexts.write(self)
+            self._set(_text=text)
+        return text
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields for pickle and copy, without the text, which follows from them."""
+        return {name: value for name, value in vars(self).items() if name != "_text"}
 
     def __str__(self) -> str:
         return self.text

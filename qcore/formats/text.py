@@ -617,7 +617,7 @@ def _value(value: Any) -> str:
         return number_list(items) if items and isinstance(items[0], float) else block_text(items).replace(" ", "")
     if isinstance(value, float):
         return number_list([value])[1:-1]
-    return write(value) if type(value) in _KIND_OF else str(getattr(value, "value", value))  # an Enum's
+    return value.text if type(value) in _KIND_OF else str(getattr(value, "value", value))  # an Enum's
 
 
 FormatTexts.learn, FormatTexts.write, FormatTexts.name_of_dtype = learn, write, dtype_name

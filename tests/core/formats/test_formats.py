@@ -46,6 +46,8 @@ def test_text(number, call, text):
 @pytest.mark.parametrize("number", [number for number, *_ in EXAMPLES], ids=repr)
 def test_value_semantics(number):
     twin = pickle.loads(pickle.dumps(number))
+    assert twin.text is twin.text  # which is kept, and no part of pickles
+    assert pickle.dumps(twin) == pickle.dumps(pickle.loads(pickle.dumps(number)))
     assert twin == number == copy.deepcopy(number)
     assert hash(twin) == hash(number)
     assert isinstance(number, Number)
