@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from inspect import cleandoc
 from typing import Any, NamedTuple
 
 import jax
@@ -158,84 +160,69 @@ def _observed(
     )
 
 
-def enable_fake_quant(states: Tree, enabled: bool | jax.Array = True) -> Tree:
-    """A pytree of states with all fake quantization switched on, or off if `enabled` is False.
+def _on(name: str, field: str, what: str) -> Callable[..., Any]:
+    """The function that switches a field of all states in a pytree on."""
 
-    Args:
-        states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
-        enabled: a bool, or a traced one.
+    def switch(states: Tree, enabled: bool | jax.Array = True) -> Tree:
+        """A pytree of states with all {what} switched on, or off if `enabled` is False.
 
-    Returns:
-        A pytree of the same structure.
+        Args:
+            states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
+            enabled: a bool, or a traced one.
 
-    Raises:
-        TypeError: if enabled is not a bool.
-        ValueError: if enabled has a dimension, or a dictionary in states has keys without an order, say int and str.
+        Returns:
+            A pytree of the same structure.
 
-    Example:
-        >>> enable_fake_quant([FakeQuantize().init()])[0].fake_quant_enabled
-        Array(True, dtype=bool)
-    """
-    return _switched(states, "fake_quant_enabled", enabled)
+        Raises:
+            TypeError: if enabled is not a bool.
+            ValueError: if enabled has a dimension, or a dictionary in states has keys without an order, say an int and
+                a str.
 
+        Example:
+            >>> {name}([FakeQuantize().init()])[0].{field}
+            Array(True, dtype=bool)
+        """
+        return _switched(states, field, enabled)
 
-def disable_fake_quant(states: Tree) -> Tree:
-    """A pytree of states with all fake quantization switched off: arrays pass unchanged.
-
-    Args:
-        states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
-
-    Returns:
-        A pytree of the same structure.
-
-    Raises:
-        ValueError: if a dictionary in states has keys without an order, say an int and a str.
-
-    Example:
-        >>> disable_fake_quant([FakeQuantize().init()])[0].fake_quant_enabled
-        Array(False, dtype=bool)
-    """
-    return _switched(states, "fake_quant_enabled", False)
+    return _named(switch, name, field, what)
 
 
-def enable_observer(states: Tree, enabled: bool | jax.Array = True) -> Tree:
-    """A pytree of states with all observers switched on, or off if `enabled` is False.
+def _off(name: str, field: str, what: str) -> Callable[[Any], Any]:
+    """The function that switches a field of all states in a pytree off."""
 
-    Args:
-        states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
-        enabled: a bool, or a traced one.
+    def switch(states: Tree) -> Tree:
+        """A pytree of states with all {what}.
 
-    Returns:
-        A pytree of the same structure.
+        Args:
+            states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
 
-    Raises:
-        TypeError: if enabled is not a bool.
-        ValueError: if enabled has a dimension, or a dictionary in states has keys without an order, say int and str.
+        Returns:
+            A pytree of the same structure.
 
-    Example:
-        >>> enable_observer([FakeQuantize().init()])[0].observer_enabled
-        Array(True, dtype=bool)
-    """
-    return _switched(states, "observer_enabled", enabled)
+        Raises:
+            ValueError: if a dictionary in states has keys without an order, say an int and a str.
+
+        Example:
+            >>> {name}([FakeQuantize().init()])[0].{field}
+            Array(False, dtype=bool)
+        """
+        return _switched(states, field, False)
+
+    return _named(switch, name, field, what)
 
 
-def disable_observer(states: Tree) -> Tree:
-    """A pytree of states with all observers switched off: parameters do not change.
+def _named(function: Callable[..., Any], name: str, field: str, what: str) -> Callable[..., Any]:
+    function.__doc__ = cleandoc(function.__doc__ or "").format(name=name, field=field, what=what)
+    function.__name__ = function.__qualname__ = name
+    return function
 
-    Args:
-        states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
 
-    Returns:
-        A pytree of the same structure.
-
-    Raises:
-        ValueError: if a dictionary in states has keys without an order, say an int and a str.
-
-    Example:
-        >>> disable_observer([FakeQuantize().init()])[0].observer_enabled
-        Array(False, dtype=bool)
-    """
-    return _switched(states, "observer_enabled", False)
+enable_fake_quant = _on("enable_fake_quant", "fake_quant_enabled", "fake quantization")
+disable_fake_quant = _off(
+    "disable_fake_quant", "fake_quant_enabled", "fake quantization switched off: arrays pass unchanged"
+)
+enable_observer = _on("enable_observer", "observer_enabled", "observers")
+disable_observer = _off("disable_observer", "observer_enabled", "observers switched off: parameters do not change")
 
 
 def get_observer_dict(states: PyTree, prefix: str = "") -> dict[str, Extremes | Counts]:

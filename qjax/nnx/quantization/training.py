@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import cleandoc
 from typing import Any
 
 import jax
@@ -90,94 +91,42 @@ def folded(layer: Any, bn: Any) -> tuple[jax.Array, jax.Array]:
 unnamed(Trained, "module")
 
 
-def disable_observer(model: nnx.Module) -> nnx.Module:
-    """A copy of a model with fixed ranges and parameters; see `prepare_qat`.
+def _switch(name: str, what: str) -> Callable[[nnx.Module], nnx.Module]:
+    """A function of `qjax.quantization` for states, of a model: it returns a copy `what`."""
+    verb, _, field = name.partition("_")
+    other = f"{'disable' if verb == 'enable' else 'enable'}_{field}"
 
-    Args:
-        model: the result of `prepare_qat`.
+    def switch(model: nnx.Module) -> nnx.Module:
+        """A copy of a model {what}.
 
-    Returns:
-        A module of model's class with its own arrays; model is not changed.
+        Args:
+            model: the result of `prepare_qat`.
 
-    Raises:
-        TypeError, ValueError: if it is something else.
+        Returns:
+            A module of model's class with its own arrays; model is not changed.
 
-    Example:
-        >>> from qjax.nnx import prepare_qat
-        >>> from qjax.quantization import default_qat_qconfig
-        >>> model = prepare_qat(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), default_qat_qconfig)
-        >>> disable_observer(model).weight_fake_quant.state.get_value().observer_enabled
-        Array(False, dtype=bool)
-    """
-    return _switched(model, fake_state.disable_observer)
+        Raises:
+            TypeError, ValueError: if it is something else.
 
+        Example:
+            >>> from qjax.nnx import prepare_qat
+            >>> from qjax.quantization import default_qat_qconfig
+            >>> model = {other}(prepare_qat(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), default_qat_qconfig))
+            >>> {name}(model).weight_fake_quant.state.get_value().{field}_enabled
+            Array({is_on}, dtype=bool)
+        """
+        return _switched(model, getattr(fake_state, name))
 
-def enable_observer(model: nnx.Module) -> nnx.Module:
-    """A copy of a model that observes ranges in training.
-
-    Args:
-        model: the result of `prepare_qat`.
-
-    Returns:
-        A module of model's class with its own arrays; model is not changed.
-
-    Raises:
-        TypeError, ValueError: if it is something else.
-
-    Example:
-        >>> from qjax.nnx import prepare_qat
-        >>> from qjax.quantization import default_qat_qconfig
-        >>> model = prepare_qat(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), default_qat_qconfig)
-        >>> enable_observer(disable_observer(model)).weight_fake_quant.state.get_value().observer_enabled
-        Array(True, dtype=bool)
-    """
-    return _switched(model, fake_state.enable_observer)
+    texts = {"name": name, "what": what, "other": other, "field": field, "is_on": verb == "enable"}
+    switch.__doc__ = cleandoc(switch.__doc__ or "").format(**texts)
+    switch.__name__ = switch.__qualname__ = name
+    return switch
 
 
-def disable_fake_quant(model: nnx.Module) -> nnx.Module:
-    """A copy of a model that computes in floats, and still observes.
-
-    Args:
-        model: the result of `prepare_qat`.
-
-    Returns:
-        A module of model's class with its own arrays; model is not changed.
-
-    Raises:
-        TypeError, ValueError: if it is something else.
-
-    Example:
-        >>> from qjax.nnx import prepare_qat
-        >>> from qjax.quantization import default_qat_qconfig
-        >>> model = prepare_qat(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), default_qat_qconfig)
-        >>> disable_fake_quant(model).weight_fake_quant.state.get_value().fake_quant_enabled
-        Array(False, dtype=bool)
-    """
-    return _switched(model, fake_state.disable_fake_quant)
-
-
-def enable_fake_quant(model: nnx.Module) -> nnx.Module:
-    """A copy of a model whose weights and results are fake-quantized.
-
-    Args:
-        model: the result of `prepare_qat`.
-
-    Returns:
-        A module of model's class with its own arrays; model is not changed.
-
-    Raises:
-        TypeError, ValueError: if it is something else.
-
-    Example:
-        >>> from qjax.nnx import prepare_qat
-        >>> from qjax.quantization import default_qat_qconfig
-        >>> model = prepare_qat(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), default_qat_qconfig)
-        >>> enable_fake_quant(
-        ...     disable_fake_quant(model)
-        ... ).weight_fake_quant.state.get_value().fake_quant_enabled
-        Array(True, dtype=bool)
-    """
-    return _switched(model, fake_state.enable_fake_quant)
+disable_observer = _switch("disable_observer", "with fixed ranges and parameters; see `prepare_qat`")
+enable_observer = _switch("enable_observer", "that observes ranges in training")
+disable_fake_quant = _switch("disable_fake_quant", "that computes in floats, and still observes")
+enable_fake_quant = _switch("enable_fake_quant", "whose weights and results are fake-quantized")
 
 
 def freeze_bn_stats(model: nnx.Module) -> nnx.Module:
