@@ -2,6 +2,9 @@
 
 `qcore.affine`, `qcore.exchange`, `qcore.insight`, `qcore.linalg`, `qcore.recipes`, `qcore.reproducible` and
 `qcore.testing` are imported when they, or their names here, are first used.
+
+In all three packages a wrong argument raises a TypeError or a ValueError, which says its name, what came and what is
+allowed. Docstrings list what they raise besides.
 """
 
 from functools import partial

@@ -55,7 +55,6 @@ def quantize(
         A new array of x's shape and dtype.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range, or stochastic rounding has no key.
 
     Example:
@@ -148,7 +147,6 @@ def encode(
         its blocks, scales among them, as a uint8 array: its last axis has the bytes of a row.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range, or the format has no codes, or codes of more than 32 bits.
 
     Example:
@@ -187,7 +185,6 @@ def decode(
         rounded toward zero. With scales in float32 they are rounded as `quantize` rounds them.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the format has no codes, codes of more than 32 bits, or numbers that dtype cannot represent; if
             scales are missing, not needed, or of the wrong shape.
 

@@ -104,9 +104,6 @@ def encode_weight(x: jax.Array, dialect: str) -> Encoded:
     Returns:
         An `Encoded`, which `save_quantized` writes with the dialect's names.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> encode_weight(jnp.ones((1, 16)), "ModelOpt NVFP4").dequantize()[0, :2]
         Array([1., 1.], dtype=float32)

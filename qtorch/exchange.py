@@ -95,9 +95,6 @@ def encode_weight(x: torch.Tensor, dialect: str) -> Encoded:
     Returns:
         An `Encoded`, which `save_quantized` writes with the dialect's names.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> encode_weight(torch.ones(1, 16), "ModelOpt NVFP4").dequantize()[0, :2]
         tensor([1., 1.])

@@ -46,9 +46,6 @@ class Histogram(RangeRule):
         bins: the number of bins.
         upsample_rate: the number of parts into which a bin is cut when the range grows.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> import numpy as np
         >>> observer = Histogram(bins=4)

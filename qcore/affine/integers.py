@@ -162,7 +162,6 @@ class AffineInteger:
             reduce_range: whether they are then halved, see `reduced`.
 
         Raises:
-            TypeError: if an argument has the wrong type.
             ValueError: if the part is not within the range, or only one of its ends is given.
 
         Example:

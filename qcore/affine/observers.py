@@ -81,9 +81,6 @@ class MinMax(RangeRule):
         scheme: "affine" or "symmetric", see `choose_qparams`.
         eps: the smallest scale.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> import numpy as np
         >>> observer = MinMax()
@@ -148,9 +145,6 @@ class MovingAverageMinMax(MinMax):
         form, scheme, eps: as for `MinMax`.
         averaging_constant: the share of the newest array, above 0 and at most 1.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> import numpy as np
         >>> observer = MovingAverageMinMax(averaging_constant=0.5)
@@ -179,9 +173,6 @@ class PerChannelMinMax(MinMax):
         form, scheme, eps: as for `MinMax`.
         axis: the dimension of the arrays along which the channels lie.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> import numpy as np
         >>> observer = PerChannelMinMax()
@@ -207,9 +198,6 @@ class MovingAveragePerChannelMinMax(PerChannelMinMax, MovingAverageMinMax):
         form, scheme, eps: as for `MinMax`.
         axis: as for `PerChannelMinMax`.
         averaging_constant: as for `MovingAverageMinMax`.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> import numpy as np

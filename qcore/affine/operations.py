@@ -39,7 +39,6 @@ def quantize_affine(x: A, qparams: QParams, form: AffineInteger, xp: type[Names]
         An array of x's shape and the dtype `form.storage`.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the parameters do not fit x or the integers, or a scale is not from 2^-125 to 2^125.
 
     Example:
@@ -140,7 +139,6 @@ def requantize(
         An array of the accumulator's shape and the dtype `form.storage`.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes do not fit, or the parameters do not fit the integers.
 
     Example:

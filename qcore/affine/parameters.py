@@ -212,7 +212,6 @@ def choose_qparams(
         A `QParams` of low's shape: a float32 scale and an int32 zero point, with the axis that is given.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if scheme is another one, or is "affine" for int32, or if low > high for concrete arrays.
 
     Example:
@@ -261,7 +260,6 @@ def choose_qparams_dynamic(low: A, high: A, form: AffineInteger, *, xp: type[Nam
         A `QParams` without an axis: a float32 scale and an int32 zero point, of shape ().
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if form is int32, or low > high, both being concrete.
 
     Example:

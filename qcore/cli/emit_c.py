@@ -67,7 +67,6 @@ def emit(
         The texts of NAME.c, NAME.h and NAME.sv.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if rounding or operands are not for what is given, or it has no C.
 
     Example:

@@ -94,7 +94,6 @@ def save_quantized(path: str | os.PathLike[str], entries: Mapping[str, Encoded[n
         Nothing.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if a weight's dialect or format has no such tensors, or two tensors would have the same name.
 
     Example:

@@ -47,9 +47,6 @@ def encode_weight(x: np.ndarray, dialect: str) -> Encoded:
     Returns:
         An `Encoded`, which `save_quantized` writes with the dialect's names.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> encode_weight(np.float32([[1] * 16]), "ModelOpt NVFP4").dequantize()[0, :2]
         array([1., 1.], dtype=float32)

@@ -190,7 +190,6 @@ class BlockScaled(BlockNumber):
             which divide the block's: of scale="e8m0".
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if it is not one of those allowed, or the element has no numbers above zero.
 
     Example:
@@ -469,9 +468,6 @@ def NVFP4(  # noqa: N802  # the name of a format
 
     Returns:
         A `BlockScaled`, whose text is "nvfp4" with these arguments.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Source: NVIDIA, Pretraining Large Language Models with NVFP4, 2025; Transformer Engine; Cook et al., Four Over Six:
     More Accurate NVFP4 Quantization with Adaptive Block Scaling, 2025.

@@ -59,7 +59,6 @@ class BinaryFloat(Number):
             NaN, else "saturate".
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range, or contradicts another.
 
     Example:

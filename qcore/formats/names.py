@@ -217,7 +217,6 @@ def p3109(bits: int, precision: int, signed: bool = True, extended: bool = True)
         The format; its name in the standard's terms is binaryKpP with s or u, e or f.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if bits or precision is out of range.
 
     Source: IEEE SA P3109 Working Group, Interim Report on Binary Floating-point Formats for Machine Learning.

@@ -74,7 +74,6 @@ def statistics_between(x: np.ndarray, y: np.ndarray, number: Number | str) -> St
         The same statistics in all packages.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the shapes differ.
 
     Example:

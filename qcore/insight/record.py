@@ -319,7 +319,6 @@ def compare(run_a: Record, run_b: Record, tolerance: float | None = None) -> Dif
         The difference; None if the runs agree.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the records are of different models, one is empty, or the tolerance is negative or NaN.
 
     Example:

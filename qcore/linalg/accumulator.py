@@ -89,7 +89,6 @@ class Accumulator:
         text: the text form, which `parse` reads.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range, or contradicts another.
 
     Example:

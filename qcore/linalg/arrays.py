@@ -45,7 +45,6 @@ def matmul(
         to nearest.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes do not fit, an argument is out of range, or stochastic rounding has no key.
 
     Example:

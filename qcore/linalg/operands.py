@@ -122,7 +122,6 @@ class Scale:
         text: the text form, which `parse` reads.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range, or tiles have a history.
 
     Example:
@@ -186,9 +185,6 @@ class Operand:
 
     Attributes:
         text: the text form, which `parse` reads.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> Operand("e5m2", "stochastic").text

@@ -56,9 +56,6 @@ class Product:
     Attributes:
         text: the text form, which `parse` reads.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> Product("e5m2", "e4m3fn").second.number.text
         'e4m3fn'

@@ -24,9 +24,6 @@ def random_bits(key: int | tuple[int, int], shape: Sequence[int]) -> np.ndarray:
     Returns:
         A uint32 array.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> random_bits(7, (2,)).tolist()
         [2895194379, 4185947648]
@@ -53,9 +50,6 @@ def uniform(key: int | tuple[int, int], shape: Sequence[int], low: float = 0.0, 
     Returns:
         A float32 array.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> uniform(7, (2,), -1, 1).tolist()
         [0.3481799364089966, 0.9492337703704834]
@@ -73,9 +67,6 @@ def permutation(key: int | tuple[int, int], count: int) -> np.ndarray:
 
     Returns:
         An int64 array of shape (count,).
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> permutation(7, 5).tolist()

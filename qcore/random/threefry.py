@@ -175,9 +175,6 @@ def fold_in(key: int | tuple[int, int], data: int) -> tuple[int, int]:
     Returns:
         The two 32-bit words of the new key.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> fold_in(7, 1)
         (195045567, 4062205631)

@@ -49,9 +49,6 @@ class Entry:
     Attributes:
         text: the entry in the text of a recipe.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> Entry("head").text
         "entry('head')"

@@ -55,9 +55,6 @@ class Quantization:
         unclamped: forward_number without its range if gradients are masked, else None; computed. An element was clamped
             if the two formats round it to different numbers.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> outputs = Quantization("e4m3fn", "e5m2", "nearest", "stochastic")
         >>> outputs.stochastic, str(outputs.backward_number)
@@ -140,9 +137,6 @@ class Rule:
         outputs: how the layer's output and its gradient are rounded.
         weight_number, weight_rounding: how the layer's weight is rounded; None does not round it.
         overflow: the overflow policy of the weight, as in `Quantization`; an argument only.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> rule = Rule(name="features.*", weight_number="e4m3fn")

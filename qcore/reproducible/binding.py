@@ -20,10 +20,6 @@ TORCH = {"import numpy as np": "import torch", "np.float32(": "torch.tensor(", "
 TORCH |= {"np.": "torch.", "qcore": "qtorch"}
 JAX = {"import numpy as np": "import jax.numpy as jnp", "np.": "jnp.", "qcore": "qjax"}
 
-_RAISES = """Raises:
-    TypeError, ValueError: if an argument is not as above.
-
-"""
 _IMPORTS = """Example:
     >>> import numpy as np
     >>> from qcore import reproducible
@@ -33,7 +29,7 @@ _IMPORTS = """Example:
 def public(function: F) -> F:
     """Marks a public function. Its docstring, with NumPy's example, is the pattern for the docstrings of all packages.
 
-    "Raises" and the imports of the example are added, because they are the same in all functions.
+    The imports of the example are added, because they are the same in all functions.
     """
     function.__dict__["pattern"], function.__doc__ = cleandoc(function.__doc__ or ""), None
     return function
@@ -108,8 +104,7 @@ class Binding:
 
 def _of_package(function: Any, pattern: str, package: str, words: dict[str, str]) -> Any:
     """A copy of a function with a docstring of its own."""
-    text = pattern if "Raises:\n" in pattern else pattern.replace("Example:\n", f"{_RAISES}Example:\n")
-    text = text.replace("Example:\n", _IMPORTS)
+    text = pattern.replace("Example:\n", _IMPORTS)
     for word, other in words.items():
         text = text.replace(word, other)
     found = FunctionType(

@@ -118,9 +118,6 @@ class Cosine:
         warmup: the number of steps of the rise, less than `steps`.
         last: the last rate, at least 0.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> import numpy as np
         >>> from qcore import reproducible
@@ -160,9 +157,6 @@ class Milestones:
         rate: the first rate, at least 0.
         milestones: the steps from which on the rate is multiplied once more, in ascending order.
         factor: the factor at each milestone, at least 0.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> import numpy as np

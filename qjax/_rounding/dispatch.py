@@ -159,9 +159,6 @@ def decode(
     Returns:
         An array of codes' shape.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> decode(jnp.uint8(jnp.array([56, 188, 126, 127])), "e4m3fn")
         Array([  1. ,  -1.5, 448. ,   nan], dtype=float32)

@@ -20,9 +20,6 @@ def pack(codes: ArrayLike, bits: int) -> jax.Array:
     Returns:
         A uint8 array of shape (..., ceil(size * bits / 8)).
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> pack(jnp.uint8(jnp.array([1, 2, 3])), 4)
         Array([33,  3], dtype=uint8)
@@ -42,9 +39,6 @@ def unpack(packed: ArrayLike, bits: int, size: int) -> jax.Array:
 
     Returns:
         An array of shape (..., size) of the smallest unsigned integers that hold the codes.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> unpack(jnp.uint8(jnp.array([33, 3])), 4, 3)

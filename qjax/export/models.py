@@ -48,7 +48,6 @@ def to_onnx(
         Nothing; the file is written, and an existing file is replaced.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the function computes what ONNX cannot say, or the model changes its state; the message names
             the layer.
         ImportError: if onnx is missing.

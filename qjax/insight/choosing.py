@@ -70,7 +70,6 @@ def sensitivity(
         A row for each site and format.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the model has no such layers or is lowered, data is empty, or a candidate is unknown, has no
             codes or is given twice.
 

@@ -102,7 +102,6 @@ def scaled_dot_product_attention(
         A float32 array of shape (..., L, V).
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes do not fit, an argument is out of range, or stochastic rounding has no key.
 
     Example:

@@ -97,7 +97,6 @@ def conv2d(
         A float32 array of shape (batch, outputs, height, width).
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes do not fit, stochastic rounding has no key, or an argument is out of range.
 
     Example:

@@ -52,7 +52,6 @@ def matmul(
         A float32 array of shape (..., M, N).
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes do not fit, an argument is out of range, or stochastic rounding has no key.
 
     Example:
@@ -130,7 +129,6 @@ def linear(
         A float32 array of shape (..., out).
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes do not fit, an argument is out of range, or stochastic rounding has no key.
 
     Example:

@@ -82,9 +82,6 @@ class Linear(_Layer, nnx.Linear):
             `qjax.linalg.linear`.
         rngs: random numbers for the weights; its stream "quantize" gives the keys of stochastic rounding.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> layer = Linear(3, 2, operands=("e4m3fn", "e4m3fn"), rngs=nnx.Rngs(0))
         >>> layer(jnp.ones((4, 3))).shape
@@ -105,9 +102,6 @@ class Conv(_Layer, nnx.Conv):
         arguments, options: as for `nnx.Conv`, with the padding "VALID", an int or one for each dimension; and operands,
             accumulator, grad_input and grad_weight, as for `qjax.linalg.conv2d`.
         rngs: as for `Linear`.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> layer = Conv(
@@ -146,9 +140,6 @@ class MultiheadAttention(nnx.Module):
         linear: keyword arguments of `qjax.linalg.linear` for the four projections, as a dictionary.
         scores, output: as for `scaled_dot_product_attention`.
         rngs: for the weights, and keys.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> layer = MultiheadAttention(2, 8, linear={"operands": ("e4m3fn", "e4m3fn")}, rngs=nnx.Rngs(0))

@@ -26,9 +26,6 @@ class Quantizer(nnx.Module):
         clamping_grad_zero, backward_hooks, overflow: as for `qjax.quantizer`.
         rngs: the source of keys for stochastic calls without a key.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> import jax.numpy as jnp
         >>> q = Quantizer("e5m2", rngs=nnx.Rngs(0))

@@ -34,9 +34,6 @@ class Recurrent(nnx.Module):
     Attributes:
         kind: "lstm" or "gru".
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> layer = LSTM(3, 4, num_layers=2, bidirectional=True, rngs=nnx.Rngs(0))
         >>> layer.weight_ih_l1_reverse.shape

@@ -38,9 +38,6 @@ def fixed_point_quantize(
     Returns:
         An array of x's shape and dtype.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> import jax.numpy as jnp
         >>> fixed_point_quantize(jnp.float32([0.3, -0.3, 9.0]), wl=4, fl=2, rounding="nearest")
@@ -62,9 +59,6 @@ def block_quantize(
     Returns:
         An array of x's shape and dtype.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> import jax.numpy as jnp
         >>> block_quantize(jnp.float32([1.0, 0.3, -0.02]), wl=4, rounding="nearest")
@@ -84,9 +78,6 @@ def float_quantize(
 
     Returns:
         An array of x's shape and dtype.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> import jax.numpy as jnp

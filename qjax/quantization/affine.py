@@ -34,7 +34,6 @@ def fake_quantize(x: ArrayLike, qparams: QParams, dtype: Form = "quint8") -> jax
         An array of x's shape, dtype and sharding.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the parameters do not fit x or the integers, or a scale is not from 2^-125 to 2^125.
 
     Example:
@@ -66,7 +65,6 @@ def fake_quantize_per_tensor_affine(
         An array of x's shape, dtype and sharding.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the parameters do not fit x or the integers, a scale is not from 2^-125 to 2^125, or the range
             is without 0.
 
@@ -98,7 +96,6 @@ def fake_quantize_per_channel_affine(
         An array of x's shape, dtype and sharding.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the parameters do not fit x or the integers, a scale is not from 2^-125 to 2^125, or the range
             is without 0.
 
@@ -177,7 +174,6 @@ def choose_qparams_dynamic(low: jax.Array, high: jax.Array, dtype: Form = "quint
         A `QParams` without an axis: a float32 scale and an int32 zero point, of shape ().
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if dtype is int32 or no name of integers, or low > high, both being concrete.
 
     Example:

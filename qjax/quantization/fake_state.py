@@ -57,9 +57,6 @@ class FakeQuantize:
         number: a format in the place of integers, as an object or as text.
         observer_kwargs: arguments of the observer, for example quant_min, quant_max, dtype and qscheme.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> module = FakeQuantize(observer=MovingAverageMinMaxObserver, quant_min=0, quant_max=15)
         >>> state = module.init()

@@ -60,7 +60,6 @@ def prepare_fn(
         with any sharding. Each call traces apply_fn, so use jit.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: in a call, if a pattern matches no layer, or a layer cannot be replaced where it is.
 
     Warns:

@@ -152,9 +152,6 @@ class MinMaxObserver(RangeObserver):
         quant_min, quant_max: a part of the dtype's range, which has 0 in it; None means all of it.
         eps: the smallest scale.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> import jax.numpy as jnp
         >>> observer = MinMaxObserver()

@@ -236,7 +236,6 @@ def quantize_affine(x: ArrayLike, qparams: QParams, dtype: Form) -> QTensor:
         A QTensor of x's shape and sharding.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the parameters do not fit x or the integers, or a scale is not from 2^-125 to 2^125.
 
     Example:
@@ -263,7 +262,6 @@ def quantize_per_tensor(x: ArrayLike, scale: float | ArrayLike, zero_point: int 
         A QTensor of x's shape and sharding.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the parameters do not fit x or the integers, a scale is not from 2^-125 to 2^125, or dtype names
             no integers.
 
@@ -289,7 +287,6 @@ def quantize_per_channel(
         A QTensor of x's shape and sharding.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the parameters do not fit x or the integers, a scale is not from 2^-125 to 2^125, or dtype names
             no integers.
 

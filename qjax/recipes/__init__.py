@@ -149,7 +149,6 @@ def lower(
         argument of fn with that name). Call it under jit, because it traces fn at each call.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range, or fn is lowered; in a call: if an entry of a recipe, or all rules,
             match no layer, stochastic rounding has no key, fn calls a lowered function or changes an argument that is
             not a module of flax.nnx, or a layer cannot be rounded where it is.

@@ -81,9 +81,6 @@ def leaky_relu(
     Returns:
         A QTensor of input's shape and integers, with the parameters given; with inplace=True input itself.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
         >>> x = quantize_per_tensor(torch.tensor([-8.0, 0.0, 2.0]), 0.5, 120, torch.quint8)

@@ -50,7 +50,6 @@ def fake_quantize_per_tensor_affine(
         A new tensor of x's shape, dtype, device and memory format.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range. The values of tensors on a GPU, or under `torch.compile`, are not
             checked.
 
@@ -82,7 +81,6 @@ def fake_quantize_per_channel_affine(
         A new tensor of x's shape, dtype, device and memory format.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range, or the number of channels is not that of x.
 
     Example:

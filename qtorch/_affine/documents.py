@@ -13,9 +13,6 @@ Args:
 Returns:
     A QTensor of input's shape and integers, with the parameters given.
 
-Raises:
-    TypeError, ValueError: if an argument is not as above.
-
 Example:
     >>> from qtorch.quantization import quantize_per_tensor
     >>> x = quantize_per_tensor(torch.tensor({numbers}), 0.125, 120, torch.quint8)

@@ -70,9 +70,6 @@ class FakeQuantize(Unscripted, torch.nn.Module):
         observes_in_eval: whether it observes in evaluation too, like torch's class; `prepare_qat` sets it to False.
             Then `eval()` freezes ranges from training; if there are none, evaluation calibrates.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> fake_quantize = FakeQuantize(quant_min=0, quant_max=3)
         >>> fake_quantize(torch.tensor([0.0, 0.7, 1.2, 3.0]))

@@ -43,7 +43,6 @@ def quantize_per_tensor(
         A QTensor of x's shape and device, of the integers that dtype names.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range.
 
     Example:
@@ -140,7 +139,6 @@ def linear(
         A QTensor of shape (..., outputs) and input's integers.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes or parameters do not fit.
 
     Example:
@@ -199,7 +197,6 @@ def _conv(dimensions: int):  # its result has the type of the function, which ch
             A QTensor of shape (batch, outputs, {sizes}).
 
         Raises:
-            TypeError: if an argument has the wrong type.
             ValueError: if shapes, sizes or parameters do not fit, or padding_mode is none of these.
 
         Example:

@@ -47,9 +47,6 @@ def _max_pool(dimensions: int):  # its result has the type of the function, whic
         Returns:
             A QTensor of shape (batch, channels, *windows), with input's integers and parameters.
 
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
-
         Example:
             >>> from qtorch.quantization import quantize_per_tensor
             >>> x = torch.tensor([1.0, 2.0, 3.0, 6.0]).reshape(1, {ones}4)
@@ -88,9 +85,6 @@ def _avg_pool(dimensions: int):
 
         Returns:
             A QTensor of shape (batch, channels, *windows), with input's integers and parameters.
-
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
 
         Example:
             >>> from qtorch.quantization import quantize_per_tensor
@@ -138,9 +132,6 @@ def _adaptive_avg_pool(dimensions: int):
 
         Returns:
             A QTensor of shape (batch, channels, *windows), with input's integers and parameters.
-
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
 
         Example:
             >>> from qtorch.quantization import quantize_per_tensor

@@ -51,7 +51,6 @@ class QTensor(QuantizedArray):
         form: the range of the integers.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the parameters do not fit the values or the integers.
 
     Example:

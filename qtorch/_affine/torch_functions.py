@@ -53,9 +53,6 @@ def interpolate(
     Returns:
         A QTensor of shape (batch, channels, *new sizes), with input's integers and parameters.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
         >>> x = quantize_per_tensor(torch.tensor([[[[1.0, 3.0]]]]), 0.5, 0, torch.quint8)
@@ -151,9 +148,6 @@ def clamp(input: QTensor, min_: float | None = None, max_: float | None = None, 
     Returns:
         A QTensor of input's shape, integers and parameters; with inplace=True input itself.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> from qtorch.quantization import quantize_per_tensor
         >>> x = quantize_per_tensor(torch.tensor([-4.0, 0.0, 4.0]), 0.5, 120, torch.quint8)
@@ -197,9 +191,6 @@ def pad(input: QTensor, pad: Sequence[int], mode: str = "constant", value: float
 
     Returns:
         A QTensor with input's integers and parameters.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> from qtorch.quantization import quantize_per_tensor

@@ -60,7 +60,6 @@ def quantize(
         A new tensor of x's shape, dtype, device and memory format, and of a DTensor's placements.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range.
 
     Example:
@@ -157,7 +156,6 @@ def encode(
         torch.float8_e8m0fnu. For `GGUF` the bytes of its blocks: the last axis has the bytes of a row.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if an argument is out of range, or the format has no codes, or codes of more than 32 bits.
 
     Example:
@@ -200,7 +198,6 @@ def decode(
         A tensor of codes' shape. Codes without a number are NaN. For blocks see `qcore.decode`.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the format has no codes, codes of more than 32 bits, or numbers that are not in dtype; if
             scales are missing, given without blocks, or of the wrong shape.
 

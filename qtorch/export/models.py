@@ -46,7 +46,6 @@ def to_onnx(
         Nothing; the file is written, and an existing file is replaced.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the model is in training, or a layer has a law that ONNX cannot say; the message names the layer.
         ImportError: if onnx or onnxscript is missing.
 

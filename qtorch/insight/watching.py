@@ -225,7 +225,6 @@ def watch(
         A context manager. Call its `step()` at the end of every step; its `record` has the statistics.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the model rounds nothing.
 
     Example:

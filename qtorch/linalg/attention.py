@@ -119,7 +119,6 @@ def scaled_dot_product_attention(
         A float32 tensor of shape (..., L, V).
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes do not fit, or an argument is out of range.
 
     Example:

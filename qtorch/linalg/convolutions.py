@@ -98,7 +98,6 @@ def conv2d(
         A float32 tensor of shape (batch, outputs, height, width).
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes do not fit, or an argument is out of range.
 
     Example:

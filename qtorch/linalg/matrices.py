@@ -50,7 +50,6 @@ def matmul(
         A float32 tensor of shape (..., M, N).
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes do not fit, or an argument is out of range.
 
     Example:
@@ -131,7 +130,6 @@ def linear(
         A float32 tensor of shape (..., out).
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes do not fit, or an argument is out of range.
 
     Example:

@@ -88,9 +88,6 @@ class Linear(_Layer, torch.nn.Linear):
         arguments, options: as for `torch.nn.Linear`; and operands, accumulator, grad_input and grad_weight, as for
             `linear`.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> layer = Linear(3, 2, operands=("e4m3fn", "e4m3fn"), grad_input="product(e5m2,e4m3fn)")
         >>> layer(torch.ones(4, 3)).shape
@@ -122,9 +119,6 @@ class Conv1d(_Convolution, torch.nn.Conv1d):
         arguments, options: as for `torch.nn.Conv1d`; and operands, accumulator, grad_input and grad_weight, as for
             `conv1d`.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> layer = Conv1d(1, 2, 3, padding=1, operands=("e4m3fn", "e4m3fn"))
         >>> layer(torch.ones(1, 1, 4)).shape
@@ -138,9 +132,6 @@ class Conv2d(_Convolution, torch.nn.Conv2d):
     Args:
         arguments, options: as for `torch.nn.Conv2d`; and operands, accumulator, grad_input and grad_weight, as for
             `conv2d`.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> from qtorch import Accumulator
@@ -157,9 +148,6 @@ class Conv3d(_Convolution, torch.nn.Conv3d):
         arguments, options: as for `torch.nn.Conv3d`; and operands, accumulator, grad_input and grad_weight, as for
             `conv3d`.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> layer = Conv3d(1, 2, 3, padding=1, operands=("e4m3fn", "e4m3fn"))
         >>> layer(torch.ones(1, 1, 4, 4, 4)).shape
@@ -175,9 +163,6 @@ class MultiheadAttention(Unscripted, torch.nn.MultiheadAttention):
             embed_dim features.
         linear: keyword arguments of `linear` for the four projections, as a dictionary.
         scores, output: as for `scaled_dot_product_attention`.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> layer = MultiheadAttention(8, 2, linear={"operands": ("e4m3fn", "e4m3fn")})

@@ -50,9 +50,6 @@ def fixed_point_quantize(
     Returns:
         A tensor of x's shape and dtype.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> fixed_point_quantize(torch.tensor([0.3, -0.3, 9.0]), wl=4, fl=2, rounding="nearest")
         tensor([ 0.2500, -0.2500,  1.7500])
@@ -73,9 +70,6 @@ def block_quantize(
     Returns:
         A tensor of x's shape and dtype.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> block_quantize(torch.tensor([1.0, 0.3, -0.02]), wl=4, rounding="nearest")
         tensor([1.0000, 0.2500, -0.0000])
@@ -94,9 +88,6 @@ def float_quantize(
 
     Returns:
         A tensor of x's shape and dtype.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> float_quantize(torch.tensor([0.1241, 0.3602]), exp=5, man=2, rounding="nearest")
@@ -125,9 +116,6 @@ def configurable_table_quantize(
 
     Returns:
         A tensor of x's shape and dtype.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> configurable_table_quantize(torch.tensor([0.3, -0.7, 9.0, 0.0]), torch.tensor([0.25, 1.0, 4.0]))

@@ -103,9 +103,6 @@ class Quantizer(Unscripted, torch.nn.Module):
 
         Returns:
             A new tensor of x's shape, dtype, device and memory format.
-
-        Raises:
-            TypeError, ValueError: if an argument is not as above.
         """
         quantization, plain, plans, words = self.quantization, is_plain_tensor(x), None, None
         delayed = quantization.history is not None

@@ -65,7 +65,6 @@ def convert(
         The converted model.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if a layer was not prepared, no layer saw data, a name in allow_uncalibrated is not in the model, or
             if inplace=True and the model itself is such a layer.
 

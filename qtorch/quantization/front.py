@@ -75,7 +75,6 @@ def quantize_model(
         The converted model, in evaluation.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the settings need data and none are given, an entry names nothing in the model, or nothing is
             quantized.
 

@@ -47,7 +47,6 @@ def fuse_modules(
         The model with fused layers.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if a name is not in the model, a row has no known types, layers of a row are in different
             modes, have different settings, or are used under other names too, or a batch norm does not fit.
 
@@ -118,7 +117,6 @@ def fuse_known_modules(
         A list as long as mod_list, of modules in the mode (training or evaluation) of the first layer.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if there is no layer, the types are not known in this order, or a batch norm does not fit.
 
     Example:

@@ -115,7 +115,6 @@ def quantize_dynamic(
         The converted model, in evaluation.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if an entry of qconfig_spec quantizes nothing, or inplace=True and the model itself is such a layer.
 
     Example:

@@ -94,7 +94,6 @@ def lower(
         The same model.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if a group is unknown, formats without layer types are given with rules, or a layer is lowered
             already; the model is unchanged then.
 

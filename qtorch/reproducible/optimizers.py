@@ -337,9 +337,6 @@ def clip_grad_norm_(parameters: Iterable[torch.Tensor], max_norm: float) -> torc
     Returns:
         The gradients' common norm before: a float32 tensor without dimensions.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> p = torch.nn.Parameter(torch.zeros(2))
         >>> p.grad = torch.tensor([3.0, 4.0])

@@ -117,7 +117,6 @@ def prelu(input: Q, weight: Array, output: QParams, form: AffineInteger | None =
         A quantized array of input's shape, with the form and the parameters given.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if weight has another shape, input has a scale for each channel, or output does not fit the
             integers.
 
@@ -185,7 +184,6 @@ def softmax(input: Q, axis: int, output: QParams | None = None, form: AffineInte
         A quantized array of input's shape, with the given form and parameters, or those of numbers from 0 to 1.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if axis does not fit, input has a scale for each channel, or parameters do not fit the integers;
             output must be given for int32.
 

@@ -60,7 +60,6 @@ def add(a: Q, b: Q, output: QParams, form: AffineInteger | None = None, relu: bo
         A quantized array of the shape that a and b broadcast to, with the form and the parameters given.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes do not broadcast, there is a scale for each channel, or output does not fit the integers.
 
     Example:
@@ -84,7 +83,6 @@ def mul(a: Q, b: Q, output: QParams, form: AffineInteger | None = None, relu: bo
         A quantized array of the shape that a and b broadcast to, with the form and the parameters given.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes do not broadcast, there is a scale for each channel, or output does not fit the integers.
 
     Example:
@@ -136,7 +134,6 @@ def einsum(equation: str, a: Q, b: Q, output: QParams, form: AffineInteger | Non
         A quantized array with the form and the parameters given.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the equation is not of two operands, or sums may pass 2^53; if there is a scale for each channel,
             or output does not fit the integers. If shapes do not fit the equation, the framework's error.
 
@@ -408,7 +405,6 @@ def clamp(input: Q, low: float | None = None, high: float | None = None) -> Q:
         A quantized array of input's shape, form and parameters.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if a number is NaN, or input has a scale for each channel.
 
     Example:
@@ -443,7 +439,6 @@ def threshold(input: Q, threshold: float, value: float) -> Q:
         A quantized array of input's shape, form and parameters.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if a number is not finite, or input has a scale for each channel.
 
     Example:
@@ -474,7 +469,6 @@ def masked_fill(input: Q, mask: Array, value: float) -> Q:
         A quantized array of input's shape, form and parameters.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if value is NaN, or input has a scale for each channel.
 
     Example:

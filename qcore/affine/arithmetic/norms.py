@@ -46,7 +46,6 @@ def layer_norm(
         A quantized array of input's shape, with the form and the parameters given.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes or eps do not fit, input has a scale for each channel, or output does not fit the
             integers.
 
@@ -90,7 +89,6 @@ def group_norm(
         A quantized array of input's shape, with the form and the parameters given.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes, groups or eps do not fit, input has a scale for each channel, or output does not fit the
             integers.
 
@@ -145,7 +143,6 @@ def batch_norm(
         A quantized array of input's shape, with the form and the parameters given.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes or eps do not fit, input has a scale for each channel, or output does not fit the
             integers.
 

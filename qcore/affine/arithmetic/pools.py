@@ -39,7 +39,6 @@ def max_pool(
         A quantized array of shape (batch, channels, *windows), or without the batch, with input's form and parameters.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes or settings do not fit, or input has a scale for each channel.
 
     Example:
@@ -79,7 +78,6 @@ def avg_pool(
         A quantized array of shape (batch, channels, *windows), or without the batch, with input's form and parameters.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes or settings do not fit, or input has a scale for each channel.
 
     Example:
@@ -118,7 +116,6 @@ def adaptive_avg_pool(input: Q, output_size: int | Sequence[int | None] | None, 
         A quantized array of shape (batch, channels, *windows), or without the batch, with input's form and parameters.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes or settings do not fit, or input has a scale for each channel.
 
     Example:

@@ -38,7 +38,6 @@ def interpolate(
         A quantized array of shape (batch, channels, *new sizes), with input's form and parameters.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes or settings do not fit, or input has a scale for each channel.
 
     Example:

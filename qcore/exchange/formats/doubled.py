@@ -67,7 +67,6 @@ class Doubled(NestedNumber):
         block: how many scales share a largest magnitude.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if it is not as above.
 
     Source: Dettmers et al., QLoRA: Efficient Finetuning of Quantized LLMs, 2023; bitsandbytes, whose sum for the mean

@@ -65,7 +65,6 @@ def quantize_model(
         The converted model, in evaluation.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if the settings need data and there are none, an entry names nothing, nothing is quantized, or a
             layer to quantize is called with more than its input.
 

@@ -37,7 +37,6 @@ def fuse_modules(
         The model with fused layers.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if a name does not occur in the model, the types of a row are not one of these rows, a batch norm
             does not fit, or a layer has several names.
 

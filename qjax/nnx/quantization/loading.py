@@ -65,7 +65,6 @@ def from_torch(
         The model with these arrays.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if an array is missing, has another shape, or belongs to no module.
 
     Example:

@@ -59,7 +59,6 @@ def quantize_dynamic(
         The model, in evaluation.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if dtype is none of these, an entry quantizes nothing, or no layer is quantized.
 
     Example:

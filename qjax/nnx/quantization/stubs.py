@@ -46,9 +46,6 @@ class QuantWrapper(nnx.Module):
         module: the wrapped module.
         quant, dequant: True for a `QuantStub` before, and a `DeQuantStub` after the module.
 
-    Raises:
-        TypeError: if an argument has the wrong type.
-
     Example:
         >>> import jax.numpy as jnp
         >>> QuantWrapper(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))(jnp.zeros((1, 2))).shape

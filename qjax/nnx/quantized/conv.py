@@ -42,9 +42,6 @@ class Conv(Quantized):
         feature_group_count: the number of groups into which channels and outputs are split.
         relu: True if a ReLU follows.
 
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
-
     Example:
         >>> import jax.numpy as jnp
         >>> from qcore.affine import UINT8
@@ -182,9 +179,6 @@ class ConvTranspose(Quantized):
         form: the result's integers.
         strides, kernel_dilation: for all dimensions, or for each.
         padding: "SAME", "VALID", a number, or a number or pair for each dimension, as for `nnx.ConvTranspose`.
-
-    Raises:
-        TypeError, ValueError: if an argument is not as above.
 
     Example:
         >>> from qcore.affine import UINT8

@@ -69,7 +69,6 @@ def fold_conv_bn(
         The weight, float32 of its own shape, and the bias, float32 of shape (outputs,).
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes do not fit, or eps is below 0.
 
     Example:
@@ -165,7 +164,6 @@ def conv_bn(
         The result in x's dtype, and the next state.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes or settings do not fit.
 
     Example:

@@ -49,7 +49,6 @@ def linear(
         A QTensor of shape (..., out_features) and the input's integers.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if shapes or parameters do not fit.
 
     Example:
@@ -97,7 +96,6 @@ def _conv(dimensions: int):  # its result has the type of the function, which ch
             A QTensor of shape (n, out_channels, {sizes}), of the integers that dtype names.
 
         Raises:
-            TypeError: if an argument has the wrong type.
             ValueError: if shapes, settings or parameters do not fit, or dtype names no integers.
 
         Example:

@@ -51,7 +51,6 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
         The copy. If products or dropout are random, `set_key` must set their keys before each step.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if a layer of flax has no defined bits (its name is in the message), or the recipe does not fit;
             when the copy runs, if a layer calls a function without defined bits.
 

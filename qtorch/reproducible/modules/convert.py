@@ -61,7 +61,6 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
         The same model. If products or dropout are random, `set_key` must set their keys before each step.
 
     Raises:
-        TypeError: if an argument has the wrong type.
         ValueError: if a layer of torch.nn has no defined bits (its name is in the message), or the recipe does not fit;
             the model is unchanged then.
 
