@@ -57,7 +57,9 @@ class Operation:
         """Something of each setting, by torch's names."""
         return {self.names.get(name, name): value for name, value in settings.items()}
 
-    def document(self, template: str, name: str, names: Mapping[str, str] | None = None, **words: str) -> str:
+    def document(
+        self, template: str, name: str, names: Mapping[str, str] | None = None, words: Mapping[str, str] | None = None
+    ) -> str:
         """A docstring: a template with the words of the row.
 
         They are {sentence} and {law}, its name; {settings}, lines of arguments; the example's {numbers}, what it
@@ -83,7 +85,7 @@ class Operation:
             shows=example.shows,
             values=", ".join(values),
             more="".join(f", {value}" for value in values),
-            **words,
+            **(words or {}),
         )
 
 

@@ -61,7 +61,7 @@ def _activation(limits: str = "", **row: Any) -> Callable[[F], F]:
     def add(function: F) -> F:
         operation(limits=limits, **row)(function)
         if "example" in row:
-            function.__doc__ = OPERATIONS[function.__name__].document(_DOCUMENT, function.__name__, **words)
+            function.__doc__ = OPERATIONS[function.__name__].document(_DOCUMENT, function.__name__, words=words)
         return function
 
     return add
