@@ -13,21 +13,9 @@ floats with quantized weights, and recurrent layers, quantize their input by its
            [13., 15.]], dtype=float32)
 """
 
-from qcore.affine.arithmetic import (
-    activations,
-    add,
-    add_scalar,
-    cat,
-    clamp,
-    einsum,
-    layer_norm,
-    matmul,
-    mean,
-    mul,
-    mul_scalar,
-    threshold,
-)
+from qcore.affine.arithmetic import activations, elementwise, layer_norm, mean
 from qcore.affine.arithmetic.activations import *
+from qcore.affine.arithmetic.elementwise import *
 from qcore.lazy import public_names
 from qjax.quantization.functional import dynamic, images, products
 from qjax.quantization.functional.conv_bn import ConvBnParams, ConvBnState, conv_bn, fold_conv_bn
@@ -39,49 +27,39 @@ from qjax.quantization.moves import (
     chunk,
     concatenate,
     flip,
-    masked_fill,
     pad,
     pixel_shuffle,
     repeat,
     split,
-    stack,
     tile,
     unbind,
     unflatten,
 )
+from qjax.quantization.moves import masked_fill as masked_fill  # of arrays, too, unlike that of elementwise
+from qjax.quantization.moves import stack as stack
 
 __all__ = [
     "ConvBnParams",
     "ConvBnState",
-    "add",
-    "add_scalar",
-    "cat",
     "channel_shuffle",
     "chunk",
-    "clamp",
     "concatenate",
     "conv_bn",
-    "einsum",
     "flip",
     "fold_conv_bn",
     "layer_norm",
-    "masked_fill",
-    "matmul",
     "mean",
-    "mul",
-    "mul_scalar",
     "pad",
     "pixel_shuffle",
     "repeat",
     "split",
-    "stack",
-    "threshold",
     "tile",
     "unbind",
     "unflatten",
 ]
 __all__ += activations.__all__
 __all__ += dynamic.__all__
+__all__ += elementwise.__all__
 __all__ += images.__all__
 __all__ += products.__all__
 __dir__ = public_names(__name__)
