@@ -32,6 +32,15 @@ def same(actual, expected, what):
     assert torch.equal(actual.contiguous().view(torch.int16), expected.contiguous().view(torch.int16)), what
 
 
+def one_first(compute):  # kernels are compiled once, and not by each process
+    if rank:
+        dist.barrier()
+    result = compute()
+    if not rank:
+        dist.barrier()
+    return result
+
+
 # Placements: of equal and of unequal parts, of none, along one dimension twice and along two.
 PLACED = [(line, [Shard(dim)]) for dim in range(3)] + [(line, [Replicate()])]
 PLACED += [(square, list(two)) for two in ((Shard(0), Shard(0)), (Shard(0), Shard(2)), (Replicate(), Shard(1)))]
@@ -44,14 +53,15 @@ NUMBERS = [
     qtorch.NVFP4({-1: 5}),
 ]
 MODES = [("nearest", {}), ("stochastic", {"key": 5, "start": 2**32 - 7})] * (len(NUMBERS) // 2)  # in turns
+VALUES = [(x[:5], NUMBERS), (x[:3, :1].mT.to(torch.bfloat16), NUMBERS[::3])]  # 5 rows over 2 x 2 are 2, 1, 1 and 1
 for mesh, placements in PLACED:
-    for values in (x[:5], x[:3, :1].mT.to(torch.bfloat16)):  # 5 rows over 2 x 2 are 2, 1, 1 and 1
+    for values, numbers in VALUES:
         sharded = distribute_tensor(values, mesh, placements)
-        for number, (mode, options) in zip(NUMBERS, MODES):
+        for number, (mode, options) in zip(numbers, MODES):
+            expected = one_first(lambda: qtorch.quantize(values, number, mode, **options))
             y = qtorch.quantize(sharded, number, mode, **options)
             assert y.placements == tuple(placements)
-            what = f"{number} {mode} {placements} {values.shape}"
-            same(y, qtorch.quantize(values, number, mode, **options), what)
+            same(y, expected, f"{number} {mode} {placements} {values.shape}")
     MODES.reverse()
 few = qtorch.quantize(distribute_tensor(x, DeviceMesh("cpu", [0, 1]), [Shard(0)]), "e5m2", "stochastic", key=5)
 if rank < 2:  # the others have no part
@@ -64,8 +74,8 @@ same(qtorch.quantize(ones, "e5m2", "nearest"), torch.full((5,), 1.25), "a sum")
 
 for mesh, placements in PLACED:
     for number in ("e4m3fn", "scaled(e2m1fn,{-1:4})", "nvfp4"):
+        of_whole = one_first(lambda: qtorch.insight.statistics_of(x, number, "stochastic", key=5))
         of_parts = qtorch.insight.statistics_of(distribute_tensor(x, mesh, placements), number, "stochastic", key=5)
-        of_whole = qtorch.insight.statistics_of(x, number, "stochastic", key=5)
         assert of_parts.differing(of_whole) == [], f"statistics {number} {placements}"
 
 
@@ -75,8 +85,8 @@ for mode, key in (("nearest", None), ("stochastic", 3)):
     quantizer = Quantizer("int4", "e5m2", mode, mode, clamping_grad_zero=True)
     leaf, whole = distribute_tensor(x, line, [Shard(0)]).requires_grad_(), x.clone().requires_grad_()
     gradient = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    one_first(lambda: quantizer(whole, key).backward(gradient))
     quantizer(leaf, key).backward(distribute_tensor(gradient, line, [Shard(0)]))
-    quantizer(whole, key).backward(gradient)
     same(leaf.grad, whole.grad, mode)
 
 
@@ -97,17 +107,19 @@ for function in (qtorch.encode, lambda x, number: qtorch.decode(x.to(torch.uint8
 
 # Products: sharded results, and sums that are gathered first
 
+def results_of(kind, *tensors, **options):
+    y = getattr(qtorch.linalg, kind)(*(t.requires_grad_() for t in tensors), key=5, **options)
+    gradient = torch.randn(y.shape, generator=torch.Generator().manual_seed(3))
+    y.backward(distribute_tensor(gradient, line, [Shard(0)]) if isinstance(y, DTensor) else gradient)
+    return y, *(t.grad for t in tensors)
+
+
 def products(kind, a, b, placed, **options):
-    results = []
-    for place in (lambda t, p: t.clone(), lambda t, p: distribute_tensor(t, line, [p])):
-        tensors = [place(t, p).requires_grad_() for t, p in zip((a, b), placed)]
-        y = getattr(qtorch.linalg, kind)(*tensors, key=5, **options)
-        gradient = torch.randn(y.shape, generator=torch.Generator().manual_seed(3))
-        y.backward(distribute_tensor(gradient, line, [Shard(0)]) if isinstance(y, DTensor) else gradient)
-        results.append((y, *(t.grad for t in tensors)))
-    for actual, expected in zip(results[1], results[0]):
-        same(actual.detach(), expected.detach(), f"{kind} {placed} {options}")
-    return results[1][0].placements[0]
+    expected = one_first(lambda: results_of(kind, a.clone(), b.clone(), **options))
+    found = results_of(kind, *(distribute_tensor(t, line, [p]) for t, p in zip((a, b), placed)), **options)
+    for actual, one in zip(found, expected):
+        same(actual.detach(), one.detach(), f"{kind} {placed} {options}")
+    return found[0].placements[0]
 
 
 a, b = (torch.randn(shape, generator=torch.Generator().manual_seed(1)) for shape in ((2, 6, 8), (5, 8)))
@@ -173,15 +185,14 @@ def steps(wrap):
     yield from optimizer.weight_acc.values()
 
 
-for i, (actual, expected) in enumerate(zip(steps(True), steps(False), strict=True)):
+whole = one_first(lambda: [*steps(False)])
+for i, (actual, expected) in enumerate(zip(steps(True), whole, strict=True)):
     same(actual, expected, f"tensor {i}")
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 def test_the_bits_of_the_whole_tensor(tmp_path):
-    for mode in ("nearest", "stochastic"):  # once, and not in each process
-        qtorch.quantize(torch.ones(64), qtorch.FixedPoint(8, 4), mode)
     run_processes(IMPORTS, PROGRAM, 4, tmp_path / "store")
 
 
