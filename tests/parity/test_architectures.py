@@ -7,6 +7,7 @@ import pytest
 import torch
 from architectures import ARCHITECTURES
 from flax import nnx
+from flax_support import module_of
 from support import assert_same_bits
 
 import qjax
@@ -44,7 +45,7 @@ def by_torch(kind, x, target, state):
 
 def by_jax(kind, x, target, state):
     room = qjax.reproducible
-    model = room.convert(kind())
+    model = room.convert(module_of(kind))
     room.load_state_dict(model, state)
     graph, params, rest = nnx.split(model, nnx.Param, ...)
     optimizer = room.adamw(1e-2)
@@ -101,7 +102,7 @@ def test_training_of_all_and_compiled_programs(name):
         assert_same_bits(found, right)
 
 
-@pytest.mark.parametrize("name", ["crepe", pytest.param("bert", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("name", ["mtcnn", pytest.param("bert", marks=pytest.mark.heavy)])
 def test_forward_and_gradients_compiled(name):
     """In one program of AOTAutograd, without Inductor."""
     kind, _, x, _ = ARCHITECTURES[name]

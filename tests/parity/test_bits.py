@@ -29,24 +29,25 @@ def pairs():
 
     Formats of blocks, whose kernels take GCC longest, share four of the other modes. A few of a kind compile programs.
     All modes of all FORMATS are among the heavy tests, and in benchmarks.consistency. JAX without jit takes the
-    first of a kind in nearest; under jit it takes FORMATS in nearest, and otherwise two of a kind. Usual modes
-    without JAX are for runs with kernels as users have them.
+    first of a kind in nearest, and one format of blocks; under jit it takes FORMATS in nearest, and otherwise two of
+    a kind. Usual modes of blocks without JAX are heavy.
     """
     every = [*FORMATS, *MORE]
     kinds = [number.reduce(FLOAT32)[0] for number in every]
     less_usual = [mode for mode in MODES if mode not in USUAL]
     for i, (number, kind) in enumerate(zip(every, kinds, strict=True)):
-        place, count = kinds[:i].count(kind), kinds.count(kind)
+        place, count, of_blocks = kinds[:i].count(kind), kinds.count(kind), isinstance(number, BlockNumber)
+        eager = place == 0 and (not of_blocks or isinstance(number, BlockFloatingPoint))
         shared = less_usual[place::count] or [less_usual[place % len(less_usual)]]
         for mode in MODES:
             of_few = place > 1 and (mode != "nearest" or i >= len(FORMATS))
-            backends = BACKENDS if place == 0 and mode == "nearest" else IN_TORCH if of_few else OTHERS
+            backends = BACKENDS if eager and mode == "nearest" else IN_TORCH if of_few else OTHERS
             if i < len(FORMATS) or mode in (*USUAL, *shared):
-                few = shared[: place < (4 if isinstance(number, BlockNumber) else len(less_usual))]
+                few = shared[: place < (4 if of_blocks else len(less_usual))]
                 usual = USUAL if place < 4 else USUAL[place % 2 :][:1]
                 chosen = mode in (*usual, *(few if count > 1 else shared[:2]))
-                marks = [pytest.mark.as_users] if of_few and mode in USUAL else []
-                marks = marks if chosen else [pytest.mark.heavy]
+                chosen = chosen and not (of_blocks and of_few and mode in USUAL)
+                marks = [] if chosen else [pytest.mark.heavy]
                 yield pytest.param(number, mode, backends, id=f"{number}-{mode}", marks=marks)
 
 
@@ -123,7 +124,7 @@ def test_empty_and_0d():
             for mode in ("nearest", "stochastic"):
                 expected = by_numpy(x, number, mode, KEY)
                 assert expected.shape == x.shape
-                for name, backend in (BACKENDS if mode == "nearest" and not x.ndim else OTHERS).items():
+                for name, backend in OTHERS.items():
                     assert_same_bits(backend(x, number, mode, KEY), expected, f"{name}: {number} {mode} {x.shape}")
 
 
@@ -132,5 +133,5 @@ def test_block_shapes(shape):
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32) ** 5
     for dim in range(-1, len(shape)):
         expected = by_numpy(x, BlockFloatingPoint(6, dim), "nearest", None)
-        for name, backend in (BACKENDS if (shape, dim) == ((3, 4), 1) else OTHERS).items():
+        for name, backend in OTHERS.items():
             assert_same_bits(backend(x, BlockFloatingPoint(6, dim), "nearest", None), expected, f"{name} {shape} {dim}")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from covering import usually
 from flax import linen, nnx
 from support import assert_same_bits
 from torch import nn
@@ -96,7 +97,7 @@ def net(weights, x, layout="NCHW"):
     return x.reshape(len(x), -1) @ weights["head"].T
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", usually(RECIPES.keys() - {"nvfp4_pretraining_conv"}, RECIPES))
 def test_shares_are_those_counted_by_hand(name):
     found = qtorch.recipes.report(qtorch.recipes.lower(Net(), RECIPES[name]), torch.from_numpy(X))
     of_jax = qjax.recipes.report(qjax.recipes.lower(net, RECIPES[name]), weights(), X)

@@ -78,7 +78,7 @@ def test_bitsandbytes_by_hand(name, shape):
 @pytest.mark.parametrize("text", ["nf4(block=64)", "scaled(e4m3fn,{flat:7},scale=float32)", "scaled(e2m1fn,{flat:16})"])
 def test_packages_agree(text):
     """All shapes, with smaller blocks at the end, zeros and one number."""
-    for shape in SHAPES if text.startswith("nf4") else SHAPES[:1]:
+    for shape in SHAPES[1:] if text.startswith("nf4") else SHAPES[:1]:
         x = np.asarray(inputs(shape, 1))
         codes, scales = qcore.encode(x, text)
         expected = [qcore.quantize(x, text), codes, scales, qcore.decode(codes, text, scales=scales)]

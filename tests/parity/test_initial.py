@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
+from flax_support import module_of
 from support import assert_same_bits
 from torch import nn
 
@@ -43,7 +44,7 @@ def of_torch(model):
 
 
 def test_both_begin_with_the_same_numbers():
-    ours, model = of_torch(TorchModel()), JaxModel()
+    ours, model = of_torch(TorchModel()), module_of(JaxModel)
     jax_room.initialize(model, KEY)
     theirs = {name: np.asarray(x) for name, x in jax_room.state_dict(model).items()}
     assert set(ours) == set(theirs)

@@ -9,6 +9,7 @@ import torch
 from carrying_support import channels_last, tensors_of
 from export_support import Probe
 from flax import nnx
+from flax_support import module_of
 from support import assert_same_bits
 from torch import nn
 
@@ -49,7 +50,7 @@ def integers(path, x):
 def test_two_files_of_one_model(tmp_path):
     torch.manual_seed(0)
     floats = Torch().eval()
-    own = qnn.from_torch(Flax(), tensors_of(floats))
+    own = qnn.from_torch(module_of(Flax), tensors_of(floats))
     small = tq.quantize_model(floats, tq.default_qconfig, [torch.from_numpy(IMAGES)])
     calibrated = qnn.quantize_model(own, jq.default_qconfig, [channels_last(IMAGES)])
     served = qnn.from_torch(calibrated, tensors_of(small))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from carrying_support import channels_last, same_at_every_layer, tensors_of
 from flax import nnx
+from flax_support import module_of
 from front_pairs import IMAGES, FlaxConvs, FlaxGPT2, TorchGPT2, torch_convs
 from support import assert_same_bits
 
@@ -45,7 +46,7 @@ def test_convolutions(way):
     integers after each layer."""
     settings, floats = WAYS[way], torch_convs()
     ours, theirs = (None if settings is None else getattr(package, settings) for package in (tq, jq))
-    own = qnn.from_torch(FlaxConvs(), tensors_of(floats))
+    own = qnn.from_torch(module_of(FlaxConvs), tensors_of(floats))
     if way == "trained":
         small = tq.quantize_model(floats, ours, train=train_torch)
         own = qnn.quantize_model(own, theirs, train=train_flax)
@@ -67,7 +68,7 @@ def gpt2():
     torch.manual_seed(0)
     model = TorchGPT2().eval()
     arrays = {name: array.T.copy() if array.ndim == 2 else array for name, array in tensors_of(model).items()}
-    return model, qnn.from_torch(FlaxGPT2(), arrays)
+    return model, qnn.from_torch(module_of(FlaxGPT2), arrays)
 
 
 TOKENS = np.random.default_rng(2).normal(size=(2, 3, 8)).astype(np.float32)
@@ -78,7 +79,10 @@ TOKENS = np.random.default_rng(2).normal(size=(2, 3, 8)).astype(np.float32)
     [
         lambda package: package.default_dynamic_qconfig,
         lambda package: package.QConfig(None, package.default_per_channel_weight_observer),
-        lambda package: package.QConfig(None, BlockScaled("int4", {-1: 4}, scale="float32")),
+        pytest.param(
+            lambda package: package.QConfig(None, BlockScaled("int4", {-1: 4}, scale="float32")),
+            marks=pytest.mark.heavy,
+        ),
         lambda package: {"": package.default_dynamic_qconfig, "proj": None, "fc": package.QConfig(None, "mxfp4")},
     ],
     ids=["dynamic", "int8 weights", "int4 weights", "parts"],

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from covering import some, usually
 from support import assert_same_bits
 
 import qjax.recipes
@@ -43,7 +44,7 @@ def by_jax(function, weight, x, gradient):
 
 # Entries of the recipes with convolutions are those of the others.
 EXACT = ["tables", *(name for name, one in RECIPES.items() if not (one.stochastic or name.endswith("_conv")))]
-SLOW = ("nvfp4_four_over_six",)  # for which JAX compiles most of a minute
+SLOW = ("nvfp4_four_over_six", "tables", "hfp8", "wage")  # the first one takes XLA most of a minute
 
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.heavy] * (one in SLOW)) for one in EXACT])
@@ -66,7 +67,7 @@ def test_linear_layers(name):
 
 @pytest.mark.parametrize(
     "equation",
-    ["oi,ni->no", "in,io->no", *(pytest.param(one, marks=pytest.mark.heavy) for one in ("ni,oi->no", "ni,oi->on"))],
+    usually(("in,io->no",), ("oi,ni->no", "in,io->no", "ni,oi->no", "ni,oi->on")),
 )
 def test_products_in_any_layout(equation):
     recipe, (first, rest) = RECIPES["mxfp8"], (equation.split(",")[0], equation)
@@ -84,9 +85,9 @@ def test_products_in_any_layout(equation):
         assert_same_bits(one, other)
 
 
-@pytest.mark.parametrize("name", CONV)
-@pytest.mark.parametrize("layout", [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")])
+@some((0, 0), (1, 1), layout=["NCHW OIHW NCHW", "NHWC HWIO NHWC"], name=[*CONV])
 def test_convolutions(name, layout):
+    layout = tuple(layout.split())
     x, weight = normal(2, 4, 6, 5, seed=1), normal(6, 2, 3, 3, seed=2)
     layer = qtorch.recipes.lower(torch.nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2, bias=False), CONV[name])
     gradient = normal(2, 6, 3, 3, seed=3)

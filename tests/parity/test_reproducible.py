@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
+from flax_support import module_of
 from numerics_support import numbers, with_gradient
 from support import assert_all_same_bits, assert_same_bits
 from torch import nn
@@ -166,7 +167,7 @@ def test_models_switched_by_one_call():
     y = first(torch.from_numpy(x))
     y.backward(torch.from_numpy(with_gradient((6, 3))))
 
-    second = qjax.reproducible.convert(FlaxModel(), RECIPE)
+    second = qjax.reproducible.convert(module_of(FlaxModel), RECIPE)
     assert set(qjax.reproducible.state_dict(second)) == {name for name in start if "num_batches" not in name}
     qjax.reproducible.load_state_dict(second, start)
     qjax.reproducible.set_key(second, 5)
@@ -217,7 +218,7 @@ def test_ends_of_a_recipe_are_the_same_layers(ends):
     recipe = Recipe([Entry("*", "linear", Product("e4m3fn", "e4m3fn"), **ends)])
     switched = qtorch.reproducible.convert(Deep(2), recipe)
     want = {name for name, layer in switched.named_modules() if getattr(layer, "products", None)}
-    made = qjax.reproducible.convert(DeepNNX(2), recipe)
+    made = qjax.reproducible.convert(module_of(lambda: DeepNNX(2)), recipe)
     found = {name for name, layer in names_of(made).items() if getattr(layer, "products", None)}
     assert found == want
     assert len(want) == sum(ends.values())

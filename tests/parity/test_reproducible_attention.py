@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
+from flax_support import module_of
 from numerics_support import numbers, with_gradient
 from support import assert_same_bits
 from torch import nn
@@ -55,7 +56,7 @@ def by_torch(model):
 def test_models_with_attention_modules():
     """Results, and gradients of parameters and inputs."""
     torch.manual_seed(0)
-    first, second = qtorch.reproducible.convert(TorchModel()), qjax.reproducible.convert(FlaxModel())
+    first, second = qtorch.reproducible.convert(TorchModel()), qjax.reproducible.convert(module_of(FlaxModel))
     with torch.no_grad():
         first.own.in_proj_bias.copy_(torch.from_numpy(numbers(RNG, 3 * SIZE)))
     start = {name: p.detach().numpy() for name, p in first.state_dict().items()}
@@ -182,7 +183,7 @@ class Outer(nn.Module):
         return self.layer(self.block(x))
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.as_users)])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.heavy)])
 def test_a_part_of_a_model_may_be_compiled_by_itself(backend):
     """It is switched too, and the model's guard pauses while it runs."""
     model, x = Outer(), torch.from_numpy(numbers(np.random.default_rng(3), 12).reshape(3, 4))
@@ -242,7 +243,7 @@ def test_an_attention_block_under_a_recipe(recipe):
     """The softmax is the library's, so the block has the same bits in both, with its gradients."""
     torch.manual_seed(0)
     first = qtorch.reproducible.convert(TorchBlock(), RECIPES[recipe])
-    second = qjax.reproducible.convert(FlaxBlock(), RECIPES[recipe])
+    second = qjax.reproducible.convert(module_of(FlaxBlock), RECIPES[recipe])
     qjax.reproducible.load_state_dict(second, {name: p.detach().numpy() for name, p in first.state_dict().items()})
     x = torch.from_numpy(X.copy()).requires_grad_()
     y = first(x)

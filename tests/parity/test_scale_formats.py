@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from covering import usually
 from support import OTHERS, assert_same_bits, by_numpy, to_torch
 
 import qcore
@@ -24,18 +25,21 @@ TEXTS = [  # with a mode for JAX, which compiles for seconds
 ]
 
 
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.heavy)], ids=["few", "every"])
 @pytest.mark.parametrize(("text", "mode"), TEXTS, ids=[text for text, _ in TEXTS])
-def test_numbers(text, mode):
-    for dtype in (np.float32, np.float64):
+def test_numbers(text, mode, every):
+    """In float32 in its mode in all packages, in float64 stochastically in torch; every mode in both is heavy."""
+    modes = dict.fromkeys((mode, "nearest", "stochastic"))
+    for dtype, chosen in ((np.float32, (mode,)), (np.float64, ("stochastic",))):
         for x in hard_inputs(parse(text), 4_000, dtype):
-            for one in dict.fromkeys((mode, "nearest", "stochastic")):
+            for one in modes if every else chosen:
                 expected = by_numpy(x, parse(text), one, KEY)
                 for name, backend in OTHERS.items():
                     if name != "jax jit" or (one == mode and dtype == np.float32):
                         assert_same_bits(backend(x, parse(text), one, KEY), expected, f"{name} {one}")
 
 
-@pytest.mark.parametrize("text", [TEXTS[2][0], TEXTS[3][0], "mx9"])
+@pytest.mark.parametrize("text", usually((TEXTS[3][0], "mx9"), (TEXTS[2][0], TEXTS[3][0], "mx9")))
 def test_codes_and_scales(text):
     (x,) = hard_inputs(parse(text), 4_000)
     codes, scales = qcore.encode(x, text, "stochastic", key=3)

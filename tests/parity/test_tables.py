@@ -6,7 +6,7 @@ import numpy as np
 import oracle_tables
 import pytest
 import torch
-from covering import pairwise
+from covering import pairwise, some
 from support import DTYPES, assert_same_bits, by_torch, by_torch_operations, key_for, to_torch
 
 import qcore
@@ -123,18 +123,16 @@ def test_blocks_have_the_law_of_bitsandbytes(name):
     np.testing.assert_array_equal(qcore.decode(found, number, scales=scales), expected.reshape(x.shape))
 
 
-@pytest.mark.parametrize("mode", ["nearest", "stochastic"])
-@pytest.mark.parametrize(
-    ("table", "settings"),
-    [
-        ("nf4", {"rule": "absmax", "scale": "float32"}),
-        (LONG, {"scale": "float32"}),
-        (SHORT, {"scale": "e4m3fn", "tensor_scale": "float32"}),
-    ],
-    ids=["nf4", "long", "short"],
-)
-def test_blocks_in_all_packages(table, settings, mode):
-    number = BlockScaled(table if isinstance(table, str) else Table(np.float32(table.values)), {-1: 16}, **settings)
+BLOCKS = {
+    "nf4": BlockScaled("nf4", {-1: 16}, "absmax", "float32"),
+    "long": BlockScaled(Table(np.float32(LONG.values)), {-1: 16}, scale="float32"),
+    "short": BlockScaled(Table(np.float32(SHORT.values)), {-1: 16}, scale="e4m3fn", tensor_scale="float32"),
+}
+
+
+@some((0, 0), (1, 1), (2, 1), name=[*BLOCKS], mode=["nearest", "stochastic"])
+def test_blocks_in_all_packages(name, mode):
+    number = BLOCKS[name]
     x = RNG.standard_normal((5, 41)).astype(np.float32)
     x[1], x[2, 3], x[3, 20] = 0, np.nan, np.inf
     expected = qcore.quantize(x, number, mode, key=3)

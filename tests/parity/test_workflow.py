@@ -11,6 +11,7 @@ from carrying_support import (
     tensors_of,
 )
 from flax import nnx
+from flax_support import module_of
 
 import qjax.nnx as qnn
 import qjax.quantization as jq
@@ -54,7 +55,7 @@ def test_converted_in_torch_and_served_in_jax(case):
     torch.manual_seed(len(case))
     of_torch, of_jax = CASES[case]
     converted = tq.convert(calibrated(TorchNet(), of_torch, images(16), images(16, 1)))
-    model = qnn.from_torch(JaxNet(nnx.Rngs(0)), tensors_of(converted), of_jax)
+    model = qnn.from_torch(module_of(lambda: JaxNet(nnx.Rngs(0))), tensors_of(converted), of_jax)
     same_at_every_layer(converted, model, images(8, 2), eager=case == "int4 weights")
 
 
@@ -62,7 +63,7 @@ def test_calibrated_in_torch_and_converted_in_jax():
     torch.manual_seed(1)
     of_torch, of_jax = CASES["qnnpack"]
     observed = calibrated(TorchNet(), of_torch, images(16))
-    prepared = qnn.prepare(JaxNet(nnx.Rngs(0)), of_jax)
+    prepared = qnn.prepare(module_of(lambda: JaxNet(nnx.Rngs(0))), of_jax)
     model = qnn.convert(qnn.from_torch(prepared, tensors_of(observed)))
     arrays, expected = qnn.to_torch(model), tensors_of(tq.convert(observed))
     assert {name: array.tobytes() for name, array in arrays.items()} == {

@@ -7,6 +7,7 @@ import pytest
 import torch
 from carrying_support import JaxNet, TorchNet, calibrated, images, same_at_every_layer, tensors_of
 from flax import nnx
+from flax_support import module_of
 from safetensors.numpy import load_file, save_file
 from support import assert_same_bits
 from torch import nn
@@ -59,8 +60,8 @@ def test_a_residual_network(case, tmp_path):
     observed = calibrated(exact(TorchNet()), of_torch, images(16))
     converted = tq.convert(observed)
     save_file(tensors_of(converted), tmp_path / "model.safetensors")
-    served = qnn.from_torch(JaxNet(nnx.Rngs(0)), load_file(tmp_path / "model.safetensors"), of_jax)
-    own = qnn.convert(qnn.from_torch(qnn.prepare(JaxNet(nnx.Rngs(0)), of_jax), tensors_of(observed)))
+    served = qnn.from_torch(module_of(lambda: JaxNet(nnx.Rngs(0))), load_file(tmp_path / "model.safetensors"), of_jax)
+    own = qnn.convert(qnn.from_torch(qnn.prepare(module_of(lambda: JaxNet(nnx.Rngs(0))), of_jax), tensors_of(observed)))
     assert isinstance(own.first, RoundedLayer)
     for model in (served, own):
         arrays, expected = qnn.to_torch(model), tensors_of(converted)
@@ -96,7 +97,7 @@ def blocks():
     of_torch, of_jax = both("mxfp8_e4m3", "mxfp8_e4m3")
     rows = np.random.default_rng(5).normal(size=(16, 48)).astype(np.float32)
     converted = tq.convert(calibrated(exact(TorchBlocks()), of_torch, rows))
-    return converted, qnn.from_torch(JaxBlocks(), tensors_of(converted), of_jax), rows
+    return converted, qnn.from_torch(module_of(JaxBlocks), tensors_of(converted), of_jax), rows
 
 
 def test_blocks_of_results(blocks):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from carrying_support import tensors_of
 from flax import nnx
+from flax_support import module_of
 from support import assert_same_bits
 from torch import nn
 
@@ -17,7 +18,6 @@ import qtorch.quantization as tq
 from qcore.affine import AffineInteger
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-RNGS = nnx.Rngs(0)
 WORDS = np.random.default_rng(0).integers(0, 24, size=(3, 5))
 
 
@@ -53,11 +53,11 @@ class JaxNet(nnx.Module):
 
     def __init__(self):
         zero = nnx.initializers.zeros_init()  # fast; the weights come from PyTorch
-        more = {"kernel_init": zero, "rngs": RNGS}
-        self.embed, self.act = nnx.Embed(24, 8, embedding_init=zero, rngs=RNGS), qnn.PReLU(8)
+        more = {"kernel_init": zero, "rngs": nnx.Rngs(0)}
+        self.embed, self.act = nnx.Embed(24, 8, embedding_init=zero, rngs=nnx.Rngs(0)), qnn.PReLU(8)
         self.up = nnx.ConvTranspose(8, 8, (3,), strides=2, padding="VALID", **more)
-        self.lstm = qnn.LSTM(8, 6, proj_size=4, bidirectional=True, rngs=RNGS)
-        self.gru = qnn.GRU(8, 8, use_bias=False, rngs=RNGS)
+        self.lstm = qnn.LSTM(8, 6, proj_size=4, bidirectional=True, rngs=nnx.Rngs(0))
+        self.gru = qnn.GRU(8, 8, use_bias=False, rngs=nnx.Rngs(0))
         self.cell = nnx.OptimizedLSTMCell(8, 6, recurrent_kernel_init=zero, **more)
         self.head = nnx.Linear(6, 24, **more)
 
@@ -116,8 +116,8 @@ def test_every_layer(case, floats):
         converted = tq.convert(observed)
         expected = converted(torch.from_numpy(WORDS)).numpy()
     tensors = tensors_of(converted)
-    served = qnn.from_torch(JaxNet(), tensors, of_jax)
-    own = qnn.convert(qnn.prepare(qnn.from_torch(JaxNet(), tensors_of(floats)), of_jax))
+    served = qnn.from_torch(module_of(JaxNet), tensors, of_jax)
+    own = qnn.convert(qnn.prepare(qnn.from_torch(module_of(JaxNet), tensors_of(floats)), of_jax))
     same_state(qnn.to_torch(served), tensors)
     same_state(qnn.to_torch(own) | {"cell.ih.bias": np.zeros(24, np.float32)}, tensors)
     assert_same_bits(np.asarray(run(own, WORDS)), expected)
@@ -132,7 +132,7 @@ def test_tables(weight):
     table = nn.Sequential(nn.Embedding(24, 8))
     of_torch, of_jax = (package.QConfigDynamic(weight=getattr(package, weight, weight)) for package in (tq, jq))
     quantized = tq.quantize_dynamic(table, {"0": of_torch})
-    floats = qnn.from_torch(nnx.Sequential(nnx.Embed(24, 8, rngs=RNGS)), tensors_of(table))
+    floats = qnn.from_torch(nnx.Sequential(nnx.Embed(24, 8, rngs=nnx.Rngs(0))), tensors_of(table))
     own = qnn.quantize_dynamic(floats, {"0": of_jax})
     served = qnn.from_torch(floats, tensors_of(quantized), of_jax)
     expected = quantized(torch.from_numpy(WORDS)).numpy()
@@ -144,7 +144,7 @@ def test_tables(weight):
     assert_same_bits(np.asarray(own.layers[0].attend(query)), np.ascontiguousarray(rows.T) + 0)
     assert np.isnan(own(np.array([24]))).all()
     assert qnn.report(own)["0"] == replace(tq.report(quantized)["0"], layer="Embed")
-    others = qnn.quantize_dynamic(nnx.Sequential(*floats.layers, nnx.Linear(8, 2, rngs=RNGS)))
+    others = qnn.quantize_dynamic(nnx.Sequential(*floats.layers, nnx.Linear(8, 2, rngs=nnx.Rngs(0))))
     assert [type(layer) for layer in others.layers] == [nnx.Embed, qnn.quantized.dynamic.Linear]
     with pytest.raises(TypeError, match="0: inputs has dtype float32; allowed are integers"):
         own(np.ones(2, np.float32))
@@ -156,14 +156,17 @@ def test_tables(weight):
 def recurrent_layers():
     """Layers of PyTorch with biases of one side, their twins in flax, and the shapes of inputs and states."""
     zero = {"kernel_init": nnx.initializers.zeros_init(), "recurrent_kernel_init": nnx.initializers.zeros_init()}
-    zero |= {"param_dtype": jnp.bfloat16, "rngs": RNGS}
+    zero |= {"param_dtype": jnp.bfloat16, "rngs": nnx.Rngs(0)}
     return {
         "lstm": (nn.LSTM(8, 6, batch_first=True), nnx.RNN(nnx.OptimizedLSTMCell(8, 6, **zero))),
-        "gru": (nn.GRU(8, 6, bidirectional=True, batch_first=True), qnn.GRU(8, 6, bidirectional=True, rngs=RNGS)),
+        "gru": (
+            nn.GRU(8, 6, bidirectional=True, batch_first=True),
+            qnn.GRU(8, 6, bidirectional=True, rngs=nnx.Rngs(0)),
+        ),
         "lstm cell": (nn.LSTMCell(8, 6), nnx.OptimizedLSTMCell(8, 6, **zero)),
         "gru cell": (nn.GRUCell(8, 6), nnx.GRUCell(8, 6, **zero)),
         "simple cell": (nn.RNNCell(8, 6), nnx.SimpleCell(8, 6, **zero)),
-        "linear": (nn.Linear(8, 6), nnx.Linear(8, 6, param_dtype=jnp.bfloat16, rngs=RNGS)),
+        "linear": (nn.Linear(8, 6), nnx.Linear(8, 6, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))),
     }
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from carrying_support import calibrated, same_at_every_layer, tensors_of
 from flax import nnx
+from flax_support import module_of
 from safetensors.numpy import load_file, save_file
 from support import assert_same_bits, assert_same_trees
 from torch import nn
@@ -17,8 +18,6 @@ import qtorch.quantization as tq
 from qcore.affine import AffineInteger
 from qjax.quantization import functional
 from qtorch.nn.quantized import FloatFunctional
-
-RNGS = nnx.Rngs(0)
 
 
 class TorchLayers(nn.Module):
@@ -96,7 +95,7 @@ def test_layers(case, tmp_path):
     observed = calibrated(trained(TorchLayers()), of_torch, images(16))
     converted = tq.convert(observed)
     save_file(tensors_of(converted), tmp_path / "model.safetensors")
-    model = JaxLayers(RNGS)
+    model = module_of(lambda: JaxLayers(nnx.Rngs(0)))
     model.eval()
     served = qnn.from_torch(model, load_file(tmp_path / "model.safetensors"), of_jax)
     same_at_every_layer(converted, served, images(4, 1))
@@ -195,9 +194,9 @@ INT12 = AffineInteger.of_width(12)
 def test_dynamic_models(dtype, floats):
     quantized = tq.quantize_dynamic(floats, dynamic_settings(dtype))
     tensors = tensors_of(quantized)
-    served = qnn.from_torch(JaxText(RNGS), tensors)
+    served = qnn.from_torch(module_of(lambda: JaxText(nnx.Rngs(0))), tensors)
     same_state(qnn.to_torch(served), tensors)
-    own = qnn.quantize_dynamic(qnn.from_torch(JaxText(RNGS), tensors_of(floats)), dtype=dtype)
+    own = qnn.quantize_dynamic(qnn.from_torch(module_of(lambda: JaxText(nnx.Rngs(0))), tensors_of(floats)), dtype=dtype)
     same_state(arrays := qnn.to_torch(own), {name: tensors[name] for name in arrays})
     assert not any(array.any() for name, array in tensors.items() if name not in arrays)
     x = sequences(1)
@@ -211,7 +210,7 @@ def test_dynamic_models(dtype, floats):
 def test_eager(floats):
     x = np.random.default_rng(4).normal(size=(3, 7)).astype(np.float32)
     layer = tq.quantize_dynamic(floats).cells[0]
-    served = qnn.from_torch(nnx.OptimizedLSTMCell(7, 4, rngs=RNGS), tensors_of(layer))
+    served = qnn.from_torch(nnx.OptimizedLSTMCell(7, 4, rngs=nnx.Rngs(0)), tensors_of(layer))
     state = np.zeros((3, 4), np.float32), np.ones((3, 4), np.float32)
     with torch.no_grad():
         hidden, cell = layer(*map(torch.from_numpy, (x,)), tuple(map(torch.from_numpy, state[::-1])))
@@ -221,7 +220,8 @@ def test_eager(floats):
 
 def test_separate_gates_are_the_same_cell(floats):
     one, other = (
-        qnn.from_torch(JaxText(RNGS, kind), tensors_of(floats)) for kind in (nnx.OptimizedLSTMCell, nnx.LSTMCell)
+        qnn.from_torch(module_of(lambda kind=kind: JaxText(nnx.Rngs(0), kind)), tensors_of(floats))
+        for kind in (nnx.OptimizedLSTMCell, nnx.LSTMCell)
     )
     made = [qnn.quantize_dynamic(model) for model in (one, other)]
     assert type(made[0].cells[0]) is type(made[1].cells[0])
@@ -232,7 +232,7 @@ def test_separate_gates_are_the_same_cell(floats):
 
 def test_halves(floats):
     quantized = tq.quantize_dynamic(floats, dtype=torch.float16)
-    served = qnn.from_torch(JaxText(RNGS), tensors_of(quantized))
+    served = qnn.from_torch(module_of(lambda: JaxText(nnx.Rngs(0))), tensors_of(quantized))
     with torch.no_grad():
         expected = quantized(torch.from_numpy(sequences(1)))
     for result, one in zip(run(served, sequences(1)), expected, strict=True):
@@ -285,7 +285,7 @@ class TorchAttention(nn.Module):
 
 class JaxAttention(nnx.Module):
     def __init__(self):
-        self.quant, self.dequant, self.qkv = qnn.QuantStub(), qnn.DeQuantStub(), nnx.Linear(8, 24, rngs=RNGS)
+        self.quant, self.dequant, self.qkv = qnn.QuantStub(), qnn.DeQuantStub(), nnx.Linear(8, 24, rngs=nnx.Rngs(0))
         self.scores, self.mixed = qnn.FloatFunctional(), qnn.FloatFunctional()
 
     def __call__(self, x):
@@ -299,7 +299,7 @@ def test_attention():
     floats, settings = TorchAttention(), tq.get_default_qconfig("fbgemm")
     x = np.random.default_rng(3).normal(size=(4, 6, 8)).astype(np.float32)
     converted = tq.convert(calibrated(floats, settings, x))
-    served = qnn.from_torch(JaxAttention(), tensors_of(converted), jq.get_default_qconfig("fbgemm"))
+    served = qnn.from_torch(module_of(JaxAttention), tensors_of(converted), jq.get_default_qconfig("fbgemm"))
     expected = converted(torch.from_numpy(x))
     assert_same_bits(np.asarray(run(served, x)), expected.numpy())
     assert (expected - floats(torch.from_numpy(x))).abs().max() < 0.1

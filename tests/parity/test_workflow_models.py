@@ -9,6 +9,7 @@ import pytest
 import torch
 from carrying_support import calibrated, channels_last, jax_results, same_at_every_layer, tensors_of
 from flax import nnx
+from flax_support import module_of
 from jax.sharding import NamedSharding, PartitionSpec
 from support import assert_same_bits
 from torch import nn
@@ -57,7 +58,7 @@ def mlp():
     torch.manual_seed(0)
     observed = calibrated(trained(TorchMLP(), 60), SETTINGS[0], digits()[0][:256].numpy())
     converted = tq.convert(observed)
-    return converted, qnn.from_torch(JaxMLP(), tensors_of(converted), SETTINGS[1])
+    return converted, qnn.from_torch(module_of(JaxMLP), tensors_of(converted), SETTINGS[1])
 
 
 def test_mlp(mlp):
@@ -131,7 +132,7 @@ def test_residual_network(eager):
     floats = tensors_of(model)
     observed = calibrated(tq.fuse_modules(copy.deepcopy(model), ROWS), SETTINGS[0], digits()[0][:256].numpy())
     converted = tq.convert(observed)
-    own = qnn.from_torch(JaxResidual(), floats)
+    own = qnn.from_torch(module_of(JaxResidual), floats)
     own.eval()
     fused = qnn.fuse_modules(own, ROWS)
     served = qnn.from_torch(fused, tensors_of(converted), SETTINGS[1])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from carrying_support import calibrated, same_at_every_layer, tensors_of, torch_results
 from flax import nnx
+from flax_support import module_of
 from torch import nn
 
 import qjax.nnx as qnn
@@ -62,7 +63,7 @@ def test_converted_models():
     fused = tq.fuse_modules(floats.eval(), ROWS)
     converted = tq.convert(calibrated(fused, tq.get_default_qconfig("fbgemm"), IMAGES))
     settings = jq.get_default_qconfig("fbgemm")
-    own = qnn.from_torch(JaxNet(), tensors_of(floats))
+    own = qnn.from_torch(module_of(JaxNet), tensors_of(floats))
     own.eval()
     own = qnn.fuse_modules(own, ROWS)
     served = qnn.from_torch(own, tensors_of(converted), settings)
@@ -77,7 +78,7 @@ def test_converted_models():
 @pytest.mark.heavy
 def test_trained_models():
     """Each layer's integers are within one step of what it was trained for."""
-    model = JaxNet()
+    model = module_of(JaxNet)
     model.train()
     prepared = qnn.prepare_qat(qnn.fuse_modules(model, ROWS), jq.get_default_qat_qconfig("fbgemm"))
     nnx.jit(lambda model, x: model(x))(prepared, last(IMAGES))

@@ -11,7 +11,6 @@ import qjax
 
 room = qjax.reproducible
 LEAST = torch.finfo(torch.float32).min
-RNGS = nnx.Rngs(0)
 DIM, HEADS = 8, 2
 
 
@@ -71,7 +70,7 @@ class TorchGPT2Block(nn.Module):
 
 class FlaxGPT2Block(nnx.Module):
     def __init__(self):
-        self.ln_1, self.ln_2 = (nnx.LayerNorm(DIM, epsilon=1e-5, rngs=RNGS) for _ in range(2))
+        self.ln_1, self.ln_2 = (nnx.LayerNorm(DIM, epsilon=1e-5, rngs=nnx.Rngs(0)) for _ in range(2))
         self.attn, self.proj = FlaxConv1D(3 * DIM, DIM), FlaxConv1D(DIM, DIM)
         self.fc, self.out = FlaxConv1D(2 * DIM, DIM), FlaxConv1D(DIM, 2 * DIM)
 
@@ -104,8 +103,8 @@ class TorchGPT2(nn.Module):
 
 class FlaxGPT2(nnx.Module):
     def __init__(self):
-        self.wte, self.wpe = nnx.Embed(11, DIM, rngs=RNGS), nnx.Embed(16, DIM, rngs=RNGS)
-        self.block, self.norm = FlaxGPT2Block(), nnx.LayerNorm(DIM, epsilon=1e-5, rngs=RNGS)
+        self.wte, self.wpe = nnx.Embed(11, DIM, rngs=nnx.Rngs(0)), nnx.Embed(16, DIM, rngs=nnx.Rngs(0))
+        self.block, self.norm = FlaxGPT2Block(), nnx.LayerNorm(DIM, epsilon=1e-5, rngs=nnx.Rngs(0))
 
     def __call__(self, tokens):
         positions = jnp.arange(tokens.shape[1])
@@ -175,9 +174,9 @@ class TorchLlama(nn.Module):
 class FlaxLlama(nnx.Module):
     def __init__(self):
         def linear(inputs, outputs):
-            return nnx.Linear(inputs, outputs, use_bias=False, rngs=RNGS)
+            return nnx.Linear(inputs, outputs, use_bias=False, rngs=nnx.Rngs(0))
 
-        self.table, self.norm, self.after = nnx.Embed(11, DIM, rngs=RNGS), FlaxRMSNorm(), FlaxRMSNorm()
+        self.table, self.norm, self.after = nnx.Embed(11, DIM, rngs=nnx.Rngs(0)), FlaxRMSNorm(), FlaxRMSNorm()
         self.final = FlaxRMSNorm()
         self.q, self.k, self.v, self.o = (linear(DIM, n) for n in (DIM, DIM // 2, DIM // 2, DIM))
         self.gate, self.up, self.down = (linear(m, n) for m, n in ((8, 12), (8, 12), (12, 8)))
@@ -231,10 +230,10 @@ class TorchViT(nn.Module):
 class FlaxViT(nnx.Module):
     def __init__(self):
         def linear(inputs, outputs):
-            return nnx.Linear(inputs, outputs, rngs=RNGS)
+            return nnx.Linear(inputs, outputs, rngs=nnx.Rngs(0))
 
-        self.patches = nnx.Conv(3, DIM, (4, 4), strides=4, padding="VALID", rngs=RNGS)
-        self.norm, self.after = (nnx.LayerNorm(DIM, epsilon=1e-5, rngs=RNGS) for _ in range(2))
+        self.patches = nnx.Conv(3, DIM, (4, 4), strides=4, padding="VALID", rngs=nnx.Rngs(0))
+        self.norm, self.after = (nnx.LayerNorm(DIM, epsilon=1e-5, rngs=nnx.Rngs(0)) for _ in range(2))
         self.token, self.positions = nnx.Param(jnp.zeros((1, 1, DIM))), nnx.Param(jnp.zeros((1, 5, DIM)))
         self.q, self.k, self.v, self.o = (linear(DIM, DIM) for _ in range(4))
         self.fc, self.out, self.head = linear(DIM, 16), linear(16, DIM), linear(DIM, 5)
@@ -275,11 +274,11 @@ class TorchBert(nn.Module):
 
 class FlaxBert(nnx.Module):
     def __init__(self):
-        self.words, self.places, self.kinds = (nnx.Embed(n, DIM, rngs=RNGS) for n in (11, 8, 2))
-        self.norm, self.after, self.last = (nnx.LayerNorm(DIM, epsilon=1e-12, rngs=RNGS) for _ in range(3))
-        self.q, self.k, self.v, self.o = (nnx.Linear(DIM, DIM, rngs=RNGS) for _ in range(4))
+        self.words, self.places, self.kinds = (nnx.Embed(n, DIM, rngs=nnx.Rngs(0)) for n in (11, 8, 2))
+        self.norm, self.after, self.last = (nnx.LayerNorm(DIM, epsilon=1e-12, rngs=nnx.Rngs(0)) for _ in range(3))
+        self.q, self.k, self.v, self.o = (nnx.Linear(DIM, DIM, rngs=nnx.Rngs(0)) for _ in range(4))
         sizes = ((8, 16), (16, 8), (8, 8), (8, 3))
-        self.fc, self.out, self.pool, self.head = (nnx.Linear(m, n, rngs=RNGS) for m, n in sizes)
+        self.fc, self.out, self.pool, self.head = (nnx.Linear(m, n, rngs=nnx.Rngs(0)) for m, n in sizes)
 
     def __call__(self, tokens):
         counted = jnp.where((tokens != 0)[:, None, None, :], 0.0, 1.0)
@@ -320,7 +319,7 @@ class TorchMTCNN(nn.Module):
 class FlaxMTCNN(nnx.Module):
     def __init__(self):
         def conv(inputs, outputs, size):
-            return nnx.Conv(inputs, outputs, (size, size), padding="VALID", rngs=RNGS)
+            return nnx.Conv(inputs, outputs, (size, size), padding="VALID", rngs=nnx.Rngs(0))
 
         self.conv1, self.slope1, self.conv2, self.slope2 = conv(3, 4, 3), FlaxPReLU(4), conv(4, 6, 3), FlaxPReLU(6)
         self.head = conv(6, 2, 1)
@@ -358,10 +357,10 @@ class TorchCrepe(nn.Module):
 
 class FlaxCrepe(nnx.Module):
     def __init__(self):
-        self.conv1 = nnx.Conv(1, 4, (6, 1), strides=(2, 1), padding="SAME", rngs=RNGS)
-        self.conv2 = nnx.Conv(4, 3, (4, 1), padding="SAME", rngs=RNGS)
-        self.norm1, self.norm2 = (nnx.BatchNorm(n, epsilon=0.001, momentum=0.9, rngs=RNGS) for n in (4, 3))
-        self.head = nnx.Linear(12, 5, rngs=RNGS)
+        self.conv1 = nnx.Conv(1, 4, (6, 1), strides=(2, 1), padding="SAME", rngs=nnx.Rngs(0))
+        self.conv2 = nnx.Conv(4, 3, (4, 1), padding="SAME", rngs=nnx.Rngs(0))
+        self.norm1, self.norm2 = (nnx.BatchNorm(n, epsilon=0.001, momentum=0.9, rngs=nnx.Rngs(0)) for n in (4, 3))
+        self.head = nnx.Linear(12, 5, rngs=nnx.Rngs(0))
 
     def __call__(self, x):
         x = self.norm1(room.relu(self.conv1(x[:, :, None, None])))

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 import qjax.nnx as qnn
 from qjax.quantization import functional
 
-RNGS = nnx.Rngs(0)
 IMAGES = np.random.default_rng(0).normal(size=(4, 3, 8, 8)).astype(np.float32)
 
 
@@ -23,9 +22,9 @@ def torch_conv(inputs, outputs, size=1, groups=1, act=nn.ReLU):
 
 
 def flax_conv(inputs, outputs, size=1, groups=1, act=qnn.ReLU):
-    settings = {"padding": size // 2, "feature_group_count": groups, "use_bias": False, "rngs": RNGS}
+    settings = {"padding": size // 2, "feature_group_count": groups, "use_bias": False, "rngs": nnx.Rngs(0)}
     conv = nnx.Conv(inputs, outputs, (size, size), **settings)
-    return [conv, nnx.BatchNorm(outputs, epsilon=1e-5, rngs=RNGS), *([act()] if act else [])]
+    return [conv, nnx.BatchNorm(outputs, epsilon=1e-5, rngs=nnx.Rngs(0)), *([act()] if act else [])]
 
 
 class TorchConvs(nn.Module):
@@ -61,13 +60,16 @@ class FlaxConvs(nnx.Module):
         wide = flax_conv(4, 8, act=qnn.ReLU6), flax_conv(8, 8, 3, 8, qnn.ReLU6), flax_conv(8, 4, act=None)
         self.mobile = nnx.Sequential(*wide[0], *wide[1], *wide[2])
         self.first = nnx.Sequential(*flax_conv(4, 4, 3))
-        self.one, self.other = nnx.Conv(4, 4, (1, 1), rngs=RNGS), nnx.Conv(4, 4, (2, 2), padding="VALID", rngs=RNGS)
-        self.aux = nnx.Linear(4, 3, rngs=RNGS)
+        self.one, self.other = (
+            nnx.Conv(4, 4, (1, 1), rngs=nnx.Rngs(0)),
+            nnx.Conv(4, 4, (2, 2), padding="VALID", rngs=nnx.Rngs(0)),
+        )
+        self.aux = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
         self.branch = nnx.Sequential(*flax_conv(4, 4, 3, 4), *flax_conv(4, 4))
         self.down = nnx.Sequential(*flax_conv(8, 6, 3))
-        self.up = nnx.ConvTranspose(6, 4, (2, 2), (2, 2), padding="VALID", rngs=RNGS)
-        self.norm = nnx.BatchNorm(4, epsilon=1e-5, rngs=RNGS)
-        self.head, self.fc = nnx.Conv(12, 6, (1, 1), rngs=RNGS), nnx.Linear(6, 5, rngs=RNGS)
+        self.up = nnx.ConvTranspose(6, 4, (2, 2), (2, 2), padding="VALID", rngs=nnx.Rngs(0))
+        self.norm = nnx.BatchNorm(4, epsilon=1e-5, rngs=nnx.Rngs(0))
+        self.head, self.fc = nnx.Conv(12, 6, (1, 1), rngs=nnx.Rngs(0)), nnx.Linear(6, 5, rngs=nnx.Rngs(0))
 
     def __call__(self, x):
         x = self.stem(x)
@@ -107,8 +109,8 @@ class TorchGPT2(nn.Module):
 
 class FlaxGPT2(nnx.Module):
     def __init__(self):
-        self.attn, self.proj = nnx.Linear(8, 24, rngs=RNGS), nnx.Linear(8, 8, rngs=RNGS)
-        self.fc, self.out = nnx.Linear(8, 16, rngs=RNGS), nnx.Linear(16, 8, rngs=RNGS)
+        self.attn, self.proj = nnx.Linear(8, 24, rngs=nnx.Rngs(0)), nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+        self.fc, self.out = nnx.Linear(8, 16, rngs=nnx.Rngs(0)), nnx.Linear(16, 8, rngs=nnx.Rngs(0))
 
     def __call__(self, x):
         q, k, v = jnp.split(self.attn(x), 3, -1)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from flax_support import module_of
 from front_pairs import IMAGES, FlaxConvs, FlaxGPT2
 from jax_export_support import check, check_layers
 
@@ -34,7 +35,7 @@ class Residual(nnx.Module):
 
 def test_a_residual_network(tmp_path):
     images = np.ascontiguousarray(IMAGES.transpose(0, 2, 3, 1))
-    model = qnn.quantize_model(Residual(nnx.Rngs(0)), calibrate=[images])
+    model = qnn.quantize_model(module_of(lambda: Residual(nnx.Rngs(0))), calibrate=[images])
     made, compared = check_layers(model, (images,), tmp_path)
     assert compared >= 5
     assert {"ConvInteger", "MatMulInteger"} <= operators(made)
@@ -48,7 +49,7 @@ def test_a_residual_network(tmp_path):
 def test_blocks_of_many_networks(tmp_path):
     """MobileNetV2, GoogLeNet, ShuffleNet and U-Net, one after the other."""
     images = np.ascontiguousarray(IMAGES.transpose(0, 2, 3, 1))
-    model = FlaxConvs()
+    model = module_of(FlaxConvs)
     model.eval()
     _, compared = check_layers(qnn.quantize_model(model, calibrate=[images]), (images,), tmp_path)
     assert compared > 30
@@ -70,7 +71,7 @@ class Transformer(nnx.Module):
 @pytest.mark.heavy
 def test_a_transformer(tmp_path):
     """Attention and norms are in floats, whose sums have another order in each runtime; integers are the same."""
-    model = Transformer(nnx.Rngs(0))
+    model = module_of(lambda: Transformer(nnx.Rngs(0)))
     model.eval()
     _, compared = check_layers(qnn.quantize_model(model, calibrate=[ROWS]), (ROWS,), tmp_path, near=1e-5)
     assert compared >= 4
@@ -105,7 +106,7 @@ def test_a_small_gpt(way, tmp_path):
     """With tables in integers; norms and the last product are floats, whose sums have another order in each runtime."""
     tokens = np.int32([[1, 0, 10, 3, 3], [4, 5, 6, 7, 2]])
     settings = {nnx.Embed: jq.default_dynamic_qconfig, nnx.Linear: GPT_WAYS[way]}
-    model = qnn.quantize_model(Gpt(nnx.Rngs(0)), settings, [tokens] if way == "formats" else None)
+    model = qnn.quantize_model(module_of(lambda: Gpt(nnx.Rngs(0))), settings, [tokens] if way == "formats" else None)
     check(model, (tokens,), tmp_path, near=1e-5)
 
 
@@ -113,7 +114,7 @@ def test_a_small_gpt(way, tmp_path):
 def test_a_small_gpt_in_integers(tmp_path):
     """Each layer's integers, calibrated."""
     tokens = np.int32([[1, 0, 10, 3, 3], [4, 5, 6, 7, 2]])
-    model = qnn.quantize_model(Gpt(nnx.Rngs(0)), calibrate=[tokens])
+    model = qnn.quantize_model(module_of(lambda: Gpt(nnx.Rngs(0))), calibrate=[tokens])
     _, compared = check_layers(model, (tokens,), tmp_path, near=1e-5)
     assert compared >= 4
 
@@ -133,7 +134,7 @@ CELLS = nnx.OptimizedLSTMCell, nnx.GRUCell, nnx.SimpleCell
 @pytest.mark.parametrize("cell", [CELLS[0], *(pytest.param(cell, marks=pytest.mark.heavy) for cell in CELLS[1:])])
 def test_recurrent_models(cell, tmp_path):
     """Dynamic layers have the same floats: a loop over the steps is a Scan. Floats draw keys for a start of zeros."""
-    words, tokens = Words(cell, nnx.Rngs(0)), np.int32([[1, 0, 10, 3], [4, 5, 6, 7]])
+    words, tokens = module_of(lambda: Words(cell, nnx.Rngs(0))), np.int32([[1, 0, 10, 3], [4, 5, 6, 7]])
     made = check(qnn.quantize_dynamic(words), (tokens,), tmp_path)
     assert {"Scan", "MatMulInteger"} <= operators(made)
     assert len(check(words, (tokens,), tmp_path, near=1e-5).graph.input) == 1

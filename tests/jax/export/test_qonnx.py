@@ -5,6 +5,7 @@ import numpy as np
 import onnx
 import pytest
 from flax import nnx
+from flax_support import module_of
 
 import qjax
 from qcore.exchange import run_onnx
@@ -24,7 +25,7 @@ class Network(nnx.Module):
 
 def network(config):
     x = np.random.default_rng(0).standard_normal((1, 6, 6, 2)).astype(np.float32)
-    return quantize_model(Network(nnx.Rngs(0)), config, calibrate=[x]), x
+    return quantize_model(module_of(lambda: Network(nnx.Rngs(0))), config, calibrate=[x]), x
 
 
 def test_a_network_of_fixed_point(tmp_path):

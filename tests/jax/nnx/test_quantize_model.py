@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from flax_support import module_of
 from support import assert_same_bits
 
 import qjax.nnx as qnn
@@ -45,7 +46,7 @@ def kinds(model, *types):
 
 @pytest.fixture(scope="module")
 def floats():
-    model = Functions()
+    model = module_of(Functions)
     model.eval()
     return model
 
@@ -124,7 +125,7 @@ def convolutions():
 @pytest.mark.parametrize(
     ("qconfig", "data"),
     [
-        (None, {"train": train}),
+        pytest.param(None, {"train": train}, marks=pytest.mark.heavy),
         (QConfig(None, default_per_channel_weight_observer), {}),
         (QConfig(None, default_per_channel_weight_observer), {"calibrate": [X]}),
         (QConfig("e4m3fn", default_per_channel_weight_observer), {"calibrate": [X]}),

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import pytest
 from flax import nnx
+from flax_support import module_of
 
 import qjax.nnx as qnn
 from qjax.quantization import QConfig, default_qat_qconfig, default_qconfig
@@ -24,7 +25,7 @@ class Two(nnx.Module):
 @pytest.mark.parametrize("qconfig", [default_qconfig, default_qat_qconfig, QConfig("e4m3fn", "mxfp4")])
 def test_layers_that_saw_nothing_raise_when_they_are_called(qconfig):
     prepare = qnn.prepare_qat if qconfig is default_qat_qconfig else qnn.prepare
-    prepared, x = prepare(Two(), qconfig), jnp.ones((2, 4))
+    prepared, x = prepare(module_of(Two), qconfig), jnp.ones((2, 4))
     with pytest.raises(ValueError, match=r"observers have seen nothing at .*layer 'unused_sum', layer 'used'"):
         qnn.convert(prepared)
     prepared(x)

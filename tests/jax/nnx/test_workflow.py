@@ -9,6 +9,7 @@ import optax
 import pytest
 from carrying_support import jax_results
 from flax import nnx
+from flax_support import module_of
 from support import assert_same_bits
 
 import qjax.nnx as qnn
@@ -49,7 +50,7 @@ IMAGES = np.random.default_rng(0).normal(size=(32, 8, 8, 1)).astype(np.float32)
 
 @cache
 def made():
-    model = Net()
+    model = module_of(Net)
     nnx.jit(lambda model, x: model(x))(model, IMAGES)
     return model
 
@@ -193,6 +194,7 @@ def calls(model, x):
         yield name, given if name == "quant" else given.dequantize(), x
 
 
+@pytest.mark.heavy
 def test_training_and_conversion_agree():
     """Each layer, given the same integers, is within one step of its simulation, with the same scale."""
     model, losses = trained()
@@ -261,22 +263,26 @@ def test_paddings(padding, kernel):
 
 BAD = {
     "model is a int; allowed is a flax.nnx.Module": lambda: qnn.prepare(3, default_qconfig),
-    "the entry 'conv9' names no module": lambda: qnn.prepare(Net(), {"conv9": default_qconfig}),
-    "the entry ConvTranspose is the exact type": lambda: qnn.prepare(Net(), {nnx.ConvTranspose: default_qconfig}),
+    "the entry 'conv9' names no module": lambda: qnn.prepare(module_of(Net), {"conv9": default_qconfig}),
+    "the entry ConvTranspose is the exact type": lambda: qnn.prepare(
+        module_of(Net), {nnx.ConvTranspose: default_qconfig}
+    ),
     "the entry '' is a QConfigDynamic; allowed are QConfig and None": lambda: qnn.prepare(
-        Net(), default_dynamic_qconfig
+        module_of(Net), default_dynamic_qconfig
     ),
     "model has no layer to observe": lambda: qnn.prepare(nnx.RMSNorm(3, rngs=nnx.Rngs(0)), default_qconfig),
-    "model is not prepared": lambda: qnn.convert(Net()),
-    r"layer '.*' has a QConfig whose activation is MinMaxObserver": lambda: qnn.prepare_qat(Net(), default_qconfig),
-    r"there is no fused layer of \(BatchNorm, Conv\)": lambda: qnn.fuse_modules(Net(), ["bn1", "conv1"]),
-    "'conv8', which names no module": lambda: qnn.fuse_modules(Net(), ["conv1", "conv8"]),
-    "num_features=4; allowed is 8": lambda: qnn.fuse_modules(Net(), ["head.0", "bn1"]),
+    "model is not prepared": lambda: qnn.convert(module_of(Net)),
+    r"layer '.*' has a QConfig whose activation is MinMaxObserver": lambda: qnn.prepare_qat(
+        module_of(Net), default_qconfig
+    ),
+    r"there is no fused layer of \(BatchNorm, Conv\)": lambda: qnn.fuse_modules(module_of(Net), ["bn1", "conv1"]),
+    "'conv8', which names no module": lambda: qnn.fuse_modules(module_of(Net), ["conv1", "conv8"]),
+    "num_features=4; allowed is 8": lambda: qnn.fuse_modules(module_of(Net), ["head.0", "bn1"]),
     "the batch norm is in training": lambda: qnn.fuse_modules(
         nnx.Sequential(nnx.Linear(2, 4, rngs=nnx.Rngs(0)), nnx.BatchNorm(4, rngs=nnx.Rngs(0))), ["0", "1"]
     ),
-    "no batch norm that is fused": lambda: qnn.freeze_bn_stats(Net()),
-    "model has no fake quantization": lambda: qnn.disable_observer(Net()),
+    "no batch norm that is fused": lambda: qnn.freeze_bn_stats(module_of(Net)),
+    "model has no fake quantization": lambda: qnn.disable_observer(module_of(Net)),
     "conv1: input is a Array.*insert a QuantStub": lambda: qnn.convert(calibrated()).conv1(jnp.ones((1, 8, 8, 1))),
     "quant: x is a QTensor": lambda: (lambda model: model.quant(model.quant(IMAGES)))(qnn.convert(calibrated())),
     "tensors has no 'weight'": lambda: qnn.from_torch(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), {}),

@@ -42,7 +42,7 @@ SGD, ADAMW = optax.sgd(0.1, momentum=0.9), optax.adamw(0.01)
 @pytest.mark.parametrize(
     ("optimizer", "compiled"),
     [
-        pytest.param(SGD, False, id="sgd"),
+        pytest.param(SGD, False, id="sgd", marks=pytest.mark.heavy),
         pytest.param(ADAMW, True, id="adamw-compiled"),
         pytest.param(SGD, True, id="sgd-compiled", marks=pytest.mark.heavy),
         pytest.param(ADAMW, False, id="adamw", marks=pytest.mark.heavy),
@@ -200,7 +200,7 @@ def test_accumulators_follow_weights_changed_from_outside():
 MODES = [Rounding.NEAREST, Rounding.STOCHASTIC]
 
 
-@some((0, 1), (1, 0), (2, 1), number=[F8, BlockFloatingPoint(6), BlockFloatingPoint(4, 0)], mode=MODES)
+@some((0, 1), (1, 0), number=[F8, BlockFloatingPoint(6), BlockFloatingPoint(4, 0)], mode=MODES)
 def test_rounding_together_is_rounding_one_by_one(number, mode):
     shapes = [(3, 5), (700,), (3, 5), (0, 4), (0, 4), (1, 1), (300, 250), (700,)]
     arrays = [np.float32(random.standard_normal(shape)) for shape in shapes]

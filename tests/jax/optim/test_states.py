@@ -60,6 +60,7 @@ def test_masked_state_tensors_and_several_of_one_name():
     assert [t.index for t in state_tensors(optimizer, optimizer.init(params), params) if t.parameter == 2] == [0, 1, 2]
 
 
+@pytest.mark.heavy
 def test_momenta_of_lbfgs():
     """optax's own search for parts fails there; the parameters' paths are in its state, behind a memory's axis."""
     p = {"x": {"w": jnp.linspace(0.3, 2.7, 4)}, "w": jnp.linspace(-1.1, 1.3, 10)}

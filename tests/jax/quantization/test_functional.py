@@ -45,8 +45,8 @@ def rounded(sums, x, w, bias, form, axis, output=OUTPUT):
 LAYERS = [
     (UINT8, INT8, True),
     (INT8, UINT8, False),
-    (AffineInteger(0, 15), UINT8, True),
-    (INT8, AffineInteger.of_width(4), False),
+    pytest.param(AffineInteger(0, 15), UINT8, True, marks=pytest.mark.heavy),
+    pytest.param(INT8, AffineInteger.of_width(4), False, marks=pytest.mark.heavy),
 ]
 
 

@@ -71,7 +71,7 @@ def test_all_products_of_a_layer_are_lowered(name):
     assert sum(row.multiply_adds for row in found) == sum(row.multiply_adds for row in plain)
 
 
-QUICK = ("nnx.RNN of OptimizedLSTMCell", "linen.ConvTranspose")
+QUICK = ("nnx.RNN of SimpleCell", "linen.ConvTranspose")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.heavy) for n in LAYERS])

@@ -8,17 +8,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
+from flax_support import module_of
 from jax_auto_low_support import KEY, NEAREST, STOCHASTIC, F, by_hand, check, identity, integers, rounded_weight
 from support import assert_same_bits, assert_same_trees
 
 from qjax.recipes import lower
-
-
-def roundings(usual):
-    """One rounding in ordinary runs: what rounds is in the other tests here."""
-    both = {"nearest": NEAREST, "stochastic": STOCHASTIC}
-    marks = {name: () if name == usual else pytest.mark.heavy for name in both}
-    return pytest.mark.parametrize("rounding", [pytest.param(both[n], id=n, marks=marks[n]) for n in both])
 
 
 class Block(linen.Module):
@@ -40,7 +34,8 @@ class Linen(linen.Module):
         return self.q(linen.DenseGeneral((2, 3))(x), 2)
 
 
-@roundings("stochastic")
+@pytest.mark.heavy
+@pytest.mark.parametrize("rounding", [NEAREST, STOCHASTIC], ids=["nearest", "stochastic"])
 def test_flax_linen(rounding):
     x = integers((2, 5, 3), bound=2)
     params = Linen(identity).init(jax.random.key(0), x)
@@ -68,9 +63,11 @@ class Recurrent(nnx.Module):
         return q(self.last(states), 2), h
 
 
-@roundings("nearest")
+@pytest.mark.parametrize(
+    "rounding", [NEAREST, pytest.param(STOCHASTIC, marks=pytest.mark.heavy)], ids=["nearest", "stochastic"]
+)
 def test_flax_nnx(rounding):
-    graph, state = nnx.split(Recurrent())
+    graph, state = nnx.split(module_of(Recurrent))
     state = jax.tree.map(lambda p: integers(p.shape, p.size, 1), state)
     x = integers((3, 2, 3), 1, 2)
     check(lambda q: lambda state, x: nnx.merge(graph, state)(x, q), state, x, rounding=rounding)
@@ -103,7 +100,8 @@ class Equinox(eqx.Module):
         return q(jax.vmap(self.last)(x), 2)
 
 
-@roundings("stochastic")
+@pytest.mark.heavy
+@pytest.mark.parametrize("rounding", [NEAREST, STOCHASTIC], ids=["nearest", "stochastic"])
 def test_equinox(rounding):
     model = jax.tree.map(lambda p: integers(p.shape, p.size, 1) if eqx.is_array(p) else p, Equinox())
     arrays, rest = eqx.partition(model, eqx.is_array)
@@ -114,6 +112,13 @@ def test_equinox(rounding):
     lowered = lower(lambda model, x: model(x, identity), forward_number=F, **rounding)
     assert_same_trees(lowered(model, x, key=KEY), expected)
     assert_same_trees(eqx.filter_jit(lowered)(model, x, key=KEY), expected)
+
+
+def test_calls_of_an_equinox_model():
+    model = jax.tree.map(lambda p: integers(p.shape, p.size, 1) if eqx.is_array(p) else p, Equinox())
+    x = integers((2, 5), 3, 2)
+    expected = model(x, by_hand(forward_number=F, **STOCHASTIC))
+    assert_same_trees(lower(model, forward_number=F, **STOCHASTIC)(x, identity, key=KEY), expected)
 
 
 def test_weights_of_an_equinox_model():

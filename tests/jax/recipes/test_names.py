@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 from flax import linen, nnx
+from flax_support import module_of
 
 from qcore import RECIPES, Entry, Product, Recipe, Rule
 from qjax.insight import watch
@@ -41,7 +42,7 @@ class Dense(linen.Module):
 
 
 def of_nnx():
-    graph, state = nnx.split(Net(nnx.Rngs(0)))
+    graph, state = nnx.split(module_of(lambda: Net(nnx.Rngs(0))))
     places = ["blocks.0.query", "blocks.0.key", "blocks.1.query", "blocks.1.key", "head", "head #1"]
     return (lambda state, x: nnx.merge(graph, state)(x)), state, places
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from covering import usually
 from flax import nnx
+from flax_support import module_of
 from support import assert_same_bits
 
 from qcore import RECIPES, Entry, Product, Recipe
@@ -102,6 +103,10 @@ class Mixed(nnx.Module):
         return self.conv(x), (experts @ experts.mT) @ experts
 
 
+def mixed():
+    return module_of(lambda: Mixed(jnp.bfloat16))
+
+
 PLACES = [
     ("attn.query", "linear"),
     ("attn.key", "linear"),
@@ -118,16 +123,22 @@ PLACES = [
 ]
 
 
-def test_flax_layers_in_bfloat16():
-    """No gradient is zero."""
-    x = jnp.asarray(normal(2, 4, 16, seed=6), jnp.bfloat16)
-    model = Mixed(jnp.bfloat16)
+def test_places_of_flax_layers_in_bfloat16():
+    x, model = jnp.asarray(normal(2, 4, 16, seed=6), jnp.bfloat16), mixed()
     lowered = lower(lambda model, x: model(x), ALL)
     rows = report(lowered, model, x)
     assert sorted((one.place, one.kind) for one in rows) == sorted(PLACES)
     assert rows.lowered == 1.0
     assert abs(sum(one.share for one in rows) - 1) < 1e-6
     assert {one.kind: one.number for one in rows["attn"]} == {"attention_scores": 0, "attention_output": 1}
+    assert all(one.dtype == jnp.bfloat16 for one in nnx.eval_shape(lowered, model, x))
+
+
+@pytest.mark.heavy
+def test_flax_layers_in_bfloat16():
+    """No gradient is zero."""
+    x, model = jnp.asarray(normal(2, 4, 16, seed=6), jnp.bfloat16), mixed()
+    lowered = lower(lambda model, x: model(x), ALL)
     assert all(one.dtype == jnp.bfloat16 for one in nnx.jit(lowered)(model, x))
     assert all(one.any() for one in jax.tree.leaves(nnx.jit(nnx.grad(total(lowered, x)))(model)))
 
@@ -135,7 +146,7 @@ def test_flax_layers_in_bfloat16():
 @pytest.mark.heavy
 def test_flax_layers_in_bfloat16_eagerly():
     """The bits of compiled programs, without softmax: XLA computes it otherwise in a program."""
-    x, model = jnp.asarray(normal(2, 4, 16, seed=6), jnp.bfloat16), Mixed(jnp.bfloat16)
+    x, model = jnp.asarray(normal(2, 4, 16, seed=6), jnp.bfloat16), mixed()
     lowered = lower(Mixed.after_attention, ALL)
     for one, other in zip(lowered(model, x), nnx.jit(lowered)(model, x), strict=True):
         assert_same_bits(one, other)

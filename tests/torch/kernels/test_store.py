@@ -55,7 +55,7 @@ def test_eight_processes_that_start_at_once_with_a_cold_cache(tmp_path):
     assert [library.suffix for library in libraries] == [".so"]  # nothing temporary is left
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.as_users)])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.heavy)])
 def test_a_kernel_is_compiled_wherever_it_is_needed(tmp_path, backend):
     """Compiled programs call operators under a mode of torch, and so may users."""
     program = PROGRAM.replace(

@@ -1,0 +1,25 @@
+"""Modules of flax whose first weights NumPy draws: XLA compiles their distribution for half a second a shape."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+
+def module_of(make):
+    """The module that make() gives, without its values: only their names, shapes and dtypes are asked for."""
+    graph, state = nnx.split(nnx.eval_shape(make))
+    rng = np.random.default_rng(0)
+    flat = {path: leaf.replace(_value(rng, path[-1], leaf.get_value())) for path, leaf in nnx.to_flat_state(state)}
+    return nnx.merge(graph, nnx.from_flat_state(flat))
+
+
+def _value(rng, name, leaf):
+    """What flax begins with, but kernels and tables by NumPy."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.key(0)
+    if len(leaf.shape) > 1 and name != "bias":
+        x = rng.standard_normal(leaf.shape) / np.sqrt(np.prod(leaf.shape[:-1]))
+    else:
+        x = np.full(leaf.shape, name in ("scale", "var"))
+    return jnp.asarray(x, leaf.dtype)
