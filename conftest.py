@@ -46,6 +46,8 @@ QUICKER = "-O0"
 
 PATCHED = []  # modules of others, which are patched once in a process
 
+pytest_plugins = ["go_on"]
+
 collect_ignore = ["tests/support/own_formats.py"]  # registers formats, which a module may do once; tests import it
 
 
