@@ -110,7 +110,8 @@ def test_sums_of_products_with_scales_that_the_compiler_of_jax_knows():
     assert_same_bits(np.asarray(actual), sums(Names, a.values, b.values))
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_by_torch(backend):
     forms = "int4"
     a, b, output = operands(forms, SCALES[0], 0)

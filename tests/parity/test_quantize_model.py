@@ -39,7 +39,7 @@ WAYS = {"calibrated": "default_qconfig", "histograms": None, "trained": "default
 
 
 @pytest.mark.parametrize(
-    "way", ["calibrated", *(pytest.param(way, marks=pytest.mark.heavy) for way in ("histograms", "trained"))]
+    "way", [pytest.param(way, marks=pytest.mark.heavy) for way in ("calibrated", "histograms", "trained")]
 )
 def test_convolutions(way):
     """Blocks of MobileNetV2, GoogLeNet, ShuffleNet and U-Net: JAX finds PyTorch's layers, stubs and scales, and has its

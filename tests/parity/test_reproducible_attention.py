@@ -238,7 +238,8 @@ class FlaxBlock(nnx.Module):
         return room.add(x, self.down(room.gelu(self.up(self.inner(x)))))
 
 
-@pytest.mark.parametrize("recipe", ["mxfp8", pytest.param("bf16_mixed", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("recipe", ["mxfp8", "bf16_mixed"])
 def test_an_attention_block_under_a_recipe(recipe):
     """The softmax is the library's, so the block has the same bits in both, with its gradients."""
     torch.manual_seed(0)

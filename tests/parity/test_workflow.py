@@ -45,7 +45,7 @@ CASES = {
 }
 
 
-USUAL = ("default", "12 bits")
+USUAL = ("default",)
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,7 @@ def test_separate_gates_are_the_same_cell(floats):
     floats.load_state_dict({name: torch.tensor(array) for name, array in qnn.to_torch(other).items()})
 
 
+@pytest.mark.heavy
 def test_halves(floats):
     quantized = tq.quantize_dynamic(floats, dtype=torch.float16)
     served = qnn.from_torch(module_of(lambda: JaxText(nnx.Rngs(0))), tensors_of(quantized))

@@ -125,7 +125,8 @@ class JaxResidual(nnx.Module):
         return self.dequant(self.fc(x.reshape(len(x), -1)))
 
 
-@pytest.mark.parametrize("eager", [False, pytest.param(True, marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("eager", [False, True])
 def test_residual_network(eager):
     """Trained and converted in PyTorch, fused there and in JAX to the same floats."""
     model = trained(Residual(), 60).eval()

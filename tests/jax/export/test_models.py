@@ -33,6 +33,7 @@ class Residual(nnx.Module):
         return self.fc(nnx.relu(x + self.second(x)).mean((1, 2)))
 
 
+@pytest.mark.heavy
 def test_a_residual_network(tmp_path):
     images = np.ascontiguousarray(IMAGES.transpose(0, 2, 3, 1))
     model = qnn.quantize_model(module_of(lambda: Residual(nnx.Rngs(0))), calibrate=[images])

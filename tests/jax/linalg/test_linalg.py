@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from covering import some
+from covering import some, usually
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from products_support import ACCUMULATORS
@@ -96,7 +96,7 @@ def test_the_flag_stays():
     assert not jax.config.jax_enable_x64
 
 
-@pytest.mark.parametrize("padding", [0, 1, "VALID"])
+@pytest.mark.parametrize("padding", usually((1,), (0, 1, "VALID")))
 def test_flax_layers_have_torchs_bits(padding):
     options = {"operands": ("e4m3fn", "e5m2"), "accumulator": Accumulator("float(6,9)", chunk=4)}
     layer = qjax.nnx.Conv(4, 6, (3, 2), strides=2, padding=padding, feature_group_count=2, rngs=nnx.Rngs(0), **options)
@@ -216,7 +216,7 @@ def test_uses_of_one_state_are_one_step():
     assert_same_bits(unused, state)
 
 
-@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("same", [True, pytest.param(False, marks=pytest.mark.heavy)])
 def test_devices_that_share_a_state_have_the_largest_magnitudes_of_all(same):
     """Without reduce_amax each device has its own state, or it raises."""
     kept = f"operand(e4m3fn,scale=scale(history=3{'' if same else ',reduce_amax=False'}))"

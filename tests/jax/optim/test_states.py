@@ -128,7 +128,13 @@ def shampoo(params_of_state):
     ],
     ids=["tree", "list", "dictionaries"],
 )
-@pytest.mark.parametrize("params", [{"a": np.ones(3, np.float32), "b": np.ones((4, 3), np.float32)}, np.ones((4, 3))])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"a": np.ones(3, np.float32), "b": np.ones((4, 3), np.float32)},
+        pytest.param(np.ones((4, 3)), marks=pytest.mark.heavy),
+    ],
+)
 def test_states_in_containers_are_rounded(container, params):
     params = jax.tree.map(jnp.float32, params)
     tx = low_precision(shampoo(container), momentum_quant=qjax.quantizer(F8), key=KEY)

@@ -131,6 +131,7 @@ def test_a_stochastic_recipe_draws_the_same_keys_compiled():
     assert_all_same_bits(run(torch.compile(low, fullgraph=True, backend="eager")), run(low))
 
 
+@pytest.mark.heavy
 def test_with_inductor():
     low = lower(nn.Sequential(Conv1D(32, 32), nn.ReLU(), LoRA(32, 8)), ALL)
     eager = run(low)

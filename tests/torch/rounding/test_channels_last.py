@@ -84,6 +84,7 @@ def test_parts_that_are_not_contiguous_in_this_order():
         assert_same_bits(qtorch.quantize(view, F, "stochastic", key=7), qcore.quantize(part, F, "stochastic", key=7))
 
 
+@pytest.mark.heavy
 def test_compiled_programs_do_not_copy_what_convolutions_want(seen):
     """There the operator takes tensors as they are; otherwise each is copied before and after."""
     first, second = (torch.nn.Conv2d(16, 16, 3, padding=1) for _ in range(2))
