@@ -47,11 +47,13 @@ def _scalar(x: Any) -> Any:
     return x.reshape(())
 
 
+_SCALES = {"scaling": ("scaling", _same, _same)}  # of layers with delayed scales
 _NORM = {"scale": ("weight", _same, _same), "bias": ("bias", _same, _same)}
 # By class: an attribute, its name in torch, and how an array goes there and back.
 _LAYOUTS: dict[type[nnx.Module], dict[str, tuple[str, Move, Move]]] = {
-    nnx.Linear: {"kernel": ("weight", _transposed, _transposed), "bias": ("bias", _same, _same)},
-    nnx.Conv: {"kernel": ("weight", _outputs_first, _outputs_last), "bias": ("bias", _same, _same)},
+    nnx.Linear: {"kernel": ("weight", _transposed, _transposed), "bias": ("bias", _same, _same)} | _SCALES,
+    nnx.Conv: {"kernel": ("weight", _outputs_first, _outputs_last), "bias": ("bias", _same, _same)} | _SCALES,
+    nnx.LinearGeneral: _SCALES,
     nnx.BatchNorm: _NORM | {"mean": ("running_mean", _same, _same), "var": ("running_var", _same, _same)},
     nnx.LayerNorm: _NORM,
     nnx.RMSNorm: _NORM,
@@ -95,8 +97,8 @@ def load_state_dict(model: nnx.Module, tensors: Mapping[str, ArrayLike]) -> None
 
     Raises:
         TypeError: if model is no module of flax nnx, or tensors no mapping.
-        ValueError: if an entry is not an array of real numbers, a name is missing or left over, or a shape is another;
-            the model is unchanged then.
+        ValueError: if an entry is not an array of real numbers, a name is missing (but for states of delayed scales,
+            which stay then) or left over, or a shape is another; the model is unchanged then.
 
     Example:
         >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
@@ -107,6 +109,7 @@ def load_state_dict(model: nnx.Module, tensors: Mapping[str, ArrayLike]) -> None
     check_tensors(tensors)
     entries = {name: (variables, there, back) for name, variables, there, back in _entries(model)}
     given = {name for name in tensors if not name.endswith("num_batches_tracked")}
+    entries = {name: entry for name, entry in entries.items() if name in given or not is_scaling(name)}
     if given != set(entries):
         raise ValueError(f"tensors lacks {sorted(set(entries) - given)} and has {sorted(given - set(entries))} beside")
     arrays = {name: numbers_of(f"tensors[{quoted(name)}]", tensors[name]) for name in entries}
@@ -117,6 +120,11 @@ def load_state_dict(model: nnx.Module, tensors: Mapping[str, ArrayLike]) -> None
     for name, (variables, _, back) in entries.items():
         for variable, x in zip(variables, back(jnp.asarray(arrays[name])), strict=True):
             variable[...] = x
+
+
+def is_scaling(name: str) -> bool:
+    """True for the name of a state of delayed scales."""
+    return name.rpartition(".")[2] in _SCALES
 
 
 def _one(back: Move, x: Any) -> list[Any]:

@@ -15,8 +15,9 @@ from qcore.linalg.product import Product, Products
 from qcore.names import shown
 from qcore.random import initial_state
 from qjax._models import Model, check_model, names_of, places_of, rebuilt
+from qjax.linalg import first_scaling
 from qjax.reproducible.modules import layers
-from qjax.reproducible.modules.checkpoint import load_state_dict, state_dict
+from qjax.reproducible.modules.checkpoint import is_scaling, load_state_dict, state_dict
 from qjax.reproducible.modules.guard import guarded, kind_of
 from qjax.reproducible.modules.layers import MultiHeadAttention, check_attention_layer, new_key
 
@@ -127,6 +128,9 @@ def _switched(layer: Any, products: Products | None) -> nnx.Module:
     elif kind is not None:
         stochastic = texts is not None and any(parse(text, Product).stochastic for text in texts)
         made.products, made.key = nnx.static(texts), nnx.data(new_key() if stochastic else None)
+        if products is not None or not hasattr(made, "scaling"):
+            history = None if products is None else products.history
+            made.scaling = nnx.data(None if history is None else rounded.Scaling(first_scaling(history).array))
     return made
 
 
@@ -150,9 +154,11 @@ def initialize(model: nnx.Module, key: int | tuple[int, int]) -> None:
         >>> model.kernel[...].tolist()
         [[0.6677977442741394], [-0.1035371869802475]]
     """
-    shapes = {name: x.shape for name, x in state_dict(model).items()}
+    before = state_dict(model)
+    scales = {name: first_scaling(x.shape[1] - 1).array for name, x in before.items() if is_scaling(name)}
+    shapes = {name: x.shape for name, x in before.items() if name not in scales}
     tables, slopes = (
         {f"{name}.weight".lstrip(".") for name, layer in names_of(model).items() if isinstance(layer, kind)}
         for kind in (nnx.Embed, nnx.PReLU)
     )
-    load_state_dict(model, initial_state(key, shapes, tables, slopes))
+    load_state_dict(model, initial_state(key, shapes, tables, slopes) | scales)

@@ -16,6 +16,8 @@ from qcore.formats.text import parse
 from qcore.linalg.product import Product
 from qjax._models import check_model, names_of
 from qjax._rounding.keys import Key, fold_in, key_words
+from qjax.linalg import share_scaling
+from qjax.nnx.products import Scaling
 from qjax.reproducible.functions import FUNCTIONS
 
 
@@ -67,10 +69,12 @@ class _Products:
     Attributes:
         products: formats of both operands and texts of the three products; None for float32.
         key: the key of stochastic products, else None.
+        scaling: the state of delayed scales, or None; a derivative with respect to it is the next state.
     """
 
     products: Any
     key: LayerKey | None
+    scaling: Scaling | None
 
     def product_arguments(self) -> dict[str, Any]:
         """The named arguments of products."""
@@ -79,6 +83,8 @@ class _Products:
         forward, grad_input, grad_weight = self.products
         product = parse(forward, Product)
         found = {"operands": product.operands, "accumulator": product.accumulator}
+        if self.scaling is not None:  # several calls of the layer in one step share the state
+            found["scaling"], self.scaling[...] = share_scaling(self.scaling[...], 2)
         return found | {"grad_input": grad_input, "grad_weight": grad_weight, "key": value(self.key)}
 
 

@@ -133,6 +133,7 @@ def _guarded(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 _COUNT = "num_batches_tracked"  # of a norm; it begins with zero
+_SCALES = "scaling"  # begins the names of states of delayed scales
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -165,12 +166,14 @@ def initialize(model: nn.Module, key: int | tuple[int, int]) -> None:
     for name, layer in model.named_modules():
         _check_known(name, layer)
     state = model.state_dict()
-    shapes = {name: x.shape for name, x in state.items() if not name.endswith(_COUNT)}
+    scales = {name: x for name, x in state.items() if name.rpartition(".")[2].startswith(_SCALES)}
+    shapes = {name: x.shape for name, x in state.items() if not name.endswith(_COUNT) and name not in scales}
     tables, slopes = (
         {f"{name}.weight".lstrip(".") for name, layer in model.named_modules() if isinstance(layer, kind)}
         for kind in (nn.Embedding, nn.PReLU)
     )
     found = {name: torch.from_numpy(x) for name, x in initial_state(key, shapes, tables, slopes).items()}
+    found |= {name: linalg.first_scaling(x.shape[1] - 1)[: len(x)] for name, x in scales.items()}
     model.load_state_dict({name: torch.zeros_like(x) for name, x in state.items()} | found)
 
 

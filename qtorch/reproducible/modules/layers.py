@@ -51,14 +51,16 @@ def set_key(model: nn.Module, key: int | tuple[int, int]) -> None:
 
 
 class _Products:
-    """Base of layers with products; `products` is as in `qtorch.linalg`."""
+    """Base of layers with products; `products` and `scaling` are as in `qtorch.linalg`."""
 
     products: dict[str, Any]
     key: torch.Tensor
+    scaling: torch.Tensor | None
 
     def product_arguments(self) -> dict[str, Any]:
-        """The named arguments of products, with a key where one needs it."""
-        return self.products | ({"key": self.key} if hasattr(self, "key") else {})
+        """The named arguments of products, with a key and a state of delayed scales where they need one."""
+        key = {"key": self.key} if hasattr(self, "key") else {}
+        return self.products | key | ({} if self.scaling is None else {"scaling": self.scaling})
 
 
 def is_stochastic(products: dict[str, Any]) -> bool:
