@@ -135,7 +135,9 @@ class SumUnit:
                 lines += [f"    static const size_t order[{len(order)}] = {{{', '.join(map(str, order))}}};"]
             lines += [f"    const size_t place = {place};"]
             missing = "0x1p-127f" if side.startswith("scale") and self._powers else "0.0f"
-            lines += [f"    return place < count ? {self._decoded(number, side + '[place]')} : {missing};", "}", ""]
+            # Instructions do not read the sign bit of scales, see `Unit.scale_numbers`.
+            code = f"{side}[place] & 0x7F" if missing == "0.0f" and side.startswith("scale") else f"{side}[place]"
+            lines += [f"    return place < count ? {self._decoded(number, code)} : {missing};", "}", ""]
             yield name, lines
 
     @property

@@ -160,7 +160,7 @@ class Layer:
         swapped = self._form.is_swapped(FORWARD)
         numbers, scales = self.unit.numbers[::-1] if swapped else self.unit.numbers, None
         if given.scales is not None:
-            of_a, of_b = (decode(x, self.unit.scale) for x in given.scales)
+            of_a, of_b = map(self.unit.scale_numbers, given.scales)
             scales = of_a.reshape(-1, of_a.shape[-1]), of_b.mT
         addend = np.zeros(self.shape, np.float32)
         if self.bias == "start":

@@ -142,6 +142,13 @@ def why_no_codes(number: Number) -> str:
     return ""
 
 
+def exponent_range(number: Number) -> tuple[int, int]:
+    """The exponents of a format's smallest and largest number."""
+    known = properties(number)
+    highest = known.largest.log2
+    return min(highest, known.smallest.log2 if known.smallest else highest), highest
+
+
 def digits(bits: int) -> int:
     """The hexadecimal digits of a number of bits."""
     return -(-bits // 4)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from qcore.arrays import decode, encode
-from qcore.cli.properties import has_places, properties
+from qcore.cli.properties import exponent_range, has_places, properties
+from qcore.cli.scaled_inputs import beside_groups, is_grouped, least_sums
 from qcore.cli.sums import Operands, Unit
 from qcore.formats.fixed import FixedPoint
 
@@ -77,6 +78,8 @@ def draw(unit: Unit, count: int, seed: int) -> tuple[np.ndarray, Operands]:
         rows = kinds == KINDS.index("zero")  # products of zeros, whose exponents count, beside a tiny addend
         a[rows] = encode(np.zeros(shape, np.float32), unit.numbers[0], "nearest")[rows]
         c[rows] = np.ldexp(rng.uniform(-2, 2, rows.sum()), rng.integers(-135, -115, rows.sum()))
+        if unit.fraction_bits is None:
+            _draw_negative_zeros(unit, np.flatnonzero(rows), Operands(a, b, None, c))
         for kind, make in (
             ("tie", _ties),
             ("beside a tie", _beside_ties),
@@ -85,9 +88,39 @@ def draw(unit: Unit, count: int, seed: int) -> tuple[np.ndarray, Operands]:
         ):
             rows = kinds == KINDS.index(kind)
             a[rows], b[rows], c[rows] = make(unit, int(rows.sum()), rng)
+        if scales is not None:
+            _draw_scaled(unit, kinds, Operands(a, b, scales, c), rng)
         if not unit.addend:
             c[:] = 0
     return kinds, Operands(a, b, scales, c)
+
+
+def _draw_negative_zeros(unit: Unit, rows: np.ndarray, given: Operands) -> None:
+    """Rows with addends that are -0, or count as zero, and products that are -0, or less than all numbers."""
+    smallest = [float(known.min_normal or known.smallest or 0) for known in map(properties, unit.numbers)]
+    for place, first, addend in ((0, -0.0, -0.0), (1, -smallest[0], -(2.0**-130)), (2, -0.0, -(2.0**-130))):
+        some = rows[place::4]
+        given.a[some] = encode(np.full(1, first, np.float32), unit.numbers[0])
+        given.b[some] = encode(np.full(1, smallest[1], np.float32), unit.numbers[1])
+        given.c[some] = addend
+
+
+def _draw_scaled(unit: Unit, kinds: np.ndarray, given: Any, rng: np.random.Generator) -> None:
+    """Replaces the rows in which scales decide what is cut off; and takes the least scale, beside a large one."""
+    design: Any = unit.product.accumulator.design
+    rows = np.flatnonzero(kinds == KINDS.index("near"))[::4]
+    low, high = exponent_range(unit.scale)
+    for x, exponent in zip(given.scales, (low, min(-low, high)), strict=True):
+        x[rows, 0] = encode(np.ldexp(np.float32(1), [exponent]), unit.scale)
+    for kind, make, applies in (
+        ("beside a subnormal", beside_groups, is_grouped(unit)),
+        ("least sums", least_sums, design.scale == "e8m0"),  # other scales make no product so small
+    ):
+        rows = kinds == KINDS.index(kind)
+        if applies:
+            given.a[rows], given.b[rows], found, given.c[rows] = make(unit, int(rows.sum()), rng)
+            for x, one in zip(given.scales, found, strict=True):
+                x[rows] = one
 
 
 def _scales(unit: Unit, kinds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -161,7 +194,7 @@ def _ties(unit: Unit, count: int, rng: np.random.Generator) -> tuple[np.ndarray,
     accumulator = unit.product.accumulator.number
     bits = min(accumulator.span[0] if has_places(accumulator) else 24, 24)
     step, highest = accumulator.span[1], min(properties(accumulator).largest.log2, 127)
-    ends = [_powers(number) for number in unit.numbers]
+    ends = [exponent_range(number) for number in unit.numbers]
     (low, high), (low_b, high_b) = ends
     # The exponents of products: of half a step of the accumulator, or more for floats, as far as the addend is inside.
     bottom, top = step - 1, step - 1 if isinstance(accumulator, FixedPoint) else highest - bits - 1
@@ -188,11 +221,20 @@ def _beside_ties(unit: Unit, count: int, rng: np.random.Generator) -> tuple[np.n
     """
     a, b, c = _ties(unit, count, rng)
     if unit.terms > 1:
-        x, (low, _) = decode(a[:, 0], unit.numbers[0]), _powers(unit.numbers[0])
-        below = np.maximum(np.frexp(x)[1] - 1 - rng.integers(2, 16, count), low)
-        a[:, 1] = encode(np.ldexp(1.0 - 2.0 * rng.integers(0, 2, count), below).astype(np.float32), unit.numbers[0])
-        b[:, 1] = b[:, 0]
+        # Where nothing is cut off, it is in half of the rows so far below that float64 does not hold the sum.
+        far = np.where((rng.integers(0, 2, count) > 0) & (unit.fraction_bits is None), 15, 0)
+        signs = 1.0 - 2.0 * rng.integers(0, 2, count)
+        for x, number, sign, least in ((a, unit.numbers[0], signs, 2), (b, unit.numbers[1], 1.0, 0)):
+            exponents = np.frexp(decode(x[:, 0], number))[1] - 1
+            below = np.maximum(
+                exponents - far - np.where(far + least, rng.integers(least, 16, count), 0), exponent_range(number)[0]
+            )
+            x[:, 1] = encode(np.ldexp(sign, below).astype(np.float32), number)
         a[::3, 1] = encode(np.zeros(1, np.float32), unit.numbers[0], "nearest")
+    if unit.product.accumulator.chunk == 1:  # in others the product itself is less than the tie, by as little as can be
+        for x, number, sign in zip((a, b), unit.numbers, (1, -1), strict=True):
+            last = 2.0 ** (1 - min(number.span[0], 24)) if has_places(number) else 0.0
+            x[1::3, 0] = encode((decode(x[1::3, 0], number) * (1 + sign * last)).astype(np.float32), number)
     y = np.sign(decode(b[::3, 0], unit.numbers[1]))
     c[::3] = np.clip(np.ldexp(-y * abs(c[::3]), rng.integers(1, 7, len(y))), -unit.largest, unit.largest)
     return a, b, c
@@ -207,11 +249,11 @@ def _beside_subnormals(unit: Unit, count: int, rng: np.random.Generator) -> tupl
     turned = rng.integers(0, 2, count) > 0  # in half of the rows it is b's number that is subnormal
     made = []
     for first, second in (unit.numbers, unit.numbers[::-1]):
-        digits, step = (first.span[0], first.span[1]) if has_places(first) else (1, _powers(first)[0])
-        least, (low, top) = step + digits - 1, _powers(second)
+        digits, step = (first.span[0], first.span[1]) if has_places(first) else (1, exponent_range(first)[0])
+        least, (low, top) = step + digits - 1, exponent_range(second)
         exponents = least + top - rng.integers(1, kept + 1, shape)
         exponents[::4] = least + top - rng.integers(max(kept - 12, 1), kept + 1, exponents[::4].shape)
-        of_first = np.minimum(least + rng.integers(0, digits + 1, shape), _powers(first)[1])
+        of_first = np.minimum(least + rng.integers(0, digits + 1, shape), exponent_range(first)[1])
         x = np.ldexp(rng.uniform(1, 2, shape), of_first)
         y = np.ldexp(
             rng.uniform(1, 2, shape) * (1 - 2 * rng.integers(0, 2, shape)), np.clip(exponents - of_first, low, top)
@@ -220,13 +262,54 @@ def _beside_subnormals(unit: Unit, count: int, rng: np.random.Generator) -> tupl
         y[:, 0] = np.ldexp(1.0, top)
         if unit.terms > 2:  # in half of the rows it is cancelled, so that the others' bits are the result's
             x[::2, 1], y[::2, 1] = x[::2, 0], -y[::2, 0]
+            x[::8, 2:] = 0  # or the addend's alone
         c = np.where(rng.integers(0, 2, count) > 0, np.ldexp(rng.uniform(-2, 2, count), exponents[:, -1]), 0)
+        c[::8] = np.ldexp(rng.uniform(-2, 2, len(c[::8])), least + top - rng.integers(kept - 12, kept, len(c[::8])))
         made.append((x, y, c))
     (x, y, c), (v, u, d) = made
     rows = turned[:, None]
     a, b = np.where(rows, u, x), np.where(rows, v, y)
+    c = np.where(turned, d, c)
+    if (
+        unit.product.accumulator.inner is not None
+        and unit.product.accumulator.innermost.fraction_bits
+        and unit.terms > 2
+    ):
+        _draw_inside(unit, a[1::2], b[1::2], rng)
+        c[1::2] = 0
     codes = (encode(z.astype(np.float32), number, "nearest") for z, number in zip((a, b), unit.numbers, strict=True))
-    return *codes, np.where(turned, d, c).astype(np.float32)
+    return *codes, c.astype(np.float32)
+
+
+def _draw_inside(unit: Unit, a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> None:
+    """Numbers of rows for accumulators that align inside of chunks: large products that cancel, beside small ones.
+
+    In half of the rows the large ones are in two steps, so that the first step's sum has the largest exponent.
+    """
+    accumulator = unit.product.accumulator
+    inner, places = accumulator.innermost, [*accumulator.order] or [*range(unit.terms)]
+    kept, step = inner.fraction_bits or 24, inner.length(unit.terms)
+    (low_a, top_a), (low_b, top_b) = map(exponent_range, unit.numbers)
+
+    def factors(exponents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        of_a = np.clip(exponents // 2, np.maximum(low_a, exponents - top_b), np.minimum(top_a, exponents - low_b))
+        return of_a, exponents - of_a
+
+    for row in range(len(a)):
+        first, second, top = places[:1], places[1:2], top_a + top_b - 1
+        if split := row % 2 and len(places) >= 2 * step:
+            first, second = places[: step - 1], places[step : 2 * step - 1]
+            # The format inside of chunks has to hold the first step's sum.
+            top = min(top, properties(inner.number).largest.log2 - int(np.log2(step)) - 1)
+        exponents = np.maximum(top - kept + rng.integers(-3, 9, unit.terms), low_a + low_b)
+        of_a, of_b = factors(exponents)
+        a[row] = np.ldexp(rng.uniform(1, 2, unit.terms), of_a)
+        b[row] = np.ldexp(1.0 - 2.0 * rng.integers(0, 2, unit.terms), of_b)
+        if split:
+            a[row, [*{*range(unit.terms)} - {places[2 * step - 1]}]] = 0
+        of_a, of_b = factors(np.array([top]))
+        a[row, [*first, *second]] = np.ldexp(1.0, of_a)
+        b[row, first], b[row, second] = np.ldexp(1.0, of_b), np.ldexp(-1.0, of_b)
 
 
 def _least_sums(unit: Unit, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -238,7 +321,7 @@ def _least_sums(unit: Unit, count: int, rng: np.random.Generator) -> tuple[np.nd
     number = unit.product.accumulator.number
     step, digits = number.span[1], number.span[0] if has_places(number) else 24
     shape = count, unit.terms
-    (low, high), (low_b, high_b) = (_powers(one) for one in unit.numbers)
+    (low, high), (low_b, high_b) = (exponent_range(one) for one in unit.numbers)
     exponents = np.clip(rng.integers(step - 14, step + 4, shape), low + low_b, high + high_b)
     of_a = np.clip(exponents // 2, np.maximum(low, exponents - high_b), np.minimum(high, exponents - low_b))
     a, b = (np.ldexp(rng.uniform(1, 2, shape), one) for one in (of_a, exponents - of_a))
@@ -268,10 +351,3 @@ def _split(total: int, digits: int, rng: np.random.Generator) -> tuple[int, int,
     """x, y and z of at most so many bits with x y + z + 1 = total."""
     x = int(rng.integers(min(-(-total >> digits), (1 << digits) - 1), 1 << digits))
     return x, (total - 1) // x, (total - 1) % x
-
-
-def _powers(number: Any) -> tuple[int, int]:
-    """The exponents of a format's smallest and largest number."""
-    known = properties(number)
-    highest = known.largest.log2
-    return min(highest, known.smallest.log2 if known.smallest else highest), highest

@@ -221,6 +221,10 @@ class Unit:
         """The format of the blocks' scales."""
         return getattr(self.product.first.number, "scale_format", None) if self.product.block else None
 
+    def scale_numbers(self, codes: np.ndarray) -> np.ndarray:
+        """The numbers of scales' codes: instructions do not read the sign bit that E4M3 scales have (mmasim 2.1.1)."""
+        return np.abs(decode(codes, self.scale))
+
     @property
     def largest(self) -> float:
         """The accumulator's largest number."""
@@ -272,7 +276,7 @@ class Unit:
         left, right = (decode(x, number) for x, number in zip((given.a, given.b), self.numbers, strict=True))
         left, right, scales = left[:, None, :], right[:, :, None], None
         if given.scales is not None:
-            of_left, of_right = (decode(x, self.scale) for x in given.scales)
+            of_left, of_right = map(self.scale_numbers, given.scales)
             scales = of_left[:, None, :], of_right[:, :, None]
         sums = self.product.sums(MatrixForm(), FORWARD, left.shape, right.shape, right.shape, True)
         return self.add(left, right, scales, given.c[:, None, None], sums, self.numbers)

@@ -11,7 +11,7 @@ from qcore.cli.faults import Fault, _by_parameters, faults, likely, unseen
 from qcore.cli.layouts import read_rows
 from qcore.cli.sum_files import read
 from qcore.cli.sum_inputs import draw
-from qcore.cli.sums import Unit
+from qcore.cli.sums import Operands, Unit
 
 # Faults that are none: they have the right result for all inputs. Exponents of zeros matter where others may be less.
 ZEROS = {
@@ -23,7 +23,16 @@ ZEROS = {
 # Products are 2^-48 at least, and addends count as 2^-126 at least: more than the exponent of zeros, -133 or -132. An
 # addend near 2^128 cuts off all products, which are below 2^33. No sum lies between 0 and the result's last place.
 NARROW = ZEROS | {"returns the largest number for sums beyond it", "keeps the sign of sums that become zero"}
-EQUAL = {
+# Products are multiples of 2^-20 below 2^30, and no addend beside them leaves less than 2^-149.
+NVFP4 = NARROW | {"counts zeros with the exponent -126"}
+# Inside, products are multiples of 2^-18, of e5m2 2^-32, and nothing below 2^-34 is cut off. All numbers of e4m3 are
+# normal in float16, whose least exponent e5m2 has. Sums are in the range, or rounding makes them infinite; signs of
+# zeros vanish in the sum outside.
+INSIDE = {
+    f"{words} inside of a chunk" for words in NARROW | {"aligns subnormal numbers by their format's least exponent"}
+}
+INSIDE |= {"normalizes subnormal numbers inside of a chunk"}
+EQUAL = {  # operands of own accumulators stand behind their texts
     "hopper.wgmma.e4m3": NARROW,
     "ada.mma.e4m3": NARROW,
     "ada.mma.e5m2": NARROW,
@@ -34,7 +43,8 @@ EQUAL = {
     # Products are multiples of 2^-157, and nothing above 2^-158 is cut off where zeros have the largest exponent.
     "blackwell.tcgen05.f16_bf16": ZEROS - {"counts zeros with the exponent -126"},
     # Results are float16, and so are addends before the sum, which are normal float32 numbers or zeros.
-    "hopper.mma.e4m3.f16": {"counts subnormal results as zeros", "counts subnormal addends as zeros"},
+    "hopper.mma.e4m3.f16": INSIDE | {"counts subnormal results as zeros", "counts subnormal addends as zeros"},
+    "blackwell.mma.e5m2": INSIDE - {"normalizes subnormal numbers inside of a chunk"},
     "cdna3.mfma.bf16": set(),
     # Its zeros do not count; -126 is less than the exponents of all products and addends.
     "cdna3.mfma.fp8": {"counts zeros with the exponent -126"},
@@ -45,7 +55,26 @@ EQUAL = {
         "counts subnormal results as zeros",
         "counts subnormal addends as zeros",
     },
+    "blackwell.tcgen05.mxe4m3": set(),
+    "blackwell.tcgen05.mxe2m1": set(),
+    "blackwell.tcgen05.mxf4": set(),
+    "blackwell.tcgen05.nvf4": NVFP4,
+    "rtx_blackwell.mma.nvf4_32": NVFP4,
+    "cdna1.mfma.f16": set(),
+    "cdna1.mfma.bf16": set(),
+    "cdna1.mfma.f32": set(),
+    # Operands that are not zeros are normal numbers, and so are products, whose sums are never -0: +0 takes the sign of
+    # an addend away.
+    "cdna2.mfma.f16": {"gives zeros of subnormal numbers the other sign"},
+    "cdna2.mfma.bf16": set(),
+    "x86.avx512_bf16": set(),
     "accumulator(float32,chunk=1)": set(),
+    "accumulator(float32,chunk=8,tree=True) bfloat16 bfloat16": set(),
+    # Products are multiples of 2^-48: an addend of less than 2^-126 is lost beside them in float64, as without them.
+    "accumulator(float16,chunk=4,tree=True) float16 float16": {
+        "counts subnormal results as zeros",
+        "counts subnormal addends as zeros",
+    },
     # A saturating format has no infinity, and its least number is far above float32's subnormal ones.
     "accumulator(float(6,9),chunk=16)": {
         "counts subnormal results as zeros",
@@ -56,7 +85,9 @@ EQUAL = {
 
 
 def rows_of(text, count=1000, **options):
-    unit = Unit(text, None, None, 64, None, **options)
+    accumulator, first, second = (*text.split(), None, None)[:3]
+    # Two steps; those of FP4 have 64 terms.
+    unit = Unit(accumulator, first, second, 128 if "f4" in accumulator else 64, None, **options)
     given = draw(unit, count, 0)[1]
     return unit, given, unit.columns(given)[0]["result"].astype(np.uint32)
 
@@ -68,17 +99,19 @@ def test_every_fault_is_seen(text):
     assert (Fault("", _by_parameters(unit.product.accumulator)).results(unit, given) == right).all()
     count, words = unseen(unit, given, right)
     assert {*words} == EQUAL[text]
-    assert count >= (39 if _by_parameters(unit.product.accumulator).fraction_bits else 28)
+    assert count >= (56 if unit.product.block else 39 if unit.product.accumulator.innermost.fraction_bits else 28)
 
 
 def test_faults_that_are_none_have_the_right_results_for_other_inputs():
     """Random codes of operands and bits of addends, of which the rows above are not chosen."""
     rng = np.random.default_rng(1)
-    for text in ("hopper.wgmma.e4m3", "ampere.mma.f16", "cdna3.mfma.fp8"):
+    for text in ("hopper.wgmma.e4m3", "ampere.mma.f16", "cdna3.mfma.fp8", "blackwell.tcgen05.nvf4", "cdna2.mfma.f16"):
         unit, given, _ = rows_of(text, 2000)
         for codes, number in zip((given.a, given.b), unit.numbers, strict=True):
             codes[:] = rng.integers(0, 1 << number.bits, codes.shape)
             codes[::2] &= (1 << (number.bits - 3)) - 1  # small numbers
+        for codes in given.scales or ():
+            codes[:] = rng.integers(0, 256, codes.shape)
         given.c.view(np.uint32)[:] = rng.integers(0, 2**32, len(given.c), np.uint64)
         right = unit.columns(given)[0]["result"].astype(np.uint32)
         for one in faults(unit):
@@ -116,8 +149,25 @@ def test_units_without_a_port_for_an_addend(capsys, tmp_path):
     assert "--no-addend with e5m2; allowed is --no-addend with an accumulator" in error
 
 
-def test_units_whose_faults_are_not_known(tmp_path, capsys):
-    for name in ("blackwell.tcgen05.mxe4m3", "cdna2.mfma.f16"):
-        assert faults(Unit(name, None, None, 64, None)) == []
-        assert main(["vectors", name, "--count", "20", "-o", str(tmp_path / "v.csv")]) == 0
-        assert "faults of a unit" not in capsys.readouterr().out
+def test_stochastic_units_have_no_known_faults(tmp_path, capsys):
+    text = "accumulator(float16,chunk=4,rounding=stochastic)"
+    assert faults(Unit(text, None, None, 64, 0)) == []
+    assert main(["vectors", text, "--count", "20", "-o", str(tmp_path / "v.csv")]) == 0
+    assert "faults of a unit" not in capsys.readouterr().out
+
+
+def test_check_names_a_fault_of_scales(capsys, tmp_path):
+    """And the sign bit of NVFP4's scales is not read, as mmasim 2.1.1 has it."""
+    path = tmp_path / "v.json"
+    assert main(["vectors", "blackwell.tcgen05.nvf4", "--count", "110", "-o", str(path)]) == 0
+    vectors, text = read(read_rows(path)), json.loads(path.read_text())
+    assert any((codes >= 128).any() for codes in vectors.given.scales)
+    unsigned = Operands(vectors.given.a, vectors.given.b, tuple(x & 127 for x in vectors.given.scales), vectors.given.c)
+    assert (vectors.unit.columns(unsigned)[0]["result"] == vectors.found["result"].values).all()
+    fault = next(one for one in faults(vectors.unit) if one.words == "cuts scales to powers of two")
+    place = list(text["columns"]).index("result")
+    for row, bits in zip(text["rows"], fault.results(vectors.unit, vectors.given).tolist(), strict=True):
+        row[place] = f"{bits:08x}"
+    path.write_text(json.dumps(text))
+    assert main(["check", str(path)]) == 1
+    assert "a unit that cuts scales to powers of two\n" in capsys.readouterr().out
