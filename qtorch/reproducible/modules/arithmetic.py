@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qtorch.reproducible.functions import FUNCTIONS
-from qtorch.reproducible.modules.registry import DEFINED, defines, float32, in_place, named, placed, refuse
+from qtorch.reproducible.modules.registry import DEFINED, defines, float32, in_place, named, placed, refuse, row
 
 
 def numbers(a: Any, b: Any) -> tuple[Any, Any]:
@@ -32,35 +33,10 @@ def _subtract(a: Any, b: Any, *, alpha: float = 1) -> Tensor:
     return FUNCTIONS.subtract(*numbers(a, b))
 
 
-@defines(torch.rsub, Tensor.__rsub__)
-def _subtract_from(a: Any, b: Any) -> Tensor:
-    return FUNCTIONS.subtract(*numbers(b, a))
-
-
-@defines(torch.mul, torch.multiply, Tensor.mul, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__, operator.mul)
-def _multiply(a: Any, b: Any) -> Tensor:
-    return FUNCTIONS.multiply(*numbers(a, b))
-
-
 @defines(*named("div divide true_divide __truediv__", torch, Tensor), operator.truediv)
 def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Tensor:
     refuse(rounding_mode=rounding_mode is not None)
     return FUNCTIONS.divide(*numbers(a, b))
-
-
-@defines(Tensor.__rtruediv__, Tensor.__rdiv__)
-def _divide_by(a: Any, b: Any) -> Tensor:
-    return FUNCTIONS.divide(*numbers(b, a))
-
-
-@defines(torch.pow, Tensor.pow, Tensor.__pow__, operator.pow)
-def _pow(a: Any, b: Any) -> Tensor:
-    return FUNCTIONS.pow(*numbers(a, b))
-
-
-@defines(Tensor.__rpow__)
-def _power_of(a: Any, b: Any) -> Tensor:
-    return FUNCTIONS.pow(*numbers(b, a))
 
 
 @defines(torch.square, Tensor.square)
@@ -68,14 +44,28 @@ def _square(x: Tensor) -> Tensor:
     return FUNCTIONS.multiply(x, x)
 
 
-@defines(torch.maximum, Tensor.maximum)
-def _maximum(a: Tensor, b: Tensor) -> Tensor:
-    return FUNCTIONS.maximum(*numbers(a, b))
+def _of_two(function: Callable[..., Tensor], *functions: Any, swapped: bool = False) -> Callable[[Any, Any], Tensor]:
+    """Registers a function of two operands, of swapped ones where torch's has them in the other order."""
+
+    def replace(a: Any, b: Any) -> Tensor:
+        return function(*(numbers(b, a) if swapped else numbers(a, b)))
+
+    row(replace, *functions)
+    return replace
 
 
-@defines(torch.minimum, Tensor.minimum)
-def _minimum(a: Tensor, b: Tensor) -> Tensor:
-    return FUNCTIONS.minimum(*numbers(a, b))
+_multiply = _of_two(FUNCTIONS.multiply, *named("mul multiply __mul__ __rmul__", torch, Tensor), operator.mul)
+_pow = _of_two(FUNCTIONS.pow, *named("pow __pow__", torch, Tensor), operator.pow)
+_of_two(FUNCTIONS.maximum, *named("maximum", torch, Tensor))
+_of_two(FUNCTIONS.minimum, *named("minimum", torch, Tensor))
+_of_two(FUNCTIONS.subtract, *named("rsub __rsub__", torch, Tensor), swapped=True)
+_of_two(FUNCTIONS.divide, *named("__rtruediv__ __rdiv__", Tensor), swapped=True)
+_of_two(FUNCTIONS.pow, *named("__rpow__", Tensor), swapped=True)
+_of_two(FUNCTIONS.less, *named("lt less", torch, Tensor), Tensor.__lt__, operator.lt)
+_of_two(FUNCTIONS.less, *named("gt greater", torch, Tensor), Tensor.__gt__, operator.gt, swapped=True)
+_of_two(FUNCTIONS.less_equal, *named("le less_equal", torch, Tensor), Tensor.__le__, operator.le)
+_of_two(FUNCTIONS.less_equal, *named("ge greater_equal", torch, Tensor), Tensor.__ge__, operator.ge, swapped=True)
+equal = _of_two(FUNCTIONS.equal, *named("eq", torch, Tensor), Tensor.__eq__, operator.eq)
 
 
 @defines(torch.clamp, torch.clip, Tensor.clamp, Tensor.clip)
@@ -217,24 +207,9 @@ defines(F.sigmoid, torch.special.expit)(DEFINED[torch.sigmoid])
 defines(Tensor.__abs__, torch.absolute, Tensor.absolute)(DEFINED[torch.abs])
 
 
-@defines(F.relu)
-def _relu(x: Tensor, inplace: bool = False) -> Tensor:
-    return placed(inplace, FUNCTIONS.relu, x)
-
-
 @defines(F.gelu)
 def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
     return FUNCTIONS.gelu(x, approximate)
-
-
-@defines(F.silu)
-def _silu(x: Tensor, inplace: bool = False) -> Tensor:
-    return placed(inplace, FUNCTIONS.silu, x)
-
-
-@defines(F.leaky_relu)
-def _leaky_relu(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    return placed(inplace, FUNCTIONS.leaky_relu, x, negative_slope)
 
 
 @defines(F.prelu, torch.prelu, Tensor.prelu)
@@ -243,44 +218,21 @@ def _prelu(x: Tensor, weight: Tensor) -> Tensor:
     return FUNCTIONS.prelu(x, weight if len(weight) == 1 else weight.reshape(-1, *(1,) * (x.ndim - 2)))
 
 
-@defines(F.hardtanh)
-def _hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-    return placed(inplace, FUNCTIONS.hardtanh, x, min_val, max_val)
+def _activation(function: Any, computes: Callable[..., Tensor]) -> None:
+    """Registers the replacement of a function of torch.nn.functional whose last argument is `inplace`."""
+    settings = [(one.name, one.default) for one in signature(function).parameters.values()][1:]
+
+    def replace(x: Tensor, *given: Any, **options: Any) -> Tensor:
+        *values, inplace = (*given, *(options.get(name, default) for name, default in settings[len(given) :]))
+        return placed(inplace, computes, x, *values)
+
+    row(replace, function)
 
 
-@defines(F.relu6)
-def _relu6(x: Tensor, inplace: bool = False) -> Tensor:
-    return placed(inplace, FUNCTIONS.hardtanh, x, 0.0, 6.0)
-
-
-@defines(F.hardsigmoid)
-def _hardsigmoid(x: Tensor, inplace: bool = False) -> Tensor:
-    return placed(inplace, FUNCTIONS.hardsigmoid, x)
-
-
-@defines(F.hardswish)
-def _hardswish(x: Tensor, inplace: bool = False) -> Tensor:
-    return placed(inplace, FUNCTIONS.hardswish, x)
-
-
-@defines(F.elu)
-def _elu(x: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    return placed(inplace, FUNCTIONS.elu, x, alpha)
-
-
-@defines(F.selu)
-def _selu(x: Tensor, inplace: bool = False) -> Tensor:
-    return placed(inplace, FUNCTIONS.selu, x)
-
-
-@defines(F.celu)
-def _celu(x: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    return placed(inplace, FUNCTIONS.celu, x, alpha)
-
-
-@defines(F.mish)
-def _mish(x: Tensor, inplace: bool = False) -> Tensor:
-    return placed(inplace, lambda x: FUNCTIONS.multiply(x, FUNCTIONS.tanh(FUNCTIONS.softplus(x))), x)
+for _name in "relu silu leaky_relu hardtanh hardsigmoid hardswish elu selu celu".split():
+    _activation(getattr(F, _name), getattr(FUNCTIONS, _name))
+_activation(F.relu6, lambda x: FUNCTIONS.hardtanh(x, 0.0, 6.0))
+_activation(F.mish, lambda x: FUNCTIONS.multiply(x, FUNCTIONS.tanh(FUNCTIONS.softplus(x))))
 
 
 @defines(F.logsigmoid)

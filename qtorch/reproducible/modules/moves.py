@@ -14,7 +14,7 @@ from qcore.arguments import check_int, quoted
 from qcore.reproducible.moves import FITTING
 from qtorch._torch_internals import functions_of_layers
 from qtorch.reproducible.functions import FUNCTIONS
-from qtorch.reproducible.modules.arithmetic import numbers
+from qtorch.reproducible.modules.arithmetic import equal, numbers
 from qtorch.reproducible.modules.registry import defines, float32, in_place, named, refuse, row
 
 
@@ -210,31 +210,6 @@ def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
 in_place(_masked_fill, Tensor.masked_fill_)
 
 
-@defines(torch.lt, torch.less, Tensor.lt, Tensor.less, Tensor.__lt__, operator.lt)
-def _less(a: Any, b: Any) -> Tensor:
-    return FUNCTIONS.less(*numbers(a, b))
-
-
-@defines(torch.gt, torch.greater, Tensor.gt, Tensor.greater, Tensor.__gt__, operator.gt)
-def _greater(a: Any, b: Any) -> Tensor:
-    return FUNCTIONS.less(*numbers(a, b)[::-1])
-
-
-@defines(torch.le, torch.less_equal, Tensor.le, Tensor.less_equal, Tensor.__le__, operator.le)
-def _less_equal(a: Any, b: Any) -> Tensor:
-    return FUNCTIONS.less_equal(*numbers(a, b))
-
-
-@defines(torch.ge, torch.greater_equal, Tensor.ge, Tensor.greater_equal, Tensor.__ge__, operator.ge)
-def _greater_equal(a: Any, b: Any) -> Tensor:
-    return FUNCTIONS.less_equal(*numbers(a, b)[::-1])
-
-
-@defines(torch.eq, Tensor.eq, Tensor.__eq__, operator.eq)
-def _equal(a: Any, b: Any) -> Tensor:
-    return FUNCTIONS.equal(*numbers(a, b))
-
-
 @defines(torch.ne, torch.not_equal, Tensor.ne, Tensor.not_equal, Tensor.__ne__, operator.ne)
 def _not_equal(a: Any, b: Any) -> Tensor:
     return ~FUNCTIONS.equal(*numbers(a, b))
@@ -247,7 +222,7 @@ def _bool(x: Tensor) -> Tensor:
 
 @defines(torch.logical_not, Tensor.logical_not)
 def _logical_not(x: Tensor) -> Tensor:
-    return _equal(x, 0.0)
+    return equal(x, 0.0)
 
 
 @defines(torch.argmax, Tensor.argmax)
