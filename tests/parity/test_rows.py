@@ -5,10 +5,11 @@ import re
 from inspect import getdoc, signature
 
 import jax
+import numpy as np
 import pytest
 import torch
 
-from qcore.affine import UINT8, QParams, arithmetic
+from qcore.affine import UINT8, QArray, QParams, arithmetic
 from qcore.affine.rows import OPERATIONS
 from qjax import nnx
 from qjax.nnx.quantized.activation import LAWS
@@ -67,6 +68,18 @@ def test_pickles_name_functions_where_they_were():
         for name in names.split():
             function = pickle.loads(f"cqtorch._affine.{module}\n{name}\n.".encode())
             assert function is getattr(torch_functional, name) is pickle.loads(pickle.dumps(function))
+
+
+def test_jax_takes_images_by_name():
+    q = QArray(np.uint8([[[3, 5, 4, 9]]]), QParams.of(0.1, 7), UINT8)
+    assert jax_functional.max_pool(input=q, dimensions=1, kernel_size=2).values.tolist() == [[[5, 9]]]
+    assert "channels_last" in signature(jax_functional.max_pool).parameters
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_functions_can_be_pickled(module):
+    functions = [getattr(module, name) for name in module.__all__]
+    assert pickle.loads(pickle.dumps(functions)) == functions
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

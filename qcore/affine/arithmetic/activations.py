@@ -122,7 +122,7 @@ def prelu(input: Q, weight: Array, output: QParams, form: AffineInteger | None =
 
     Example:
         >>> import numpy as np
-        >>> from qcore.affine import INT8, UINT8, QArray
+        >>> from qcore.affine import INT8, UINT8, QArray, QParams
         >>> q = QArray(np.uint8([[112, 112, 128]]), QParams.of(0.5, 120), UINT8)
         >>> slopes = QArray(np.int8([1, 2, 3]), QParams.of(0.25, 0), INT8)
         >>> prelu(q, slopes, q.qparams).values  # -4, -4 and 4 become -1, -2 and 4
@@ -189,7 +189,7 @@ def softmax(input: Q, axis: int, output: QParams | None = None, form: AffineInte
 
     Example:
         >>> import numpy as np
-        >>> from qcore.affine import UINT8, QArray
+        >>> from qcore.affine import UINT8, QArray, QParams
         >>> softmax(QArray(np.uint8([[0, 0, 11]]), QParams.of(0.1, 128), UINT8), -1).values
         array([[ 51,  51, 154]], dtype=uint8)
     """
@@ -222,7 +222,7 @@ def unit_qparams(input: QuantizedArray, form: AffineInteger, signed: bool) -> QP
 
     Example:
         >>> import numpy as np
-        >>> from qcore.affine import UINT8, QArray
+        >>> from qcore.affine import UINT8, QArray, QParams
         >>> unit_qparams(QArray(np.uint8([1]), QParams.of(0.1, 0), UINT8), UINT8, True).zero_point
         array(128, dtype=int32)
     """

@@ -65,7 +65,7 @@ def filters_of(weight: Any, groups: int) -> Any:
 
     Example:
         >>> import numpy as np
-        >>> from qcore.affine import INT8, QArray
+        >>> from qcore.affine import INT8, QArray, QParams
         >>> weight = QArray(np.int8([[[1, 2, 3]], [[4, 5, 6]]]), QParams.of(0.5, 0), INT8)
         >>> filters_of(weight, 1).values
         array([[[3, 2, 1],

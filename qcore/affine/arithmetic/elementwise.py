@@ -63,7 +63,7 @@ def add(a: Q, b: Q, output: QParams, form: AffineInteger | None = None, relu: bo
         ValueError: if shapes do not broadcast, there is a scale for each channel, or output does not fit the integers.
 
     Example:
-        >>> from qcore.affine import UINT8, QArray
+        >>> from qcore.affine import UINT8, QArray, QParams
         >>> import numpy as np
         >>> a = QArray(np.uint8([0, 10, 20]), QParams.of(0.5, 10), UINT8)
         >>> add(a, a, QParams.of(1.0, 100)).values
@@ -86,7 +86,7 @@ def mul(a: Q, b: Q, output: QParams, form: AffineInteger | None = None, relu: bo
         ValueError: if shapes do not broadcast, there is a scale for each channel, or output does not fit the integers.
 
     Example:
-        >>> from qcore.affine import UINT8, QArray
+        >>> from qcore.affine import UINT8, QArray, QParams
         >>> import numpy as np
         >>> a = QArray(np.uint8([0, 12, 20]), QParams.of(0.5, 10), UINT8)
         >>> mul(a, a, QParams.of(1.0, 100)).values
@@ -138,7 +138,7 @@ def einsum(equation: str, a: Q, b: Q, output: QParams, form: AffineInteger | Non
             or output does not fit the integers. If shapes do not fit the equation, the framework's error.
 
     Example:
-        >>> from qcore.affine import INT8, QArray
+        >>> from qcore.affine import INT8, QArray, QParams
         >>> import numpy as np
         >>> a = QArray(np.int8([[1, 2], [3, 4]]), QParams.of(0.5, 0), INT8)
         >>> einsum("ij,jk->ik", a, a, QParams.of(0.25, 3)).values
@@ -176,7 +176,7 @@ def matmul(a: Q, b: Q, output: QParams, form: AffineInteger | None = None) -> Q:
         TypeError, ValueError: as `einsum` does, and if an array has fewer than two dimensions.
 
     Example:
-        >>> from qcore.affine import INT8, QArray
+        >>> from qcore.affine import INT8, QArray, QParams
         >>> import numpy as np
         >>> a = QArray(np.int8([[1, 2], [3, 4]]), QParams.of(0.5, 0), INT8)
         >>> matmul(a, a, QParams.of(0.25, 0)).dequantize()
@@ -214,7 +214,7 @@ def cat(arrays: Sequence[Q], axis: int, output: QParams | None = None, form: Aff
         UserWarning: without output, if an array is known to have other parameters than the first.
 
     Example:
-        >>> from qcore.affine import UINT8, QArray
+        >>> from qcore.affine import UINT8, QArray, QParams
         >>> import numpy as np
         >>> a = QArray(np.uint8([0, 1]), QParams.of(0.5, 0), UINT8)
         >>> cat([a, a], 0, QParams.of(0.25, 3)).values
@@ -244,7 +244,7 @@ def stack(arrays: Sequence[Q], axis: int, output: QParams | None = None, form: A
         UserWarning: as `cat` does.
 
     Example:
-        >>> from qcore.affine import UINT8, QArray
+        >>> from qcore.affine import UINT8, QArray, QParams
         >>> import numpy as np
         >>> a, b = (QArray(np.uint8([0, 1]), QParams.of(scale, 0), UINT8) for scale in (0.5, 1.0))
         >>> stack([a, b], 0, a.qparams).values
@@ -329,7 +329,7 @@ def add_scalar(input: Q, number: float) -> Q:
             JAX raises the last one when the result is dequantized.
 
     Example:
-        >>> from qcore.affine import UINT8, QArray
+        >>> from qcore.affine import UINT8, QArray, QParams
         >>> import numpy as np
         >>> moved = add_scalar(QArray(np.uint8([0, 10, 20]), QParams.of(0.5, 10), UINT8), 1.0)
         >>> moved.values, moved.qparams.zero_point
@@ -370,7 +370,7 @@ def mul_scalar(input: Q, number: float) -> Q:
             2^-125 to 2^125. JAX raises the last one when the result is dequantized.
 
     Example:
-        >>> from qcore.affine import UINT8, QArray
+        >>> from qcore.affine import UINT8, QArray, QParams
         >>> import numpy as np
         >>> mul_scalar(QArray(np.uint8([0, 10, 20]), QParams.of(0.5, 10), UINT8), -2).values
         array([255, 245, 235], dtype=uint8)
@@ -408,7 +408,7 @@ def clamp(input: Q, low: float | None = None, high: float | None = None) -> Q:
         ValueError: if a number is NaN, or input has a scale for each channel.
 
     Example:
-        >>> from qcore.affine import UINT8, QArray
+        >>> from qcore.affine import UINT8, QArray, QParams
         >>> import numpy as np
         >>> clamp(QArray(np.uint8([0, 10, 250]), QParams.of(0.5, 10), UINT8), 0, 6).values
         array([10, 10, 22], dtype=uint8)
@@ -442,7 +442,7 @@ def threshold(input: Q, threshold: float, value: float) -> Q:
         ValueError: if a number is not finite, or input has a scale for each channel.
 
     Example:
-        >>> from qcore.affine import UINT8, QArray
+        >>> from qcore.affine import UINT8, QArray, QParams
         >>> threshold(QArray(np.uint8([0, 12, 13]), QParams.of(0.5, 10), UINT8), 1.0, -2.0).values
         array([ 6,  6, 13], dtype=uint8)
     """
@@ -472,7 +472,7 @@ def masked_fill(input: Q, mask: Array, value: float) -> Q:
         ValueError: if value is NaN, or input has a scale for each channel.
 
     Example:
-        >>> from qcore.affine import UINT8, QArray
+        >>> from qcore.affine import UINT8, QArray, QParams
         >>> q = QArray(np.uint8([0, 12, 13]), QParams.of(0.5, 10), UINT8)
         >>> masked_fill(q, np.array([True, False, False]), 1.0).values
         array([12, 12, 13], dtype=uint8)

@@ -51,7 +51,7 @@ def layer_norm(
 
     Example:
         >>> import numpy as np
-        >>> from qcore.affine import UINT8, QArray
+        >>> from qcore.affine import UINT8, QArray, QParams
         >>> q = QArray(np.uint8([[0, 10, 20]]), QParams.of(0.1, 7), UINT8)
         >>> layer_norm(q, (3,), None, None, 1e-5, QParams.of(0.1, 100)).values
         array([[ 88, 100, 112]], dtype=uint8)
@@ -148,7 +148,7 @@ def batch_norm(
 
     Example:
         >>> import numpy as np
-        >>> from qcore.affine import UINT8, QArray
+        >>> from qcore.affine import UINT8, QArray, QParams
         >>> q = QArray(np.uint8([[0, 10, 20]]), QParams.of(0.1, 7), UINT8)
         >>> ones = np.ones(3, np.float32)
         >>> batch_norm(q, None, None, ones, ones, 1e-5, QParams.of(0.1, 100)).values

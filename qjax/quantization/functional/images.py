@@ -33,17 +33,18 @@ def in_layout(law: Callable[..., Any]) -> Callable[..., Any]:
     last, first, parameters = channels_last, channels_first, signature(law)
 
     @wraps(law)
-    def function(q: QTensor, *arguments: Any, channels_last: bool = False, **settings: Any) -> QTensor:
+    def function(input: QTensor, *arguments: Any, channels_last: bool = False, **settings: Any) -> QTensor:
         check_flag("channels_last", channels_last)
-        if not channels_last or not isinstance(q, QTensor) or q.ndim < 2:
-            return law(q, *arguments, **settings)
-        given = parameters.bind(q, *arguments, **settings)
+        if not channels_last or not isinstance(input, QTensor) or input.ndim < 2:
+            return law(input, *arguments, **settings)
+        given = parameters.bind(input, *arguments, **settings)
         given.apply_defaults()
-        axis = 0 if given.arguments.get("dimensions") == q.ndim - 1 else 1  # a pool's array may be without a batch
-        return last(law(first(q, axis), *arguments, **settings), axis)
+        axis = 0 if given.arguments.get("dimensions") == input.ndim - 1 else 1  # a pool's may be without a batch
+        return last(law(first(input, axis), *arguments, **settings), axis)
 
     of_layout = Parameter("channels_last", Parameter.KEYWORD_ONLY, default=False, annotation="bool")
     shown: Any = function
+    shown.__module__ = __name__  # where pickles find it
     shown.__signature__ = parameters.replace(parameters=[*parameters.parameters.values(), of_layout])
     function.__doc__ = cleandoc(law.__doc__ or "").replace("\n\nReturns:", f"\n    {_CHANNELS_LAST}\n\nReturns:")
     return function
