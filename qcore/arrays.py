@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from qcore.arguments import check_int, check_seed, check_start, missing_key
 from qcore.formats.block import Scales, check_float_scales, check_scales
 from qcore.formats.foreign import BytesNumber, NestedNumber
-from qcore.formats.names import BlockName, EncodeResult, Nested, Single
+from qcore.formats.names import Encode, EncodeResult
 from qcore.formats.number import Number, check_number, prepare
 from qcore.law.carrier import CARRIERS, Carrier, check_dtype, check_result_dtype
 from qcore.law.program import Decoding
@@ -73,50 +73,12 @@ def quantize(
     return from_lanes(lanes, carrier, x)
 
 
-@overload
-def encode(
-    x: np.ndarray,
-    number: Single,
-    rounding: RoundingLike = ...,
-    *,
-    key: Key = ...,
-    random_bits: int = ...,
-    start: int = ...,
-    overflow: str | None = ...,
-) -> np.ndarray: ...
-@overload
-def encode(
-    x: np.ndarray,
-    number: BlockName,
-    rounding: RoundingLike = ...,
-    *,
-    key: Key = ...,
-    random_bits: int = ...,
-    start: int = ...,
-    overflow: str | None = ...,
-) -> tuple[np.ndarray, np.ndarray]: ...
-@overload
-def encode(
-    x: np.ndarray,
-    number: Nested,
-    rounding: RoundingLike = ...,
-    *,
-    key: Key = ...,
-    random_bits: int = ...,
-    start: int = ...,
-    overflow: str | None = ...,
-) -> tuple[np.ndarray, Scales[np.ndarray]]: ...
-@overload
-def encode(
-    x: np.ndarray,
-    number: Number | str,
-    rounding: RoundingLike = ...,
-    *,
-    key: Key = ...,
-    random_bits: int = ...,
-    start: int = ...,
-    overflow: str | None = ...,
-) -> EncodeResult[np.ndarray]: ...
+def _overloaded(function: Any) -> Encode[np.ndarray, Key, np.ndarray]:
+    """The function, with the types of its results by the kind of format."""
+    return function
+
+
+@_overloaded
 def encode(
     x: np.ndarray,
     number: Number | str,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf, nan
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from qcore.formats.foreign import BytesNumber, NestedNumber
 from qcore.formats.number import Number
 from qcore.formats.posit import Posit
 from qcore.formats.table import Table, by_float32_midpoints
+from qcore.law.rounding import RoundingLike
 from qcore.namespace import T
 
 _IEEE = "IEEE 754-2019"
@@ -189,6 +190,62 @@ BlockName = Literal[
 Single = FixedPoint | FloatingPoint | BinaryFloat | Posit | Table | BytesNumber | SingleName  # an array of codes
 Nested = BlockScaled | NestedNumber | Literal["nvfp4"]  # codes, and scales that may be a tuple
 EncodeResult = T | tuple[T, Scales[T]]  # codes, and of blocks their scales
+_X = TypeVar("_X", contravariant=True)
+_K = TypeVar("_K", contravariant=True)
+_C = TypeVar("_C", covariant=True)
+
+
+class Encode(Protocol[_X, _K, _C]):
+    """What type checkers and editors read of `encode`: the result by the kind of format, of arrays _X and keys _K."""
+
+    @overload
+    def __call__(
+        self,
+        x: _X,
+        number: Single,
+        rounding: RoundingLike = "nearest",
+        *,
+        key: _K | None = None,
+        random_bits: int = 24,
+        start: int = 0,
+        overflow: str | None = None,
+    ) -> _C: ...
+    @overload
+    def __call__(
+        self,
+        x: _X,
+        number: BlockName,
+        rounding: RoundingLike = "nearest",
+        *,
+        key: _K | None = None,
+        random_bits: int = 24,
+        start: int = 0,
+        overflow: str | None = None,
+    ) -> tuple[_C, _C]: ...
+    @overload
+    def __call__(
+        self,
+        x: _X,
+        number: Nested,
+        rounding: RoundingLike = "nearest",
+        *,
+        key: _K | None = None,
+        random_bits: int = 24,
+        start: int = 0,
+        overflow: str | None = None,
+    ) -> tuple[_C, Scales[_C]]: ...
+    @overload
+    def __call__(
+        self,
+        x: _X,
+        number: Number | str,
+        rounding: RoundingLike = "nearest",
+        *,
+        key: _K | None = None,
+        random_bits: int = 24,
+        start: int = 0,
+        overflow: str | None = None,
+    ) -> EncodeResult[_C]: ...
 
 
 def dtype_name(value: Any) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from qcore import Number, Rounding
 from qcore.arguments import missing_key
 from qcore.formats.block import Scales, check_float_scales, check_scales
 from qcore.formats.foreign import BytesNumber, BytesProgram, NestedNumber, NestedProgram
-from qcore.formats.names import BlockName, EncodeResult, Nested, Single
+from qcore.formats.names import Encode, EncodeResult
 from qcore.formats.number import check_number, prepare, with_overflow
 from qcore.law.carrier import CARRIERS, Carrier, check_result_dtype
 from qcore.law.program import Decoding, Program
@@ -67,50 +67,12 @@ def quantize(
     return _apply(x, number, rounding, key, random_bits, start, overflow, coded=False)
 
 
-@overload
-def encode(
-    x: ArrayLike,
-    number: Single,
-    rounding: RoundingLike = ...,
-    *,
-    key: Key = ...,
-    random_bits: int = ...,
-    start: int = ...,
-    overflow: str | None = ...,
-) -> jax.Array: ...
-@overload
-def encode(
-    x: ArrayLike,
-    number: BlockName,
-    rounding: RoundingLike = ...,
-    *,
-    key: Key = ...,
-    random_bits: int = ...,
-    start: int = ...,
-    overflow: str | None = ...,
-) -> tuple[jax.Array, jax.Array]: ...
-@overload
-def encode(
-    x: ArrayLike,
-    number: Nested,
-    rounding: RoundingLike = ...,
-    *,
-    key: Key = ...,
-    random_bits: int = ...,
-    start: int = ...,
-    overflow: str | None = ...,
-) -> tuple[jax.Array, Scales[jax.Array]]: ...
-@overload
-def encode(
-    x: ArrayLike,
-    number: Number | str,
-    rounding: RoundingLike = ...,
-    *,
-    key: Key = ...,
-    random_bits: int = ...,
-    start: int = ...,
-    overflow: str | None = ...,
-) -> EncodeResult[jax.Array]: ...
+def _overloaded(function: Any) -> Encode[ArrayLike, Key, jax.Array]:
+    """The function, with the types of its results by the kind of format."""
+    return function
+
+
+@_overloaded
 def encode(
     x: ArrayLike,
     number: Number | str,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import Any
 
 import torch
 
 from qcore import Number
 from qcore.formats.block import Scales, check_float_scales, check_scales
 from qcore.formats.foreign import BytesNumber, NestedNumber
-from qcore.formats.names import BlockName, EncodeResult, Nested, Single
+from qcore.formats.names import Encode, EncodeResult
 from qcore.formats.number import check_number
 from qcore.law.rounding import RoundingLike
 from qcore.random.threefry import Noise
@@ -88,50 +88,12 @@ def quantize(
     return round_tensor(x, plan, noise, plain)
 
 
-@overload
-def encode(
-    x: torch.Tensor,
-    number: Single,
-    rounding: RoundingLike = ...,
-    *,
-    key: Key = ...,
-    random_bits: int = ...,
-    start: int = ...,
-    overflow: str | None = ...,
-) -> torch.Tensor: ...
-@overload
-def encode(
-    x: torch.Tensor,
-    number: BlockName,
-    rounding: RoundingLike = ...,
-    *,
-    key: Key = ...,
-    random_bits: int = ...,
-    start: int = ...,
-    overflow: str | None = ...,
-) -> tuple[torch.Tensor, torch.Tensor]: ...
-@overload
-def encode(
-    x: torch.Tensor,
-    number: Nested,
-    rounding: RoundingLike = ...,
-    *,
-    key: Key = ...,
-    random_bits: int = ...,
-    start: int = ...,
-    overflow: str | None = ...,
-) -> tuple[torch.Tensor, Scales[torch.Tensor]]: ...
-@overload
-def encode(
-    x: torch.Tensor,
-    number: Number | str,
-    rounding: RoundingLike = ...,
-    *,
-    key: Key = ...,
-    random_bits: int = ...,
-    start: int = ...,
-    overflow: str | None = ...,
-) -> EncodeResult[torch.Tensor]: ...
+def _overloaded(function: Any) -> Encode[torch.Tensor, Key, torch.Tensor]:
+    """The function, with the types of its results by the kind of format."""
+    return function
+
+
+@_overloaded
 def encode(
     x: torch.Tensor,
     number: Number | str,
