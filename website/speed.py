@@ -213,8 +213,12 @@ def compile_time() -> str:
     """What XLA takes to compile a step with recipes."""
     record = results("compile-time")
     columns = ("seconds", "ratio", "traced")
-    rows = [(row["recipe"], *(f"{row[column]:.1f}" for column in columns)) for row in record["rows"]]
-    heading = ("recipe", "s to compile", "times wide", "s to trace")
+    names = {"wide": "none: high precision"}
+    rows = [
+        (names.get(row["recipe"], row["recipe"]), *(f"{row[column]:.1f}" for column in columns))
+        for row in record["rows"]
+    ]
+    heading = ("recipe", "s to compile", "times high precision", "s to trace")
     return f"On {where(record)} ({link('compile-time')}).\n\n{table(heading, rows)}"
 
 
