@@ -204,24 +204,34 @@ def constant(function: Callable[..., T]) -> Callable[..., T]:
     return function
 
 
-@constant
-def show_to_modes() -> int:
-    """Makes Dynamo pass all of torch's products to modes, as eager programs do; returns 0.
+def show_to_modes(functions: Iterable[Any]) -> None:
+    """Makes Dynamo pass functions to modes, as eager torch does; a traced program calls it in a function of `constant`.
 
-    Dynamo leaves out functions whose names begin with an underscore, as those of grouped and sparse products do, so a
-    compiled program would compute these products unrounded, without a word.
+    Dynamo leaves out what torch lists as never overridden, and names that begin with an underscore, so a compiled
+    program would compute these functions as they are, without a word.
     """
     from torch._dynamo.variables import torch as of_torch
 
-    hidden = map(_find, _HIDDEN_PRODUCTS)
     known = getattr(of_torch, "get_overridable_functions", None)
     if known is None:
         warn(
-            f"torch {torch.__version__}: products by grouped_mm, scaled_mm and sparse.mm stay wide in compiled programs"
+            f"torch {torch.__version__} hides functions from modes in compiled programs: products by grouped_mm, "
+            "scaled_mm and sparse.mm stay wide there, and functions of converted models such as hardswish are torch's"
         )
     else:
-        known().update(function for function in hidden if function is not None)
-    return 0
+        known().update(functions)
+
+
+def hidden_products() -> set[Any]:
+    """Products that Dynamo does not pass to modes."""
+    return {found for found in map(_find, _HIDDEN_PRODUCTS) if found is not None}
+
+
+def hidden_functions() -> set[Any]:
+    """Functions in place, and functions of layers, of which Dynamo does not pass all to modes."""
+    rooms = [(torch, "_")] if _functions_of_layers is None else [(torch, "_"), (_functions_of_layers, "")]
+    found = [getattr(room, name) for room, end in rooms for name in dir(room) if name[0] != "_" and name.endswith(end)]
+    return set(filter(callable, found))
 
 
 @constant
@@ -536,21 +546,3 @@ def exported_operators() -> dict[str, Any]:
         "full_like": _find("ops.aten.full_like.default"),
         "scalar_tensor": _find("ops.aten.scalar_tensor.default"),
     }
-
-
-def tell_modes(functions: Iterable[Any]) -> None:
-    """Has Dynamo call a `TorchFunctionMode` for functions, their in-place forms and layers' functions, as eager torch.
-
-    Dynamo asks `torch.overrides` for the functions that may be overridden and remembers the answer; its list misses
-    some.
-    """
-    listed = torch.overrides.get_overridable_functions()
-    rooms = [(torch, "_")] if _functions_of_layers is None else [(torch, "_"), (_functions_of_layers, "")]
-    found = [getattr(room, name) for room, end in rooms for name in dir(room) if name[0] != "_" and name.endswith(end)]
-    known = {function for group in listed.values() for function in group}
-    missing = [function for function in {*functions, *found} - known if callable(function)]
-    listed[torch].extend(missing)
-    tracer = sys.modules.get("torch._dynamo.variables.torch")
-    remembered = getattr(tracer, "get_overridable_functions", None)
-    if remembered is not None:
-        remembered().update(missing)

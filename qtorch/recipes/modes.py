@@ -34,6 +34,7 @@ from qtorch._torch_internals import (
     base_of,
     constant,
     function_of,
+    hidden_products,
     is_checkpoint,
     map_tree,
     operator_of,
@@ -584,6 +585,12 @@ def _warn_once(lowering: Lowering, name: str, reason: str) -> None:
         lowering.warned.add(name)
 
 
+@constant
+def _show_products() -> int:
+    show_to_modes(hidden_products())
+    return 0
+
+
 @constant  # traced programs warn when they are traced
 def _warn(where: str, reason: str) -> int:
     warn(f"{where} stays wide: {reason}; qtorch.recipes.report(model, *inputs) lists all products")
@@ -666,7 +673,7 @@ def _entered(method: Callable[..., Any]) -> Callable[..., Any]:
         refuse_tracers(args[0] if args else None)
         first_call = None
         if torch.compiler.is_dynamo_compiling():
-            show_to_modes()
+            _show_products()
             first_call = lowering.first_call if is_forward else None
         if first_call is not None:  # here as well: Dynamo may trace a model's hooks as programs of their own
             first_call.begin_traced()

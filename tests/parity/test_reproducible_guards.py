@@ -184,3 +184,12 @@ def test_functions_of_torch_are_replaced(name):
     y = qtorch.reproducible.convert(Calls(function))(x)
     assert_same_bits(y, expected(x))
     torch.testing.assert_close(y, function(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_converted_model_changes_nothing_of_torchs():
+    """Compiled programs show functions to modes that torch's list leaves out, when they are traced."""
+    before = {room: list(found) for room, found in torch.overrides.get_overridable_functions().items()}
+    model = qtorch.reproducible.convert(nn.Sequential(nn.Linear(4, 4), nn.Hardswish(inplace=True)))
+    x = torch.randn(3, 4)
+    assert_same_bits(torch.compile(model, backend="eager", fullgraph=True)(x), model(x))
+    assert {room: list(found) for room, found in torch.overrides.get_overridable_functions().items()} == before

@@ -223,8 +223,10 @@ def _activation(function: Any, computes: Callable[..., Tensor]) -> None:
     settings = [(one.name, one.default) for one in signature(function).parameters.values()][1:]
 
     def replace(x: Tensor, *given: Any, **options: Any) -> Tensor:
-        *values, inplace = (*given, *(options.get(name, default) for name, default in settings[len(given) :]))
-        return placed(inplace, computes, x, *values)
+        values = list(given)
+        for name, default in settings[len(given) :]:  # without a function of its own, on the path of each call
+            values.append(options.get(name, default))
+        return placed(values.pop(), computes, x, *values)
 
     row(replace, function)
 

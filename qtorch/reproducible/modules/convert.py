@@ -13,7 +13,7 @@ from qcore import Recipe
 from qcore.arguments import check_type
 from qcore.random import initial_state
 from qtorch import linalg
-from qtorch._torch_internals import tell_modes
+from qtorch._torch_internals import constant, hidden_functions, show_to_modes
 from qtorch.recipes.products import lower_products
 from qtorch.reproducible.modules import layers
 from qtorch.reproducible.modules.guard import Guard, resumed
@@ -82,7 +82,6 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
         lower_products(model, recipe, functions=False)
     for layer in model.modules():
         _switch(layer)
-    tell_modes({*DEFINED, *RANDOM})
     model.__class__ = _guarded(_kind(model))
     return model
 
@@ -120,11 +119,19 @@ def _kind(layer: nn.Module) -> type[nn.Module]:
     return getattr(type(layer), "guarded", type(layer))
 
 
+@constant
+def _show_functions() -> int:
+    show_to_modes({*DEFINED, *RANDOM, *hidden_functions()})
+    return 0
+
+
 @cache
 def _guarded(kind: type[nn.Module]) -> type[nn.Module]:
     """A class of modules that run under the guard; it has the name of its base."""
 
     def forward(self: Any, *arguments: Any, **options: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            _show_functions()
         with resumed(), Guard(self):
             return kind.forward(self, *arguments, **options)
 
