@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
-from qcore.recipes.recipe import CONV, LINEAR, OUTPUT, SCORES
+from qcore.recipes.recipe import CONV, LINEAR
 from qcore.report import RunReport
 from qtorch._classes import check_model
 from qtorch.linalg.modules import products_of
@@ -80,14 +79,13 @@ def listed(modules: list[tuple[str, nn.Module]]) -> Iterator[Listing]:
             handle.remove()
 
 
-class _Wide(TorchFunctionMode):
-    """Lists the products that no module's own mode computes."""
+class _Wide(ProductMode):
+    """Lists the products that no module's own mode computes, as functions that stay wide."""
 
     def __init__(self, found: Listing, reason: str) -> None:
-        super().__init__()
+        super().__init__(Lowering(""))
         self.found, self.reason = found, reason
         self.paths = [""]
-        self.kinds = ProductMode(Lowering(""))  # which finds the kinds of products
 
     def entering(self, name: str) -> Any:
         def enter(module: nn.Module, inputs: Any) -> None:
@@ -109,18 +107,16 @@ class _Wide(TorchFunctionMode):
         work = output.numel() * layer.weight[0].numel()
         self.found.add(name, kind, (input.shape, layer.weight.shape), work, products_of(layer))
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
         name = name_of(func)
         if name in OPENED:
-            self.kinds.heads = [OUTPUT, SCORES]
-            with self:
-                return OPENED[name](*args, **kwargs)
+            return super().__torch_function__(func, kinds, args, kwargs)
         y = func(*args, **kwargs)
         list_operator(self.found, self.paths[-1], func, args)
         tensors = tensors_in((*args, *kwargs.values()))
         if name in PRODUCTS and is_product(tensors):
-            found = self.kinds.kinds_of(name, args)
+            found = self.kinds_of(name, args)
             reasons: dict[str, str] = dict.fromkeys(KINDS, self.reason)
-            list_wide(self.found, self.kinds, self.paths[-1], name, found, args, kwargs, y, reasons)
+            list_wide(self.found, self, self.paths[-1], name, found, args, kwargs, y, reasons)
         return y
