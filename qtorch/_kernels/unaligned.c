@@ -59,7 +59,11 @@ typedef float Floats __attribute__((vector_size(LANES * sizeof(float))));
 typedef int64_t Lanes __attribute__((vector_size(LANES * sizeof(int64_t))));
 
 static inline Floats floats_at(const float* x) { Floats y; memcpy(&y, x, sizeof(y)); return y; }
+#if defined __AVX512F__  // GCC converts halves of a vector, and puts them together
+static inline Doubles doubles_at(const float* x) { return (Doubles)_mm512_cvtps_pd((__m256)floats_at(x)); }
+#else
 static inline Doubles doubles_at(const float* x) { return __builtin_convertvector(floats_at(x), Doubles); }
+#endif
 
 static inline Doubles magnitudes(Doubles x) { return (Doubles)((Lanes)x & INT64_MAX); }
 
@@ -74,6 +78,17 @@ static inline unsigned differing(Floats a, Floats b) {
     unsigned found = 0;
     for (int j = 0; j < LANES; ++j) found |= (unsigned)(differ[j] & 1) << j;
     return found;
+#endif
+}
+
+// 1 if a lane is not 0.
+static inline int any_of(Ints x) {
+#if defined __AVX__
+    return !_mm256_testz_si256((__m256i)x, (__m256i)x);
+#else
+    int found = 0;
+    for (int j = 0; j < LANES; ++j) found |= x[j];
+    return found != 0;
 #endif
 }
 
@@ -100,6 +115,18 @@ static Range range_of(const float* x, int64_t rows, int64_t count, int64_t strid
     return found;
 }
 
+// The largest magnitude of numbers, which bits without signs have in their order; NaN is above infinity.
+static inline float largest_of(const float* x, int count) {
+    Ints found = {0};
+    float largest = 0;
+    for (int i = 0; i < count; i += LANES) {
+        const Ints bits = (Ints)floats_at(x + i) & INT32_MAX;
+        found = (bits & (bits > found)) | (found & (bits <= found));
+    }
+    for (int j = 0; j < LANES; ++j) largest = MAX(largest, ((Floats)found)[j]);
+    return largest;
+}
+
 // LANES sums of an accumulator and terms x[s] * y[s], of which float64 holds all partial sums.
 static inline __attribute__((always_inline)) void add_within(float* sums, const float* x, const Doubles* y) {
     Doubles found = doubles_at(sums);
@@ -110,7 +137,7 @@ static inline __attribute__((always_inline)) void add_within(float* sums, const 
 
 // The same of any terms: a sum of doubles with the magnitudes of what each addition lost. It gives the result if no boundary
 // of float32's rounding is within twice these, and two places of the sum, so that a tie with a tiny rest is seen.
-static inline __attribute__((always_inline)) void add_exactly(float* sums, const float* x, const Doubles* y, const float* row) {
+static __attribute__((noinline)) void add_with_rests(float* sums, const float* x, const Doubles* y, const float* row) {
     Doubles found = doubles_at(sums), rests = {0};
     for (int s = 0; s < STEP; ++s) {
         const Doubles term = (double)x[s] * y[s], sum = found + term, part = sum - found;
@@ -124,6 +151,19 @@ static inline __attribute__((always_inline)) void add_exactly(float* sums, const
     for (int j = 0; __builtin_expect(near != 0, 0) && j < LANES; ++j) {
         if (near >> j & 1) sums[j] = exact_sum(before[j], x, row + j);
     }
+}
+
+// The same, first with one bound for all that the additions of a run may lose: seldom is a boundary of float32's rounding so
+// near, but for sums that are ties, or cancel. With an infinite bound the two ends differ, and a NaN is the result.
+static inline __attribute__((always_inline)) void add_exactly(
+    float* sums, const float* x, const Doubles* y, const float* row, double bound
+) {
+    Doubles found = doubles_at(sums);
+    for (int s = 0; s < STEP; ++s) found += (double)x[s] * y[s];
+    found += 0.0;
+    const Floats low = __builtin_convertvector(found - bound, Floats), high = __builtin_convertvector(found + bound, Floats);
+    if (__builtin_expect(any_of((Ints)low ^ (Ints)high), 0)) add_with_rests(sums, x, y, row);
+    else memcpy(sums, &low, sizeof(low));
 }
 #endif
 
@@ -141,6 +181,7 @@ static __attribute__((noinline)) void tile(const Call* call, const float* b, int
     const Range* const of_b = (const Range*)(b + call->k * COLUMNS);
     float unit = range_of(sums[0], ROWS, COLUMNS, COLUMNS).unit;  // divides all sums so far, and so what they are rounded to
     int within = 0;  // 1 if float64 holds all partial sums of a run: multiples of the unit, of few enough units
+    double bound = 0;  // of what the additions of a step may lose: more than 2^-53 of each partial sum
 #endif
     for (int64_t k = 0; k < call->k; k += STEP) {
 #if LAW == 2
@@ -152,11 +193,10 @@ static __attribute__((noinline)) void tile(const Call* call, const float* b, int
             }
             const double of_terms = (double)all.unit * of_b[k / RUN].unit;
             unit = of_terms < unit ? (float)of_terms : unit;
-            const float* const each = sums[0];
-            float most = 0;  // NaN stays one anyway
-            for (int i = 0; i < ROWS * COLUMNS; ++i) most = MAX(most, fabsf(each[i]));
+            const float most = largest_of(sums[0], ROWS * COLUMNS);  // NaN stays one anyway
             const double top = most + (double)RUN * all.top * of_b[k / RUN].top;
             within = unit >= 0x1p-126f && top < unit * 0x1p52;
+            bound = top < INFINITY ? top * 0x1p-50 : INFINITY;
         }
 #endif
         float x[ROWS][STEP];
@@ -170,7 +210,7 @@ static __attribute__((noinline)) void tile(const Call* call, const float* b, int
             for (int s = 0; s < STEP; ++s) y[s] = doubles_at(row + s * COLUMNS + j);
             for (int i = 0; i < ROWS; ++i) {
                 if (within) add_within(sums[i] + j, x[i], y);
-                else add_exactly(sums[i] + j, x[i], y, row + j);
+                else add_exactly(sums[i] + j, x[i], y, row + j, bound);
             }
         }
 #else
