@@ -15,7 +15,7 @@ import torch
 from qcore.affine import AffineInteger, QParams, law
 from qcore.affine.parameters import check_input, check_qparams
 from qcore.arguments import check_float, check_int, quoted
-from qtorch import _exported as exported
+from qtorch._affine import exported
 from qtorch._affine.launch import Bounds, fake_quantize_by_package, fake_quantize_on_cpu, straight_through_on_cpu
 from qtorch._affine.namespace import Names
 from qtorch._kernels.launch import serve_cpu

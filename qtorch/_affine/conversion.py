@@ -8,7 +8,7 @@ from qcore import affine
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.operations import check_requantized
 from qcore.affine.parameters import check_input, check_qparams
-from qtorch import _exported as exported
+from qtorch._affine import exported
 from qtorch._affine.launch import dequantize_on_cpu, quantize_on_cpu, requantize_on_cpu
 from qtorch._affine.namespace import Names
 from qtorch._affine.traced import of_traced_sizes

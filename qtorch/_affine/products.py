@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.operations import check_requantized
-from qtorch import _exported as exported
+from qtorch._affine import exported
 from qtorch._affine.conversion import dequantize, requantize
 from qtorch._affine.kernels import dynamic, integers
 from qtorch._affine.namespace import Names

@@ -10,7 +10,7 @@ from qcore import BlockScaled, Number
 from qcore.formats.block import check_element
 from qcore.formats.number import check_number
 from qcore.linalg.scaling import round_scaled, scale_for
-from qtorch import _exported as exported
+from qtorch._affine import exported
 from qtorch._rounding.dense import listed
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.gradients import for_transforms

@@ -10,8 +10,7 @@ import torch
 from qcore import Number
 from qcore.affine import AffineInteger, QParams
 from qcore.law.rounding import RoundingLike
-from qtorch import _exported as exported
-from qtorch._affine import conversion
+from qtorch._affine import conversion, exported
 from qtorch._affine.dtypes import FixedDtypes, integers
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver

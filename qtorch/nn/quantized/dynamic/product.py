@@ -11,7 +11,7 @@ from qcore.affine.arithmetic import recurrent
 from qcore.affine.parameters import check_input
 from qcore.arguments import check_flag, check_size, check_type
 from qcore.formats.block import with_scale
-from qtorch import _exported as exported
+from qtorch._affine import exported
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.namespace import Names
 from qtorch._affine.products import DynamicKernel, kernel_of, sums_dtype, sums_of_products

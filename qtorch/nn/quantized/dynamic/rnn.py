@@ -17,7 +17,7 @@ from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_choice, check_flag, check_int, check_size
 from qcore.law.carrier import check_dtype
 from qcore.law.rounding import RoundingName
-from qtorch import _exported as exported
+from qtorch._affine import exported
 from qtorch._affine.namespace import Names
 from qtorch._affine.products import DynamicKernel, kernel_of
 from qtorch._affine.tensor import QTensor
