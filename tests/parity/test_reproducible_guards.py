@@ -193,3 +193,20 @@ def test_a_converted_model_changes_nothing_of_torchs():
     x = torch.randn(3, 4)
     assert_same_bits(torch.compile(model, backend="eager", fullgraph=True)(x), model(x))
     assert {room: list(found) for room, found in torch.overrides.get_overridable_functions().items()} == before
+
+
+@torch.library.custom_op("qtorch_tests::norm", mutates_args=())
+def own_norm(x: torch.Tensor) -> torch.Tensor:
+    return x + 100
+
+
+own_norm.register_fake(torch.empty_like)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_operator_with_the_name_of_a_method_is_not_taken_for_it(compiled):
+    """torch.Tensor.norm is written in Python, and is found by its name."""
+    model = qtorch.reproducible.convert(Calls(lambda x: torch.ops.qtorch_tests.norm(x)))
+    run = torch.compile(model, backend="eager", fullgraph=True) if compiled else model
+    with pytest.raises(Exception, match=r"norm, whose order of operations is not defined"):
+        run(torch.ones(3))

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 
 from qcore.names import shown
 from qtorch._places import running_modules
+from qtorch._torch_internals import operator_of
 from qtorch.reproducible.modules import arithmetic, layer_functions, moves  # noqa: F401  # have rows of the registry
 from qtorch.reproducible.modules.registry import (
     DEFINED,
@@ -68,6 +69,9 @@ def resumed() -> Iterator[None]:
         STATE.depth = before
 
 
+_BY_NAME = frozenset((*METHODS, *EXACT_METHODS))
+
+
 class Guard(TorchFunctionMode):
     """Replaces torch's functions of floating tensors by those of `qtorch.reproducible` with the same arguments.
 
@@ -88,6 +92,8 @@ class Guard(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func.__name__
+        if name in _BY_NAME and operator_of(func):  # a program's operator, which may have the name of a method
+            name = ""
         if STATE.depth or name in EXACT_METHODS or func in EXACT or name == "__get__":
             return func(*args, **kwargs)
         found = METHODS.get(name) or DEFINED.get(func)
