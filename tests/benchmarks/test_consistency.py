@@ -20,7 +20,6 @@ FEW = ["--formats", "float(2,1)", "--count", "2000", "--jobs", "1"]  # jobs of t
 USUAL = [*FEW, "--rounding", "nearest", "--rounding", "stochastic"]
 
 
-@pytest.mark.usefixtures("users_options")
 def test_nothing_differs_and_json_says_so(tmp_path):
     """In one process and in two."""
     files = [tmp_path / "1.json", tmp_path / "2.json"]

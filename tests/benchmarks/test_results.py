@@ -97,7 +97,6 @@ def test_instructions_in_the_documentation_are_those_of_the_results():
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="reads assembly code of x86")
-@pytest.mark.usefixtures("users_options")
 @some(
     (0, 0),
     (1, 1),

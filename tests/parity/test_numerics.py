@@ -64,7 +64,7 @@ def _compiled_agrees(names):
         assert_all_same_bits(found, expected(i))
 
 
-@pytest.mark.as_users
+@pytest.mark.heavy  # .ci/run takes this one
 def test_torch_compiled():
     _compiled_agrees(IN_PROGRAMS)
 
@@ -133,7 +133,7 @@ def test_xla_breaks_the_law_where_nothing_keeps_it():
     assert broken >= set(right) - {"a term there and back", "a dropped rounding"}
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.as_users)])
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("package", ["qtorch", "qjax"])
 def test_hard_inputs(package, compiled):
     rows = [*differing(package, compiled)]

@@ -100,9 +100,8 @@ GPT_WAYS = {
 }
 
 
-@pytest.mark.parametrize(
-    "way", ["int4", *(pytest.param(way, marks=pytest.mark.heavy) for way in GPT_WAYS if way != "int4")]
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("way", GPT_WAYS)
 def test_a_small_gpt(way, tmp_path):
     """With tables in integers; norms and the last product are floats, whose sums have another order in each runtime."""
     tokens = np.int32([[1, 0, 10, 3, 3], [4, 5, 6, 7, 2]])

@@ -142,7 +142,6 @@ temporary(backward(conv2d), images, weight, images)
 """
 
 
-@pytest.mark.as_users
 def test_memory():
     """What programs need besides arguments and results: rounded operands, and parts; whole copies would not fit."""
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}

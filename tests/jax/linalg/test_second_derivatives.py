@@ -58,7 +58,8 @@ def assert_close(found, expected):
         assert np.abs(one - other).max() <= 3e-6 * np.abs(other).max()
 
 
-@pytest.mark.parametrize("case", usually(CASES.keys() - {"attention"}, CASES))
+@pytest.mark.heavy
+@pytest.mark.parametrize("case", CASES)
 def test_wide_formats_have_the_derivatives_of_float64(case):
     f, reference, shapes = CASES[case]
     arrays = [random(*shape) for shape in shapes]

@@ -156,8 +156,7 @@ def test_the_model_itself_is_converted():
     assert type(qnn.convert(prepared)) is qnn.quantized.Linear
 
 
-@cache
-def after_training():
+def trained():
     model = net()
     model = qnn.prepare_qat(qnn.fuse_modules(model, ROWS), get_default_qat_qconfig("qnnpack"))
     optimizer = nnx.Optimizer(model, optax.sgd(0.05), wrt=nnx.Param)
@@ -173,11 +172,6 @@ def after_training():
         return value
 
     return model, [float(step(model, optimizer)) for _ in range(12)]
-
-
-def trained():
-    model, losses = after_training()
-    return nnx.clone(model), losses
 
 
 @nnx.jit
@@ -216,8 +210,20 @@ def test_training_and_conversion_agree():
     assert_same_bits(weight.qparams.scale, model.conv1.weight_fake_quant.qparams().scale)
 
 
+@cache
+def begun():
+    model = qnn.prepare_qat(qnn.fuse_modules(net(), ROWS), get_default_qat_qconfig("qnnpack"))
+    run(model, IMAGES)
+    return model
+
+
+def prepared_for_training():
+    """After one batch, which all observers have seen."""
+    return nnx.clone(begun())
+
+
 def test_switches():
-    model, _ = trained()
+    model = prepared_for_training()
     frozen = qnn.freeze_bn_stats(qnn.disable_observer(model))
     before = state_bits(frozen)
     run(frozen, IMAGES)
@@ -232,7 +238,7 @@ def test_switches():
 
 
 def test_gamma_of_zero_trains():
-    model, _ = trained()
+    model = prepared_for_training()
     bn = model.conv1.module.bn
     bn.scale.set_value(bn.scale[...].at[1].set(0.0))
     gradients = nnx.jit(nnx.grad(lambda model: model(IMAGES[:2]).sum()))(model)

@@ -119,7 +119,6 @@ def has_openmp(cc):
     return subprocess.run(words, input=b"#include <omp.h>\n", capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.as_users
 @pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("cc", ["gcc", "clang-14"])
 @pytest.mark.parametrize("name", SOURCES)

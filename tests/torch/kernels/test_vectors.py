@@ -27,7 +27,6 @@ CASES = [
 
 
 @X86
-@pytest.mark.as_users
 @pytest.mark.parametrize("vectors", usually(("avx2",), ["default", *instruction_sets()]))
 def test_the_same_bits(vectors, fresh, monkeypatch, tmp_path):
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", vectors)
@@ -41,7 +40,6 @@ def test_the_same_bits(vectors, fresh, monkeypatch, tmp_path):
 
 
 @X86
-@pytest.mark.as_users
 @some(
     (0, 0),
     (0, 1),

@@ -84,7 +84,6 @@ def test_elements(first):
     together(texts, [inputs_for(text, np.float32) for text in texts])
 
 
-@pytest.mark.as_users
 def test_blocks():
     together(BLOCKS, [inputs_for(text, np.float32)[:8192].reshape(8, 32, 32) for text in BLOCKS])
 
@@ -97,7 +96,6 @@ def test_all_modes(text, dtype):
     check(lambda x: tuple(-qtorch.quantize(-x, text, mode) for mode in LOOPS), x)
 
 
-@pytest.mark.as_users
 def test_float64():
     x = inputs_for("e4m3fn", np.float64)[:8192].reshape(8, 32, 32)
     check(lambda x: (-qtorch.quantize(-x, "e4m3fn"), -qtorch.quantize(-x, BLOCKS[-1])), x)
@@ -157,7 +155,6 @@ def test_which_codes_stay_calls():
 BLOCKS_OF_CALLS = "nvfp4", "scaled(e4m3fn,{0:24})", "mxfp8_e4m3", "scaled(e4m3fn,{0:4})"
 
 
-@pytest.mark.as_users
 def test_what_stays_a_call():
     """Stochastic rounding, 16 bits, two levels of scales, blocks with a rest, short ones, outer ones and in memory."""
 
@@ -170,7 +167,6 @@ def test_what_stays_a_call():
     check(program, x, x.bfloat16(), calls=7)
 
 
-@pytest.mark.as_users
 def test_strides_scalars_and_sizes_that_change():
     def program(x):
         return qtorch.quantize(x * 2, "e5m2", "up") + 1
@@ -245,7 +241,6 @@ def test_a_torch_without_these_parts_keeps_the_call(monkeypatch):
         internals.inductor.cache_clear()
 
 
-@pytest.mark.as_users
 @pytest.mark.xfail(
     strict=True, reason="torch 2.13 leaves out the last block; when it is mended, `keeps_bits` can go on"
 )
@@ -258,7 +253,6 @@ def test_torch_forgets_the_last_block():
     assert torch.equal(torch.compile(program, fullgraph=True, dynamic=False)(x, 40), program(x, 40))
 
 
-@pytest.mark.as_users
 @pytest.mark.xfail(strict=True, reason="torch 2.13 clamps integers to an expression of symbols as floats")
 def test_torch_clamps_integers_as_floats():
     step = torch.compile(lambda x, m: torch.clamp(x, max=(m << 20) | 5), fullgraph=True, dynamic=True)
