@@ -6,6 +6,7 @@ read numbers that were never rounded to 16 bits, and what follows a product woul
     relu(x) in bfloat16 -> float32 -> product -> bfloat16 -> gelu
 
 Compiled programs therefore hold these conversions as calls of an operator that Inductor cannot read, `qtorch::convert`.
+Exported programs that run without qtorch hold views of integers in its place, see `_written`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
+from qtorch._exported import is_wanted
 
 HALVES = (torch.bfloat16, torch.float16)
 
@@ -25,10 +28,26 @@ def converted(x: torch.Tensor, dtype: torch.dtype, exported: bool = False) -> to
         dtype: of the result.
         exported: whether programs of `torch.export` hold the operator; such a program cannot run without qtorch.
     """
-    traced = torch.compiler.is_compiling() and (exported or not torch.compiler.is_exporting())
-    if not traced or x.dtype is dtype or not (x.dtype in HALVES or dtype in HALVES):
+    if not torch.compiler.is_compiling() or x.dtype is dtype or not (x.dtype in HALVES or dtype in HALVES):
         return x.to(dtype)
-    return torch.ops.qtorch.convert(x, dtype)
+    if exported or not torch.compiler.is_exporting():
+        return torch.ops.qtorch.convert(x, dtype)
+    if is_wanted() or (x.requires_grad and torch.is_grad_enabled()):  # views of integers have no gradients
+        return x.to(dtype)
+    return _written(_written(x).to(dtype))
+
+
+def kept_in_memory(x: torch.Tensor) -> torch.Tensor:
+    """The same tensor, which Inductor writes to memory because a strided view of it follows."""
+    return x.as_strided(x.shape, x.stride())
+
+
+def _written(x: torch.Tensor) -> torch.Tensor:
+    """The same tensor, whose 16-bit numbers AOTInductor writes to memory, as integers: floats it would go on computing.
+
+    All operations are torch's, so that exported programs run without qtorch.
+    """
+    return kept_in_memory(x.view(torch.int16)).view(x.dtype) if x.dtype in HALVES else x
 
 
 def run_convert(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

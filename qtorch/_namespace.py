@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import torch
 
 from qcore import namespace
-from qtorch._conversion import converted
+from qtorch._conversion import converted, kept_in_memory
 
 FLOATS = {torch.int32: torch.float32, torch.int64: torch.float64}  # of lanes
 
@@ -139,8 +139,3 @@ class Names(namespace.Names):
     @staticmethod
     def searchsorted(edges: torch.Tensor, x: torch.Tensor, right: bool = False) -> torch.Tensor:
         return torch.searchsorted(edges, x, right=right, out_int32=True)
-
-
-def kept_in_memory(x: torch.Tensor) -> torch.Tensor:
-    """The same tensor, which Inductor writes to memory because a strided view of it follows."""
-    return x.as_strided(x.shape, x.stride())

@@ -28,7 +28,8 @@ FLOORS = {
         "__main__",
     ],
     "qtorch": [
-        "_torch_internals _classes _conversion _exported _places _states",
+        "_torch_internals _classes _exported _places _states",
+        "_conversion",
         "_namespace",
         "_kernels",
         "_rounding",
