@@ -51,7 +51,7 @@ def by_law(monkeypatch, function):
     with monkeypatch.context() as patch:
         for module in (products,):
             patch.setattr(module, "is_there", lambda: False)
-        patch.setattr(launch.affine, "binary", lambda *_: None)
+        patch.setattr(launch.laws, "binary", lambda *_: None)
         return function()
 
 
