@@ -128,36 +128,36 @@ MUTATIONS = [
 # Mutants that have the unit's bits for all inputs, as (number of a line, its text), and why.
 EQUIVALENT = {
     "an exponent field of 1 counts as one of 0: both have the least exponent": [
-        (18, "exponent = code[6:0] == 0 ? -126 : code[6:4] == 0 ? -6 : code[6:3] - 7;"),
-        (28, "e = c[30:24] == 0 ? -126 : c[30:23] - 127;"),
+        (20, "exponent = code[6:4] == 0 ? -6 : code[6:3] - 7;"),
+        (30, "e = c[30:0] == 0 ? ZERO : c[30:24] == 0 ? -126 : c[30:23] - 127;"),
     ],
     "operands that are not there are x, which is neither NaN nor larger than any exponent": [
-        (30, "for (k = 0; k <= 32; k = k + 1) begin"),
-        (30, "for (k = 0; k < 33; k = k + 1) begin"),
-        (30, "for (k = -1; k < 32; k = k + 1) begin"),
+        (32, "for (k = 0; k <= 32; k = k + 1) begin"),
+        (32, "for (k = 0; k < 33; k = k + 1) begin"),
+        (32, "for (k = -1; k < 32; k = k + 1) begin"),
     ],
     "the ninth bit is cut off by the register": [
         (line, f"{x} = {port}[8*k +: 9];")
-        for line, x, port in ((31, "x", "a"), (32, "y", "b"), (42, "x", "a"), (43, "y", "b"))
+        for line, x, port in ((33, "x", "a"), (34, "y", "b"), (44, "x", "a"), (45, "y", "b"))
     ],
-    "an exponent does not read the sign": [(31, "x = a[8*k +: 7];"), (32, "y = b[8*k +: 7];")],
-    "the largest exponent is taken from an equal one": [(35, "if (exponents[k] >= top) top = exponents[k];")],
+    "an exponent does not read the sign": [(33, "x = a[8*k +: 7];"), (34, "y = b[8*k +: 7];")],
+    "the largest exponent is taken from an equal one": [(37, "if (exponents[k] >= top) top = exponents[k];")],
     "bits that are not there are x, which is not 1, and place 0 is the default": [
-        (52, "for (k = 1; k <= 20; k = k + 1) if (magnitude[k]) place = k;"),
-        (52, "for (k = 1; k < 21; k = k + 1) if (magnitude[k]) place = k;"),
-        (52, "for (k = 0; k < 20; k = k + 1) if (magnitude[k]) place = k;"),
+        (54, "for (k = 1; k <= 20; k = k + 1) if (magnitude[k]) place = k;"),
+        (54, "for (k = 1; k < 21; k = k + 1) if (magnitude[k]) place = k;"),
+        (54, "for (k = 0; k < 20; k = k + 1) if (magnitude[k]) place = k;"),
     ],
     "both branches are -126 for an exponent of -126": [
-        (54, "last = (e >= -126 ? e : -126) - top;"),
-        (54, "last = (e > -127 ? e : -126) - top;"),
+        (56, "last = (e >= -126 ? e : -126) - top;"),
+        (56, "last = (e > -127 ? e : -126) - top;"),
     ],
     "a shift by 0 has no direction": [
-        (55, "significand = last <= 0 ? magnitude << -last : magnitude >> last;"),
-        (55, "significand = last < 1 ? magnitude << -last : magnitude >> last;"),
+        (57, "significand = last <= 0 ? magnitude << -last : magnitude >> last;"),
+        (57, "significand = last < 1 ? magnitude << -last : magnitude >> last;"),
     ],
     "the magnitude of 0 is 0": [
-        (50, "magnitude = sum <= 0 ? -sum : sum;"),
-        (50, "magnitude = sum < 1 ? -sum : sum;"),
+        (52, "magnitude = sum <= 0 ? -sum : sum;"),
+        (52, "magnitude = sum < 1 ? -sum : sum;"),
     ],
 }
 

@@ -14,8 +14,10 @@ module step (
     integer exponents [0:31];
     reg signed [20:0] sum; // 32 products below 2^15, and the accumulator
 
+    localparam integer ZERO = -133; // the exponent of a product that is zero, and of an accumulator that is
+
     function integer exponent(input [7:0] code);
-        exponent = code[6:0] == 0 ? -126 : code[6:3] == 0 ? -6 : code[6:3] - 7;
+        exponent = code[6:3] == 0 ? -6 : code[6:3] - 7;
     endfunction
 
     function [3:0] integral(input [7:0] code);
@@ -25,13 +27,13 @@ module step (
     always @* begin
         // alignment exponent
         nan = 0;
-        e = c[30:23] == 0 ? -126 : c[30:23] - 127;
+        e = c[30:0] == 0 ? ZERO : c[30:23] == 0 ? -126 : c[30:23] - 127;
         top = e;
         for (k = 0; k < 32; k = k + 1) begin
             x = a[8*k +: 8];
             y = b[8*k +: 8];
             if (x[6:0] == 127 || y[6:0] == 127) nan = 1;
-            exponents[k] = exponent(x) + exponent(y);
+            exponents[k] = x[6:0] == 0 || y[6:0] == 0 ? ZERO : exponent(x) + exponent(y);
             if (exponents[k] > top) top = exponents[k];
         end
         // aligned terms, cut off toward zero at 13 bits of fraction
