@@ -36,7 +36,8 @@ KINDS = [
     ("scaled(e4m3fn,{0:32})", (64, 6), 2),
     ("scaled(e4m3fn,{0:16,1:16})", (32, 32), 2),
     ("scaled(e4m3fn,{-1:None})", (8, 40), 1),
-    ("nvfp4", (4, 32), 3),
+    # Two for the largest magnitude of the array, one for scales, one for what a block's elements share, one for elements.
+    ("nvfp4", (4, 32), 5),
 ]
 MODES = ("nearest", "stochastic", "up", "odd")
 SPLIT = 3  # kernels, of which the first has hundreds of programs, which the interpreter runs one by one
