@@ -7,7 +7,7 @@ from flax import nnx
 
 
 def module_of(make):
-    """The module that make() gives, without its values: only their names, shapes and dtypes are asked for."""
+    """The module that make() gives, with values of its own; `merge` puts its attributes in the order of their names."""
     graph, state = nnx.split(nnx.eval_shape(make))
     rng = np.random.default_rng(0)
     flat = {path: leaf.replace(_value(rng, path[-1], leaf.get_value())) for path, leaf in nnx.to_flat_state(state)}
