@@ -36,7 +36,7 @@ KINDS = [
     ("scaled(e4m3fn,{0:32})", (64, 6), 2),
     ("scaled(e4m3fn,{0:16,1:16})", (32, 32), 2),
     ("scaled(e4m3fn,{-1:None})", (8, 40), 1),
-    # Two for the largest magnitude of the array, one for scales, one for what a block's elements share, one for elements.
+    # The array's largest magnitude in two, scales, what the elements of a block share, elements.
     ("nvfp4", (4, 32), 5),
 ]
 MODES = ("nearest", "stochastic", "up", "odd")
