@@ -75,11 +75,13 @@ def draw(unit: Unit, count: int, seed: int) -> tuple[np.ndarray, Operands]:
         a[np.flatnonzero(rows)[::2]] = encode(np.zeros(1, np.float32), unit.numbers[0], "nearest")
         rows = kinds == KINDS.index("special")
         c.view(np.uint32)[rows] = rng.choice(_SPECIAL, rows.sum())
-        rows = kinds == KINDS.index("zero")  # products of zeros, whose exponents count, beside a tiny addend
-        a[rows] = encode(np.zeros(shape, np.float32), unit.numbers[0], "nearest")[rows]
-        c[rows] = np.ldexp(rng.uniform(-2, 2, rows.sum()), rng.integers(-135, -115, rows.sum()))
+        # Products of zeros, whose exponents count, beside a tiny addend; in a third of the rows the zeros are b's.
+        rows = np.flatnonzero(kinds == KINDS.index("zero"))
+        for x, number, some in zip((a, b), unit.numbers, (rows[np.arange(len(rows)) % 3 > 0], rows[::3]), strict=True):
+            x[some] = encode(np.zeros(1, np.float32), number, "nearest")
+        c[rows] = np.ldexp(rng.uniform(-2, 2, len(rows)), rng.integers(-135, -115, len(rows)))
         if unit.fraction_bits is None:
-            _draw_negative_zeros(unit, np.flatnonzero(rows), Operands(a, b, None, c))
+            _draw_negative_zeros(unit, rows, Operands(a, b, None, c))
         for kind, make in (
             ("tie", _ties),
             ("beside a tie", _beside_ties),

@@ -151,6 +151,16 @@ EQUIVALENT = {
         (56, "last = (e >= -126 ? e : -126) - top;"),
         (56, "last = (e > -127 ? e : -126) - top;"),
     ],
+    "the exponent of zeros is the largest only where all terms are zero, or an addend that is cut off to zero": [
+        *(
+            (17, f"localparam integer ZERO = -{e}; // of products that are zero, and of such an accumulator")
+            for e in (132, 134)
+        ),
+        *(
+            (30, f"e = {zero} ? ZERO : c[30:23] == 0 ? -126 : c[30:23] - 127;")
+            for zero in ("c[30:0] == 1", "c[30:0] == -1", "c[30:1] == 0", "c[30:0] == 0 && 0")
+        ),
+    ],
     "a shift by 0 has no direction": [
         (57, "significand = last <= 0 ? magnitude << -last : magnitude >> last;"),
         (57, "significand = last < 1 ? magnitude << -last : magnitude >> last;"),

@@ -14,7 +14,7 @@ module step (
     integer exponents [0:31];
     reg signed [20:0] sum; // 32 products below 2^15, and the accumulator
 
-    localparam integer ZERO = -133; // the exponent of a product that is zero, and of an accumulator that is
+    localparam integer ZERO = -133; // of products that are zero, and of such an accumulator
 
     function integer exponent(input [7:0] code);
         exponent = code[6:3] == 0 ? -6 : code[6:3] - 7;
