@@ -213,9 +213,11 @@ def compile_time() -> str:
     """What XLA takes to compile a step with recipes."""
     record = results("compile-time")
     columns = ("seconds", "ratio", "traced")
-    names = {"wide": "none: high precision"}
     rows = [
-        (names.get(row["recipe"], row["recipe"]), *(f"{row[column]:.1f}" for column in columns))
+        (
+            "none: high precision" if row["recipe"] == "wide" else row["recipe"],
+            *(f"{row[column]:.1f}" for column in columns),
+        )
         for row in record["rows"]
     ]
     heading = ("recipe", "s to compile", "times high precision", "s to trace")
