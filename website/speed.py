@@ -85,7 +85,7 @@ def _of_products_in_short() -> list[tuple[str, ...]]:
             ("chunks of 64, nearest", "use this for narrow accumulators"),
             ("sequential, nearest", "use chunks if your hardware has them"),
             ("sequential, stochastic, 24 bits", "give `random_bits=14` or fewer"),
-            ("pairs of 4", "no kernel: use small sizes"),
+            ("pairs of 4", "use PyTorch on a CPU"),
         )
     ]
     machines = [name for name in found if name in DESIGNS]
