@@ -336,12 +336,12 @@ def convolution(pick: Pick) -> Case:
     import qtorch
     from qcore import Accumulator, FloatingPoint, Product
     from qcore.linalg.arrays import multiply_arrays
-    from qcore.linalg.convolution import ConvolutionForm
-    from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B
+    from qcore.linalg.convolution import ConvolutionGeometry
+    from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B
 
     dims, groups = pick.choice([1, 2, 2, 3]), pick.choice([1, 1, 2, 3])
     stride, dilation, padding = (tuple(pick.choice(some) for _ in range(dims)) for some in ([1, 2], [1, 2], [0, 1, 2]))
-    form = ConvolutionForm(stride, padding, dilation, groups)
+    geometry = ConvolutionGeometry(stride, padding, dilation, groups)
     taps = tuple(pick.choice([1, 2, 3]) for _ in range(dims))
     sizes = tuple(pick.choice([1, 4, 5] if dims == 3 else [1, 3, 7, 9]) for _ in range(dims))
     inside, outputs = pick.choice([1, 2, 5]), pick.choice([1, 2, 9]) * groups
@@ -359,11 +359,11 @@ def convolution(pick: Pick) -> Case:
     product = Product(*operands, accumulator=accumulator)
 
     def reference() -> Any:
-        form.check(a.shape, b.shape)
-        shape = form.result(a.shape, b.shape)
-        y = multiply_arrays(form, FORWARD, product, a, b, b.shape, key).reshape(shape)
-        of_a = multiply_arrays(form, GRAD_A, product, y, b, a.shape, key).reshape(a.shape)
-        return y, of_a, multiply_arrays(form, GRAD_B, product, y, a, b.shape, key).reshape(b.shape)
+        geometry.check(a.shape, b.shape)
+        shape = geometry.result(a.shape, b.shape)
+        y = multiply_arrays(geometry, FORWARD, product, a, b, b.shape, key).reshape(shape)
+        of_a = multiply_arrays(geometry, GRAD_A, product, y, b, a.shape, key).reshape(a.shape)
+        return y, of_a, multiply_arrays(geometry, GRAD_B, product, y, a, b.shape, key).reshape(b.shape)
 
     def call() -> Any:
         function = getattr(qtorch.linalg, f"conv{dims}d")
@@ -374,7 +374,7 @@ def convolution(pick: Pick) -> Case:
         y = function(left, right, **places, **products)
         return y, *torch.autograd.grad(y, (left, right), y.detach())
 
-    return (s.shape, s.stride(), t.shape, t.stride(), form, accumulator, operands), reference, call
+    return (s.shape, s.stride(), t.shape, t.stride(), geometry, accumulator, operands), reference, call
 
 
 def affine(pick: Pick) -> Case:

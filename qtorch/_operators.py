@@ -72,6 +72,7 @@ _define(
 )
 _differentiate("convert", "qtorch._conversion", "convert_back", "keep_dtype")
 _define("refuse_recording(Tensor?[] gradients) -> ()", "qtorch._rounding.gradients", "raise_if_recorded", "nothing")
+# Exported programs name the arguments of their operators, so `form`, the text of the geometry, keeps the name it had.
 _define(
     "product(Tensor first, Tensor second, Tensor? addend, Tensor? key, Tensor? state, SymInt[] other, SymInt[] shape, "
     "str form, str which, str product) -> Tensor",

@@ -17,8 +17,8 @@ import qtorch
 from benchmarks.support.comparison import Case, Piece
 from qcore import Accumulator, Product
 from qcore.linalg.arrays import multiply_arrays
-from qcore.linalg.convolution import Form, convolution_form
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm, Shape
+from qcore.linalg.convolution import Geometry, convolution_geometry
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, MatrixGeometry, Shape
 
 HALF, KEY = "float(6,9)", 7
 ACCUMULATORS = (
@@ -31,21 +31,26 @@ ACCUMULATORS = (
     Accumulator(chunk=4, fraction_bits=23, output="toward_zero"),
 )
 OPERANDS = (("e4m3fn", "e5m2"), (None, None))
-FORMS: dict[str, tuple[Form, Shape, Shape, dict[str, Any]]] = {
-    "matmul": (MatrixForm(), (33, 97), (97, 40), {}),
-    "conv2d": (convolution_form(2, 2, 1, 1, 2), (3, 4, 9, 8), (6, 2, 3, 3), {"stride": 2, "padding": 1, "groups": 2}),
+GEOMETRIES: dict[str, tuple[Geometry, Shape, Shape, dict[str, Any]]] = {
+    "matmul": (MatrixGeometry(), (33, 97), (97, 40), {}),
+    "conv2d": (
+        convolution_geometry(2, 2, 1, 1, 2),
+        (3, 4, 9, 8),
+        (6, 2, 3, 3),
+        {"stride": 2, "padding": 1, "groups": 2},
+    ),
 }
 
 
 def compare_products() -> Iterator[Case]:
     """A case for each product, accumulator, pair of operands and backend; the first backend is the reference."""
-    for product, accumulator, operands in itertools.product(FORMS, ACCUMULATORS, OPERANDS):
-        form, shape_a, shape_b, arguments = FORMS[product]
+    for product, accumulator, operands in itertools.product(GEOMETRIES, ACCUMULATORS, OPERANDS):
+        geometry, shape_a, shape_b, arguments = GEOMETRIES[product]
         rng = np.random.default_rng(0)
-        arrays = [_hard(rng, shape) for shape in (shape_a, shape_b, form.result(shape_a, shape_b))]
+        arrays = [_hard(rng, shape) for shape in (shape_a, shape_b, geometry.result(shape_a, shape_b))]
         products = Product(*operands, accumulator), *(Product(None, one, accumulator) for one in operands[::-1])
         options = arguments | {"operands": operands, "accumulator": accumulator, "key": KEY}
-        expected, seconds = _timed(lambda: _reference(form, products, *arrays))  # noqa: B023
+        expected, seconds = _timed(lambda: _reference(geometry, products, *arrays))  # noqa: B023
         found = {"numpy": (expected, seconds)}
         for name, run in (("torch kernel", _by_torch), ("jax jit", _by_jax)):
             found[name] = _timed(lambda: run(product, options, *arrays))  # noqa: B023
@@ -74,10 +79,10 @@ def _flat(results: Any) -> np.ndarray:
     return np.concatenate([np.asarray(one).ravel() for one in results])
 
 
-def _reference(form: Form, products: Any, a: np.ndarray, b: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+def _reference(geometry: Geometry, products: Any, a: np.ndarray, b: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     calls = ((FORWARD, a, b, b), (GRAD_A, gradient, b, a), (GRAD_B, gradient, a, b))
     pairs = zip(calls, products, strict=True)
-    return _flat(multiply_arrays(form, call[0], one, *call[1:3], call[3].shape, KEY) for call, one in pairs)
+    return _flat(multiply_arrays(geometry, call[0], one, *call[1:3], call[3].shape, KEY) for call, one in pairs)
 
 
 def _by_torch(product: str, options: dict[str, Any], *arrays: np.ndarray) -> np.ndarray:

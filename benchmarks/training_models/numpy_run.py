@@ -13,7 +13,7 @@ from benchmarks.training_models.sizes import HIDDEN
 from benchmarks.training_models.state import MOMENTUM, RATE, ROUNDING, initial, key_for
 from qcore import fold_in, reproducible
 from qcore.linalg.arrays import multiply_arrays
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, MatrixGeometry
 from qcore.linalg.product import Product, Products
 from qcore.reproducible.arithmetic import ADD
 from qcore.reproducible.differentiable import Differentiable
@@ -21,7 +21,7 @@ from qcore.reproducible.elementary import ELEMENTARY
 from qcore.reproducible.norms import CROSS_ENTROPY
 from qcore.reproducible.operations import Names
 
-_FORM, _WIDE = MatrixForm(transposed=True), Product()
+_GEOMETRY, _WIDE = MatrixGeometry(transposed=True), Product()
 _SHAPES = {"hidden.weight": (HIDDEN, 64), "hidden.bias": (HIDDEN,), "out.weight": (10, HIDDEN), "out.bias": (10,)}
 
 
@@ -56,7 +56,7 @@ class NumpyRun:
 
     def _linear(self, layer: str, x: np.ndarray, keys: Any) -> np.ndarray:
         weight = self._weights[f"{layer}.weight"]
-        y = multiply_arrays(_FORM, FORWARD, self._products.forward, x, weight, weight.shape, keys[layer])
+        y = multiply_arrays(_GEOMETRY, FORWARD, self._products.forward, x, weight, weight.shape, keys[layer])
         return reproducible.add(y.reshape(len(x), -1), self._weights[f"{layer}.bias"])
 
     def _gradients(self, layer: str, x: np.ndarray, gradient: np.ndarray, keys: Any) -> tuple[Any, np.ndarray]:
@@ -64,8 +64,8 @@ class NumpyRun:
         weight, bias = self._weights[f"{layer}.weight"], self._weights[f"{layer}.bias"]
         gradient, of_bias = ADD.gradients(Names, self._apply(ADD, gradient, bias)[1], gradient, {})
         grad_a, grad_b, key = self._products.grad_a, self._products.grad_b, keys[layer]
-        of_weight = multiply_arrays(_FORM, GRAD_B, grad_b, gradient, x, weight.shape, key).reshape(weight.shape)
-        of_x = multiply_arrays(_FORM, GRAD_A, grad_a, gradient, weight, x.shape, key).reshape(x.shape)
+        of_weight = multiply_arrays(_GEOMETRY, GRAD_B, grad_b, gradient, x, weight.shape, key).reshape(weight.shape)
+        of_x = multiply_arrays(_GEOMETRY, GRAD_A, grad_a, gradient, weight, x.shape, key).reshape(x.shape)
         return {f"{layer}.weight": of_weight, f"{layer}.bias": of_bias}, of_x
 
     def weights(self) -> dict[str, np.ndarray]:

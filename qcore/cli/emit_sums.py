@@ -22,7 +22,7 @@ from qcore.cli.terms import WHOLE, Fold, Terms
 from qcore.law.carrier import FLOAT32
 from qcore.linalg import law
 from qcore.linalg.accumulator import FLOAT32_NUMBER, Accumulator, check_accumulator
-from qcore.linalg.forms import FORWARD, MatrixForm
+from qcore.linalg.geometry import FORWARD, MatrixGeometry
 from qcore.packing import storage
 from qcore.trace import BLOCK, C_TYPES, ELEMENT
 from qcore.version import __version__
@@ -60,7 +60,7 @@ class SumUnit:
         name = "_".join(map(identifier, words)) if design is None else design.name.replace(".", "_")
         self.name = f"dot_{name}"
         self.trace = Terms(self.accumulator, self.unit.product.block)
-        sums = self.unit.product.sums(MatrixForm(), FORWARD, (1, WHOLE), (WHOLE, 1), (WHOLE, 1), True)
+        sums = self.unit.product.sums(MatrixGeometry(), FORWARD, (1, WHOLE), (WHOLE, 1), (WHOLE, 1), True)
         array: Any = self.trace.array
         scales = None if self.scale is None else (array("scale_x"), array("scale_y"))
         addend = self.trace.value("addend", "float32", BLOCK)

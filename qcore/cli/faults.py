@@ -24,7 +24,7 @@ from qcore.law.rounding import Rounding
 from qcore.linalg import law
 from qcore.linalg.accumulator import ALL, LEAST, NORMALIZED, PRODUCTS, Accumulator
 from qcore.linalg.designs import ALIGNED, EXACT, FUSED, GROUPED, PAIRS, Design
-from qcore.linalg.forms import FORWARD, MatrixForm
+from qcore.linalg.geometry import FORWARD, MatrixGeometry
 from qcore.linalg.namespace import Float64
 
 MOST_ROWS = 1000  # of a file in which faults are looked for
@@ -99,7 +99,7 @@ class Fault:
                 changes = (self.scale_a, self.scale_b)
                 of_a, of_b = (change(decode(x, unit.scale)) for change, x in zip(changes, given.scales, strict=True))
                 scales = of_a.repeat(self.repeats, 1)[:, None, :], of_b.repeat(self.repeats, 1)[:, :, None]
-            sums = unit.product.sums(MatrixForm(), FORWARD, left.shape, right.shape, right.shape, True)
+            sums = unit.product.sums(MatrixGeometry(), FORWARD, left.shape, right.shape, right.shape, True)
             sums = law.Sums(self.accumulator, False, least=sums.least)
             addend = np.zeros_like(c) if self.late else c
             found = law.multiply(self.xp(None), left, right, sums, scales, addend[:, None, None])

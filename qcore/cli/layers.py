@@ -31,8 +31,8 @@ from qcore.cli.sums import Operands, Results, Unit, check_fields
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
 from qcore.law.rounding import MODES, Rounding
-from qcore.linalg.convolution import ConvolutionForm, convolution_form, form_of
-from qcore.linalg.forms import FORWARD, MatrixForm, check_bias
+from qcore.linalg.convolution import ConvolutionGeometry, convolution_geometry, geometry_of
+from qcore.linalg.geometry import FORWARD, MatrixGeometry, check_bias
 from qcore.linalg.law import batch_shape
 from qcore.linalg.namespace import Float64
 
@@ -46,7 +46,7 @@ class Layer:
 
     Attributes:
         accumulator, first, second, key: see `qcore.cli.sums.Unit`; the formats are the input's and the weight's.
-        form: the text of the layer's form, see `qcore.linalg.forms`.
+        form: the text of the layer's geometry, see `qcore.linalg.geometry`.
         input, weight: the shapes.
         bias: "added" in float32 after the sum, as layers of this library do; "start": accumulators start at it; "none".
         result: the text of the format of the results; None is float32.
@@ -101,7 +101,7 @@ class Layer:
     @property
     def _form(self) -> Any:
         try:
-            found = form_of(self.form)
+            found = geometry_of(self.form)
         except (ValueError, LookupError) as error:
             raise ValueError(f"form={quoted(self.form)}; allowed is what `vectors` wrote") from error
         return found
@@ -109,7 +109,7 @@ class Layer:
     @property
     def is_convolution(self) -> bool:
         """True for a convolution, False for a linear layer."""
-        return isinstance(self._form, ConvolutionForm)
+        return isinstance(self._form, ConvolutionGeometry)
 
     @cached_property
     def unit(self) -> Unit:
@@ -262,10 +262,10 @@ def form_text(dimensions: int, settings: dict[str, Any]) -> str:
     if dimensions <= 2:
         if given:
             raise ValueError(f"{next(iter(given))} with a linear layer; allowed is it with a convolution")
-        return MatrixForm(transposed=True).text
+        return MatrixGeometry(transposed=True).text
     values = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1} | given
     sizes = (value[0] if isinstance(value, tuple) and len(value) == 1 else value for value in values.values())
-    return convolution_form(dimensions - 2, *sizes).text
+    return convolution_geometry(dimensions - 2, *sizes).text
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:

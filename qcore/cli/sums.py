@@ -38,7 +38,7 @@ from qcore.law.rounding import Rounding
 from qcore.linalg import law
 from qcore.linalg.accumulator import FLOAT32_NUMBER
 from qcore.linalg.designs import ALIGNED, FLOOR, GROUPED, PARITY
-from qcore.linalg.forms import FORWARD, MatrixForm
+from qcore.linalg.geometry import FORWARD, MatrixGeometry
 from qcore.linalg.namespace import Float64
 from qcore.linalg.product import Product
 
@@ -278,7 +278,7 @@ class Unit:
         if given.scales is not None:
             of_left, of_right = map(self.scale_numbers, given.scales)
             scales = of_left[:, None, :], of_right[:, :, None]
-        sums = self.product.sums(MatrixForm(), FORWARD, left.shape, right.shape, right.shape, True)
+        sums = self.product.sums(MatrixGeometry(), FORWARD, left.shape, right.shape, right.shape, True)
         return self.add(left, right, scales, given.c[:, None, None], sums, self.numbers)
 
     def add(self, left: Any, right: Any, scales: Any, addend: np.ndarray, sums: law.Sums, numbers: Any) -> Results:

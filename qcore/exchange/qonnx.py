@@ -71,16 +71,16 @@ def rounded(
         >>> graph.nodes[0].op_type, [graph.constants[name].item() for name in graph.nodes[0].input[1:]]
         ('Quant', [0.0625, 0.0, 8.0])
     """
-    form = with_overflow(check_number(number), overflow or None)
-    what = f"{quoted(form.text)} by {quoted(rounding)}"
+    found = with_overflow(check_number(number), overflow or None)
+    what = f"{quoted(found.text)} by {quoted(rounding)}"
     if Names.dtype(x) != "float32":
         raise _refused(what, f"{Names.dtype(x)} numbers; QONNX's are float32")
     if rounding not in _ROUNDINGS:
         raise _refused(what, f"no such rounding; it has {', '.join(_ROUNDINGS)}")
-    if isinstance(form, FixedPoint):
-        return _fixed(graph, x, form, rounding, what)
-    if isinstance(form, BinaryFloat | FloatingPoint):
-        return _float(graph, x, form, rounding, what)
+    if isinstance(found, FixedPoint):
+        return _fixed(graph, x, found, rounding, what)
+    if isinstance(found, BinaryFloat | FloatingPoint):
+        return _float(graph, x, found, rounding, what)
     raise _refused(what, "no numbers but fixed point and floats with a common exponent width")
 
 
@@ -111,16 +111,16 @@ def stored(graph: Graph, codes: Any, scales: Any, scale: Any, number: str) -> Sy
 
     Numbers of formats that QONNX lacks are constants. QONNX's executor has no arrays of float8 or 4 bits.
     """
-    form: Any = check_number(number)
+    found: Any = check_number(number)
     given = scales if scale is None else (scales, scale)
-    numbers = decode(codes, form, scales=given)
+    numbers = decode(codes, found, scales=given)
     try:
-        elements = rounded(graph, decode(codes, form.element), form.element)
+        elements = rounded(graph, decode(codes, found.element), found.element)
     except ValueError:
         return Symbol(graph, graph.constant(numbers), "float32", numbers.ndim)
-    unit = form.element.fl if isinstance(form.element, FixedPoint) else 0  # an element that is a power of two
-    one = encode(np.full(codes.shape, 2.0**-unit, np.float32), form.element)
-    factors: Any = decode(one, form, scales=given) * np.float32(2.0**unit)
+    unit = found.element.fl if isinstance(found.element, FixedPoint) else 0  # an element that is a power of two
+    one = encode(np.full(codes.shape, 2.0**-unit, np.float32), found.element)
+    factors: Any = decode(one, found, scales=given) * np.float32(2.0**unit)
     for place in range(factors.ndim):
         first = factors.take([0], place)
         factors = first if (factors == first).all() else factors
@@ -171,15 +171,15 @@ def ends(bits: int, signed: int, narrow: int) -> tuple[int, int]:
     return (-half + narrow, half - 1) if signed else (0, 2 * half - 1 - narrow)
 
 
-def _fixed(graph: Graph, x: Any, form: FixedPoint, rounding: str, what: str) -> Symbol:
-    if form.wrap or not form.clamp:
+def _fixed(graph: Graph, x: Any, number: FixedPoint, rounding: str, what: str) -> Symbol:
+    if number.wrap or not number.clamp:
         raise _refused(what, "wrapping, or numbers without a range; clamp=True saturates")
-    if form.fl < 0 and rounding in ("away", "up", "down"):
+    if number.fl < 0 and rounding in ("away", "up", "down"):
         raise _refused(what, "subnormal quotients, which it would round to 0; allowed is fl from 0 on")
-    scale = np.float32(2.0**-form.fl) if -126 <= -form.fl <= 127 else np.float32(0)
+    scale = np.float32(2.0**-number.fl) if -126 <= -number.fl <= 127 else np.float32(0)
     if not scale:
         raise _refused(what, "such a scale in float32")
-    return _quant(graph, x, scale, form.wl, int(form.signed), int(form.symmetric), _ROUNDINGS[rounding], what)
+    return _quant(graph, x, scale, number.wl, int(number.signed), int(number.symmetric), _ROUNDINGS[rounding], what)
 
 
 def _quant(graph: Graph, x: Any, scale: Any, bits: int, signed: int, narrow: int, mode: str, what: str) -> Symbol:
@@ -191,23 +191,23 @@ def _quant(graph: Graph, x: Any, scale: Any, bits: int, signed: int, narrow: int
     return _node(graph, "Quant", x, *constants, signed=signed, narrow=narrow, rounding_mode=mode)
 
 
-def _float(graph: Graph, x: Any, form: BinaryFloat | FloatingPoint, rounding: str, what: str) -> Symbol:
+def _float(graph: Graph, x: Any, number: BinaryFloat | FloatingPoint, rounding: str, what: str) -> Symbol:
     if rounding not in _OF_FLOATS:
         raise _refused(what, "directed rounding of floats: its logarithm rounds up next below powers of two")
-    if not form.subnormals or not getattr(form, "signed", True):
+    if not number.subnormals or not getattr(number, "signed", True):
         raise _refused(what, "floats without subnormal numbers or without negative ones")
-    lowest, (count, exponent) = form.magnitudes.lowest, form.magnitudes.largest
-    if not 1 <= form.man <= _MANTISSA or lowest - form.man < _LOWEST:
+    lowest, (count, exponent) = number.magnitudes.lowest, number.magnitudes.largest
+    if not 1 <= number.man <= _MANTISSA or lowest - number.man < _LOWEST:
         raise _refused(what, f"steps below 2^{_LOWEST}, or other mantissas than those of 1 to {_MANTISSA} bits")
     if count.bit_length() + exponent > CARRIERS["float32"].max_exponent + 1:
         raise _refused(what, "numbers beyond float32")
-    policy = getattr(form, "overflow", "saturate")
-    if policy == "propagate" or (policy == "inf" and not getattr(form, "has_infinity", False)):
+    policy = getattr(number, "overflow", "saturate")
+    if policy == "propagate" or (policy == "inf" and not getattr(number, "has_infinity", False)):
         raise _refused(what, f"the overflow policy {quoted(policy)}; allowed are 'saturate', 'nan' and 'inf'")
     numbers = {
         "scale": 1.0,
-        "exponent_bitwidth": form.exp,
-        "mantissa_bitwidth": form.man,
+        "exponent_bitwidth": number.exp,
+        "mantissa_bitwidth": number.man,
         "exponent_bias": 1 - lowest,
         "max_val": count * 2.0**exponent,
     }
@@ -217,7 +217,7 @@ def _float(graph: Graph, x: Any, form: BinaryFloat | FloatingPoint, rounding: st
         x,
         *(_constant(graph, name, one) for name, one in numbers.items()),
         has_inf=int(policy == "inf"),
-        has_nan=int(getattr(form, "has_nan", False)),
+        has_nan=int(getattr(number, "has_nan", False)),
         has_subnormal=1,
         saturation=int(policy == "saturate"),
         rounding_mode=_ROUNDINGS[rounding],

@@ -172,16 +172,16 @@ def decoded(graph: Graph, codes: np.ndarray, scales: Any, scale: Any, number: st
         number: the format's text.
         dtype: of the result.
     """
-    form: Any = parse(number)
+    found: Any = parse(number)
     given = scales if scale is None else (scales, scale)
-    numbers = decode(codes, form, dtype, scales=given)
-    element = getattr(form, "element", form)
+    numbers = decode(codes, found, dtype, scales=given)
+    element = getattr(found, "element", found)
     elements, step = decode(codes, element), np.float32(1)
     if isinstance(element, FixedPoint):
         step = np.float32(2.0**-element.fl)
         elements = elements / step
     stored = _smallest(elements)
-    factors = None if stored is None or dtype != "float32" else _factors(form, codes.shape, scales, scale, step)
+    factors = None if stored is None or dtype != "float32" else _factors(found, codes.shape, scales, scale, step)
     if stored is not None and factors is not None:
         factor, spread, settings = factors
         exact = np.array_equal(_bits(stored.astype(np.float32) * spread), _bits(numbers))
@@ -217,8 +217,8 @@ def _factors(number: Any, shape: tuple[int, ...], scales: Any, scale: Any, step:
     """The scales of DequantizeLinear, those of each element, and its attributes; None where it lacks such blocks."""
     if scales is None:
         return step, step, {}
-    form = number.scale_format
-    factors = step * (np.asarray(scales, np.float32) if form is None else decode(scales, form))
+    scale_format = number.scale_format
+    factors = step * (np.asarray(scales, np.float32) if scale_format is None else decode(scales, scale_format))
     factors = factors if scale is None else factors * np.float32(scale)
     sizes = [
         length if size is None else size for size, length in zip(number.block_sizes(len(shape)), shape, strict=True)

@@ -9,8 +9,8 @@ import numpy as np
 from qcore import arrays
 from qcore.arguments import check_int, check_seed, missing_key
 from qcore.linalg.accumulator import AccumulatorLike
-from qcore.linalg.convolution import Form
-from qcore.linalg.forms import FORWARD, MatrixForm
+from qcore.linalg.convolution import Geometry
+from qcore.linalg.geometry import FORWARD, MatrixGeometry
 from qcore.linalg.law import batch_shape, multiply
 from qcore.linalg.namespace import Float64
 from qcore.linalg.operands import Operand
@@ -53,19 +53,19 @@ def matmul(
         >>> matmul(a, b), matmul(a, b, accumulator=Accumulator("float(6,9)", chunk=1))
         (array([[1.0002441]], dtype=float32), array([[1.]], dtype=float32))
     """
-    form = MatrixForm()
-    _check_arrays(form, a, b)
+    geometry = MatrixGeometry()
+    _check_arrays(geometry, a, b)
     products = check_products(operands, accumulator, None, None, ("grad_a", "grad_b"))
-    shape = form.result(a.shape, b.shape)
+    shape = geometry.result(a.shape, b.shape)
     if c is not None:
         if not isinstance(c, np.ndarray):
             raise TypeError(f"c is a {type(c).__name__}; allowed are a NumPy array of float32 and None")
         check_addend((c.shape, str(c.dtype)), shape, products.scale_of_tensor)
-    return multiply_arrays(form, FORWARD, products.forward, a, b, b.shape, key, addend=c).reshape(shape)
+    return multiply_arrays(geometry, FORWARD, products.forward, a, b, b.shape, key, addend=c).reshape(shape)
 
 
 def multiply_arrays(
-    form: Form,
+    geometry: Geometry,
     which: str,
     product: Product,
     first: np.ndarray,
@@ -75,8 +75,9 @@ def multiply_arrays(
     state: np.ndarray | None = None,
     addend: np.ndarray | None = None,
 ) -> np.ndarray:
-    """One of a form's products of float32 arrays, with the result's elements in order; see `MatrixForm.matrices`.
+    """One of a geometry's products of float32 arrays, with the result's elements in order.
 
+    Arguments are as for `MatrixGeometry.matrices`.
     The key is that of the forward product, for every value of `which`; `state` is the state of delayed scales. The
     accumulators start at `addend`, which has the result's elements.
     """
@@ -97,9 +98,9 @@ def multiply_arrays(
 
     rows = zip(product.operands, ROWS[which], strict=True)
     given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
-    sums = product.sums(form, which, first.shape, second.shape, other, addend is not None)
+    sums = product.sums(geometry, which, first.shape, second.shape, other, addend is not None)
     with np.errstate(all="ignore"):
-        left, right, scales, factor = matrices(Float64, form, which, product, (first, second), other, round_, given)
+        left, right, scales, factor = matrices(Float64, geometry, which, product, (first, second), other, round_, given)
         if addend is not None:
             addend = addend.reshape(*batch_shape(left, right), left.shape[-2], right.shape[-1])
         found = multiply(Float64(words), left, right, sums, scales, addend)
@@ -144,10 +145,10 @@ def _fold(words: tuple[int, int] | None, role: int) -> tuple[int, int] | None:
     return None if words is None else fold_in(words, role)
 
 
-def _check_arrays(form: Any, a: Any, b: Any) -> None:
-    for name, x in zip(form.names, (a, b), strict=True):
+def _check_arrays(geometry: Any, a: Any, b: Any) -> None:
+    for name, x in zip(geometry.names, (a, b), strict=True):
         if not isinstance(x, np.ndarray):
             raise TypeError(f"{name} is a {type(x).__name__}; allowed is a NumPy array of float32")
         if x.dtype != np.float32:
             raise TypeError(f"{name} has dtype {x.dtype}; allowed is float32")
-    form.check(a.shape, b.shape)
+    geometry.check(a.shape, b.shape)

@@ -26,7 +26,7 @@ import numpy as np
 from qcore.arguments import check_size, check_sizes
 from qcore.formats.block import BlockScaled
 from qcore.law.tiles import block_text
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Contraction, MatrixForm, Shape
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, Contraction, MatrixGeometry, Shape
 
 
 class Windows(NamedTuple):
@@ -46,7 +46,7 @@ class Windows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ConvolutionForm:
+class ConvolutionGeometry:
     """A convolution of (batch, channels, *positions) with a weight (outputs, channels / groups, *taps).
 
     Attributes:
@@ -63,7 +63,7 @@ class ConvolutionForm:
 
     @property
     def text(self) -> str:
-        """What `form_of` makes the form from."""
+        """What `geometry_of` makes the geometry from."""
         fields = (self.stride, self.padding, self.dilation, (self.groups,))
         return "convolution " + " ".join(",".join(map(str, field)) for field in fields)
 
@@ -87,7 +87,7 @@ class ConvolutionForm:
         return (a[0], b[0], *self._positions(a, b))
 
     def contraction(self, which: str, first: Shape, second: Shape, other: Shape) -> Contraction:
-        """See `MatrixForm.contraction`."""
+        """See `MatrixGeometry.contraction`."""
         spatial = tuple(range(2, len(first)))
         if which == FORWARD:
             return Contraction(prod(second[1:]), (1, *spatial), (1, *spatial), second[1])
@@ -97,11 +97,11 @@ class ConvolutionForm:
         return Contraction(prod(first) // first[1], (0, *spatial), (0, *spatial), first[0])
 
     def is_swapped(self, which: str) -> bool:
-        """See `MatrixForm.is_swapped`."""
+        """See `MatrixGeometry.is_swapped`."""
         return which != GRAD_B
 
     def kept_axes(self, which: str, first: int, second: int, other: int) -> tuple[dict[int, int], dict[int, int]]:
-        """See `MatrixForm.kept_axes`; channels of several groups are not among them."""
+        """See `MatrixGeometry.kept_axes`; channels of several groups are not among them."""
         one = self.groups == 1
         if which == FORWARD:
             return {0: 0}, {0: 1} if one else {}
@@ -110,7 +110,7 @@ class ConvolutionForm:
         return ({1: 0}, {1: 1}) if one else ({}, {})
 
     def is_laid_out(self, number: Any) -> bool:
-        """See `MatrixForm.is_laid_out`: blocks with axes that count from the end."""
+        """See `MatrixGeometry.is_laid_out`: blocks with axes that count from the end."""
         if not isinstance(number, BlockScaled):
             return False
         behind = [axis for axis, _ in number.block if isinstance(axis, int) and axis < 0]
@@ -148,7 +148,7 @@ class ConvolutionForm:
     def matrices(
         self, xp: Any, which: str, first: Any, second: Any, other: Shape, by_places: bool = False
     ) -> tuple[Any, Any]:
-        """See `MatrixForm.matrices`. With `by_places` the sums run over all channels, or examples, of each place."""
+        """See `MatrixGeometry.matrices`; with `by_places` sums run over all channels, or examples, of each place."""
         left = second if self.is_swapped(which) else first
         windows = self.windows(xp, which, first, second, other)
         return self.left(which, left, by_places), self.right(xp, which, windows, by_places)
@@ -175,7 +175,7 @@ class ConvolutionForm:
         return columns.reshape(groups, batch * positions, taps)
 
     def windows(self, xp: Any, which: str, first: Any, second: Any, other: Shape) -> Windows:
-        """The windows of the gradient in the gradient of the input, else of the input; see `MatrixForm.matrices`."""
+        """The windows of the gradient for the input's gradient, else of the input; see `MatrixGeometry.matrices`."""
         if which == GRAD_A:
             return self._of_gradient(xp, first, tuple(second.shape[2:]), other[2:])
         x, positions = (first, self._positions(first.shape, other)) if which == FORWARD else (second, first.shape[2:])
@@ -245,7 +245,7 @@ class WeightLayout(NamedTuple):
 
     Attributes:
         taps: the lengths of the kernel.
-        groups: see `ConvolutionForm`.
+        groups: see `ConvolutionGeometry`.
         is_transposed: True if the weight is (inputs, outputs / groups, *taps), that of a transposed convolution.
     """
 
@@ -254,17 +254,17 @@ class WeightLayout(NamedTuple):
     is_transposed: bool = False
 
     @property
-    def form(self) -> ConvolutionForm:
+    def geometry(self) -> ConvolutionGeometry:
         ones = (1,) * len(self.taps)
-        return ConvolutionForm(ones, (0,) * len(ones), ones, self.groups)
+        return ConvolutionGeometry(ones, (0,) * len(ones), ones, self.groups)
 
     def laid_out(self, weight: Any) -> Any:
         """The weight as (groups, taps, outputs of a group, channels of a group)."""
-        return self.form.laid_out(FORWARD, 1, self._exchanged(weight) if self.is_transposed else weight)
+        return self.geometry.laid_out(FORWARD, 1, self._exchanged(weight) if self.is_transposed else weight)
 
     def put_back(self, weight: Any) -> Any:
         """The inverse of `laid_out`."""
-        weight = self.form.put_back(FORWARD, 1, weight, self.taps)
+        weight = self.geometry.put_back(FORWARD, 1, weight, self.taps)
         return self._exchanged(weight) if self.is_transposed else weight
 
     def _exchanged(self, weight: Any) -> Any:
@@ -277,29 +277,29 @@ class WeightLayout(NamedTuple):
 def weight_layout(number: Any, taps: Shape, groups: int = 1, is_transposed: bool = False) -> WeightLayout | None:
     """The layout of a convolution's weight for a format; None if the format follows the axes of the array."""
     layout = WeightLayout(tuple(taps), groups, is_transposed)
-    return layout if layout.form.is_laid_out(number) else None
+    return layout if layout.geometry.is_laid_out(number) else None
 
 
-def convolution_form(dims: int, stride: Any, padding: Any, dilation: Any, groups: Any) -> ConvolutionForm:
-    """The form of a convolution's arguments: ints, or one for each spatial dimension."""
+def convolution_geometry(dims: int, stride: Any, padding: Any, dilation: Any, groups: Any) -> ConvolutionGeometry:
+    """The geometry of a convolution's arguments: ints, or one for each spatial dimension."""
     steps, pads, gaps = (
         check_sizes(name, value, low, dims)
         for name, value, low in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1))
     )
-    return ConvolutionForm(steps, pads, gaps, check_size("groups", groups))
+    return ConvolutionGeometry(steps, pads, gaps, check_size("groups", groups))
 
 
-Form = MatrixForm | ConvolutionForm
-_FORMS = {form.text: form for form in (MatrixForm(), MatrixForm(transposed=True))}
+Geometry = MatrixGeometry | ConvolutionGeometry
+_GEOMETRIES = {geometry.text: geometry for geometry in (MatrixGeometry(), MatrixGeometry(transposed=True))}
 
 
 @lru_cache(maxsize=1024)
-def form_of(text: str) -> Form:
-    """The inverse of a form's `text`."""
-    if text in _FORMS:
-        return _FORMS[text]
+def geometry_of(text: str) -> Geometry:
+    """The inverse of a geometry's `text`."""
+    if text in _GEOMETRIES:
+        return _GEOMETRIES[text]
     stride, padding, dilation, groups = (tuple(map(int, field.split(","))) for field in text.split(" ")[1:])
-    return ConvolutionForm(stride, padding, dilation, groups[0])
+    return ConvolutionGeometry(stride, padding, dilation, groups[0])
 
 
 Axis = int | np.ndarray  # places as multiples of a stride, or each of them
@@ -317,18 +317,20 @@ class Places(NamedTuple):
     axes: tuple[Axis, Axis, Axis, Axis, Axis, Axis]
 
 
-def convolution_places(form: ConvolutionForm, which: str, first: Shape, second: Shape, windows: Windows) -> Places:
-    """The places of `ConvolutionForm.matrices` in row-major memory, for operands of these shapes.
+def convolution_places(
+    geometry: ConvolutionGeometry, which: str, first: Shape, second: Shape, windows: Windows
+) -> Places:
+    """The places of `ConvolutionGeometry.matrices` in row-major memory, for operands of these shapes.
 
     The x of the windows replaces its operand in memory.
     """
     taps = tuple(windows.places), windows.positions, windows.strides
-    return _places_in_memory(form, which, first, second, tuple(windows.x.shape), *taps)
+    return _places_in_memory(geometry, which, first, second, tuple(windows.x.shape), *taps)
 
 
 @lru_cache(maxsize=64)
 def _places_in_memory(
-    form: ConvolutionForm,
+    geometry: ConvolutionGeometry,
     which: str,
     first: Shape,
     second: Shape,
@@ -337,7 +339,7 @@ def _places_in_memory(
     positions: Shape,
     strides: Shape,
 ) -> Places:
-    groups, batch = form.groups, padded[0]
+    groups, batch = geometry.groups, padded[0]
     steps = [prod(padded[axis + 1 :]) for axis in range(len(padded))]
     taps = np.array(places, np.int64).reshape(len(places), -1) @ np.array(steps[2:], np.int64)
     channels = _sums(_multiples(padded[1] // groups, steps[1]), taps)

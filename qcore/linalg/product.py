@@ -23,7 +23,7 @@ from qcore.linalg.accumulator import (
     AccumulatorLike,
     check_accumulator,
 )
-from qcore.linalg.convolution import Form
+from qcore.linalg.convolution import Geometry
 from qcore.linalg.designs import design_for, least_exponent
 from qcore.linalg.exactness import (
     chunks_share_scales,
@@ -32,7 +32,7 @@ from qcore.linalg.exactness import (
     sums_are_multiples,
     sums_stay_below,
 )
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Shape
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, Shape
 from qcore.linalg.law import Sums
 from qcore.linalg.operands import SIZE, Operand, OperandLike, check_operand
 
@@ -202,12 +202,14 @@ class Product:
         """The length of a chunk among the terms of a convolution's place, whose scales no other place has."""
         return max(min(self.accumulator.length(terms), terms), 1)
 
-    def sums(self, form: Form, which: str, first: Shape, second: Shape, other: Shape, adds: bool = False) -> Sums:
+    def sums(
+        self, geometry: Geometry, which: str, first: Shape, second: Shape, other: Shape, adds: bool = False
+    ) -> Sums:
         """How chunks may be summed, for operands of these shapes; `adds` if accumulators start at an addend.
 
-        Other arguments are those of `qcore.linalg.forms.MatrixForm.matrices`, with shapes.
+        Other arguments are those of `qcore.linalg.geometry.MatrixGeometry.matrices`, with shapes.
         """
-        contraction = form.contraction(which, first, second, other)
+        contraction = geometry.contraction(which, first, second, other)
         terms, of_place, total = contraction.terms, contraction.of_place, self.accumulator
         if of_place is not None and self._as_matrices:
             places, of_place = terms // max(of_place, 1), self.filled(of_place)
@@ -224,7 +226,7 @@ class Product:
             accumulator = accumulator.inner
         a, b = self.first.number, self.second.number
         pairs = zip(self.operands, (first, second), (contraction.first, contraction.second), strict=True)
-        shared = all(self._shares(form, *pair, chunk, terms, of_place) for pair in pairs)
+        shared = all(self._shares(geometry, *pair, chunk, terms, of_place) for pair in pairs)
         rule = accumulator.number, accumulator.rounding, accumulator.random_bits
         narrow = accumulator._sequential and float32_suffices(a, b, *rule)
         # Products with scales have more bits than the formats say, and an addend may have any.
@@ -233,7 +235,7 @@ class Product:
         below = multiples and sums_stay_below(a, b, accumulator.number, terms)
         exact = chunk == 1 or (shared and sums_are_exact(a, b, chunk))
         of_first, of_second = (self._least(accumulator, one) for one in (a, b))
-        least = (of_second, of_first) if form.is_swapped(which) else (of_first, of_second)
+        least = (of_second, of_first) if geometry.is_swapped(which) else (of_first, of_second)
         return Sums(total, exact, narrow, multiples, below, least)
 
     @staticmethod
@@ -245,7 +247,7 @@ class Product:
 
     @staticmethod
     def _shares(
-        form: Form,
+        geometry: Geometry,
         operand: Operand,
         shape: Sequence[int],
         axes: tuple[int, ...],
@@ -255,7 +257,7 @@ class Product:
     ) -> bool:
         """`chunks_share_scales` of an operand. If it is rounded as a matrix, its terms lie along one axis, in order."""
         if not operand._as_matrix:
-            return not form.is_laid_out(operand.number) and chunks_share_scales(
+            return not geometry.is_laid_out(operand.number) and chunks_share_scales(
                 operand.number, shape, axes, chunk, of_place is not None
             )
         # Blocks begin anew at each place of a convolution.
@@ -300,7 +302,7 @@ class Products:
         return (forward.first, grad_b.second), (forward.second, grad_a.second), (grad_a.first, grad_b.first)
 
     def of(self, which: str) -> Product:
-        """One of the three, see `qcore.linalg.forms`."""
+        """One of the three, see `qcore.linalg.geometry`."""
         return {FORWARD: self.forward, GRAD_A: self.grad_a, GRAD_B: self.grad_b}[which]
 
     @property

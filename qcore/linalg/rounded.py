@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from qcore.linalg.convolution import ConvolutionForm, Form
+from qcore.linalg.convolution import ConvolutionGeometry, Geometry
 from qcore.linalg.product import FIRST, SECOND, Product
 from qcore.linalg.scaling import of_both, spread
 
@@ -32,7 +32,7 @@ class Matrices(NamedTuple):
 
 def matrices(
     xp: Any,
-    form: Form,
+    geometry: Geometry,
     which: str,
     product: Product,
     tensors: tuple[Any, Any],
@@ -40,26 +40,26 @@ def matrices(
     round_: Round,
     given: Any = (None, None),
 ) -> Matrices:
-    """The matrices of a form's product.
+    """The matrices of a geometry's product.
 
     Args:
         xp: the array namespace.
-        form, which, other: see `qcore.linalg.forms.MatrixForm.matrices`.
+        geometry, which, other: see `qcore.linalg.geometry.MatrixGeometry.matrices`.
         product: how the operands are rounded.
         tensors: the first and the second operand.
         round_: rounds one operand.
         given: the delayed scale of each operand, or None.
     """
     # Operands that are rounded as tensors come first: their blocks and words follow the tensor's own axes.
-    rounded, inverses = rounded_tensors(form, which, product, tensors, round_, given)
+    rounded, inverses = rounded_tensors(geometry, which, product, tensors, round_, given)
     if not product._as_matrices:
-        left, right = form.matrices(xp, which, rounded[0], rounded[1], other)
+        left, right = geometry.matrices(xp, which, rounded[0], rounded[1], other)
         return Matrices(left, right, None, of_both(xp, inverses[0], inverses[1]))
-    if isinstance(form, ConvolutionForm):
-        return _of_places(xp, form, which, product, rounded, inverses, other, round_, given)
-    left, right = form.matrices(xp, which, rounded[0], rounded[1], other)
+    if isinstance(geometry, ConvolutionGeometry):
+        return _of_places(xp, geometry, which, product, rounded, inverses, other, round_, given)
+    left, right = geometry.matrices(xp, which, rounded[0], rounded[1], other)
     # Both sides as (..., other axis, terms), so that one rule of blocks and tiles holds for left and right matrices.
-    sides, places = [left, right.mT], (1, 0) if form.is_swapped(which) else (0, 1)
+    sides, places = [left, right.mT], (1, 0) if geometry.is_swapped(which) else (0, 1)
     scales, chunk = [], product.accumulator.length(left.shape[-1])
     for side, index in enumerate(places):
         sides[side], inverse = _rounded_side(product, index, sides[side], inverses[index], round_, given)
@@ -70,7 +70,7 @@ def matrices(
 
 def _of_places(
     xp: Any,
-    form: ConvolutionForm,
+    geometry: ConvolutionGeometry,
     which: str,
     product: Product,
     tensors: list[Any],
@@ -85,8 +85,8 @@ def _of_places(
     """
     sides, scales = [], []
     for index, x in enumerate(tensors):
-        side = form.laid_out(which, index, x)
-        side = side.mT if form.sums_over_rows(which, index) else side
+        side = geometry.laid_out(which, index, x)
+        side = side.mT if geometry.sums_over_rows(which, index) else side
         filled = product.filled(side.shape[-1])
         side, inverse = _rounded_side(product, index, side, inverses[index], round_, given)
         missing = filled - side.shape[-1]
@@ -95,19 +95,19 @@ def _of_places(
         scales.append(_scales(xp, product, index, inverse, side, product.chunk_of(filled)))
 
     def put_back(index: int, side: Any) -> Any:
-        side = side.mT if form.sums_over_rows(which, index) else side
-        return form.put_back(which, index, side, tuple(tensors[index].shape[2:]))
+        side = side.mT if geometry.sums_over_rows(which, index) else side
+        return geometry.put_back(which, index, side, tuple(tensors[index].shape[2:]))
 
     pair = [put_back(index, side) for index, side in enumerate(sides)]
-    left, right = form.matrices(xp, which, pair[0], pair[1], other, by_places=True)
+    left, right = geometry.matrices(xp, which, pair[0], pair[1], other, by_places=True)
     found, factor = _factors(xp, product, scales)
-    at_left, at_right = (1, 0) if form.is_swapped(which) else (0, 1)
+    at_left, at_right = (1, 0) if geometry.is_swapped(which) else (0, 1)
     of_left, of_right = found[at_left], found[at_right]
     if of_left is not None:
-        of_left = form.left(which, put_back(at_left, of_left), by_places=True)
+        of_left = geometry.left(which, put_back(at_left, of_left), by_places=True)
     if of_right is not None:
         pair[at_right] = put_back(at_right, of_right)
-        of_right = form.right(xp, which, form.windows(xp, which, pair[0], pair[1], other), by_places=True)
+        of_right = geometry.right(xp, which, geometry.windows(xp, which, pair[0], pair[1], other), by_places=True)
         number: Any = product.operands[at_right].number
         if product.block and number.scale == "e8m0":  # which has no zero, for places that padding added
             of_right = xp.where(of_right == 0, 2.0**-127, of_right)
@@ -161,7 +161,7 @@ def apart(number: Any, coded: Any, decode: Callable[..., Any]) -> tuple[Any, Any
 
 
 def rounded_tensors(
-    form: Form, which: str, product: Product, tensors: tuple[Any, Any], round_: Round, given: Any
+    geometry: Geometry, which: str, product: Product, tensors: tuple[Any, Any], round_: Round, given: Any
 ) -> tuple[list[Any], list[Any]]:
     """Both operands, and r of their scales. An operand that is rounded as a matrix is returned as it is."""
     rounded, inverses = list(tensors), [None, None]
@@ -169,9 +169,9 @@ def rounded_tensors(
         if operand._as_matrix:
             continue
         arguments, x = (operand, given[index], _ROLES[index]), rounded[index]
-        if isinstance(form, ConvolutionForm) and form.is_laid_out(operand.number):
-            y, inverses[index] = round_(form.laid_out(which, index, x), *arguments)
-            rounded[index] = form.put_back(which, index, y, tuple(x.shape[2:]))
+        if isinstance(geometry, ConvolutionGeometry) and geometry.is_laid_out(operand.number):
+            y, inverses[index] = round_(geometry.laid_out(which, index, x), *arguments)
+            rounded[index] = geometry.put_back(which, index, y, tuple(x.shape[2:]))
         else:
             rounded[index], inverses[index] = round_(x, *arguments)
     return rounded, inverses

@@ -12,8 +12,8 @@ from jax.custom_derivatives import SymbolicZero
 
 from qcore.arguments import check_int, missing_key
 from qcore.linalg import arrays
-from qcore.linalg.convolution import Form
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm, check_bias
+from qcore.linalg.convolution import Geometry
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, MatrixGeometry, check_bias
 from qcore.linalg.operands import Operand
 from qcore.linalg.product import Product, Products, check_addend, check_products, check_scaling
 from qcore.linalg.scaling import newest_magnitude, next_row
@@ -29,7 +29,7 @@ _cached = lru_cache(maxsize=1024)(check_products)
 
 
 def call(
-    form: Form,
+    geometry: Geometry,
     a: Any,
     b: Any,
     operands: Any,
@@ -41,9 +41,9 @@ def call(
     scaling: Any = None,
     c: Any = None,
 ) -> jax.Array:
-    """A form's product with its gradients; see `qcore.linalg.product.check_products` for the arguments."""
-    a, b = (float32_array(x, name) for x, name in zip((a, b), form.names, strict=True))
-    form.check(a.shape, b.shape)
+    """A geometry's product with its gradients; see `qcore.linalg.product.check_products` for the arguments."""
+    a, b = (float32_array(x, name) for x, name in zip((a, b), geometry.names, strict=True))
+    geometry.check(a.shape, b.shape)
     pair = tuple(operands) if isinstance(operands, list) else operands
     try:
         products = _cached(pair, accumulator, grad_a, grad_b, names)
@@ -56,16 +56,18 @@ def call(
     check_scaling(products.history, None if scaling is None else _kind(scaling))
     if c is not None:
         c = float32_array(c, "c")
-        check_addend((c.shape, str(c.dtype)), form.result(a.shape, b.shape), products.scale_of_tensor)
-    shapes, words = Shapes(a.shape, b.shape, form.result(a.shape, b.shape)), words if products.stochastic else None
-    sharding = partial(product_sharding, (a, b), shapes.result, form.kept_axes(FORWARD, a.ndim, b.ndim, b.ndim))
-    return on_meshes(partial(_product, form, products, shapes), sharding, a, b, words, scaling, c)
+        check_addend((c.shape, str(c.dtype)), geometry.result(a.shape, b.shape), products.scale_of_tensor)
+    shapes, words = Shapes(a.shape, b.shape, geometry.result(a.shape, b.shape)), words if products.stochastic else None
+    sharding = partial(product_sharding, (a, b), shapes.result, geometry.kept_axes(FORWARD, a.ndim, b.ndim, b.ndim))
+    return on_meshes(partial(_product, geometry, products, shapes), sharding, a, b, words, scaling, c)
 
 
-def _product(form: Form, products: Products, shapes: Shapes, a: Any, b: Any, words: Any, scaling: Any, c: Any) -> Any:
+def _product(
+    geometry: Geometry, products: Products, shapes: Shapes, a: Any, b: Any, words: Any, scaling: Any, c: Any
+) -> Any:
     if scaling is not None:
-        return _with_state(form, products, shapes, a, b, words, scaling)
-    return multiply(form, products, FORWARD, a, b, shapes, words, None, c)
+        return _with_state(geometry, products, shapes, a, b, words, scaling)
+    return multiply(geometry, products, FORWARD, a, b, shapes, words, None, c)
 
 
 def float32_array(x: Any, name: str) -> jax.Array:
@@ -104,20 +106,22 @@ def first_scaling(history: int) -> ScalingState:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _with_state(
-    form: Form, products: Products, shapes: Shapes, a: jax.Array, b: jax.Array, key: Any, state: jax.Array
+    geometry: Geometry, products: Products, shapes: Shapes, a: jax.Array, b: jax.Array, key: Any, state: jax.Array
 ) -> jax.Array:
     """The product of delayed scales, whose derivative with respect to their state is the next state."""
-    return multiply(form, products, FORWARD, a, b, shapes, key, read(state))
+    return multiply(geometry, products, FORWARD, a, b, shapes, key, read(state))
 
 
-def _forward(form: Form, products: Products, shapes: Shapes, *operands: Any) -> tuple[jax.Array, Any]:
-    return _with_state(form, products, shapes, *operands), operands
+def _forward(geometry: Geometry, products: Products, shapes: Shapes, *operands: Any) -> tuple[jax.Array, Any]:
+    return _with_state(geometry, products, shapes, *operands), operands
 
 
-def _backward(form: Form, products: Products, shapes: Shapes, saved: Any, gradient: jax.Array) -> tuple[Any, ...]:
+def _backward(
+    geometry: Geometry, products: Products, shapes: Shapes, saved: Any, gradient: jax.Array
+) -> tuple[Any, ...]:
     a, b, key, state = saved
-    of_a = _summed(multiply(form, products, GRAD_A, gradient, b, shapes, key, read(state)), a)
-    of_b = _summed(multiply(form, products, GRAD_B, gradient, a, shapes, key, read(state)), b)
+    of_a = _summed(multiply(geometry, products, GRAD_A, gradient, b, shapes, key, read(state)), a)
+    of_b = _summed(multiply(geometry, products, GRAD_B, gradient, a, shapes, key, read(state)), b)
     return of_a, of_b, None, tally(partial(_next_scaling, products), state, a, b, gradient)
 
 
@@ -239,7 +243,7 @@ def _derivative(axis: int, primals: tuple[Any, Any], tangents: tuple[Any, Any]) 
         return y, of_x
     rows, columns = x.size // max(bias.size, 1), bias.size
     ones, shapes = jnp.ones((rows, 1)), Shapes((rows, 1), (1, columns), (rows, columns))
-    spread = multiply(MatrixForm(), _SUMS, FORWARD, ones, of_bias.reshape(1, columns), shapes)
+    spread = multiply(MatrixGeometry(), _SUMS, FORWARD, ones, of_bias.reshape(1, columns), shapes)
     shape = jnp.moveaxis(x, axis, -1).shape
     spread = jnp.moveaxis(spread.reshape(shape), -1, axis)
     return y, spread if isinstance(of_x, SymbolicZero) else of_x + spread

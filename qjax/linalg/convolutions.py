@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from qcore.linalg.accumulator import AccumulatorLike
-from qcore.linalg.convolution import convolution_form
+from qcore.linalg.convolution import convolution_geometry
 from qcore.linalg.product import Operands, ProductLike
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
@@ -158,6 +158,6 @@ def _convolution(
     scaling: Any,
     c: Any,
 ) -> jax.Array:
-    form, names = convolution_form(dims, *settings), ("grad_input", "grad_weight")
-    y = call(form, input, weight, *products, names, key, scaling, c)
+    geometry, names = convolution_geometry(dims, *settings), ("grad_input", "grad_weight")
+    y = call(geometry, input, weight, *products, names, key, scaling, c)
     return add_bias(y, bias, y.shape[1], -1 - dims)

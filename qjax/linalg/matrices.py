@@ -5,14 +5,14 @@ from __future__ import annotations
 import jax
 
 from qcore.linalg.accumulator import AccumulatorLike
-from qcore.linalg.forms import MatrixForm, check_batches
+from qcore.linalg.geometry import MatrixGeometry, check_batches
 from qcore.linalg.product import Operands, ProductLike
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
 from qjax.linalg.call import add_bias, call, float32_array
 from qjax.linalg.states import ScalingState
 
-_MATMUL, _LINEAR = MatrixForm(), MatrixForm(transposed=True)
+_MATMUL, _LINEAR = MatrixGeometry(), MatrixGeometry(transposed=True)
 
 
 def matmul(

@@ -12,8 +12,8 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from qcore.linalg.accumulator import CANONICAL_NAN
-from qcore.linalg.convolution import ConvolutionForm, Form
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, Shape, derivatives
+from qcore.linalg.convolution import ConvolutionGeometry, Geometry
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, Shape, derivatives
 from qcore.linalg.law import Sums, batch_shape
 from qcore.linalg.law import multiply as multiply_matrices
 from qcore.linalg.operands import Operand
@@ -36,7 +36,7 @@ _OPERANDS = {
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 6))
 def multiply_arrays(
-    form: Form,
+    geometry: Geometry,
     which: str,
     product: Product,
     first: jax.Array,
@@ -46,39 +46,39 @@ def multiply_arrays(
     state: Any = None,
     addend: Any = None,
 ) -> jax.Array:
-    """One of a form's products, with the result's elements in order; see `qcore.linalg.arrays.multiply_arrays`."""
+    """One of a geometry's products, with the result's elements in order; see `qcore.linalg.arrays.multiply_arrays`."""
     if key is not None and which != FORWARD:
         key = fold_in(key, ROLES[which])
     rows = zip(product.operands, ROWS[which], strict=True)
     given = [state[row, 0] if state is not None and operand.delayed else None for operand, row in rows]
-    sums = product.sums(form, which, first.shape, second.shape, other, addend is not None)
+    sums = product.sums(geometry, which, first.shape, second.shape, other, addend is not None)
     with jax.enable_x64(True):
         tensors, round_ = (first, second), partial(_rounded, key, which)
         stochastic = sums.accumulator.stochastic  # words count the elements of the whole
         # Parts of a convolution have the whole's bits, unless random words count the elements of the whole.
-        if isinstance(form, ConvolutionForm) and not (stochastic or product._as_matrices) and addend is None:
-            rounded = rounded_tensors(form, which, product, tensors, round_, given)
-            return _convolved(form, which, rounded, other, sums)
-        left, right, scales, factor = matrices(Float64, form, which, product, tensors, other, round_, given)
+        if isinstance(geometry, ConvolutionGeometry) and not (stochastic or product._as_matrices) and addend is None:
+            rounded = rounded_tensors(geometry, which, product, tensors, round_, given)
+            return _convolved(geometry, which, rounded, other, sums)
+        left, right, scales, factor = matrices(Float64, geometry, which, product, tensors, other, round_, given)
         words = None if key is None else jnp.asarray(key).view(jnp.int32)
         of_left, of_right = zip((left, right), scales or (None, None), strict=True)
         multiply_pairs = partial(_multiply_pairs, sums, words, factor)
         if addend is not None:
             addend = addend.reshape(*batch_shape(left, right), left.shape[-2], right.shape[-1])
-        if stochastic or isinstance(form, ConvolutionForm):
+        if stochastic or isinstance(geometry, ConvolutionGeometry):
             return multiply_pairs(of_left, of_right, addend)
         return multiply_in_parts(multiply_pairs, of_left, of_right, addend)
 
 
-def _convolved(form: ConvolutionForm, which: str, rounded: Any, other: Shape, sums: Sums) -> jax.Array:
+def _convolved(geometry: ConvolutionGeometry, which: str, rounded: Any, other: Shape, sums: Sums) -> jax.Array:
     """A convolution's product of rounded operands and the inverses of their scales, see `rounded_tensors`."""
     (first, second), inverses = rounded
     factor = of_both(Float64, *inverses)
     if sums.exact and sums.accumulator._converts:
         narrow = lambda found: _result(Float64.unsigned_zero(found), factor, sums)  # noqa: E731
-        return exact_convolution(form, which, first, second, other, narrow)
+        return exact_convolution(geometry, which, first, second, other, narrow)
     multiply_them = lambda left, right: _multiply_pairs(sums, None, factor, (left, None), (right, None))  # noqa: E731
-    return convolution_by_columns(form, which, first, second, other, multiply_them)
+    return convolution_by_columns(geometry, which, first, second, other, multiply_them)
 
 
 def _multiply_pairs(sums: Sums, words: Any, factor: Any, left: Any, right: Any, addend: Any = None) -> jax.Array:
@@ -116,21 +116,21 @@ def _rounded(
 
 
 class Shapes(NamedTuple):
-    """Shapes of a form's two operands and of its product."""
+    """Shapes of a geometry's two operands and of its product."""
 
     a: Shape
     b: Shape
     result: Shape
 
     def of(self, which: str) -> Shape:
-        """The result's shape of one of the form's products."""
+        """The result's shape of one of the geometry's products."""
         return {FORWARD: self.result, GRAD_A: self.a, GRAD_B: self.b}[which]
 
 
-# One of a form's products, as a primitive. It is linear in both operands, and its derivatives are the other products:
-# all transformations of JAX work at every order. Its operands are both factors, then an addend, the words of a key and
-# the state of delayed scales where there are any. `levels` has an entry for each vmap around it, the outermost first:
-# which operands have an axis of examples. These axes come first.
+# One of a geometry's products, as a primitive. It is linear in both operands, and its derivatives are the other
+# products: all transformations of JAX work at every order. Its operands are both factors, then an addend, the words of
+# a key and the state of delayed scales where there are any. `levels` has an entry for each vmap around it, the
+# outermost first: which operands have an axis of examples. These axes come first.
 _product = core.Primitive(PRODUCT)
 
 
@@ -154,7 +154,14 @@ def _abstract(*operands: Any, which: str, shapes: Shapes, levels: Any, **others:
 
 
 def compute(
-    *operands: Any, form: Form, products: Products, which: str, shapes: Shapes, levels: Any, keyed: bool, adds: bool
+    *operands: Any,
+    geometry: Geometry,
+    products: Products,
+    which: str,
+    shapes: Shapes,
+    levels: Any,
+    keyed: bool,
+    adds: bool,
 ) -> jax.Array:
     """The primitive's result."""
 
@@ -162,7 +169,7 @@ def compute(
         addend, key = others[0] if adds else None, others[adds] if keyed else None
         state = others[-1] if len(others) > keyed + adds else None
         other, shape = shapes.b if which == FORWARD else shapes.of(which), shapes.of(which)
-        found = multiply_arrays(form, which, products.of(which), first, second, key, other, state, addend)
+        found = multiply_arrays(geometry, which, products.of(which), first, second, key, other, state, addend)
         return found.reshape(shape)
 
     for flags in reversed(levels):
@@ -227,7 +234,9 @@ def _batched(operands: Any, axes: Any, **params: Any) -> tuple[jax.Array, int]:
     return _product.bind(*operands, **params | {"levels": (flags, *params["levels"])}), 0
 
 
-_product.def_impl(jax.jit(compute, static_argnames=("form", "products", "which", "shapes", "levels", "keyed", "adds")))
+_product.def_impl(
+    jax.jit(compute, static_argnames=("geometry", "products", "which", "shapes", "levels", "keyed", "adds"))
+)
 _product.def_abstract_eval(_abstract)
 mlir.register_lowering(_product, mlir.lower_fun(compute, multiple_results=False))
 ad.primitive_jvps[_product] = _tangent
@@ -236,14 +245,20 @@ batching.primitive_batchers[_product] = _batched
 
 
 def multiply(
-    form: Form, products: Products, which: str, first: jax.Array, second: jax.Array, shapes: Shapes, *others: Any
+    geometry: Geometry,
+    products: Products,
+    which: str,
+    first: jax.Array,
+    second: jax.Array,
+    shapes: Shapes,
+    *others: Any,
 ) -> jax.Array:
-    """One of a form's products, which JAX differentiates.
+    """One of a geometry's products, which JAX differentiates.
 
     Args:
-        form, products, which: the product.
+        geometry, products, which: the product.
         first, second: its operands.
-        shapes: the shapes of the form's operands and result.
+        shapes: the shapes of the geometry's operands and result.
         others: the words of the forward product's key, the state of delayed scales, and the addend; each may be None.
     """
     key, state, addend = (*others, None, None, None)[:3]
@@ -255,5 +270,11 @@ def multiply(
             jax.lax.pcast(x, tuple(every - own), to="varying") if every - own else x
             for x, own in zip((first, second, *given), axes, strict=True)
         )
-    params: dict[str, Any] = {"form": form, "products": products, "which": which, "shapes": shapes, "levels": ()}
+    params: dict[str, Any] = {
+        "geometry": geometry,
+        "products": products,
+        "which": which,
+        "shapes": shapes,
+        "levels": (),
+    }
     return _product.bind(first, second, *given, **params, keyed=key is not None, adds=addend is not None)

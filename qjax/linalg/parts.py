@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qcore.linalg.convolution import ConvolutionForm
-from qcore.linalg.forms import FORWARD, GRAD_B, Shape
+from qcore.linalg.convolution import ConvolutionGeometry
+from qcore.linalg.geometry import FORWARD, GRAD_B, Shape
 from qjax.linalg.namespace import Float64
 
 BLOCK = 1 << 21  # numbers that are copied at a time
@@ -107,7 +107,7 @@ def _put_together(part: Callable[[jax.Array], tuple[jax.Array, Any]], count: int
 
 
 def exact_convolution(
-    form: ConvolutionForm,
+    geometry: ConvolutionGeometry,
     which: str,
     first: jax.Array,
     second: jax.Array,
@@ -116,21 +116,21 @@ def exact_convolution(
 ) -> jax.Array:
     """A product where no addition of float64 numbers rounds: the sum of a product for each tap has the same bits.
 
-    Arguments as for `ConvolutionForm.matrices`; `narrow` makes float32 results of float64 sums.
+    Arguments as for `ConvolutionGeometry.matrices`; `narrow` makes float32 results of float64 sums.
     """
-    batch, shape = len(first), _result(form, which, first, other)
+    batch, shape = len(first), _result(geometry, which, first, other)
     size = _together(batch, max(first.size, second.size if which == GRAD_B else prod(shape)))
     if which == GRAD_B:
-        return narrow(_sums_of_weights(form, first, second, shape, size))
+        return narrow(_sums_of_weights(geometry, first, second, shape, size))
 
     def multiply(examples: jax.Array) -> jax.Array:
-        return narrow(_sums(form, which, examples, second, other)).reshape(-1, *shape[1:])
+        return narrow(_sums(geometry, which, examples, second, other)).reshape(-1, *shape[1:])
 
     return _multiply_examples(multiply, first, shape, size)
 
 
 def convolution_by_columns(
-    form: ConvolutionForm,
+    geometry: ConvolutionGeometry,
     which: str,
     first: jax.Array,
     second: jax.Array,
@@ -142,33 +142,33 @@ def convolution_by_columns(
     The gradient of a weight sums over examples: its columns are made for some channels, or at once if there are groups.
 
     Args:
-        form, which, first, second, other: as above.
+        geometry, which, first, second, other: as above.
         multiply: the float32 product of two matrices.
     """
-    shape, of_weight = _result(form, which, first, other), which == GRAD_B
-    terms = form.groups * form.contraction(which, first.shape, second.shape, other).terms
+    shape, of_weight = _result(geometry, which, first, other), which == GRAD_B
+    terms = geometry.groups * geometry.contraction(which, first.shape, second.shape, other).terms
     columns = terms * (prod(shape[1:]) if of_weight else shape[0] * prod(shape[2:]))
     x, axis = (second, 1) if of_weight else (first, 0)
-    size = x.shape[axis] if of_weight and form.groups > 1 else _together(x.shape[axis], columns)
+    size = x.shape[axis] if of_weight and geometry.groups > 1 else _together(x.shape[axis], columns)
 
     def multiply_columns(part: jax.Array) -> jax.Array:
         pair = (first, part) if of_weight else (part, second)
-        channels = (other[0], part.shape[1] // form.groups, *other[2:]) if of_weight else other
-        found = multiply(*form.matrices(Float64, which, *pair, channels))
+        channels = (other[0], part.shape[1] // geometry.groups, *other[2:]) if of_weight else other
+        found = multiply(*geometry.matrices(Float64, which, *pair, channels))
         return found.reshape(channels if of_weight else (-1, *shape[1:]))
 
     return _multiply_examples(multiply_columns, x, shape, size, axis)
 
 
-def _result(form: ConvolutionForm, which: str, first: jax.Array, other: Shape) -> Shape:
-    return form.result(first.shape, other) if which == FORWARD else other
+def _result(geometry: ConvolutionGeometry, which: str, first: jax.Array, other: Shape) -> Shape:
+    return geometry.result(first.shape, other) if which == FORWARD else other
 
 
-def _sums(form: ConvolutionForm, which: str, first: jax.Array, second: jax.Array, other: Shape) -> jax.Array:
+def _sums(geometry: ConvolutionGeometry, which: str, first: jax.Array, second: jax.Array, other: Shape) -> jax.Array:
     """The float64 sums of a result, or of an input's gradient: (batch, groups, channels of a group, ...)."""
-    weight = Float64.wide(second).reshape(form.groups, -1, second.shape[1], prod(second.shape[2:]))
+    weight = Float64.wide(second).reshape(geometry.groups, -1, second.shape[1], prod(second.shape[2:]))
     taps = jnp.moveaxis(weight if which == FORWARD else weight.swapaxes(1, 2), -1, 0)
-    read, starts = _reader(form, which, first, second, other)
+    read, starts = _reader(geometry, which, first, second, other)
 
     def product(weight: jax.Array, start: jax.Array) -> jax.Array:
         return _products(weight, read(start), (2,), (1,))
@@ -180,12 +180,14 @@ def _sums(form: ConvolutionForm, which: str, first: jax.Array, second: jax.Array
     return jnp.moveaxis(total, 2, 0)
 
 
-def _sums_of_weights(form: ConvolutionForm, gradient: jax.Array, x: jax.Array, shape: Shape, size: int) -> jax.Array:
+def _sums_of_weights(
+    geometry: ConvolutionGeometry, gradient: jax.Array, x: jax.Array, shape: Shape, size: int
+) -> jax.Array:
     """The float64 sums of a weight's gradient, (groups, outputs of a group, channels, taps), `size` examples a time."""
 
     def sums(gradient: jax.Array, x: jax.Array) -> jax.Array:
-        read, starts = _reader(form, GRAD_B, gradient, x, shape)
-        rows, terms = _channels_first(gradient, form.groups), tuple(range(2, gradient.ndim + 1))
+        read, starts = _reader(geometry, GRAD_B, gradient, x, shape)
+        rows, terms = _channels_first(gradient, geometry.groups), tuple(range(2, gradient.ndim + 1))
         return jnp.moveaxis(jax.lax.map(lambda start: _products(rows, read(start), terms, terms), starts), 0, -1)
 
     if size == len(x):
@@ -197,15 +199,15 @@ def _sums_of_weights(form: ConvolutionForm, gradient: jax.Array, x: jax.Array, s
 
 
 def _reader(
-    form: ConvolutionForm, which: str, first: jax.Array, second: jax.Array, other: Shape
+    geometry: ConvolutionGeometry, which: str, first: jax.Array, second: jax.Array, other: Shape
 ) -> tuple[Callable[[jax.Array], jax.Array], jax.Array]:
     """A function that reads the numbers of a tap from its start, and the starts of all taps.
 
     Channels come first, so that each product is a product of two matrices: a group's channels and all examples'
     positions. The numbers of a tap are copied for its product alone.
     """
-    x, places, positions, strides = form.windows(Float64, which, first, second, other)
-    x = _channels_first(x, form.groups)
+    x, places, positions, strides = geometry.windows(Float64, which, first, second, other)
+    x = _channels_first(x, geometry.groups)
     sizes = *x.shape[:3], *((count - 1) * step + 1 for count, step in zip(positions, strides, strict=True))
     spaced = (..., *(slice(None, None, step) for step in strides))
     starts = jnp.asarray([(0, 0, 0, *place) for place in places], jnp.int32)

@@ -17,8 +17,8 @@ import torch
 from qcore import Accumulator, Number, Operand, Product
 from qcore.arguments import check_type
 from qcore.linalg import arrays
-from qcore.linalg.convolution import Form
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm, check_bias, derivatives
+from qcore.linalg.convolution import Geometry
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, MatrixGeometry, check_bias, derivatives
 from qcore.linalg.product import check_addend, check_products, check_scaling
 from qtorch._conversion import HALVES, converted
 from qtorch._rounding.cache import cached, literal
@@ -33,7 +33,7 @@ from qtorch.linalg.native import ProductSpec
 from qtorch.linalg.operator import OBSERVER, check_placed, multiply_tensors, observed_by
 
 Function = TypeVar("Function", bound=Callable[..., torch.Tensor])
-_MATMUL, _SUM = MatrixForm().text, Product().text  # of a bias's gradient
+_MATMUL, _SUM = MatrixGeometry().text, Product().text  # of a bias's gradient
 
 
 def first_scaling(history: int, device: torch.device | str | None = None) -> torch.Tensor:
@@ -141,12 +141,12 @@ class Call:
     """A product with its gradients, checked. It is not a tuple: torch.func would take a tuple's numbers for arguments.
 
     Attributes:
-        form: the form as text.
+        geometry: the geometry as text.
         products: the forward product, and those of the gradients of a and b, as text.
         a, b, result: the shapes.
     """
 
-    form: str
+    geometry: str
     products: tuple[str, str, str]
     a: Any
     b: Any
@@ -155,13 +155,13 @@ class Call:
     def spec(self, which: str) -> ProductSpec:
         """The forward product, or the product of a gradient."""
         if which == FORWARD:
-            return ProductSpec(self.b, self.result, self.form, which, self.products[0])
+            return ProductSpec(self.b, self.result, self.geometry, which, self.products[0])
         shape, product = (self.a, self.products[1]) if which == GRAD_A else (self.b, self.products[2])
-        return ProductSpec(shape, shape, self.form, which, product)
+        return ProductSpec(shape, shape, self.geometry, which, product)
 
 
 def prepare(
-    form: Form,
+    geometry: Geometry,
     a: torch.Tensor,
     b: torch.Tensor,
     operands: Any,
@@ -176,12 +176,12 @@ def prepare(
     """Checks the arguments of a product; returns the key's words, the state of delayed scales, and the call.
 
     Args:
-        form: the form.
+        geometry: the geometry.
         a, b: the operands.
         operands, accumulator, grad_a, grad_b, names: see `qcore.linalg.product.check_products`.
         key, scaling, c: the user's arguments.
     """
-    name_a, name_b = form.names
+    name_a, name_b = geometry.names
     check_operand(name_a, a)
     check_operand(name_b, b)
     if is_sharded(a, b):
@@ -190,11 +190,11 @@ def prepare(
     # A traced program holds texts instead of formats. Eager calls look up texts as well, because they are hashed
     # faster.
     if torch.compiler.is_dynamo_compiling():
-        shape = _shape(form, a.shape, b.shape)
+        shape = _shape(geometry, a.shape, b.shape)
         pair = tuple(map(_literal, operands)) if isinstance(operands, tuple | list) else _literal(operands)
         described = _described_constant(pair, *map(_literal, (accumulator, grad_a, grad_b)), names)
     else:
-        shape = _shape_once(form, a.shape, b.shape)
+        shape = _shape_once(geometry, a.shape, b.shape)
         pair = tuple([_text(x, Operand) for x in operands]) if isinstance(operands, tuple | list) else operands
         gradients = _text(grad_a, Product), _text(grad_b, Product)
         described = _described(pair, _text(accumulator, Accumulator), *gradients, names)
@@ -206,7 +206,7 @@ def prepare(
     if history is not None or scaling is not None:
         _check_scaling(history, scaling)
     words = given_or_drawn(key, stochastic, is_plain_tensor(a))
-    return words, scaling, Call(form.text, products, a.shape, b.shape, shape)
+    return words, scaling, Call(geometry.text, products, a.shape, b.shape, shape)
 
 
 def check_operand(name: str, x: Any) -> None:
@@ -224,10 +224,10 @@ def _check_addend(c: Any, a: torch.Tensor, shape: tuple[int, ...], scales_of_ten
     check_addend((tuple(c.shape), str(c.dtype)), shape, scales_of_tensors)
 
 
-def _shape(form: Form, a: torch.Size, b: torch.Size) -> tuple[int, ...]:
+def _shape(geometry: Geometry, a: torch.Size, b: torch.Size) -> tuple[int, ...]:
     """The result's shape, once the operands' are checked."""
-    form.check(tuple(a), tuple(b))
-    return form.result(tuple(a), tuple(b))
+    geometry.check(tuple(a), tuple(b))
+    return geometry.result(tuple(a), tuple(b))
 
 
 Described = tuple[tuple[str, str, str], bool, int | None, bool, str | None]

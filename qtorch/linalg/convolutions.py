@@ -8,7 +8,7 @@ import torch
 
 from qcore.arguments import quoted
 from qcore.linalg.accumulator import AccumulatorLike
-from qcore.linalg.convolution import convolution_form
+from qcore.linalg.convolution import convolution_geometry
 from qcore.linalg.product import Operands, ProductLike
 from qtorch._rounding.keys import Key
 from qtorch.linalg.call import add_bias, check_operand, differentiable_product, in_float32, prepare
@@ -186,6 +186,6 @@ def _convolution(
         check_operand("weight", weight)
         padding, sizes = 0, padding_sizes(padding, tuple(weight.shape[2:]), dilation)
         input = torch.nn.functional.pad(input, sizes) if any(sizes) else input
-    form, names = convolution_form(dims, stride, padding, dilation, groups), ("grad_input", "grad_weight")
-    call = prepare(form, input, weight, *products, names, key, scaling, c)
+    geometry, names = convolution_geometry(dims, stride, padding, dilation, groups), ("grad_input", "grad_weight")
+    call = prepare(geometry, input, weight, *products, names, key, scaling, c)
     return add_bias(differentiable_product(input, weight, *call, c), bias, weight.shape[0], -1 - dims)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from qcore.linalg.accumulator import AccumulatorLike
-from qcore.linalg.forms import MatrixForm, check_batches
+from qcore.linalg.geometry import MatrixGeometry, check_batches
 from qcore.linalg.product import Operands, ProductLike
 from qtorch._rounding.keys import Key
 from qtorch.linalg.call import add_bias, check_operand, differentiable_product, in_float32, prepare
 
-MATMUL, LINEAR = MatrixForm(), MatrixForm(transposed=True)
+MATMUL, LINEAR = MatrixGeometry(), MatrixGeometry(transposed=True)
 
 
 @in_float32

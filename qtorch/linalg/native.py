@@ -19,8 +19,8 @@ import torch
 from qcore import Accumulator
 from qcore.formats.text import parse
 from qcore.linalg.accumulator import CANONICAL_NAN
-from qcore.linalg.convolution import Axis, ConvolutionForm, Form, Places, convolution_places, form_of
-from qcore.linalg.forms import GRAD_B
+from qcore.linalg.convolution import Axis, ConvolutionGeometry, Geometry, Places, convolution_places, geometry_of
+from qcore.linalg.geometry import GRAD_B
 from qcore.linalg.law import Sums, batch_shape
 from qcore.linalg.product import Product
 from qtorch._kernels import products
@@ -36,19 +36,19 @@ BLOCK = 1 << 21  # numbers that have float64 copies at a time
 
 
 class ProductSpec(NamedTuple):
-    """One of a form's products, with the fields in the order of the operator `qtorch::product`.
+    """One of a geometry's products, with the fields in the order of the operator `qtorch::product`.
 
     Attributes:
-        other: the shape of the operand that is not given; see `qcore.linalg.forms.MatrixForm.matrices`.
+        other: the shape of the operand that is not given; see `qcore.linalg.geometry.MatrixGeometry.matrices`.
         shape: the shape of the result.
-        form: the form as text.
+        geometry: the geometry as text.
         which: FORWARD, GRAD_A or GRAD_B.
         product: the `Product` as text.
     """
 
     other: tuple[int, ...]
     shape: tuple[int, ...]
-    form: str
+    geometry: str
     which: str
     product: str
 
@@ -59,9 +59,11 @@ def product_of(text: str) -> Product:
 
 
 @lru_cache(maxsize=1024)
-def sums_for(form: Form, which: str, product: Product, first: Any, second: Any, other: Any, adds: bool = False) -> Sums:
+def sums_for(
+    geometry: Geometry, which: str, product: Product, first: Any, second: Any, other: Any, adds: bool = False
+) -> Sums:
     """The sums of a product of operands with these shapes; `adds` if accumulators start at an addend."""
-    return product.sums(form, which, first, second, other, adds)
+    return product.sums(geometry, which, first, second, other, adds)
 
 
 class NoKernelError(Exception):
@@ -135,7 +137,7 @@ def program(steps: Sequence[Native], slots: Mapping[str, int]) -> Callable[[Slot
 
 
 def convolution_product(
-    form: Any,
+    geometry: Any,
     which: str,
     first: torch.Tensor,
     second: torch.Tensor,
@@ -145,11 +147,11 @@ def convolution_product(
     addend: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
     """A convolution's product in float32, without a matrix of columns; None without a kernel for its sums."""
-    if not (isinstance(form, ConvolutionForm) and _has_kernel(first, sums)):
+    if not (isinstance(geometry, ConvolutionGeometry) and _has_kernel(first, sums)):
         return None
     first, second = aligned(first.contiguous()), aligned(second.contiguous())
-    windows = form.windows(Float64, which, first, second, other)
-    places = convolution_places(form, which, tuple(first.shape), tuple(second.shape), windows)
+    windows = geometry.windows(Float64, which, first, second, other)
+    places = convolution_places(geometry, which, tuple(first.shape), tuple(second.shape), windows)
     x = windows.x.contiguous()
     return _from_places(places, *((second, x) if which != GRAD_B else (first, x)), sums, key, addend)
 
@@ -260,7 +262,7 @@ class Direct(NamedTuple):
     """The steps of a product whose operands have no scales and read no random words.
 
     Attributes:
-        form: the form.
+        geometry: the geometry.
         plans: the plans that round the operands; None for an operand that is not rounded.
         sums: the accumulator, and its faster sums.
         program: runs on [first, second, None] if both have no gaps, and puts the product in the third place; None if
@@ -268,7 +270,7 @@ class Direct(NamedTuple):
         sequential: the kernel of a sequential accumulator that rounds; None for other accumulators.
     """
 
-    form: Any
+    geometry: Any
     plans: tuple[RoundingPlan | None, RoundingPlan | None]
     sums: Sums
     program: Callable[[Slots], None] | None
@@ -278,20 +280,20 @@ class Direct(NamedTuple):
 @lru_cache(maxsize=4096)
 def direct_product(spec: ProductSpec, first: tuple[int, ...], second: tuple[int, ...]) -> Direct | None:
     """The steps of a product of operands with these shapes; None if it has scales or random words, or no kernel."""
-    form, product = form_of(spec.form), product_of(spec.product)
-    sums = sums_for(form, spec.which, product, first, second, spec.other)
+    geometry, product = geometry_of(spec.geometry), product_of(spec.product)
+    sums = sums_for(geometry, spec.which, product, first, second, spec.other)
     if product.stochastic or any(one.scale or one._as_matrix for one in product.operands):
         return None  # steps with keys or scales differ from call to call
     kernel = None
     if not has_chunk_kernel(sums):
-        kernel = _sequential_kernel(form, sums, (first, second, spec.shape))
+        kernel = _sequential_kernel(geometry, sums, (first, second, spec.shape))
         if kernel is None:
             return None
     of_first, of_second = (
         None if one.number is None else plan_for(one.number, one.rounding, torch.float32, None, False)
         for one in product.operands
     )
-    direct = Direct(form, (of_first, of_second), sums, None, kernel)
+    direct = Direct(geometry, (of_first, of_second), sums, None, kernel)
     try:
         steps = _steps(direct, spec, (first, second), ("first", "second"), Array("result", spec.shape, "float32"))
         return direct._replace(program=program(steps, {"first": 0, "second": 1, "result": 2}))
@@ -299,10 +301,12 @@ def direct_product(spec: ProductSpec, first: tuple[int, ...], second: tuple[int,
         return direct
 
 
-def _sequential_kernel(form: Form, sums: Sums, shapes: Sequence[tuple[int, ...]]) -> Callable[..., object] | None:
+def _sequential_kernel(
+    geometry: Geometry, sums: Sums, shapes: Sequence[tuple[int, ...]]
+) -> Callable[..., object] | None:
     """The kernel of sequential sums that round, for a product of matrices that is all in float64 at once; or None."""
     accumulator = sums.accumulator
-    if isinstance(form, ConvolutionForm) or not (accumulator._sequential and accumulator._rounds):
+    if isinstance(geometry, ConvolutionGeometry) or not (accumulator._sequential and accumulator._rounds):
         return None
     return products.sequential(accumulator, sums.narrow) if max(map(prod, shapes)) <= BLOCK else None
 
@@ -318,7 +322,7 @@ def product_steps(
 
 
 def _steps(direct: Direct, spec: ProductSpec, shapes: Sequence[Any], names: Sequence[str], result: Any) -> list[Native]:
-    if isinstance(direct.form, ConvolutionForm) or direct.sequential is not None:
+    if isinstance(direct.geometry, ConvolutionGeometry) or direct.sequential is not None:
         raise NoKernelError
     steps, read = [], list(names)
     for index, (name, plan, shape) in enumerate(zip(names, direct.plans, shapes, strict=True)):
@@ -326,8 +330,8 @@ def _steps(direct: Direct, spec: ProductSpec, shapes: Sequence[Any], names: Sequ
             read[index] = f"{result.name} of {index}"
             steps.append(_rounding(plan, name, Array(read[index], shape, "float32")))
     operands = [torch.empty(shape, device="meta") for shape in shapes]
-    matrices = direct.form.matrices(Float64, spec.which, operands[0], operands[1], spec.other)
-    order = -1 if direct.form.is_swapped(spec.which) else 1  # the left matrix may be the second operand's
+    matrices = direct.geometry.matrices(Float64, spec.which, operands[0], operands[1], spec.other)
+    order = -1 if direct.geometry.is_swapped(spec.which) else 1  # the left matrix may be the second operand's
     return [*steps, multiplication(operands[::order], matrices, direct.sums, read[::order], result)]
 
 
@@ -352,25 +356,25 @@ def multiply_directly(
         slots: Slots = [first, second, None]
         direct.program(slots)
         return slots[2]
-    form, (of_first, of_second), sums, _, sequential = direct
+    geometry, (of_first, of_second), sums, _, sequential = direct
     # Step by step: a convolution, a sequential accumulator, or operands with gaps.
     x, y = first.detach(), second.detach()
-    x = x if of_first is None else _rounded(form, of_first, spec.which, 0, x)
-    y = y if of_second is None else _rounded(form, of_second, spec.which, 1, y)
-    if isinstance(form, ConvolutionForm):
-        return convolution_product(form, spec.which, x, y, spec.other, sums, None)
-    left, right = form.matrices(Float64, spec.which, x, y, spec.other)
+    x = x if of_first is None else _rounded(geometry, of_first, spec.which, 0, x)
+    y = y if of_second is None else _rounded(geometry, of_second, spec.which, 1, y)
+    if isinstance(geometry, ConvolutionGeometry):
+        return convolution_product(geometry, spec.which, x, y, spec.other, sums, None)
+    left, right = geometry.matrices(Float64, spec.which, x, y, spec.other)
     if sequential is None:
         return matrix_product(left, right, sums, None)
     return one_nan(run_sequential(sequential, left, right, None).to(torch.float32))
 
 
-def _rounded(form: Any, plan: RoundingPlan, which: str, index: int, x: torch.Tensor) -> torch.Tensor:
-    """An operand rounded by its plan, in the layout of the form."""
-    if not form.is_laid_out(plan.number):
+def _rounded(geometry: Any, plan: RoundingPlan, which: str, index: int, x: torch.Tensor) -> torch.Tensor:
+    """An operand rounded by its plan, in the layout of the geometry."""
+    if not geometry.is_laid_out(plan.number):
         return round_tensor(x, plan, None, True)
-    laid_out = round_tensor(form.laid_out(which, index, x), plan, None, True)
-    return form.put_back(which, index, laid_out, tuple(x.shape[2:]))
+    laid_out = round_tensor(geometry.laid_out(which, index, x), plan, None, True)
+    return geometry.put_back(which, index, laid_out, tuple(x.shape[2:]))
 
 
 def one_nan(x: torch.Tensor, pattern: int = CANONICAL_NAN) -> torch.Tensor:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from qcore import Number
-from qcore.linalg.convolution import ConvolutionForm, Form, form_of
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B
+from qcore.linalg.convolution import ConvolutionGeometry, Geometry, geometry_of
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B
 from qcore.linalg.law import Sums, batch_shape, multiply
 from qcore.linalg.operands import Operand
 from qcore.linalg.product import FIRST, ROLES, ROWS, SECOND, Product
@@ -72,10 +72,10 @@ def multiply_tensors(
     spec: ProductSpec,
     addend: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """One of a form's products, as a float32 tensor without a gradient.
+    """One of a geometry's products, as a float32 tensor without a gradient.
 
     Args:
-        first, second: the operands, see `qcore.linalg.forms.MatrixForm.matrices`.
+        first, second: the operands, see `qcore.linalg.geometry.MatrixGeometry.matrices`.
         key: int32 tensor of two words, the key of the forward product; None without stochastic rounding.
         state: a tensor with delayed scales in the first column; None without delayed scales.
         spec: the product.
@@ -113,15 +113,15 @@ def _multiply_by_operations(
     first: torch.Tensor, second: torch.Tensor, addend: Any, key: Any, state: Any, spec: ProductSpec
 ) -> torch.Tensor:
     with unseen_by_modes():  # a mode that lowers functions would find these products as well
-        form, product, which = form_of(spec.form), product_of(spec.product), spec.which
+        geometry, product, which = geometry_of(spec.geometry), product_of(spec.product), spec.which
         key = _key_of_role(key, which)
-        multiply_rounded = _with_operands(form, product, (first.detach(), second.detach()), state, spec, key)
+        multiply_rounded = _with_operands(geometry, product, (first.detach(), second.detach()), state, spec, key)
         addend = None if addend is None else addend.detach()
         shapes = tuple(first.shape), tuple(second.shape), spec.other, addend is not None
-        result = multiply_rounded(key, sums_for(form, which, product, *shapes), addend).reshape(spec.shape)
+        result = multiply_rounded(key, sums_for(geometry, which, product, *shapes), addend).reshape(spec.shape)
         observer = OBSERVER.get()
         if observer is not None and product._unrounded != product:
-            wide = multiply_rounded(None, sums_for(form, which, product._unrounded, *shapes), addend)
+            wide = multiply_rounded(None, sums_for(geometry, which, product._unrounded, *shapes), addend)
             observer("accumulator", _GRADIENTS[which], wide.reshape(spec.shape), result, product.accumulator.number)
         return result
 
@@ -132,7 +132,7 @@ def _key_of_role(key: torch.Tensor | None, which: str) -> torch.Tensor | None:
 
 
 def _with_operands(
-    form: Form, product: Product, tensors: tuple[Any, Any], state: Any, spec: ProductSpec, key: Any
+    geometry: Geometry, product: Product, tensors: tuple[Any, Any], state: Any, spec: ProductSpec, key: Any
 ) -> Callable[[Any, Sums, Any], torch.Tensor]:
     """Rounds both operands, and returns a function that multiplies them with a key and sums, from an addend on."""
     which, other = spec.which, spec.other
@@ -140,16 +140,16 @@ def _with_operands(
     round_ = partial(_rounded, key, which)
     # Scales of blocks along what is summed over, and transforms, are those of the matrices that are multiplied; all
     # other operands of a convolution are rounded as they are, so that a kernel can read them without columns.
-    if product._as_matrices or not isinstance(form, ConvolutionForm):
-        return partial(_multiply_matrices, matrices(Float64, form, which, product, tensors, other, round_, given))
-    (x, y), inverses = rounded_tensors(form, which, product, tensors, round_, given)
+    if product._as_matrices or not isinstance(geometry, ConvolutionGeometry):
+        return partial(_multiply_matrices, matrices(Float64, geometry, which, product, tensors, other, round_, given))
+    (x, y), inverses = rounded_tensors(geometry, which, product, tensors, round_, given)
     factor = of_both(Float64, *inverses)
 
     def multiply_rounded(key: Any, sums: Sums, addend: Any) -> torch.Tensor:
-        found = convolution_product(form, which, x, y, other, sums, key, addend)
+        found = convolution_product(geometry, which, x, y, other, sums, key, addend)
         if found is not None:
             return found if factor is None else one_nan(rescaled(Float64, found, factor).to(torch.float32))
-        found = Matrices(*form.matrices(Float64, which, x, y, other), None, factor)
+        found = Matrices(*geometry.matrices(Float64, which, x, y, other), None, factor)
         return _multiply_matrices(found, key, sums, addend)
 
     return multiply_rounded
@@ -202,15 +202,15 @@ def _multiply_shards(first: Any, second: Any, key: Any, spec: ProductSpec) -> An
     """The product of DTensors; each process computes its part of the result."""
     from torch.distributed.tensor import DTensor
 
-    form, product, which = form_of(spec.form), product_of(spec.product), spec.which
+    geometry, product, which = geometry_of(spec.geometry), product_of(spec.product), spec.which
     key = _key_of_role(key, which)
     tensors: Any = first.detach(), second.detach()
-    operands, _ = rounded_tensors(form, which, product, tensors, partial(_rounded, key, which), (None, None))
-    sums = sums_for(form, which, product, tuple(first.shape), tuple(second.shape), spec.other)
+    operands, _ = rounded_tensors(geometry, which, product, tensors, partial(_rounded, key, which), (None, None))
+    sums = sums_for(geometry, which, product, tuple(first.shape), tuple(second.shape), spec.other)
     # Axes that are summed over are gathered, so that sums keep their order. A stochastic accumulator needs the whole,
     # as its random words are counted by the elements of the result.
     whole = sums.accumulator.stochastic
-    kept = ({}, {}) if whole else form.kept_axes(which, first.dim(), second.dim(), len(spec.other))
+    kept = ({}, {}) if whole else geometry.kept_axes(which, first.dim(), second.dim(), len(spec.other))
     mesh = first.device_mesh
     placements = zip(operands[0].placements, operands[1].placements, strict=True)
     *placed, results = zip(*[_placement(*both, kept) for both in placements], strict=True)
@@ -221,7 +221,7 @@ def _multiply_shards(first: Any, second: Any, key: Any, spec: ProductSpec) -> An
             if local.shape[axis] != whole_operand.shape[axis]:
                 part[of_result] = local.shape[axis]
     other = tuple(y.shape) if which == FORWARD else tuple(part)
-    left, right = form.matrices(Float64, which, x, y, other)
+    left, right = geometry.matrices(Float64, which, x, y, other)
     found = _multiply_matrices(Matrices(left, right, None, None), key, sums).reshape(part)
     strides = torch.empty(spec.shape, device="meta").stride()
     return DTensor.from_local(found, mesh, results, run_check=False, shape=torch.Size(spec.shape), stride=strides)

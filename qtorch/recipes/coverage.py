@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from qcore import Recipe
-from qcore.linalg.convolution import form_of
-from qcore.linalg.forms import FORWARD
+from qcore.linalg.convolution import geometry_of
+from qcore.linalg.geometry import FORWARD
 from qcore.linalg.product import Products
 from qcore.notices import warn
 from qcore.recipes.coverage import shortfall
@@ -126,9 +126,13 @@ def _traced_products(program: Any) -> Listing:
     for function, args, kwargs, y in traced_calls(program):
         name = function if isinstance(function, str) else name_of(function)
         if function is torch.ops.qtorch.product:
-            first, second, *_, other, _, form, which, text = args
+            first, second, *_, other, _, geometry, which, text = args
             if which == FORWARD:
-                terms = form_of(form).contraction(which, tuple(first.shape), tuple(second.shape), tuple(other)).terms
+                terms = (
+                    geometry_of(geometry)
+                    .contraction(which, tuple(first.shape), tuple(second.shape), tuple(other))
+                    .terms
+                )
                 products = Products(product_of(text), product_of(text), product_of(text))
                 found.add("", LINEAR, (first.shape, second.shape), y.numel() * terms, products)
         elif name in PRODUCTS and is_product(tensors_in((*args, *kwargs.values()))):

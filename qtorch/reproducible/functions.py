@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B
 from qcore.reproducible.arithmetic import ADD
 from qcore.reproducible.binding import TORCH
 from qcore.reproducible.differentiable import Differentiable
@@ -169,21 +169,21 @@ class _Composed(Differentiable):
 
 
 def _forward(
-    xp: Any, a: Any, b: Any, bias: Any, shape: tuple[int, ...], form: str, products: tuple[str, ...]
+    xp: Any, a: Any, b: Any, bias: Any, shape: tuple[int, ...], geometry: str, products: tuple[str, ...]
 ) -> tuple[Any, tuple[Any, ...]]:
-    y = xp.multiplied(a, b, ProductSpec(tuple(b.shape), shape, form, FORWARD, products[0]))
+    y = xp.multiplied(a, b, ProductSpec(tuple(b.shape), shape, geometry, FORWARD, products[0]))
     found, of_sum = SETTLE.run(xp, (y,), {}) if bias is None else ADD.run(xp, (y, bias), {})
     return found, (a, b, *of_sum)
 
 
 def _backward(
-    xp: Any, saved: tuple[Any, ...], gradient: Any, shape: tuple[int, ...], form: str, products: tuple[str, ...]
+    xp: Any, saved: tuple[Any, ...], gradient: Any, shape: tuple[int, ...], geometry: str, products: tuple[str, ...]
 ) -> tuple[Any, ...]:
     a, b, *of_sum = saved
     of_y, *of_bias = (ADD if of_sum else SETTLE).gradients(xp, tuple(of_sum), gradient, {})
     shapes = tuple(a.shape), tuple(b.shape)
-    of_a = xp.multiplied(of_y, b, ProductSpec(shapes[0], shapes[0], form, GRAD_A, products[1]))
-    of_b = xp.multiplied(of_y, a, ProductSpec(shapes[1], shapes[1], form, GRAD_B, products[2]))
+    of_a = xp.multiplied(of_y, b, ProductSpec(shapes[0], shapes[0], geometry, GRAD_A, products[1]))
+    of_b = xp.multiplied(of_y, a, ProductSpec(shapes[1], shapes[1], geometry, GRAD_B, products[2]))
     return of_a, of_b, *(of_bias or (None,))
 
 
@@ -196,12 +196,12 @@ def _recorded_product(
     needed: tuple[bool, ...],
     gradient: torch.Tensor,
     shape: tuple[int, ...],
-    form: str,
+    geometry: str,
     products: tuple[str, str, str],
 ) -> tuple[Any, ...]:
     """The gradients of `PRODUCT` by two products and a sum, each a function that autograd records."""
     a, b, _ = arrays
-    call, of_y = Call(form, products, a.shape, b.shape, shape), FUNCTIONS.settle(gradient)
+    call, of_y = Call(geometry, products, a.shape, b.shape, shape), FUNCTIONS.settle(gradient)
     of_a = gradient_product(of_y, b, GRAD_A, call) if needed[0] else None
     of_b = gradient_product(of_y, a, GRAD_B, call) if needed[1] else None
     rows = tuple(range(gradient.ndim - 1))
@@ -209,7 +209,7 @@ def _recorded_product(
 
 
 _run_product = differentiable(PRODUCT, recorded=_recorded_product)
-_FORMS = {"matmul": (MATMUL, "grad_a", "grad_b"), "linear": (LINEAR, "grad_input", "grad_weight")}
+_GEOMETRIES = {"matmul": (MATMUL, "grad_a", "grad_b"), "linear": (LINEAR, "grad_input", "grad_weight")}
 
 
 _BOUND = {law.name: differentiable(law) for law in LAWS}
@@ -218,9 +218,9 @@ _BOUND = {law.name: differentiable(law) for law in LAWS}
 @lru_cache(maxsize=1024)
 def _default_call(name: str, a: torch.Size, b: torch.Size) -> Call:
     """The call of a product of float32 numbers with float64 sums: its arguments are checked once for each shape."""
-    form, of_a, of_b = _FORMS[name]
+    geometry, of_a, of_b = _GEOMETRIES[name]
     x, y = (torch.empty((), dtype=torch.float32, device="cpu").expand(shape) for shape in (a, b))  # without memory
-    return prepare(form, x, y, None, None, None, None, (of_a, of_b), None, None)[2]
+    return prepare(geometry, x, y, None, None, None, None, (of_a, of_b), None, None)[2]
 
 
 class Tensors(ProductFunctions, package=__name__.rpartition(".")[0], words=TORCH):
@@ -255,7 +255,7 @@ class Tensors(ProductFunctions, package=__name__.rpartition(".")[0], words=TORCH
 
     def _product(self, name: str, a: Any, b: Any, bias: Any, products: dict[str, Any]) -> Any:
         """As one law of plain tensors of the CPU, unless the product reads random words, or is watched."""
-        form, of_a, of_b = _FORMS[name]
+        geometry, of_a, of_b = _GEOMETRIES[name]
         known = {"operands", "accumulator", of_a, of_b, "key", "scaling"}
         plain = not torch.compiler.is_dynamo_compiling() and are_plain_tensors((a, b, bias)) and a.is_cpu
         if not plain or OBSERVER.get() is not None or not products.keys() <= known:
@@ -266,12 +266,14 @@ class Tensors(ProductFunctions, package=__name__.rpartition(".")[0], words=TORCH
             operands, accumulator, grad_a, grad_b, key, scaling = map(
                 products.get, ("operands", "accumulator", of_a, of_b, "key", "scaling")
             )
-            key, scaling, call = prepare(form, a, b, operands, accumulator, grad_a, grad_b, (of_a, of_b), key, scaling)
+            key, scaling, call = prepare(
+                geometry, a, b, operands, accumulator, grad_a, grad_b, (of_a, of_b), key, scaling
+            )
             if key is not None or scaling is not None:
                 return self._plus(differentiable_product(a, b, key, scaling, call), bias, 0)
         if bias is not None:
             self._check_bias(bias, call.result[-1])
-        return _run_product(a, b, bias, shape=call.result, form=call.form, products=call.products)
+        return _run_product(a, b, bias, shape=call.result, geometry=call.geometry, products=call.products)
 
     def key_words(self, key: Any) -> torch.Tensor:
         return key_tensor(key)

@@ -12,8 +12,8 @@ import qjax
 import qtorch
 from qcore import Accumulator, Product
 from qcore.linalg.arrays import multiply_arrays
-from qcore.linalg.convolution import convolution_form
-from qcore.linalg.forms import FORWARD, MatrixForm
+from qcore.linalg.convolution import convolution_geometry
+from qcore.linalg.geometry import FORWARD, MatrixGeometry
 
 KEY = 7
 OPERANDS = ("e5m2", "e4m3fn")
@@ -66,7 +66,7 @@ def test_accumulators(name):
     c = np.tile(inputs("special", 7, 7, 7)[0], (2, 3))
     accumulator = ACCUMULATORS[name]
     product = Product(*OPERANDS, accumulator)
-    expected = multiply_arrays(MatrixForm(), FORWARD, product, a, b, b.shape, KEY, addend=c).reshape(c.shape)
+    expected = multiply_arrays(MatrixGeometry(), FORWARD, product, a, b, b.shape, KEY, addend=c).reshape(c.shape)
     options = {"operands": OPERANDS, "accumulator": accumulator, "key": KEY}
     check(lambda room, a, b, c: room.matmul(a, b, c, **options), a, b, c, expected, name in ("chunks", "aligned"))
 
@@ -76,16 +76,16 @@ def test_accumulators(name):
 )
 def test_forms(name):
     accumulator, rng = ACCUMULATORS[name], np.random.default_rng(5)
-    convolution = convolution_form(2, (2, 1), (1, 0), 1, 2)
+    convolution = convolution_geometry(2, (2, 1), (1, 0), 1, 2)
     cases = [
-        ("linear", MatrixForm(transposed=True), (2, 3, 7), (4, 7), {}),
-        ("matmul", MatrixForm(), (2, 3, 7), (2, 7, 4), {}),
+        ("linear", MatrixGeometry(transposed=True), (2, 3, 7), (4, 7), {}),
+        ("matmul", MatrixGeometry(), (2, 3, 7), (2, 7, 4), {}),
         ("conv2d", convolution, (2, 4, 7, 6), (6, 2, 3, 2), {"stride": (2, 1), "padding": (1, 0), "groups": 2}),
     ]
-    for kind, form, *shapes, arguments in cases:
-        a, b, c = (rng.standard_normal(s).astype(np.float32) for s in (*shapes, form.result(*shapes)))
+    for kind, geometry, *shapes, arguments in cases:
+        a, b, c = (rng.standard_normal(s).astype(np.float32) for s in (*shapes, geometry.result(*shapes)))
         product = Product(*OPERANDS, accumulator)
-        expected = multiply_arrays(form, FORWARD, product, a, b, b.shape, KEY, addend=c).reshape(c.shape)
+        expected = multiply_arrays(geometry, FORWARD, product, a, b, b.shape, KEY, addend=c).reshape(c.shape)
         options = arguments | {"operands": OPERANDS, "accumulator": accumulator, "key": KEY}
         check(lambda room, a, b, c: getattr(room, kind)(a, b, c=c, **options), a, b, c, expected)  # noqa: B023
 
@@ -99,7 +99,7 @@ def test_operations_of_torch_without_kernels(monkeypatch):
     c = torch.from_numpy(inputs("special", 3, 4, 4)[0])
     for name in ("exact", "chunks", "sequential", "float64"):
         product, arrays = Product(None, None, ACCUMULATORS[name]), (a.numpy(), b.numpy(), b.shape)
-        expected = multiply_arrays(MatrixForm(), FORWARD, product, *arrays, None, addend=c.numpy())
+        expected = multiply_arrays(MatrixGeometry(), FORWARD, product, *arrays, None, addend=c.numpy())
         found = qtorch.linalg.matmul(a, b, c, accumulator=ACCUMULATORS[name])
         assert_same_bits(found, expected.reshape(3, 4), name)
 
@@ -118,7 +118,7 @@ def test_examples_and_second_derivatives(places):
     )
     product = Product(None, None, accumulator)
     expected = [
-        multiply_arrays(MatrixForm(), FORWARD, product, x, y, y.shape, None, addend=z).reshape(3, 4)
+        multiply_arrays(MatrixGeometry(), FORWARD, product, x, y, y.shape, None, addend=z).reshape(3, 4)
         for x, y, z in ([x if p is None else x[i] for x, p in zip((a, b, c), places, strict=True)] for i in range(2))
     ]
 

@@ -15,8 +15,8 @@ import qjax
 import qtorch
 from qcore import RECIPES, Accumulator, BlockScaled, Operand, Product, Scale
 from qcore.linalg.arrays import multiply_arrays
-from qcore.linalg.convolution import convolution_form
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.convolution import convolution_geometry
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, MatrixGeometry
 
 E4M3 = "binary(4,3,specials=fn,overflow=saturate)"
 SIZES = {  # the shapes of x and w; stride, padding, dilation, groups
@@ -111,8 +111,8 @@ def expected(name, kind):
     """The inputs, and the result and both gradients by loops over all pairs of numbers that meet."""
     shape_x, shape_w, stride, padding, dilation, groups = SIZES[name]
     rng = np.random.default_rng(len(name))
-    form = convolution_form(len(stride), stride, padding, dilation, groups)
-    shapes = shape_x, shape_w, form.result(shape_x, shape_w)
+    geometry = convolution_geometry(len(stride), stride, padding, dilation, groups)
+    shapes = shape_x, shape_w, geometry.result(shape_x, shape_w)
     x, w, g = (np.float32(rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 7, shape)) for shape in shapes)
     high = 4 if kind == "tiles" else 1
     fold = fold_tiles if kind == "tiles" else fold_blocks
@@ -137,7 +137,7 @@ def expected(name, kind):
         np.array([fold(own) for own in one.values()], np.float32).reshape(shape)
         for one, shape in zip(terms, (shapes[2], shape_x, shape_w), strict=True)
     ]
-    return form, (x, w, g), results
+    return geometry, (x, w, g), results
 
 
 CASES = {"blocks": BLOCKS, "tiles": TILES}
@@ -154,12 +154,12 @@ def options_of(name, kind):
 @pytest.mark.parametrize("kind", CASES)
 @pytest.mark.parametrize("name", SIZES)
 def test_the_oracles_bits(name, kind):
-    form, (x, w, g), results = expected(name, kind)
+    geometry, (x, w, g), results = expected(name, kind)
     forward, grad_input, grad_weight = CASES[kind]
     found = [
-        multiply_arrays(form, FORWARD, forward, x, w, w.shape, None),
-        multiply_arrays(form, GRAD_A, grad_input, g, w, x.shape, None),
-        multiply_arrays(form, GRAD_B, grad_weight, g, x, w.shape, None),
+        multiply_arrays(geometry, FORWARD, forward, x, w, w.shape, None),
+        multiply_arrays(geometry, GRAD_A, grad_input, g, w, x.shape, None),
+        multiply_arrays(geometry, GRAD_B, grad_weight, g, x, w.shape, None),
     ]
     function = getattr(qtorch.linalg, f"conv{x.ndim - 2}d")
     for memory in (torch.contiguous_format, torch.channels_last)[: 1 + (x.ndim == 4)]:
@@ -224,7 +224,7 @@ def test_a_convolution_of_one_tap_and_position_is_a_linear_layer():
     """Also with transforms and random words, which the recipe for NVFP4 has: the same words, in all three products."""
     entry, rng = RECIPES["nvfp4_pretraining_conv"].entries[-1], np.random.default_rng(3)
     x, w, g = (np.float32(rng.standard_normal(shape)) for shape in ((9, 21), (17, 21), (9, 17)))
-    one, linear = convolution_form(2, 1, 0, 1, 1), MatrixForm(transposed=True)
+    one, linear = convolution_geometry(2, 1, 0, 1, 1), MatrixGeometry(transposed=True)
     calls = (
         (FORWARD, entry.forward, x, w, w),
         (GRAD_A, entry.grad_input, g, w, x),
@@ -248,12 +248,12 @@ def by_keys(room, array, name, key):
 
 @pytest.mark.parametrize("name", ["groups", "depthwise"])
 def test_nvfp4_with_transforms_and_keys(name):
-    form, (x, w, g), _ = expected(name, "blocks")
+    geometry, (x, w, g), _ = expected(name, "blocks")
     entry = RECIPES["nvfp4_pretraining_conv"].entries[-1]
     reference = [
-        multiply_arrays(form, FORWARD, entry.forward, x, w, w.shape, 7),
-        multiply_arrays(form, GRAD_A, entry.grad_input, g, w, x.shape, 7),
-        multiply_arrays(form, GRAD_B, entry.grad_weight, g, x, w.shape, 7),
+        multiply_arrays(geometry, FORWARD, entry.forward, x, w, w.shape, 7),
+        multiply_arrays(geometry, GRAD_A, entry.grad_input, g, w, x.shape, 7),
+        multiply_arrays(geometry, GRAD_B, entry.grad_weight, g, x, w.shape, 7),
     ]
     function, given = by_keys(qtorch.linalg, torch.from_numpy, name, 7)
     x, w, g = given

@@ -11,9 +11,9 @@ import qjax
 import qtorch
 from qcore import Product
 from qcore.linalg.arrays import multiply_arrays
-from qcore.linalg.convolution import convolution_form
+from qcore.linalg.convolution import convolution_geometry
 from qcore.linalg.designs import DESIGNS
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, MatrixGeometry
 
 KEY = 5
 # One of each law first; the others are all that differ in a field.
@@ -30,19 +30,19 @@ MORE = (
 MORE += ("blackwell.tcgen05.mxe4m3_mxe2m1", "blackwell.tcgen05.mxf4", "rtx_blackwell.mma.nvf4_32")
 
 
-def expected_of(form, name, a, b, c, gradient):
+def expected_of(geometry, name, a, b, c, gradient):
     one = Product(None, None, name)
     calls = ((FORWARD, a, b, b.shape, c), (GRAD_A, gradient, b, a.shape, None), (GRAD_B, gradient, a, b.shape, None))
     shapes = gradient.shape, a.shape, b.shape
     return [
-        multiply_arrays(form, which, one, x, y, other, KEY, addend=addend).reshape(shape)
+        multiply_arrays(geometry, which, one, x, y, other, KEY, addend=addend).reshape(shape)
         for (which, x, y, other, addend), shape in zip(calls, shapes, strict=True)
     ]
 
 
-def check(form, name, call, a, b, c, compiled=False):
-    gradient = np.random.default_rng(1).standard_normal(form.result(a.shape, b.shape)).astype(np.float32)
-    expected = expected_of(form, name, a, b, c, gradient)
+def check(geometry, name, call, a, b, c, compiled=False):
+    gradient = np.random.default_rng(1).standard_normal(geometry.result(a.shape, b.shape)).astype(np.float32)
+    expected = expected_of(geometry, name, a, b, c, gradient)
 
     def by_torch(function):
         tensors = [torch.from_numpy(x.copy()).requires_grad_() for x in (a, b)]
@@ -72,20 +72,20 @@ def test_products(name):
     a, b, c = cases(np.random.default_rng(4), name, 5, 41, 4)
     c = None if DESIGNS[name].scale == "e4m3fn" else c  # NVFP4 has a scale of the tensor
     options = {"accumulator": name, "key": KEY}
-    check(MatrixForm(), name, lambda room, a, b, c: room.matmul(a, b, c, **options), a, b, c, name == USUAL[0])
+    check(MatrixGeometry(), name, lambda room, a, b, c: room.matmul(a, b, c, **options), a, b, c, name == USUAL[0])
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["hopper.wgmma.e4m3_e5m2", "blackwell.tcgen05.mxe4m3"])
 def test_forms(name):
     rng = np.random.default_rng(2)
-    convolution = convolution_form(2, (2, 1), (1, 0), 1, 2)
-    cases_of_forms = [
-        ("linear", MatrixForm(transposed=True), (2, 3, 40), (4, 40), {}),
-        ("matmul", MatrixForm(), (2, 3, 40), (2, 40, 4), {}),
+    convolution = convolution_geometry(2, (2, 1), (1, 0), 1, 2)
+    cases_of_geometries = [
+        ("linear", MatrixGeometry(transposed=True), (2, 3, 40), (4, 40), {}),
+        ("matmul", MatrixGeometry(), (2, 3, 40), (2, 40, 4), {}),
         ("conv2d", convolution, (2, 4, 7, 6), (6, 2, 3, 2), {"stride": (2, 1), "padding": (1, 0), "groups": 2}),
     ]
-    for kind, form, *shapes, arguments in cases_of_forms:
+    for kind, geometry, *shapes, arguments in cases_of_geometries:
         a, b = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
         options = arguments | {"accumulator": name, "key": KEY}
-        check(form, name, lambda room, a, b, c: getattr(room, kind)(a, b, **options), a, b, None)  # noqa: B023
+        check(geometry, name, lambda room, a, b, c: getattr(room, kind)(a, b, **options), a, b, None)  # noqa: B023

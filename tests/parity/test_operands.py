@@ -11,8 +11,8 @@ import qjax
 import qtorch
 from qcore import Accumulator, Hadamard, Operand, Product, Scale
 from qcore.linalg import arrays
-from qcore.linalg.convolution import convolution_form
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.convolution import convolution_geometry
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, MatrixGeometry
 from qcore.linalg.product import Products
 
 KEY = 7
@@ -33,13 +33,13 @@ CASES = {
     ),
     "delayed": Products(Product(KEPT, KEPT), Product(GRADIENT, KEPT), Product(GRADIENT, KEPT)),
 }
-FORMS = {
-    "linear": ((2, 3, 37), (21, 37), MatrixForm(transposed=True), {}),
-    "matmul": ((2, 19, 37), (2, 37, 5), MatrixForm(), {}),
+GEOMETRIES = {
+    "linear": ((2, 3, 37), (21, 37), MatrixGeometry(transposed=True), {}),
+    "matmul": ((2, 19, 37), (2, 37, 5), MatrixGeometry(), {}),
     "conv2d": (
         (2, 4, 6, 5),
         (6, 2, 3, 3),
-        convolution_form(2, 2, 1, 1, 2),
+        convolution_geometry(2, 2, 1, 1, 2),
         {"stride": 2, "padding": 1, "groups": 2},
     ),
 }
@@ -62,14 +62,14 @@ def hard(rng, shape):
     [
         pytest.param(case, kind, marks=[] if (case, kind) in USUAL else pytest.mark.heavy)
         for case in CASES
-        for kind in FORMS
+        for kind in GEOMETRIES
     ],
 )
 def test_all_packages(case, kind):
-    shape_a, shape_b, form, settings = FORMS[kind]
+    shape_a, shape_b, geometry, settings = GEOMETRIES[kind]
     products, rng = CASES[case], np.random.default_rng(1)
     a, b = hard(rng, shape_a), hard(rng, shape_b)
-    gradient = rng.standard_normal(form.result(shape_a, shape_b)).astype(np.float32)
+    gradient = rng.standard_normal(geometry.result(shape_a, shape_b)).astype(np.float32)
     state = None if products.history is None else arrays.first_scaling(3)
     if state is not None:
         state[:, 0], state[:, 2] = [3.3, 0.7, 1.9], [5, 1e-41, np.inf]
@@ -77,7 +77,7 @@ def test_all_packages(case, kind):
     calls = *calls, (GRAD_B, products.grad_b, gradient, a, shape_b)
     shapes = gradient.shape, shape_a, shape_b
     expected = [
-        arrays.multiply_arrays(form, *call, KEY, state).reshape(s) for call, s in zip(calls, shapes, strict=True)
+        arrays.multiply_arrays(geometry, *call, KEY, state).reshape(s) for call, s in zip(calls, shapes, strict=True)
     ]
     if state is not None:
         expected.append(arrays.next_scaling(products, state, (a, b, gradient)))

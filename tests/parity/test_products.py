@@ -14,19 +14,19 @@ import qjax
 import qtorch
 from qcore import Accumulator, Product
 from qcore.linalg.arrays import multiply_arrays
-from qcore.linalg.convolution import convolution_form
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.convolution import convolution_geometry
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, MatrixGeometry
 
 KEY = 7
 OPERANDS = ("e5m2", "binary(4,3,specials=fn,overflow=saturate)")
-FORMS = {"matmul": MatrixForm(), "linear": MatrixForm(transposed=True)}
+GEOMETRIES = {"matmul": MatrixGeometry(), "linear": MatrixGeometry(transposed=True)}
 
 
-def three_products(form, a, b, gradient, products, key=KEY):
+def three_products(geometry, a, b, gradient, products, key=KEY):
     """The reference's result and its two gradients."""
-    y = multiply_arrays(form, FORWARD, products[0], a, b, b.shape, key).reshape(form.result(a.shape, b.shape))
-    of_a = multiply_arrays(form, GRAD_A, products[1], gradient, b, a.shape, key).reshape(a.shape)
-    of_b = multiply_arrays(form, GRAD_B, products[2], gradient, a, b.shape, key).reshape(b.shape)
+    y = multiply_arrays(geometry, FORWARD, products[0], a, b, b.shape, key).reshape(geometry.result(a.shape, b.shape))
+    of_a = multiply_arrays(geometry, GRAD_A, products[1], gradient, b, a.shape, key).reshape(a.shape)
+    of_b = multiply_arrays(geometry, GRAD_B, products[2], gradient, a, b.shape, key).reshape(b.shape)
     return y, of_a, of_b
 
 
@@ -42,10 +42,10 @@ def by_jax(function, a, b, gradient):
     return y, *pull(jnp.asarray(gradient))
 
 
-def check(form, a, b, products, call, backends=("torch", "jax.jit")):
-    shape = form.result(a.shape, b.shape)
+def check(geometry, a, b, products, call, backends=("torch", "jax.jit")):
+    shape = geometry.result(a.shape, b.shape)
     gradient = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    expected = three_products(form, a, b, gradient, products)
+    expected = three_products(geometry, a, b, gradient, products)
     in_torch, in_jax = (lambda a, b, room=room: call(room, a, b) for room in (qtorch.linalg, qjax.linalg))
     torch._dynamo.reset()
     ways = {
@@ -77,7 +77,7 @@ def test_all_accumulators(name):
     products = Product(*OPERANDS, accumulator), *grads
     options = {"operands": OPERANDS, "accumulator": accumulator, "grad_a": grads[0], "grad_b": grads[1], "key": KEY}
     backends = "torch", "jax.jit", *MORE.get(name, ("torch.compile", "jax"))
-    check(FORMS["matmul"], a, b, products, lambda room, a, b: room.matmul(a, b, **options), backends)
+    check(GEOMETRIES["matmul"], a, b, products, lambda room, a, b: room.matmul(a, b, **options), backends)
 
 
 def test_integers_round_sums():
@@ -97,7 +97,7 @@ def test_integers_round_sums():
     assert not np.signbit(expected[0]).any()
 
 
-SHAPES = {  # form, shapes, arguments
+SHAPES = {  # geometry, shapes, arguments
     "batches": ("matmul", (2, 3, 5), (2, 5, 4), {}),
     "batch of rows": ("matmul", (2, 3, 5), (5, 4), {}),
     "one term": ("matmul", (3, 1), (1, 2), {}),
@@ -123,14 +123,14 @@ def test_all_shapes(shape):
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in (shape_a, shape_b))
     dims = int(kind[4]) if kind.startswith("conv") else 0
     defaults = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1} | arguments
-    form = convolution_form(dims, **defaults) if dims else FORMS[kind]
+    geometry = convolution_geometry(dims, **defaults) if dims else GEOMETRIES[kind]
     more = {"batches": [ACCUMULATORS["few random bits"]], "conv2d": [None]}.get(shape, [])
     for accumulator in (ACCUMULATORS["chunks"], *more):
         forward = Product(*OPERANDS, accumulator)
         products = forward, Product(None, OPERANDS[1], accumulator), Product(None, OPERANDS[0], accumulator)
         options = arguments | {"operands": OPERANDS, "accumulator": accumulator, "key": KEY}
         backends = ("torch", "jax.jit", "torch.compile")[: 3 if shape == "conv2d" and accumulator is None else 2]
-        check(form, a, b, products, lambda room, a, b: getattr(room, kind)(a, b, **options), backends)  # noqa: B023
+        check(geometry, a, b, products, lambda room, a, b: getattr(room, kind)(a, b, **options), backends)  # noqa: B023
 
 
 @pytest.mark.parametrize("shape", [name for name, (kind, *_) in SHAPES.items() if kind.startswith("conv")])

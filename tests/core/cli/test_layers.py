@@ -19,8 +19,8 @@ from qcore.cli.sum_files import read
 from qcore.cli.sums import Operands
 from qcore.linalg import Product
 from qcore.linalg.arrays import multiply_arrays
-from qcore.linalg.convolution import form_of
-from qcore.linalg.forms import FORWARD
+from qcore.linalg.convolution import geometry_of
+from qcore.linalg.geometry import FORWARD
 
 HOPPER, FP8 = "hopper.wgmma.e4m3", "accumulator(float(6,9),chunk=16)"
 STOCHASTIC = "accumulator(float(6,9),chunk=8,rounding=stochastic)"
@@ -82,7 +82,7 @@ def test_rows_are_sums_and_results_are_those_of_products(capsys, tmp_path, argum
         qcore.decode(codes, number)
         for codes, number in zip((vectors.given.a, vectors.given.b), layer.unit.numbers, strict=True)
     )
-    law = form_of(layer.form), FORWARD, Product(*(operands or (None, None)), layer.accumulator), x, w, w.shape
+    law = geometry_of(layer.form), FORWARD, Product(*(operands or (None, None)), layer.accumulator), x, w, w.shape
     c = rows.c.reshape(layer.shape) if layer.bias == "start" else None
     result = multiply_arrays(*law, layer.key, addend=c).reshape(-1)
     assert (found["result"] == result.view(np.uint32)).all()

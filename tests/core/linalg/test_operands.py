@@ -9,7 +9,7 @@ from support import assert_same_bits
 from qcore import Accumulator, Hadamard, Operand, Product, Scale, parse, quantize
 from qcore.linalg import first_scaling, matmul
 from qcore.linalg.arrays import multiply_arrays, next_scaling
-from qcore.linalg.forms import FORWARD, MatrixForm
+from qcore.linalg.geometry import FORWARD, MatrixGeometry
 from qcore.linalg.namespace import Float64
 from qcore.linalg.product import Products
 from qcore.linalg.scaling import prepared, transformed
@@ -99,7 +99,7 @@ def test_delayed_scales_follow_from_past_magnitudes():
             expected = quantize(a * given[0, 0], E4M3), quantize(b * given[1, 0], "int8")
             sums = (expected[0].astype(np.float64) @ expected[1]).astype(np.float32)
             sums = sums * (np.float32(1) / given[0, 0] * (np.float32(1) / given[1, 0]))
-        found = multiply_arrays(MatrixForm(), FORWARD, products.forward, a, b, b.shape, None, state)
+        found = multiply_arrays(MatrixGeometry(), FORWARD, products.forward, a, b, b.shape, None, state)
         if np.isfinite(most):
             assert_same_bits(found, sums)
         state = next_scaling(products, state, (a, b, np.float32([[1.0]])))

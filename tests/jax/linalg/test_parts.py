@@ -14,21 +14,21 @@ from support import assert_same_bits
 
 from qcore import Accumulator, Operand, Product, Scale
 from qcore.linalg.arrays import multiply_arrays
-from qcore.linalg.convolution import convolution_form
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.convolution import convolution_geometry
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, MatrixGeometry
 from qjax import linalg
 from qjax.linalg import parts
 
 E4M3 = ("e4m3fn", "e4m3fn")
-CASES = {  # form, shapes, what is said of the products, and further arguments
-    "exact": (MatrixForm(), (130, 40), (40, 140), Product(*E4M3), {}),
-    "chunks": (MatrixForm(), (70, 41), (41, 130), Product(*E4M3, Accumulator("float(6,9)", chunk=4)), {}),
-    "sequential": (MatrixForm(), (131, 9), (9, 66), Product(*E4M3, Accumulator("float(6,9)", chunk=1)), {}),
-    "float32": (MatrixForm(), (3, 70, 9), (9, 66), Product(), {}),
-    "batches": (MatrixForm(), (7, 30, 20), (7, 20, 10), Product(*E4M3), {}),
-    "large batches": (MatrixForm(), (2, 3, 70, 9), (2, 3, 9, 65), Product(*E4M3), {}),
+CASES = {  # geometry, shapes, what is said of the products, and further arguments
+    "exact": (MatrixGeometry(), (130, 40), (40, 140), Product(*E4M3), {}),
+    "chunks": (MatrixGeometry(), (70, 41), (41, 130), Product(*E4M3, Accumulator("float(6,9)", chunk=4)), {}),
+    "sequential": (MatrixGeometry(), (131, 9), (9, 66), Product(*E4M3, Accumulator("float(6,9)", chunk=1)), {}),
+    "float32": (MatrixGeometry(), (3, 70, 9), (9, 66), Product(), {}),
+    "batches": (MatrixGeometry(), (7, 30, 20), (7, 20, 10), Product(*E4M3), {}),
+    "large batches": (MatrixGeometry(), (2, 3, 70, 9), (2, 3, 9, 65), Product(*E4M3), {}),
     "tiles": (
-        MatrixForm(),
+        MatrixGeometry(),
         (2, 70, 40),
         (2, 40, 66),
         Product(
@@ -39,22 +39,28 @@ CASES = {  # form, shapes, what is said of the products, and further arguments
         {},
     ),
     "convolution": (
-        convolution_form(2, 2, (1, 0), 1, 2),
+        convolution_geometry(2, 2, (1, 0), 1, 2),
         (7, 4, 9, 8),
         (6, 2, 3, 2),
         Product(*E4M3),
         {"stride": 2, "padding": (1, 0), "groups": 2},
     ),
     "chunks of a convolution": (
-        convolution_form(2, 1, 1, 1, 1),
+        convolution_geometry(2, 1, 1, 1, 1),
         (5, 4, 6, 5),
         (6, 4, 3, 3),
         Product(*E4M3, Accumulator("float(6,9)", chunk=5)),
         {"padding": 1},
     ),
-    "float32, groups": (convolution_form(1, 2, 0, 1, 2), (5, 4, 20), (6, 2, 3), Product(), {"stride": 2, "groups": 2}),
+    "float32, groups": (
+        convolution_geometry(1, 2, 0, 1, 2),
+        (5, 4, 20),
+        (6, 2, 3),
+        Product(),
+        {"stride": 2, "groups": 2},
+    ),
     "convolution, whole scales": (
-        convolution_form(1, 1, 2, 3, 1),
+        convolution_geometry(1, 1, 2, 3, 1),
         (7, 4, 90),
         (3, 4, 3),
         Product(*(Operand("e4m3fn", scale=Scale()),) * 2),
@@ -77,14 +83,14 @@ def in_parts(monkeypatch):
 @pytest.mark.parametrize("name", usually(("exact", "sequential", "batches", "chunks of a convolution"), CASES))
 def test_parts_have_the_bits_of_the_whole(name, monkeypatch):
     """Forward and of both gradients, of sizes that parts do not divide."""
-    form, shape_a, shape_b, product, arguments = CASES[name]
+    geometry, shape_a, shape_b, product, arguments = CASES[name]
     rng = np.random.default_rng(3)
     a, b, gradient = (
-        rng.standard_normal(shape).astype(np.float32) for shape in (shape_a, shape_b, form.result(shape_a, shape_b))
+        rng.standard_normal(shape).astype(np.float32) for shape in (shape_a, shape_b, geometry.result(shape_a, shape_b))
     )
     a.flat[3], b.flat[5] = np.inf, np.nan
     expected = (
-        multiply_arrays(form, which, one, first, second, other.shape, None).reshape(of.shape)
+        multiply_arrays(geometry, which, one, first, second, other.shape, None).reshape(of.shape)
         for which, one, first, second, other, of in (
             (FORWARD, product, a, b, b, gradient),
             (GRAD_A, product, gradient, b, a, a),
@@ -92,7 +98,7 @@ def test_parts_have_the_bits_of_the_whole(name, monkeypatch):
         )
     )
     loops = in_parts(monkeypatch)
-    convolution = not isinstance(form, MatrixForm)
+    convolution = not isinstance(geometry, MatrixGeometry)
     function = getattr(linalg, f"conv{len(shape_a) - 2}d" if convolution else "matmul")
     grads = ("grad_input", "grad_weight") if convolution else ("grad_a", "grad_b")
     options = arguments | {"operands": product.operands, "accumulator": product.accumulator}
@@ -108,7 +114,7 @@ def test_vmap_of_parts(monkeypatch):
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 67, 33), (33, 68)))
     loops = in_parts(monkeypatch)
     found = jax.vmap(lambda a: linalg.matmul(a, b, operands=E4M3))(jnp.asarray(a))
-    expected = multiply_arrays(MatrixForm(), FORWARD, Product(*E4M3), a, b, b.shape, None)
+    expected = multiply_arrays(MatrixGeometry(), FORWARD, Product(*E4M3), a, b, b.shape, None)
     assert_same_bits(found, expected.reshape(3, 67, 68))
     assert loops
 

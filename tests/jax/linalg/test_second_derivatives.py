@@ -9,7 +9,7 @@ from support import assert_same_bits
 
 from qcore import Accumulator, Product
 from qcore.linalg.arrays import multiply_arrays
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, MatrixGeometry
 from qjax import linalg
 
 RNG = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def test_second_products_have_formats_and_accumulators_of_their_role():
 
     def by_hand(which, first, second, shape):
         other = b.shape if which == FORWARD else shape
-        return multiply_arrays(MatrixForm(), which, products[which], first, second, other, None).reshape(shape)
+        return multiply_arrays(MatrixGeometry(), which, products[which], first, second, other, None).reshape(shape)
 
     def second(a, b, g, of_a, of_b):
         gradients = lambda a, b, g: jax.vjp(lambda a, b: linalg.matmul(a, b, **LOW), a, b)[1](g)  # noqa: E731

@@ -9,8 +9,8 @@ from support import assert_same_bits
 
 from qcore import Accumulator, Product
 from qcore.linalg.arrays import multiply_arrays
-from qcore.linalg.convolution import ConvolutionForm
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.convolution import ConvolutionGeometry
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, MatrixGeometry
 from qtorch import linalg
 from qtorch._rounding.keys import key_tensor
 from qtorch.linalg.native import ProductSpec
@@ -26,12 +26,14 @@ PLAIN = {  # what one kernel does, which has blocks, and tiles within
 }
 
 
-def check(form, which, accumulator, operands, first, second, other, name=""):
+def check(geometry, which, accumulator, operands, first, second, other, name=""):
     product = Product(*operands, accumulator)
-    expected = multiply_arrays(form, which, product, first, second, other, KEY)
+    expected = multiply_arrays(geometry, which, product, first, second, other, KEY)
     tensors = torch.from_numpy(first), torch.from_numpy(second)
     key = key_tensor(KEY) if product.stochastic else None
-    found = multiply_tensors(*tensors, key, None, ProductSpec(other, expected.shape, form.text, which, product.text))
+    found = multiply_tensors(
+        *tensors, key, None, ProductSpec(other, expected.shape, geometry.text, which, product.text)
+    )
     assert_same_bits(found, expected, name)
 
 
@@ -41,7 +43,7 @@ def test_all_accumulators(name):
     pairs = [inputs(kind, 3, 19, 3) for kind in KINDS]
     a, b = np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs], axis=1)
     for operands in ((None, None), ("e4m3fn", "e4m3fn")):
-        check(MatrixForm(), FORWARD, ACCUMULATORS[name], operands, a, b, b.shape, str(operands))
+        check(MatrixGeometry(), FORWARD, ACCUMULATORS[name], operands, a, b, b.shape, str(operands))
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -50,7 +52,7 @@ def test_blocks_and_tiles(name):
     rng = np.random.default_rng(0)
     for m, k, n in ((1, 1, 1), (8, 256, 144), (97, 257, 25), (5, 700, 300), (200, 30, 9)):
         a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
-        check(MatrixForm(), FORWARD, PLAIN[name], (None, "e4m3fn"), a, b, b.shape, f"{m}, {k}, {n}")
+        check(MatrixGeometry(), FORWARD, PLAIN[name], (None, "e4m3fn"), a, b, b.shape, f"{m}, {k}, {n}")
 
 
 def test_matrices_of_all_strides():
@@ -59,7 +61,7 @@ def test_matrices_of_all_strides():
     for a, b in ((x, y), (x.mT, y), (x, y.mT), (x.transpose(0, 1), y.transpose(0, 1)), (x[..., ::2], y[..., ::2, 3:4])):
         product, shape = Product(None, None, PLAIN["chunks"]), (*a.shape[:-1], b.shape[-1])
         found = multiply_tensors(a, b, None, None, ProductSpec(b.shape, shape, "matmul", FORWARD, product.text))
-        expected = multiply_arrays(MatrixForm(), FORWARD, product, a.numpy(), b.numpy(), tuple(b.shape), None)
+        expected = multiply_arrays(MatrixGeometry(), FORWARD, product, a.numpy(), b.numpy(), tuple(b.shape), None)
         assert_same_bits(found, expected.reshape(found.shape))
 
 
@@ -70,31 +72,31 @@ def test_random_words_of_what_no_kernel_does():
     operand = "operand(e4m3fn,scale=scale(terms=4))"
     for bits in (16, 17):
         accumulator = Accumulator("float(6,9)", chunk=4, rounding="stochastic", random_bits=bits)
-        check(MatrixForm(), FORWARD, accumulator, (operand, operand), a, b, b.shape, str(bits))
+        check(MatrixGeometry(), FORWARD, accumulator, (operand, operand), a, b, b.shape, str(bits))
 
 
-FORMS = {  # stride, padding, dilation, groups; shapes
-    "plain": (ConvolutionForm((1, 1), (1, 1), (1, 1)), (2, 4, 9, 8), (6, 4, 3, 3)),
-    "groups": (ConvolutionForm((2, 1), (1, 0), (1, 1), 2), (2, 4, 7, 6), (6, 2, 3, 2)),
-    "dilated": (ConvolutionForm((3, 3), (0, 4), (2, 1)), (1, 2, 9, 8), (2, 2, 3, 3)),
-    "one tap": (ConvolutionForm((2,), (0,), (1,)), (3, 20, 15), (5, 20, 1)),
-    "three dimensions": (ConvolutionForm((1, 2, 2), (0, 0, 1), (1, 1, 1)), (1, 2, 4, 3, 5), (2, 2, 2, 1, 3)),
+GEOMETRIES = {  # stride, padding, dilation, groups; shapes
+    "plain": (ConvolutionGeometry((1, 1), (1, 1), (1, 1)), (2, 4, 9, 8), (6, 4, 3, 3)),
+    "groups": (ConvolutionGeometry((2, 1), (1, 0), (1, 1), 2), (2, 4, 7, 6), (6, 2, 3, 2)),
+    "dilated": (ConvolutionGeometry((3, 3), (0, 4), (2, 1)), (1, 2, 9, 8), (2, 2, 3, 3)),
+    "one tap": (ConvolutionGeometry((2,), (0,), (1,)), (3, 20, 15), (5, 20, 1)),
+    "three dimensions": (ConvolutionGeometry((1, 2, 2), (0, 0, 1), (1, 1, 1)), (1, 2, 4, 3, 5), (2, 2, 2, 1, 3)),
 }
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", GEOMETRIES)
 def test_convolutions(name):
     """Forward and of both gradients."""
-    form, shape, weight = FORMS[name]
+    geometry, shape, weight = GEOMETRIES[name]
     rng = np.random.default_rng(2)
     x, w, gradient = (
-        rng.standard_normal(one).astype(np.float32) for one in (shape, weight, form.result(shape, weight))
+        rng.standard_normal(one).astype(np.float32) for one in (shape, weight, geometry.result(shape, weight))
     )
     x[0, 0, ..., 0], w[0, 0, ..., -1] = np.inf, np.nan
     for accumulator in (PLAIN["exact"], PLAIN["few random bits"], ACCUMULATORS["sequential"]):
-        check(form, FORWARD, accumulator, ("e5m2", "e4m3fn"), x, w, weight)
-        check(form, GRAD_A, accumulator, (None, None), gradient, w, shape)
-        check(form, GRAD_B, accumulator, (None, "e5m2"), gradient, x, weight)
+        check(geometry, FORWARD, accumulator, ("e5m2", "e4m3fn"), x, w, weight)
+        check(geometry, GRAD_A, accumulator, (None, None), gradient, w, shape)
+        check(geometry, GRAD_B, accumulator, (None, "e5m2"), gradient, x, weight)
 
 
 @pytest.mark.parametrize(("chunk", "operands"), [(4, ("e4m3fn", "e4m3fn")), (1, None)])

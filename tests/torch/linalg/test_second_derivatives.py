@@ -8,7 +8,7 @@ from torch.func import hessian, jacfwd, jacrev
 
 from qcore import Accumulator, Product
 from qcore.linalg.arrays import multiply_arrays
-from qcore.linalg.forms import FORWARD, GRAD_A, GRAD_B, MatrixForm
+from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, MatrixGeometry
 from qtorch import linalg, reproducible
 from qtorch.quant import Quantizer
 
@@ -93,7 +93,9 @@ def test_second_products_have_formats_and_accumulators_of_their_role(transform):
 
     def by_hand(which, first, second, shape):
         other = b.shape if which == FORWARD else shape
-        found = multiply_arrays(MatrixForm(), which, products[which], first.numpy(), second.numpy(), tuple(other), None)
+        found = multiply_arrays(
+            MatrixGeometry(), which, products[which], first.numpy(), second.numpy(), tuple(other), None
+        )
         return torch.from_numpy(found.reshape(shape))
 
     def second(a, b, g, of_a, of_b):

@@ -10,7 +10,7 @@ from torch._dynamo.testing import CompileCounter
 
 import qcore.reproducible
 from qcore import Accumulator, BlockScaled, Operand, Product, Scale
-from qcore.linalg.forms import FORWARD, GRAD_B
+from qcore.linalg.geometry import FORWARD, GRAD_B
 from qcore.reproducible import operations
 from qcore.reproducible.differentiable import without_gradients
 from qtorch import linalg, reproducible

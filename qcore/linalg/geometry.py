@@ -1,7 +1,7 @@
 """Products of tensors as products of matrices: forward, and the two of the gradients, with the orders of their sums.
 
-A form maps the tensors of a call to a pair of arrays (..., M, K) and (..., K, N) whose product has the elements of the
-result in its row-major order. The contraction index, ascending:
+A geometry maps the tensors of a call to a pair of arrays (..., M, K) and (..., K, N) whose product has the elements of
+the result in its row-major order. The contraction index, ascending:
 
 | product | forward | gradient of a | gradient of b |
 | --- | --- | --- | --- |
@@ -26,8 +26,8 @@ FORWARD, GRAD_A, GRAD_B = "forward", "grad_a", "grad_b"
 def derivatives(which: str, v: Any, first: Any, second: Any) -> tuple[tuple[Any, Any, str], tuple[Any, Any, str]]:
     """A product's gradients, for the gradient v of its result: each is a product (first, second, which).
 
-    The products of a form are the derivatives of one number, the sum of gradient * (a times b), which is linear in all
-    three tensors. So the derivatives of each product are the two other products, at every order.
+    The products of a geometry are the derivatives of one number, the sum of gradient * (a times b), which is linear in
+    all three tensors. So the derivatives of each product are the two other products, at every order.
     """
     if which == FORWARD:
         return (v, second, GRAD_A), (v, first, GRAD_B)
@@ -53,7 +53,7 @@ class Contraction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MatrixForm:
+class MatrixGeometry:
     """A product of matrices, or of batches of them.
 
     Attributes:
@@ -64,7 +64,7 @@ class MatrixForm:
 
     @property
     def text(self) -> str:
-        """What `form_of` makes the form from."""
+        """What `geometry_of` makes the geometry from."""
         return "linear" if self.transposed else "matmul"
 
     @property
@@ -93,7 +93,7 @@ class MatrixForm:
         """The two arrays whose product a product is.
 
         Args:
-            xp: the array namespace, for forms that gather.
+            xp: the array namespace, for geometries that gather.
             which: `FORWARD`, `GRAD_A` or `GRAD_B`: in gradients' products the gradient is the first operand.
             first, second: the operands.
             other: the shape of b in forward products, else of the operand whose gradient it is.
@@ -133,7 +133,7 @@ class MatrixForm:
         return rows, batch | {outputs if which == FORWARD else inputs: first - 1}
 
     def is_laid_out(self, number: Any) -> bool:
-        """True if a format's blocks follow the form's own layout of an operand, and not the tensor's axes."""
+        """True if a format's blocks follow the geometry's own layout of an operand, and not the tensor's axes."""
         return False
 
     @staticmethod
