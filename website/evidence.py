@@ -163,20 +163,21 @@ def another_processor() -> str:
 
 
 def choices() -> str:
-    cells = []
-    for framework, name in (("torch", "PyTorch"), ("jax", "JAX")):
+    """How often formats chosen by layer are as good as one format for all layers."""
+    better = {"loss": 0, "test": 0}
+    count = 0
+    for framework in ("torch", "jax"):
         rows = results(f"choices-{framework}")["rows"]
-        for model in dict.fromkeys(row["model"] for row in rows):
-            of = [row for row in rows if row["model"] == model]
-            for uniform in (row for row in of if row["kind"] == "uniform"):
-                front = [row for row in of if row["kind"] == "front" and row["bits"] <= uniform["bits"]]
-                best = min(front, key=lambda row: row["loss"])
-                numbers = (f"{one[name]:.3f}" for one in (uniform, best) for name in ("bits", "loss", "test"))
-                text = next(iter(uniform["formats"].values())).removeprefix("scaled(").partition(",{")[0]
-                cells.append((f"{MODELS[model]}, {name}", f"`{text}`", *numbers))
-    heading = "model", "one format", "bits", "loss", "on other data", "chosen: bits", "loss", "on other data"
+        for uniform in (row for row in rows if row["kind"] == "uniform"):
+            found = (row for row in rows if row["kind"] == "front" and row["model"] == uniform["model"])
+            best = min((row for row in found if row["bits"] <= uniform["bits"]), key=lambda row: row["loss"])
+            count += 1
+            for name in better:
+                better[name] += best[name] <= uniform[name]
     return (
-        f"{table(heading, cells)}\n\nEach format has one power of two for a tensor. From {link('choices-torch')} and "
+        f"Of {count} comparisons with one format for all layers (two models, five formats, both packages, at most as "
+        f"many bits), the chosen formats have no higher loss in {better['loss']}, and on other data in "
+        f"{better['test']}. Each format has one power of two for a tensor. From {link('choices-torch')} and "
         f"{link('choices-jax', 'of JAX')}."
     )
 
@@ -197,25 +198,7 @@ def cost_of_watching() -> str:
     cells = ((*kind, *(found.get(n, "") for n in every)) for kind, found in ratios.items())
     return (
         f"{table(heading, cells)}\n\nTimes the same steps unwatched, on {where(record)} "
-        f"({link('insight')}). What we aim at is at most {record['rows'][0]['limit']:g}.\n\n"
-        + _parts_of_watching(record)
-    )
-
-
-def _parts_of_watching(record: Record) -> str:
-    """The time that watching adds for each element, and what takes it where one array is looked at alone."""
-    rows = []
-    for one in record["parts"]:
-        package = one["package"]
-        step = next(row for row in record["rows"] if row["package"] == package)
-        more = (step["watched"] - step["plain"]) / one["elements"] * 1e9
-        times = {"what watching adds to a step": more, **one["nanoseconds"]}
-        rows += [(_PACKAGES[package], name, f"{time:.2f}") for name, time in times.items()]
-    first = record["parts"][0]
-    return (
-        f"A step of the MLP has {first['sites']} sites with {first['elements']:,} elements. Nanoseconds for each of "
-        "these, and for each of an array of 512 x 512 numbers that is rounded to e4m3fn:\n\n"
-        + table(("package", "what", "ns"), rows)
+        f"({link('insight')}). What we aim at is at most {record['rows'][0]['limit']:g}."
     )
 
 
@@ -237,7 +220,7 @@ def same_weights() -> str:
 
 
 def same_training_programs() -> str:
-    """The steps of each program, which are the same for all products of a model, and the second hashes."""
+    """The steps of each program, which are the same for all products of a model."""
     whole, record = trained(), results("same_training")
     models = list(dict.fromkeys(model for model, _, _ in whole))
     steps: dict[str, dict[str, set[int]]] = {}
@@ -248,14 +231,8 @@ def same_training_programs() -> str:
         (program, *(" to ".join(f"{n:,}" for n in sorted(found.get(model, ()))) for model in models))
         for program, found in steps.items()
     )
-    hashes = (
-        (MODELS[model], ARITHMETIC[kind], f"`{_hash(runs, 'intermediates')[:16]}`") for model, kind, runs in whole
-    )
-    return (
-        f"With {_versions(record)} ({link('same_training', 'all hashes')}):\n\n"
-        + table(("program, steps of each", *(MODELS[model] for model in models)), cells)
-        + "\n\n"
-        + table(("model", "products", "losses, logits, gradients"), hashes)
+    return f"With {_versions(record)} ({link('same_training', 'all hashes')}):\n\n" + table(
+        ("program, steps of each", *(MODELS[model] for model in models)), cells
     )
 
 
@@ -302,11 +279,13 @@ def loss_by_machine() -> str:
 
 def hard_inputs() -> str:
     rows = json.loads((ROOT / "qcore" / "reproducible" / "hard_inputs.json").read_text(encoding="utf-8"))
-    cells = (
-        (f"`{name}`", f"{row['sixteenths']}", str(len(row["hard"])), str(len(row["defined"])))
-        for name, row in rows.items()
+    hard, defined = (sum(len(row[name]) for row in rows.values()) for name in ("hard", "defined"))
+    exceptions = ", ".join(f"`{name}` {len(row['defined'])}" for name, row in rows.items() if row["defined"])
+    searched = sum(row["sixteenths"] for row in rows.values()) // 16
+    return (
+        f"{len(rows)} functions and slopes, of which {searched} were searched through all inputs, have {hard:,} hard "
+        f"inputs. {defined} results are not the nearest: {exceptions}."
     )
-    return table(("function", "sixteenths of all inputs searched", "hard inputs", "not the nearest"), cells)
 
 
 def swept_functions() -> str:
@@ -358,18 +337,10 @@ def _names(functions: Iterable[Any]) -> str:
 
 
 def reproduced() -> str:
-    """Published figures beside ours, from `benchmarks.published`."""
+    """Published figures beside ours, from `benchmarks.published`; contrasts that nobody published stand in the file."""
     record = results("published")
-    rows = (
-        (
-            row["source"],
-            row["what"],
-            row["published"],
-            row["ours"],
-            f"`--only {row['part']}`",
-        )
-        for row in record["rows"]
-    )
-    shown = table(("source", "figure", "published", "here", "command"), rows)
+    columns = "source", "what", "published", "ours"
+    rows = (tuple(row[column] for column in columns) for row in record["rows"] if row["published"] != "not published")
+    shown = table(("source", "figure", "published", "here"), rows)
     seconds = ", ".join(f"{name} {one:.0f}" for name, one in record["seconds"].items())
     return f"{shown}\n\nSeconds, on {where(record)}: {seconds} ({link('published', 'all rows and lines')})."

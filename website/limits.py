@@ -10,20 +10,15 @@ from website.speed import VECTORS
 
 
 def cliffs() -> str:
+    """How many rows are far from a copy, and the one that is farthest."""
     record = results("cliffs")
-    found: dict[str, dict[str, list[float]]] = {}
-    for row in record["rows"]:
-        column = row["dtype"] if row["operation"] == "nearest" else row["operation"]
-        found.setdefault(row["format"], {}).setdefault(column, []).append(row["ratio"])
-    columns = "float32", "bfloat16", "float16", "float64", "encode", "decode"
-    rows = (
-        (f"`{text}`", *(" / ".join(f"{ratio:.1f}" for ratio in ratios.get(column, ())) for column in columns))
-        for text, ratios in found.items()
-    )
-    beyond = sum(row["ratio"] > record["cliff"] for row in record["rows"])
+    rows, cliff = record["rows"], record["cliff"]
+    worst = max(rows, key=lambda row: row["ratio"])
+    beyond = sum(row["ratio"] > cliff for row in rows)
     return (
-        f"Copies of the same bytes on {where(record)}; {beyond} of {len(record['rows'])} are beyond "
-        f"{record['cliff']:g} ({link('cliffs')}):\n\n" + table(("format", *columns), rows)
+        f"{beyond} of {len(rows)} rows take more than {cliff:g} copies of the same bytes; the most are "
+        f"{worst['ratio']:.1f}, for `{worst['format']}` of {worst['dtype']} numbers, on {where(record)} "
+        f"({link('cliffs')})."
     )
 
 
@@ -61,31 +56,26 @@ def bounds() -> str:
 
 
 def beyond_bounds() -> str:
-    """The rows that take more than their limit, by format."""
+    """How many rows take more than their limit, and their formats."""
     record = results("speed")
-    found: dict[tuple[str, str], list[str]] = {}
-    for row, limit in beyond(record["rows"]):
-        bound = BOUNDS[kind_of(row["operation"], row["format"]), row["exponent"]].by
-        dtype = "" if row["dtype"] == "float32" else f"{row['dtype']}, "
-        what = f"{VECTORS[row['vectors']]}, {dtype}{row['operation']}, 2^{row['exponent']}"
-        found.setdefault((row["format"], bound), []).append(f"{what}: {row['ratio']:.1f} ({limit:g})")
-    rows = ((f"`{text}`", bound, "; ".join(each)) for (text, bound), each in found.items())
-    return f"{table(('format', 'bound', 'rows, and limits'), rows)}\n\nOn {where(record)} ({link('speed')})."
+    found = [row["format"] for row, _ in beyond(record["rows"])]
+    names = ", ".join(f"`{text}`" for text in dict.fromkeys(found))
+    return (
+        f"{len(found)} of {len(record['rows'])} rows take more than their limit, on {where(record)} ({link('speed')}): "
+        f"{names}."
+    )
 
 
 def instructions() -> str:
     record = results("instructions")
-    found: dict[tuple[str, str, str], dict[str, float]] = {}
+    found: dict[tuple[str, str], dict[str, float]] = {}
     for row in record["rows"]:
-        sums = found.setdefault((row["format"], row["operation"], row["dtype"]), {})
-        sums[row["vectors"]] = sums.get(row["vectors"], 0.0) + row["each"]
+        if row["dtype"] == "float32" and row["format"] in _INSTRUCTIVE[row["operation"]]:
+            sums = found.setdefault((row["format"], row["operation"]), {})
+            sums[row["vectors"]] = sums.get(row["vectors"], 0.0) + row["each"]
     rows = (
-        (
-            f"`{text}` {operation}{'' if dtype == 'float32' else f', {dtype}'}",
-            *(f"{sums[vectors]:.2f}" for vectors in ("avx512", "avx2")),
-        )
-        for (text, operation, dtype), sums in found.items()
-        if text in _INSTRUCTIVE[operation] and (dtype == "float32" or text in _INSTRUCTIVE[operation][-3:])
+        (f"`{text}` {operation}", *(f"{sums[vectors]:.2f}" for vectors in ("avx512", "avx2")))
+        for (text, operation), sums in found.items()
     )
     return table(("operation", "AVX-512", "AVX2"), rows)
 

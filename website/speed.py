@@ -131,44 +131,20 @@ def _copies_by_format(record: Record) -> str:
 def speed_of_tables_and_laws() -> str:
     """Tables, and NVFP4 under one law in calls of the other, by instructions; then JAX's blocks."""
     record = results("formats-speed")
-    found: dict[tuple[str, str, int], dict[str, Record]] = {}
+    found: dict[tuple[str, str], dict[str, Record]] = {}
     for row in record["rows"]:
-        found.setdefault((row["format"], row["operation"], row["exponent"]), {})[row["vectors"]] = row
+        if row["exponent"] == LARGE:
+            found.setdefault((row["format"], row["operation"]), {})[row["vectors"]] = row
     columns = [name for name in VECTORS if any(name in cells for cells in found.values())]
     rows = []
-    for (text, operation, exponent), cells in found.items():
-        limits = {limits_of(name)[operation, text].get(exponent) for name in cells} - {None}
+    for (text, operation), cells in found.items():
+        limits = {limits_of(name)[operation, text].get(LARGE) for name in cells} - {None}
         ratios = (f"{cells[name]['ratio']:.2f}" if name in cells else "" for name in columns)
         what = text if " " in text else f"`{text}`"
         what += ", as a multiple of torchao's law" if operation == "te / torchao" else ""
-        rows.append(
-            (f"{what}, 2^{exponent}", *ratios, " or ".join(f"{limit:g}" for limit in sorted(filter(None, limits))))
-        )
+        rows.append((what, *ratios, " or ".join(f"{limit:g}" for limit in sorted(filter(None, limits)))))
     shown = table(("to nearest", *(VECTORS[name] for name in columns), "limit"), rows)
     return f"`python -m benchmarks.formats`, on {where(record)} ({link('formats-speed')}).\n\n{shown}"
-
-
-def speed_of_the_rest() -> str:
-    record = results("speed")
-    rows = [row for row in record["rows"] if row["vectors"] != "jax"]
-    half = [row for row in rows if row["dtype"].endswith("16") and row["exponent"] == 24]
-    codes = [row for row in rows if row["operation"] in ("encode", "decode") and row["exponent"] == 24]
-    integers = [row for row in rows if row["operation"] in ("quantize", "dequantize") and row["exponent"] == 24]
-    small = [row for row in rows if row["exponent"] == 6 and row["operation"] == "nearest"]
-    copies = {size: [row["baseline"] / 2**size * 1e9 for row in _nearest(rows, size)] for size in (20, 24)}
-    lines = [
-        ("a copy of 2^20 float32 numbers", f"{span(copies[20])} ns an element"),
-        ("a copy of 2^24 float32 numbers", f"{span(copies[24])} ns an element"),
-        ("a call on 64 elements, to nearest", f"{span((row['seconds'] * 1e6 for row in small), 1)} µs"),
-        ("blocks of 16-bit floats, 2^24 elements", f"{span((row['ratio'] for row in half), 1)} copies"),
-        ("`encode` and `decode`, 2^24 elements", f"{span((row['ratio'] for row in codes), 1)} copies"),
-        ("`QTensor`s, quantize and dequantize, 2^24", f"{span((row['ratio'] for row in integers), 1)} copies"),
-    ]
-    return table(("what", ""), lines)
-
-
-def _nearest(rows: Iterable[Record], size: int) -> list[Record]:
-    return [row for row in rows if (row["operation"], row["dtype"], row["exponent"]) == ("nearest", "float32", size)]
 
 
 def startup() -> str:
@@ -185,17 +161,6 @@ def startup() -> str:
     lines = ((text, f"{found[name]:.3f}") for name, text in wanted.items())
     measured = f"`python -m benchmarks.speed --only-startup`, on {where(record)} ({link('startup')})."
     return f"{table(('what', 'seconds'), lines)}\n\n{measured}"
-
-
-def wide_vectors() -> str:
-    record = results("speed-xla-512")
-    rows = [row for row in record["rows"] if (row["framework"], row["rounding"]) == ("jax", "stochastic")]
-    found = span((row["ns_per_element"] for row in rows if row["exponent"] >= 20), 1)
-    return (
-        "XLA uses half of each vector of these processors. With the other half, by "
-        "`XLA_FLAGS=--xla_cpu_prefer_vector_width=512 python -m benchmarks.speed`, stochastic rounding took JAX "
-        f"{found} ns an element from 2^20 on, on {where(record)} ({link('speed-xla-512')})."
-    )
 
 
 def training_steps() -> str:
@@ -230,7 +195,7 @@ def fused_programs() -> str:
     largest = max(row["exponent"] for row in record["rows"])
     found: dict[str, dict[str, Record]] = {}
     for row in record["rows"]:
-        if row["exponent"] == largest:
+        if row["exponent"] == largest and not row["program"].endswith(" alone"):
             found.setdefault(row["program"], {})[row["vectors"]] = row
     columns = [name for name in VECTORS if name in next(iter(found.values()))]
     rows = (
@@ -267,13 +232,14 @@ def fused_programs() -> str:
 
 
 def fused_loops() -> str:
-    """Processors' time in the loops of a compiled training step, as multiples of those of fp32."""
+    """Processors' time in the loops of a compiled training step, as multiples of the time of fp32."""
     record = results("fused-loops")
-    names = {"fp32": "fp32", "rounded": "rounded to nearest", "emptied": "the same without the law's arithmetic"}
-    first = record["loops"][0]["loops"]
-    rows = [(names[row["step"]], f"{row['loops'] * 1e3:.1f}", f"{row['loops'] / first:.2f}") for row in record["loops"]]
-    shown = table(("step", "ms of all processors", "times fp32"), rows)
-    return f"{shown}\n\nWith AVX2, {where(record)} ({link('fused-loops')})."
+    times = {row["step"]: row["loops"] for row in record["loops"]}
+    rounded, emptied = (times[name] / times["fp32"] for name in ("rounded", "emptied"))
+    return (
+        f"Loops of the rounded step take {rounded:.2f} times as long as loops in fp32, and {emptied:.2f} times without "
+        f"the law's arithmetic, with AVX2, {where(record)} ({link('fused-loops')})."
+    )
 
 
 def affine() -> str:
