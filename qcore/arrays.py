@@ -205,7 +205,7 @@ def _run(
     if x.size == 0:
         if not (coded and program.shared):
             return bits
-        array_scale = [np.ones((), _float(carrier))] if program.whole else []
+        array_scale = [np.ones((), _float(carrier))] if program.has_array_scale else []
         dtype = _float(carrier) if program.float_scales else f"u{program.scale_storage // 8}"
         return bits, np.empty(block_counts(x.shape, sizes), dtype), *array_scale
     word = None

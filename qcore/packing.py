@@ -80,7 +80,7 @@ def unpack_lanes(xp: Any, lanes: Any, bits: int, size: int) -> Any:
 def regroup(xp: Any, lanes: Any, given: int, wanted: int) -> Any:
     """The bits of numbers of `given` bits as numbers of `wanted` bits, from the lowest on along the last axis.
 
-    Both widths fill `whole` bits without a rest. Of 6-bit codes 0, 1, 2, 3 and their bytes a, b, c:
+    Both widths fill `group` bits without a rest. Of 6-bit codes 0, 1, 2, 3 and their bytes a, b, c:
 
         3 3 3 3 3 3 2 2 | 2 2 2 2 1 1 1 1 | 1 1 0 0 0 0 0 0
                c                b                a
@@ -89,12 +89,12 @@ def regroup(xp: Any, lanes: Any, given: int, wanted: int) -> Any:
     """
     if given == wanted:
         return lanes
-    whole, size = lcm(given, wanted), lanes.shape[-1]
-    count = whole // given
+    group, size = lcm(given, wanted), lanes.shape[-1]
+    count = group // given
     lanes = xp.pad(lanes, [*[(0, 0)] * (lanes.ndim - 1), (0, -size % count)])
     groups = lanes.reshape(*lanes.shape[:-1], lanes.shape[-1] // count, count)
     found: list[Any] = []
-    for low in range(0, whole, wanted):
+    for low in range(0, group, wanted):
         touched = range(low // given, -(-(low + wanted) // given))
         parts = [_shifted(groups[..., one], one * given - low) for one in touched]
         found.append(reduce(lambda a, b: a | b, parts) & _mask(wanted))

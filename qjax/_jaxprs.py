@@ -27,14 +27,14 @@ Step = Callable[[int, Any, list[Any]], Sequence[Any]]
 Run = Callable[[int, Sequence[Any], Any, Any], tuple[Sequence[Any], Any, Any]]
 
 
-def take_arrays(tree: Any, *whole: type) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+def take_arrays(tree: Any, *types: type) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
     """The arrays of a pytree, and the function that rebuilds the tree with others.
 
-    Nodes of types `whole` are arrays.
+    Nodes of these types are arrays.
     """
-    leaves, structure = jax.tree.flatten(tree, is_leaf=lambda node: isinstance(node, whole))
-    arrays = [leaf for leaf in leaves if is_array(leaf, *whole)]
-    others = [None if is_array(leaf, *whole) else (leaf,) for leaf in leaves]  # None where an array belongs
+    leaves, structure = jax.tree.flatten(tree, is_leaf=lambda node: isinstance(node, types))
+    arrays = [leaf for leaf in leaves if is_array(leaf, *types)]
+    others = [None if is_array(leaf, *types) else (leaf,) for leaf in leaves]  # None where an array belongs
     return arrays, partial(_put_arrays, structure, others)
 
 
@@ -43,9 +43,9 @@ def _put_arrays(structure: Any, others: Sequence[tuple[Any] | None], arrays: Seq
     return jax.tree.unflatten(structure, [next(remaining) if one is None else one[0] for one in others])
 
 
-def is_array(leaf: Any, *whole: type) -> bool:
+def is_array(leaf: Any, *types: type) -> bool:
     """True of arrays of JAX and NumPy, and of nodes of these types."""
-    return isinstance(leaf, (jax.Array, np.ndarray, *whole))
+    return isinstance(leaf, (jax.Array, np.ndarray, *types))
 
 
 def value_of(literal: Any) -> Any:

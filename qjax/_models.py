@@ -86,16 +86,17 @@ def places_of(model: nnx.Module) -> dict[str, tuple[int, ...]]:
 
 
 def rebuilt(
-    model: nnx.Module, change: Callable[[str, nnx.Module], nnx.Module], whole: Callable[[nnx.Module], bool]
+    model: nnx.Module, change: Callable[[str, nnx.Module], nnx.Module], keeps_children: Callable[[nnx.Module], bool]
 ) -> nnx.Module:
     """A copy of a model after `change(name, module)` of each of its modules, children first.
 
-    `change` returns a module that replaces the argument, or the argument. Children of a module for which `whole` is
-    true stay. A module with several names is changed once, by its first, and all names then mean the result.
+    `change` returns a module that replaces the argument, or the argument. Children stay in a module for which
+    `keeps_children` is true. A module with several names is changed once, by its first, and all names then mean the
+    result.
     """
     copy = nnx.clone(model)
     modules = modules_of(copy)
-    inside = [path for path, module in modules.items() if whole(module)]
+    inside = [path for path, module in modules.items() if keeps_children(module)]
 
     def visit(path: Path, node: Any) -> Any:
         if not isinstance(node, nnx.Module) or isinstance(node, nnx.List):

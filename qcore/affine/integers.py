@@ -144,15 +144,15 @@ class AffineInteger:
         """
         return AffineInteger(self.qmin // 2, self.qmax // 2, self.signed)
 
-    def _unreduced(self, whole: AffineInteger) -> AffineInteger:
+    def _unreduced(self, full: AffineInteger) -> AffineInteger:
         """The inverse of `reduced`, within the range of the storage type.
 
         Example:
             >>> INT8.reduced()._unreduced(INT8) == INT8
             True
         """
-        form = AffineInteger(max(2 * self.qmin, whole.qmin), min(2 * self.qmax + 1, whole.qmax), self.signed)
-        return whole if (form.qmin, form.qmax) == (whole.qmin, whole.qmax) else form
+        form = AffineInteger(max(2 * self.qmin, full.qmin), min(2 * self.qmax + 1, full.qmax), self.signed)
+        return full if (form.qmin, form.qmax) == (full.qmin, full.qmax) else form
 
     def _part(self, quant_min: int | None, quant_max: int | None, reduce_range: bool) -> AffineInteger:
         """The part of the range that an observer's arguments allow.

@@ -66,7 +66,7 @@ class FormatUnit:
         sizes = "size_t blocks, size_t count"
         if self.blocks:
             found = [f"void {name}(const float *x, float *result, {sizes}{start})"]
-            whole = self.encoding is not None and self.encoding.program.whole
+            whole = self.encoding is not None and self.encoding.program.has_array_scale
             if self.encoding:
                 kinds = self._stored
                 to = f"{kinds[0]} *codes, {kinds[1]} *scales{', float *whole' if whole else ''}"
@@ -162,7 +162,7 @@ class FormatUnit:
     def _decoded_blocks(self, decoding: Decoder) -> Iterator[str]:
         body, floats = decoding.body, decoding.program.scales == "floats"
         yield from [self.prototypes[-1], "{", "    size_t block, i;"]
-        yield from ["    const int32_t of_all = bits_of(whole);"] if decoding.program.whole else []
+        yield from ["    const int32_t of_all = bits_of(whole);"] if decoding.program.has_array_scale else []
         yield from body.statements([*body.handed(CONSTANT), *body.handed(TENSOR)], TENSOR, "    ")
         yield "    for (block = 0; block < blocks; ++block) {"
         yield f"        const int32_t scale = {'bits_of(scales[block])' if floats else 'scales[block]'};"
@@ -220,7 +220,7 @@ class FormatUnit:
     def _checked_blocks(self, x: np.ndarray, sizes: str, given: str) -> Iterator[str]:
         if not self.encoding:
             return
-        (codes, scales), whole = self._stored, self.encoding.program.whole
+        (codes, scales), whole = self._stored, self.encoding.program.has_array_scale
         blocks = sizes.split(",")[0]
         yield "    {"
         yield f"        static {codes} codes[{x.size}];"
@@ -266,11 +266,11 @@ class FormatUnit:
             found = rounding.program.run(Names, x.view(np.int32), rounding.integers, axes, word)
         return found if isinstance(found, tuple) else (found,)
 
-    def decoded(self, codes: np.ndarray, scales: Any = None, whole: Any = None) -> np.ndarray:
+    def decoded(self, codes: np.ndarray, scales: Any = None, array_scale: Any = None) -> np.ndarray:
         """The numbers of codes, as int32."""
         assert self.decoding is not None
         with np.errstate(all="ignore"):
-            return self.decoding.program.run(Names, codes, self.decoding.integers, scales, whole)
+            return self.decoding.program.run(Names, codes, self.decoding.integers, scales, array_scale)
 
     @property
     def verilog(self) -> list[str]:
@@ -365,7 +365,7 @@ class Decoder:
         trace = Reading()
         code = trace.value("code", "int32", ELEMENT)
         scale = trace.value("scale", "int32", BLOCK) if program.scales else None
-        whole = trace.value("of_all", "int32", TENSOR) if program.whole else None
+        whole = trace.value("of_all", "int32", TENSOR) if program.has_array_scale else None
         found = program.run(trace, code, self.constants.given, scale, whole)
         self.body = Body(trace, [found], ("code", "codes", "scale", "scales", "whole", "of_all"))
 

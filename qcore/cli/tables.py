@@ -230,8 +230,8 @@ def _print_rows(console: Console, columns: Sequence[Column], rows: Sequence[Sequ
         shown -= 1
     room = console.width - sum(least[:shown]) - 2 * shown
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False)
-    for column, narrow, whole in zip(columns[:shown], least, widths, strict=False):
-        wider = min(whole - narrow, max(room, 0))
+    for column, narrow, width in zip(columns[:shown], least, widths, strict=False):
+        wider = min(width - narrow, max(room, 0))
         room -= wider
         table.add_column(column.name, justify=column.justify, width=narrow + wider, overflow="fold")
     for cells in rows:

@@ -163,10 +163,10 @@ def _of_array(array: Any, step: int | None = None) -> _Span | None:
         return None
     if step is None:
         mantissas, exponents = np.frexp(array.astype(np.float64))
-        whole = (mantissas * 2.0**24).astype(np.int64)  # all bits of a float32 number
-        bits = whole & -whole
+        digits = (mantissas * 2.0**24).astype(np.int64)  # all bits of a float32 number
+        bits = digits & -digits
         places = exponents - 24 + np.log2(np.maximum(bits, 1)).astype(np.int64)
-        step = int(places[whole != 0].min()) if whole.any() else 0
+        step = int(places[digits != 0].min()) if digits.any() else 0
     counts = array.astype(np.float64) / 2.0**step
     if abs(counts).max() >= 2**40:
         return None

@@ -384,9 +384,15 @@ class BlockScaled(BlockNumber):
             return Decoding(carrier, kind_of(codes), "floats", entries_of(codes)), tuple(codes)
         self.check_exact(carrier)
         codes = PickedCodes() if self.element == E2M1 else self.element.codes(work)
-        scales, whole = self.scale.codes(work), self.tensor_scale is not None
+        scales, has_array_scale = self.scale.codes(work), self.tensor_scale is not None
         decoding = Decoding(
-            carrier, kind_of(codes), "levels", entries_of(codes), whole, kind_of(scales), storage(self.scale.bits)
+            carrier,
+            kind_of(codes),
+            "levels",
+            entries_of(codes),
+            has_array_scale,
+            kind_of(scales),
+            storage(self.scale.bits),
         )
         return decoding, (*codes, *scales)
 
@@ -402,7 +408,7 @@ class BlockScaled(BlockNumber):
             program = replace(program, rule="" if rule == "floor" else rule)
             if self.scale == "float32":
                 return program, (*constants, *integers)
-            program = replace(program, whole=self.tensor_scale is not None)
+            program = replace(program, has_array_scale=self.tensor_scale is not None)
             scale, encoded = self.scale.program(Rounding.TOWARD_ZERO, working(carrier), coded)
             program = replace(program, scale=scale.kind, scale_codes=scale.codes, scale_storage=scale.storage)
             program = replace(program, codes="picked", storage=8) if picked and coded else program

@@ -370,7 +370,7 @@ def level_scales(
     levels: Levels,
     scale: Grid,
     kind: str,
-    whole: bool,
+    has_array_scale: bool,
     axes: tuple[int, ...],
     materialize: KeepLanes,
     usual: bool,
@@ -379,8 +379,8 @@ def level_scales(
     """The scales of blocks whose scales are numbers of a format.
 
     `members` are the lanes of a block's elements, one by one, where a kernel compares errors. `scale` and `kind` are
-    the grid of the scales' format on the working float and its kind. `whole` is True if the array has a scale, and
-    `usual` if all blocks are usual (see `usual_scale`).
+    the grid of the scales' format on the working float and its kind. `has_array_scale` is True if the array has a
+    scale, and `usual` if all blocks are usual (see `usual_scale`).
     """
     work, magnitude = working(carrier), bits & carrier.magnitude_mask
     largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
@@ -388,7 +388,7 @@ def level_scales(
     one, most = work.bias << work.width, work.infinity - 1
     lanes, array, inverse = to_working(xp, largest, carrier), None, levels.inverse
     rule, _, comparison = rule.partition("_") if rule in COMPARING else (rule, "", "")
-    if whole:
+    if has_array_scale:
         encode_scale, array = _array_scales(xp, magnitude, carrier, rule, levels)
         inverse = times(xp, encode_scale, levels.inverse + (encode_scale & 0), work) if rule == "te" else None
         if xp.short and rule == "te":
@@ -473,8 +473,8 @@ def _four_over_six(
     )
     half = (work.bias << work.width) + (work.hidden >> 1) + (base & 0)  # 1.5
     finite = xp.where(magnitude > carrier.infinity - 1, 0, magnitude)
-    whole = to_working(xp, xp.amax(finite, axis=tuple(range(len(finite.shape))), keepdims=True), carrier)
-    shift = (whole & -work.hidden) - (work.bias << work.width)
+    array_largest = to_working(xp, xp.amax(finite, axis=tuple(range(len(finite.shape))), keepdims=True), carrier)
+    shift = (array_largest & -work.hidden) - (work.bias << work.width)
     squares, scales, errors = comparison.startswith("mse"), [], []
     for wanted in (base, times(xp, base, half, work)):
         wanted = wanted & ~((wanted - work.hidden) >> work.last)
@@ -483,7 +483,7 @@ def _four_over_six(
         factor = xp.clip(_reciprocal(xp, block, normal, full, array, work), None, work.infinity - 1)
         bounds = materialize(tuple(_rounded_down_by(xp, materialize((factor,))[0], carrier, False)))
         is_some = -block >> work.last
-        compared = _compared_values(xp, normal, whole, shift, levels.full + (normal & 0), work)
+        compared = _compared_values(xp, normal, array_largest, shift, levels.full + (normal & 0), work)
         values = materialize(tuple([(one & is_some) | (~is_some & _zero(work)) for one in compared]))
 
         def error(numbers: Any, bounds: Any = bounds, values: Any = values) -> Any:
@@ -504,13 +504,13 @@ def _four_over_six(
     return xp.where(errors[1] < errors[0], scales[1], scales[0])
 
 
-def _compared_values(xp: Any, scale: Any, whole: Any, shift: Any, full: Any, work: Carrier) -> Iterator[Any]:
+def _compared_values(xp: Any, scale: Any, array_largest: Any, shift: Any, full: Any, work: Carrier) -> Iterator[Any]:
     """For each element q above zero q * s * A / full, as working floats; infinity where q * s * A is.
 
     `shift` is the exponent of A, which is left out of the products, so that their fields fit.
     """
     half = (work.bias << work.width) + (work.hidden >> 1) + (scale & 0)
-    products = [times(xp, each, whole - shift, work) for each in (scale, times(xp, scale, half, work))]
+    products = [times(xp, each, array_largest - shift, work) for each in (scale, times(xp, scale, half, work))]
     quotients = [quotient(xp, product, full, work) + shift for product in products]
     infinity = work.infinity - xp.clip(shift, 0, None)
     for count in MAGNITUDES[1:]:
@@ -585,11 +585,11 @@ def _applied(xp: Any, block: Any, array_scale: Any, carrier: Carrier) -> tuple[A
     full, zero, nan = to_working(xp, block, work), -block >> work.last, (work.infinity - 1 - block) >> work.last
     if array_scale is None:
         return full, zero, nan
-    whole = array_scale & work.magnitude_mask
+    scale = array_scale & work.magnitude_mask
     # Without this limit, the exponent fields of two large scales might add up to more than a lane holds.
     most = work.infinity - xp.clip((full & -work.hidden) - (work.bias << work.width), 0, None)
-    full = times(xp, full, xp.clip(to_working(xp, whole, work), None, most), work)
-    return full, zero & (-whole >> work.last), nan | ((work.infinity - 1 - whole) >> work.last)
+    full = times(xp, full, xp.clip(to_working(xp, scale, work), None, most), work)
+    return full, zero & (-scale >> work.last), nan | ((work.infinity - 1 - scale) >> work.last)
 
 
 class FloatScale(NamedTuple):

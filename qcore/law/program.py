@@ -122,7 +122,7 @@ class Program:
         entries, steps: the length of the rows of a table, and the steps of a search in a long table.
         rule: for "levels" and "float_scaled": how scales follow from largest magnitudes, see `qcore.law.float_scale`;
             for tables "unsigned_zero" if zero has one code.
-        whole: for "levels": True if the array has a scale.
+        has_array_scale: for "levels": True if the array has a scale.
         scale, scale_codes, scale_storage: for "levels": the `kind`, `codes` and `storage` of the blocks' scales.
         together: for sub-blocks that are so many neighbours in a row, a power of two: their number; else 0. Kernels
             know these sub-blocks.
@@ -138,7 +138,7 @@ class Program:
     entries: int = 0
     steps: int = 0
     rule: str = ""
-    whole: bool = False
+    has_array_scale: bool = False
     scale: str = ""
     scale_codes: str = ""
     scale_storage: int = 8
@@ -310,7 +310,7 @@ class Program:
         if self.kind == "float_scaled":
             return float_scales(xp, bits, self.carrier, self.rule, parts[0], axes, materialize)
         levels, grid = parts[:2]
-        given = self.rule, levels, grid, self.scale, self.whole
+        given = self.rule, levels, grid, self.scale, self.has_array_scale
         return level_scales(xp, bits, self.carrier, *given, axes, materialize, usual, members)
 
     def _run_scaled(
@@ -355,7 +355,7 @@ class Decoding:
         codes: the kind of the codes, a key of `CODES`.
         scales: "powers" for scales 2^k, "floats" for float32 scales, "levels" for numbers of a format, "" for none.
         entries: the length of the rows of a table.
-        whole: True if the array has a scale.
+        has_array_scale: True if the array has a scale.
         scale_codes, scale_storage: for "levels": the kind of the scales' codes, and the width of their integers.
     """
 
@@ -363,7 +363,7 @@ class Decoding:
     codes: str
     scales: str = ""
     entries: int = 0
-    whole: bool = False
+    has_array_scale: bool = False
     scale_codes: str = ""
     scale_storage: int = 8
 

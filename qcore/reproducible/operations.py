@@ -253,10 +253,10 @@ def power(xp: Any, a: Any, b: Any) -> Any:
     result = _exp2(xp, exponent)
     result = xp.where((magnitude == 1) | (wide == 0), 1.0, result)
     half = wide * 0.5
-    whole = wide == xp.floor(wide)
-    odd = whole & (half != xp.floor(half))
+    integral = wide == xp.floor(wide)
+    odd = integral & (half != xp.floor(half))
     result = xp.where(odd & (xp.bits(a) < 0), -result, result)
-    result = xp.where((a < 0) & (magnitude < inf) & ~whole, nan, result)
+    result = xp.where((a < 0) & (magnitude < inf) & ~integral, nan, result)
     return xp.narrow(xp.where(a == 1, 1.0, result))
 
 

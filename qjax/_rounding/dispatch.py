@@ -265,7 +265,7 @@ def _apply(
     floats = f"float{program.carrier.lane_bits}"
     scales = jnp.empty(block_counts(x.shape, sizes), floats if program.float_scales else f"uint{program.scale_storage}")
     array_scale = jnp.ones((), floats)
-    return result, (scales, array_scale) if program.whole else scales
+    return result, (scales, array_scale) if program.has_array_scale else scales
 
 
 def quantize_rows(rows: jax.Array, number: Number, mode: Rounding, keys: jax.Array | None, starts: Any) -> jax.Array:

@@ -94,10 +94,10 @@ def _round(walk: Walk, params: Any, x: Value) -> Value:
     if int(params.rounding_method) == 1:
         return walk.elementwise("Round", x)
     # Away from zero: trunc(x) and one more where at least half is left, exactly.
-    whole = walk.elementwise("Floor", walk.elementwise("Abs", x))
-    left = walk.elementwise("Sub", walk.elementwise("Abs", x), whole)
+    floor = walk.elementwise("Floor", walk.elementwise("Abs", x))
+    left = walk.elementwise("Sub", walk.elementwise("Abs", x), floor)
     up = walk.elementwise("GreaterOrEqual", left, scalar(walk, x, 0.5), dtype=bool)
-    grown = walk.elementwise("Where", up, walk.elementwise("Add", whole, scalar(walk, x, 1)), whole)
+    grown = walk.elementwise("Where", up, walk.elementwise("Add", floor, scalar(walk, x, 1)), floor)
     return walk.elementwise("Mul", walk.elementwise("Sign", x), grown)
 
 

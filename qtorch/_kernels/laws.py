@@ -125,7 +125,7 @@ def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
         of_blocks = lane if decoding.scales == "floats" else f"uint{decoding.scale_storage}"
         arguments.append(Argument("scales", of_blocks, BLOCK))
         scales = trace.value("scales[j]", lane, BLOCK)
-    if decoding.whole:
+    if decoding.has_array_scale:
         arguments.append(Argument("scale", lane))
         scale = trace.value("scale[0]", lane, CONSTANT)
     constants = decoding.split(Constants(trace, lane))

@@ -184,7 +184,7 @@ def temporary(kernels: Folder) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def is_whole(library: Path) -> bool:
+def is_complete(library: Path) -> bool:
     """True if the name ends with the digest of the content, and only the user can have written it.
 
     To load a damaged library would end the process.
@@ -205,7 +205,7 @@ def _kept_or_compiled(kernels: Folder, source: str, read: Callable[[ctypes.CDLL]
         first = _hash(f"{compiler.processor()}\n{threads}\n{source}")
         for library in kernels.held.glob(f"{first}-{'*' if made_by is None else _hash(made_by)}-*.so"):
             with contextlib.suppress(OSError, AttributeError):  # a file that does not load is compiled again
-                if is_whole(library):
+                if is_complete(library):
                     return read(ctypes.CDLL(str(library)))
             library.unlink(missing_ok=True)
     library = _compile(source, kernels, f"{first}-{_hash(made_by or '')}", threads)

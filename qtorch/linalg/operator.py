@@ -174,18 +174,18 @@ def _multiply_matrices(found: Matrices, key: Any, sums: Sums, addend: torch.Tens
     return one_nan(result, sums.accumulator.nan)
 
 
-def _blocks(result: torch.Tensor, operands: Sequence[Any], whole: bool) -> Iterator[tuple[Any, ...]]:
+def _blocks(result: torch.Tensor, operands: Sequence[Any], undivided: bool) -> Iterator[tuple[Any, ...]]:
     """Parts of a product and of its operands, small enough for float64 copies; or the whole product.
 
     Operands are a left and a right matrix, or two such pairs, one of which may be None.
     """
     a, b = operands[:2]
-    if whole or max(result.numel(), a.numel(), b.numel()) <= BLOCK:
+    if undivided or max(result.numel(), a.numel(), b.numel()) <= BLOCK:
         yield result, *operands
     elif result.dim() > 2:
         for index, part in enumerate(result):
             parts = [x if x is None or x.dim() < result.dim() else x[min(index, len(x) - 1)] for x in operands]
-            yield from _blocks(part, parts, whole)
+            yield from _blocks(part, parts, undivided)
     else:
         length = min(max(BLOCK // a.shape[1], 64), _SIDE)
         for top in range(0, a.shape[0], length):

@@ -28,7 +28,7 @@ from qtorch.quantization.observing import NAME, check_repeats, detach, has_range
 from qtorch.quantization.quantization_mappings import (
     get_default_static_quant_module_mappings,
     is_unobserved,
-    is_whole,
+    keeps_children,
 )
 from qtorch.quantization.reasons import name_of_observer, why_float
 from qtorch.quantization.rounding import has_output, has_weight, rounded_layer, stays_in_floats
@@ -108,7 +108,7 @@ def converted(
         and not is_unobserved(layer, mapping)
         and _is_on(layer)
         and not stays_in_floats(layer)
-        for _, layer in walk(model, is_whole)
+        for _, layer in walk(model, keeps_children)
     )
 
     floats = (tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
@@ -135,7 +135,7 @@ def converted(
             setattr(made, "is_uncalibrated", True)  # noqa: B010  # for modules that are called by other methods
         return made
 
-    made = rebuilt(model, change, is_whole)
+    made = rebuilt(model, change, keeps_children)
     if inplace and made is not model:
         raise ValueError("inplace=True cannot put another layer in the place of the model itself; allowed is False")
     for layer in made.modules() if remove_qconfig else ():
@@ -212,7 +212,7 @@ def _check_calibrated(
 ) -> set[str]:
     """The layers that saw no data; they get an arbitrary range. Raises if no layer saw data."""
     unprepared, unseen, empty, known, seen = list[str](), list[str](), list[Any](), False, False
-    for path, layer in walk(model, is_whole):
+    for path, layer in walk(model, keeps_children):
         known |= _is_on(layer) and (plain_class(layer) in mapping or _is_rounded(layer, mapping))
         observed = plain_class(layer) in mapping and not is_unobserved(layer, mapping)
         if not _is_on(layer) or not (observed or (has_output(layer) and hasattr(layer, NAME))):

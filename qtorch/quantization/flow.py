@@ -19,7 +19,7 @@ from qtorch._affine import pools
 from qtorch._affine.tensor import QTensor
 from qtorch._classes import plain_class
 from qtorch._torch_internals import map_tree
-from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings, is_whole
+from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings, keeps_children
 from qtorch.quantization.reasons import ROUNDING
 from qtorch.quantization.tree import is_leaf, walk
 
@@ -46,13 +46,13 @@ def leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The modules that are one step of a run: layers, and modules without children except `torch.nn.Identity`."""
     known = tuple(get_default_static_quant_module_mappings())
 
-    def whole(path: str, module: nn.Module) -> bool:
-        return is_whole(path, module) or isinstance(module, known)
+    def is_known(path: str, module: nn.Module) -> bool:
+        return keeps_children(path, module) or isinstance(module, known)
 
     return (
         (path, module)
-        for path, module in walk(model, whole)
-        if (is_leaf(module) or whole(path, module)) and type(module) is not nn.Identity
+        for path, module in walk(model, is_known)
+        if (is_leaf(module) or is_known(path, module)) and type(module) is not nn.Identity
     )
 
 

@@ -28,7 +28,7 @@ from qtorch.quantization.propagation import check_settings, propagate_qconfig_
 from qtorch.quantization.quantization_mappings import (
     get_default_static_quant_module_mappings,
     is_unobserved,
-    is_whole,
+    keeps_children,
 )
 from qtorch.quantization.reasons import is_conv1d
 from qtorch.quantization.reporting import report
@@ -97,7 +97,7 @@ def quantize_model(
     entries = _entries(qconfig, train)
     dynamic = {key: one for key, one in entries.items() if isinstance(one, QConfigDynamic)}
     static = {key: None if key in dynamic else one for key, one in entries.items()}
-    model = rebuilt(deepcopy(model), lambda _, layer: _as_linear(layer), is_whole)
+    model = rebuilt(deepcopy(model), lambda _, layer: _as_linear(layer), keeps_children)
     if any(isinstance(one, QConfig) for one in static.values()):
         model = _static(model, static, calibrate, train)
     if dynamic:

@@ -17,7 +17,7 @@ from qtorch.quantization.observing import NAME
 from qtorch.quantization.one_call import quantize_dynamic
 from qtorch.quantization.preparation import prepare
 from qtorch.quantization.propagation import propagate_qconfig_
-from qtorch.quantization.quantization_mappings import is_whole
+from qtorch.quantization.quantization_mappings import keeps_children
 from qtorch.quantization.rounding import has_weight
 from qtorch.quantization.stubs import DeQuantStub
 from qtorch.quantization.tree import check_state_dict, copied, is_leaf, walk
@@ -56,11 +56,11 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
     model = copied(model, False).eval()
     propagate_qconfig_(model)
     dynamic, static = dict[str, Any](), False
-    layers: list[tuple[str, Any]] = list(walk(model, is_whole))
+    layers: list[tuple[str, Any]] = list(walk(model, keeps_children))
     for path, layer in layers:
         settings = getattr(layer, "qconfig", None)
         layer.qconfig = None
-        if not is_leaf(layer) and not is_whole(path, layer) and not has_weight(layer):
+        if not is_leaf(layer) and not keeps_children(path, layer) and not has_weight(layer):
             continue
         prefix = joined(path, "") if path else ""
         own = {name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)}

@@ -20,7 +20,7 @@ from qtorch.quantization.propagation import check_types, one_of, propagate_qconf
 from qtorch.quantization.quantization_mappings import (
     get_default_qat_module_mappings,
     get_default_qconfig_propagation_list,
-    is_whole,
+    keeps_children,
 )
 from qtorch.quantization.rounding import check_rounded, has_output, has_weight, rounds_only
 from qtorch.quantization.swap import maker, swap_module
@@ -122,7 +122,7 @@ def prepare_qat(
     model = copied(model, inplace)
     propagate_qconfig_(model)
     _check_fused(model)
-    trained = rebuilt(model, lambda path, module: swap_module(module, classes, path=path), is_whole)
+    trained = rebuilt(model, lambda path, module: swap_module(module, classes, path=path), keeps_children)
     if inplace and trained is not model:
         raise ValueError("inplace=True cannot put another layer in the place of the model itself; allowed is False")
     _add_observers(trained, None, tuple(classes.values()))
@@ -144,11 +144,11 @@ def _add_observers(model: nn.Module, allowed: Types | None, non_leaf: tuple[type
     any_class = allowed is None
     allowed = get_default_qconfig_propagation_list() if allowed is None else allowed
 
-    def whole(path: str, module: nn.Module) -> bool:
-        return plain_class(module) in non_leaf or is_whole(path, module)
+    def keeps(path: str, module: nn.Module) -> bool:
+        return plain_class(module) in non_leaf or keeps_children(path, module)
 
     found = 0
-    for path, module in list(walk(model, whole)):
+    for path, module in list(walk(model, keeps)):
         settings = getattr(module, "qconfig", None)
         if settings is None or plain_class(module) is nn.Dropout:
             continue
@@ -177,8 +177,8 @@ def _types(model: nn.Module) -> str:
 
 def _check_fused(model: nn.Module) -> None:
     """Warns of a convolution right before a batch norm: training and inference would have different weights."""
-    for path, parent in walk(model, is_whole):
-        children = [] if is_whole(path, parent) else list(parent.named_children())
+    for path, parent in walk(model, keeps_children):
+        children = [] if keeps_children(path, parent) else list(parent.named_children())
         for (name, first), (after, second) in pairwise(children):
             adjacent = (
                 _CONVOLUTIONS.get(plain_class(first)) is plain_class(second)

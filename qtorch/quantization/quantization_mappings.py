@@ -157,6 +157,6 @@ def is_made_for_quantization(module: nn.Module) -> bool:
     return isinstance(module, (ObserverBase, FakeQuantize, *_STATIC.values(), *_DYNAMIC.values()))
 
 
-def is_whole(path: str, module: nn.Module) -> bool:
+def keeps_children(path: str, module: nn.Module) -> bool:
     """True for a module that is quantized as a whole, or that gets no observers."""
     return isinstance(module, (intrinsic.Fused, QATLayer, nn.MultiheadAttention)) or is_made_for_quantization(module)

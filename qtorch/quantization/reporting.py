@@ -21,7 +21,7 @@ from qtorch.nn.quantized.weights import CodedWeight, QuantizedWeight, Weight
 from qtorch.nn.rounded import RoundedLayer
 from qtorch.quant import Quantizer
 from qtorch.quantization.observing import NAME, has_seen, is_prepared
-from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings, is_whole
+from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings, keeps_children
 from qtorch.quantization.reasons import PASSING, name_of_observer, why_float
 
 
@@ -63,17 +63,17 @@ def _layers(path: str, module: nn.Module, seen: set[int]) -> Iterator[tuple[str,
     if id(module) in seen or plain_class(module) is nn.Identity or isinstance(module, _PARTS):
         return
     seen.add(id(module))
-    whole = _is_layer(path, module)
-    if whole or any(True for _ in own_tensors(module)):
+    is_layer = _is_layer(path, module)
+    if is_layer or any(True for _ in own_tensors(module)):
         yield path, module
-    for name, child in () if whole else module.named_children():
+    for name, child in () if is_layer else module.named_children():
         yield from _layers(joined(path, name), child, seen)
 
 
 def _is_layer(path: str, module: nn.Module) -> bool:
     """True for a module without other layers in it."""
     parts = (child for name, child in module.named_children() if name != NAME and not isinstance(child, _PARTS))
-    return is_whole(path, module) or isinstance(module, RoundedLayer) or not any(True for _ in parts)
+    return keeps_children(path, module) or isinstance(module, RoundedLayer) or not any(True for _ in parts)
 
 
 def _described(path: str, layer: nn.Module) -> LayerReport:

@@ -16,7 +16,11 @@ import torch
 from torch import nn
 
 from qtorch._classes import plain_class
-from qtorch.quantization.quantization_mappings import UNOBSERVED, get_default_static_quant_module_mappings, is_whole
+from qtorch.quantization.quantization_mappings import (
+    UNOBSERVED,
+    get_default_static_quant_module_mappings,
+    keeps_children,
+)
 from qtorch.quantization.swap import take_hooks
 from qtorch.quantization.tree import rebuilt
 
@@ -104,7 +108,7 @@ def taken_apart(model: nn.Module, inputs: dict[str, Any], wanted: Callable[[nn.M
                 return parts.train(layer.training)
         return layer
 
-    return rebuilt(model, change, lambda path, layer: path in inputs or is_whole(path, layer))
+    return rebuilt(model, change, lambda path, layer: path in inputs or keeps_children(path, layer))
 
 
 def _candidates(layer: nn.Module) -> Iterator[Parts]:

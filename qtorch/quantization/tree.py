@@ -13,7 +13,7 @@ from qcore.names import joined
 from qtorch._classes import check_model
 
 Change = Callable[[str, torch.nn.Module], torch.nn.Module]
-Whole = Callable[[str, torch.nn.Module], bool]
+KeepsChildren = Callable[[str, torch.nn.Module], bool]
 # The keys of users' dictionaries, a parameter since dictionaries are invariant in the type of their keys.
 LayerType = TypeVar("LayerType", bound=type[torch.nn.Module])
 NameOrType = TypeVar("NameOrType", bound=str | type[torch.nn.Module])
@@ -74,7 +74,7 @@ def children(module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
     return [(name, child) for name, child in module.named_modules(remove_duplicate=False) if name and "." not in name]
 
 
-def rebuilt(model: torch.nn.Module, change: Change, whole: Whole) -> torch.nn.Module:
+def rebuilt(model: torch.nn.Module, change: Change, keeps_children: KeepsChildren) -> torch.nn.Module:
     """The model after `change(path, module)` of each of its modules, children first.
 
     A module with several names is changed once, by its first, and all names then mean the result.
@@ -82,13 +82,13 @@ def rebuilt(model: torch.nn.Module, change: Change, whole: Whole) -> torch.nn.Mo
     Args:
         model: changed in place below its root.
         change: returns the module's replacement, or the module.
-        whole: true of a module whose children stay as they are.
+        keeps_children: true of a module whose children stay as they are.
     """
     done: dict[int, tuple[torch.nn.Module, torch.nn.Module]] = {}  # the old modules stay, so that no id recurs
 
     def visit(path: str, module: torch.nn.Module) -> torch.nn.Module:
         if id(module) not in done:
-            if not whole(path, module):
+            if not keeps_children(path, module):
                 for name, child in children(module):
                     setattr(module, name, visit(joined(path, name), child))
             done[id(module)] = module, change(path, module)
@@ -97,8 +97,8 @@ def rebuilt(model: torch.nn.Module, change: Change, whole: Whole) -> torch.nn.Mo
     return visit("", model)
 
 
-def walk(model: torch.nn.Module, whole: Whole) -> Iterator[tuple[str, torch.nn.Module]]:
-    """All modules by path, parents first, each once, without the children of whole modules."""
+def walk(model: torch.nn.Module, keeps_children: KeepsChildren) -> Iterator[tuple[str, torch.nn.Module]]:
+    """All modules by path, parents first, each once, without the children of modules that keep them."""
     seen: set[int] = set()
 
     def visit(path: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -106,7 +106,7 @@ def walk(model: torch.nn.Module, whole: Whole) -> Iterator[tuple[str, torch.nn.M
             return
         seen.add(id(module))
         yield path, module
-        if not whole(path, module):
+        if not keeps_children(path, module):
             for name, child in module.named_children():
                 yield from visit(joined(path, name), child)
 

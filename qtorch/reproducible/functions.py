@@ -250,8 +250,8 @@ class Tensors(ProductFunctions, package=__name__.rpartition(".")[0], words=TORCH
         return float(x) if known else None
 
     def integers(self, name: str, x: Any) -> Any:
-        whole = isinstance(x, torch.Tensor) and not x.dtype.is_floating_point and not x.dtype.is_complex
-        return _checked(name, x, whole and x.dtype is not torch.bool, "integers")
+        are_integers = isinstance(x, torch.Tensor) and not x.dtype.is_floating_point and not x.dtype.is_complex
+        return _checked(name, x, are_integers and x.dtype is not torch.bool, "integers")
 
     def _product(self, name: str, a: Any, b: Any, bias: Any, products: dict[str, Any]) -> Any:
         """As one law of plain tensors of the CPU, unless the product reads random words, or is watched."""

@@ -142,11 +142,11 @@ class Doubled(NestedNumber):
 
     def _differences(self, xp: Any, scales: Any) -> tuple[Any, Any]:
         count = scales.reshape(-1).shape[0]
-        whole = 1 << max(count - 1, 0).bit_length()
-        total = xp.pad(scales.reshape(-1), [(0, whole - count)])
-        while whole > 1:
-            whole //= 2
-            total = total[:whole] + total[whole:]
+        length = 1 << max(count - 1, 0).bit_length()
+        total = xp.pad(scales.reshape(-1), [(0, length - count)])
+        while length > 1:
+            length //= 2
+            total = total[:length] + total[length:]
         offset = xp.divide(xp.clip(total.reshape(()), None, _MOST), float(max(count, 1)))
         return _normal(xp, scales - offset), offset
 

@@ -113,12 +113,12 @@ class GGUF(BytesNumber):
         return _law().round_blocks(xp, bits, self.type, carrier, axes)
 
 
-def _check_rows(number: GGUF, shape: tuple[int, ...], argument: str, whole: int) -> None:
-    """Raises a ValueError unless the last axis has whole blocks, each of `whole` elements."""
+def _check_rows(number: GGUF, shape: tuple[int, ...], argument: str, size: int) -> None:
+    """Raises a ValueError unless the last axis has whole blocks, each of `size` elements."""
     _check_axes(number, len(shape), argument)
-    if len(shape) == 0 or shape[-1] % whole:
+    if len(shape) == 0 or shape[-1] % size:
         raise ValueError(
-            f"{argument} has shape {tuple(shape)}; allowed for {number.text} is a last axis with a multiple of {whole}"
+            f"{argument} has shape {tuple(shape)}; allowed for {number.text} is a last axis with a multiple of {size}"
         )
 
 

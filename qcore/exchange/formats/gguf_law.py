@@ -290,14 +290,14 @@ def _subnormal_reciprocal(xp: Any, d: Any) -> Any:
     """2^126 times the reciprocal of numbers above 2^126, which is rounded to a multiple of 2^-149."""
     d = xp.where(d > 2.0**126, d, 2.0**127)
     found = xp.divide(xp.full_like(d, 2.0**23, "float32"), xp.materialize(d * 2.0**-126))  # in multiples of it
-    whole = xp.floor(found)
+    floor = xp.floor(found)
     # Where the quotient itself was rounded to a half, the remainder says on which side it was. It is a power of two,
     # which wraps around to 0, less the product of twice the quotient and d's significand.
     significand = (xp.float32_bits(d) & 0x7FFFFF) | 0x800000
     rest = -(xp.astype(found + found, "int32") * significand)
-    odd = xp.astype(whole, "int32") & 1
-    above = xp.where(found - whole == 0.5, rest + odd > 0, found - whole > 0.5)
-    return xp.materialize((whole + xp.astype(above, "float32")) * 2.0**-23)
+    odd = xp.astype(floor, "int32") & 1
+    above = xp.where(found - floor == 0.5, rest + odd > 0, found - floor > 0.5)
+    return xp.materialize((floor + xp.astype(above, "float32")) * 2.0**-23)
 
 
 def _encode_tq1_0(xp: Any, x: Any) -> Any:

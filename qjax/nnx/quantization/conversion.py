@@ -22,7 +22,7 @@ from qjax.nnx.layouts import bias_of, torch_layout, torch_weight
 from qjax.nnx.quantization.fusion import folded_layer
 from qjax.nnx.quantization.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.quantization.one_call import needs_no_observer, quantized_layer
-from qjax.nnx.quantization.quantization_mappings import NORMS, UNTRAINED, WEIGHTED, is_whole
+from qjax.nnx.quantization.quantization_mappings import NORMS, UNTRAINED, WEIGHTED, keeps_children
 from qjax.nnx.quantization.reasons import name_of_observer
 from qjax.nnx.quantization.rounding import has_weight, quantized_weight, rounded_layer, rounding_output, stays_in_floats
 from qjax.nnx.quantization.stubs import DeQuantStub, QuantStub
@@ -98,7 +98,7 @@ def convert(model: nnx.Module, *, allow_uncalibrated: bool | Collection[str] = F
                 f"{shown(name)}: {error}. Run the prepared model on data that reaches it, or give it the settings None"
             ) from error
 
-    return rebuilt(model, change, is_whole)
+    return rebuilt(model, change, keeps_children)
 
 
 def _dtype_of(model: nnx.Module) -> Any:

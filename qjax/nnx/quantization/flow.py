@@ -24,7 +24,7 @@ from qjax._jaxprs import bind, take_arrays
 from qjax._models import names_of, rebuilt
 from qjax._parameters import parameters
 from qjax.nnx.activations import ReLU, ReLU6
-from qjax.nnx.quantization.quantization_mappings import is_whole
+from qjax.nnx.quantization.quantization_mappings import keeps_children
 from qjax.nnx.quantization.reasons import PASSING
 from qjax.quantization import QTensor, quantize_per_tensor
 
@@ -204,7 +204,7 @@ def record(model: nnx.Module, paths: Mapping[str, bool], arguments: Arguments) -
     def change(path: str, module: nnx.Module) -> nnx.Module:
         return _Marked(module, path, paths[path]) if path in paths else module
 
-    run, *inputs = _program(rebuilt(model, change, is_whole), arguments)
+    run, *inputs = _program(rebuilt(model, change, keeps_children), arguments)
     return _read(jax.make_jaxpr(run)(*inputs).jaxpr, names_of(model))
 
 
@@ -223,7 +223,7 @@ def takes_integers(model: nnx.Module, paths: Mapping[str, bool], arguments: Argu
     def change(path: str, module: nnx.Module) -> nnx.Module:
         return _Rehearsed(module, paths[path]) if path in paths else module
 
-    run, *inputs = _program(rebuilt(model, change, is_whole), arguments)
+    run, *inputs = _program(rebuilt(model, change, keeps_children), arguments)
     try:
         jax.eval_shape(run, *inputs)
     except (TypeError, ValueError):

@@ -23,7 +23,7 @@ from qjax.nnx.quantization.observing import FloatFunctional, Observed
 from qjax.nnx.quantization.one_call import quantize_dynamic
 from qjax.nnx.quantization.preparation import trained_layer, with_observers
 from qjax.nnx.quantization.propagation import SettingsOf, check_effects, settings_of
-from qjax.nnx.quantization.quantization_mappings import is_whole
+from qjax.nnx.quantization.quantization_mappings import keeps_children
 from qjax.nnx.quantization.reasons import why_float, why_not_dynamic
 from qjax.nnx.quantization.reporting import arrays_in, report
 from qjax.nnx.quantization.rounding import rounds_layer
@@ -243,7 +243,7 @@ def _with_stubs(model: nnx.Module, settings: Settings, flow: Flow, arguments: Ar
     def change(path: str, module: nnx.Module) -> nnx.Module:
         return QuantWrapper(module, *stubs[path]) if any(stubs.get(path, ())) else module
 
-    return rebuilt(model, change, is_whole), settings
+    return rebuilt(model, change, keeps_children), settings
 
 
 def _warn_of_floats(model: nnx.Module, settings: Settings) -> None:

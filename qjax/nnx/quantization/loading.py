@@ -30,7 +30,7 @@ from qjax.nnx.quantization.loading_integers import (
 from qjax.nnx.quantization.observing import FloatFunctional, Observed
 from qjax.nnx.quantization.one_call import name_of_settings
 from qjax.nnx.quantization.propagation import SettingsOf, settings_of
-from qjax.nnx.quantization.quantization_mappings import CELLS, LSTM_GATES, is_whole, parts_of
+from qjax.nnx.quantization.quantization_mappings import CELLS, LSTM_GATES, keeps_children, parts_of
 from qjax.nnx.quantization.reasons import name_of_observer, why_float
 from qjax.nnx.quantization.training import Trained
 from qjax.nnx.recurrent import Recurrent
@@ -87,7 +87,7 @@ def from_torch(
         except (TypeError, ValueError) as error:
             raise ValueError(f"{shown(name)}: {error}") from error
 
-    made = rebuilt(model, change, is_whole)
+    made = rebuilt(model, change, keeps_children)
     entries.check_all_used()
     return made
 
@@ -148,7 +148,7 @@ def to_torch(model: nnx.Module) -> dict[str, np.ndarray]:
     """
     check_model("model", model)
     modules = modules_of(model)
-    inside = [path for path, module in modules.items() if is_whole(module)]
+    inside = [path for path, module in modules.items() if keeps_children(module)]
     arrays = {}
     for path, module in modules.items():
         if any(len(path) > len(outer) and path[: len(outer)] == outer for outer in inside):

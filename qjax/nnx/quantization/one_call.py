@@ -15,7 +15,7 @@ from qjax._models import check_model, rebuilt
 from qjax.nnx.intrinsic import LinearReLU
 from qjax.nnx.layouts import torch_weight
 from qjax.nnx.quantization.propagation import ByPart, check_effects, settings_of
-from qjax.nnx.quantization.quantization_mappings import CELLS, RECURRENT, is_whole, parts_of
+from qjax.nnx.quantization.quantization_mappings import CELLS, RECURRENT, keeps_children, parts_of
 from qjax.nnx.quantization.reasons import why_not_dynamic
 from qjax.nnx.quantization.rounding import quantized_weight, rounded_layer
 from qjax.nnx.quantization.stubs import Identity
@@ -88,7 +88,7 @@ def quantize_dynamic(
         done.add(place)
         return quantized_layer(name, module, wanted)
 
-    made: Any = rebuilt(model, change, is_whole)
+    made: Any = rebuilt(model, change, keeps_children)
     check_effects(qconfig_spec, model, done, f"layer that is quantized dynamically; allowed are exactly {_NAMES}")
     made.eval()
     return made

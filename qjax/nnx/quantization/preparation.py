@@ -15,7 +15,7 @@ from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantization.observing import FloatFunctional, Observed
 from qjax.nnx.quantization.one_call import name_of_settings, needs_no_observer
 from qjax.nnx.quantization.propagation import SettingsOf, check_effects, settings_of
-from qjax.nnx.quantization.quantization_mappings import WEIGHTED, is_whole
+from qjax.nnx.quantization.quantization_mappings import WEIGHTED, keeps_children
 from qjax.nnx.quantization.reasons import why_float
 from qjax.nnx.quantization.rounding import has_weight
 from qjax.nnx.quantization.training import Trained
@@ -85,7 +85,7 @@ def with_observers(model: nnx.Module, settings: Mapping[str, Any], make: Make) -
             module.activation_post_process, module.qconfig = made.activation_post_process, settings[name]
         return module
 
-    return rebuilt(model, change, is_whole), done
+    return rebuilt(model, change, keeps_children), done
 
 
 def _rounds_nothing(module: nnx.Module, settings: QConfig) -> bool:

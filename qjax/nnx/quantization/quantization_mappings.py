@@ -44,7 +44,7 @@ RECURRENT = {LSTM: dynamic.LSTM, GRU: dynamic.GRU}
 _DYNAMIC = (dynamic.Linear, dynamic.Cell, dynamic.Recurrent)
 
 
-def is_whole(module: nnx.Module) -> bool:
+def keeps_children(module: nnx.Module) -> bool:
     """True for a module that is observed and converted as one."""
     if isinstance(module, nnx.RNN):
         return isinstance(module.cell, (*CELLS, dynamic.Cell))

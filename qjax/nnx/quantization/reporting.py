@@ -14,7 +14,7 @@ from qjax._models import check_model, children_of
 from qjax.nnx import quantized
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantization.observing import FloatFunctional, Observer
-from qjax.nnx.quantization.quantization_mappings import UNTRAINED, WEIGHTED, is_whole
+from qjax.nnx.quantization.quantization_mappings import UNTRAINED, WEIGHTED, keeps_children
 from qjax.nnx.quantization.reasons import PASSING, name_of_observer, why_float
 from qjax.nnx.quantization.stubs import DeQuantStub, Identity
 from qjax.nnx.quantization.training import Trained
@@ -67,7 +67,7 @@ def _layers(path: str, module: nnx.Module, seen: set[int]) -> Iterator[tuple[str
     if id(module) in seen or isinstance(module, (Identity, ScaledRounding, Observer)):
         return
     seen.add(id(module))
-    inner = [] if is_whole(module) else children_of(module)
+    inner = [] if keeps_children(module) else children_of(module)
     own = any(isinstance(value, nnx.Param) for value in vars(module).values())
     if not inner or (own and not isinstance(module, nnx.List)):
         yield path, module
@@ -152,7 +152,7 @@ def _bytes(layer: nnx.Module) -> int:
 
 def arrays_in(layer: nnx.Module) -> list[tuple[str, Any]]:
     """The arrays of a layer by the last part of their names, without those of observers and of inner layers."""
-    whole = is_whole(layer) or not children_of(layer)
+    whole = keeps_children(layer) or not children_of(layer)
     flat = nnx.to_flat_state(nnx.state(layer, nnx.Any(nnx.Param, nnx.BatchStat, quantized.IntegerVariable)))
     return [(str(path[-1]), variable.get_value()) for path, variable in flat if whole or len(path) == 1]
 

@@ -188,7 +188,7 @@ def by_operations(x: torch.Tensor, plan: RoundingPlan, noise: Noise | None) -> A
             return result
         scales = torch.empty(block_counts(tuple(x.shape), sizes), dtype=scale_dtype(program), device=x.device)
         whole = torch.ones((), dtype=FLOATS[lane_dtype(program.carrier)], device=x.device)
-        return result, scales, *([whole] if program.whole else [])
+        return result, scales, *([whole] if program.has_array_scale else [])
     x = x.resolve_neg()  # a lazy negation is not in the bits
     lanes = x.reshape(1) if x.dim() == 0 else x
     blocks = tiles(tuple(lanes.shape), sizes or (1,))

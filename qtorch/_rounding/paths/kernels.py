@@ -144,7 +144,7 @@ def _scales(plan: RoundingPlan, x: torch.Tensor) -> list[torch.Tensor]:
         return []
     counts = block_counts(tuple(x.shape), plan.number.block_sizes(x.dim()))
     scales = [torch.empty(counts, dtype=scale_dtype(plan.program), device=x.device)]
-    if plan.program.whole:
+    if plan.program.has_array_scale:
         scales.append(torch.empty((), dtype=FLOATS[lane_dtype(plan.program.carrier)], device=x.device))
     return scales
 
@@ -345,7 +345,7 @@ def decoder_example(
         stored = lane if decoding.scales == "floats" else STORED[decoding.scale_storage]
         arguments.append(torch.zeros(_outside(pattern, shape), dtype=stored, device=device))
         dynamic.append({axis: size for axis, size in sizes.items() if pattern[axis] == "k"})
-    if decoding.whole:
+    if decoding.has_array_scale:
         arguments.append(torch.zeros((), dtype=FLOATS[lane], device=device))
         dynamic.append(None)
     return _kernels.packages.Example(Decoder(decoding, _stored(dtype)), tuple(arguments), tuple(dynamic))

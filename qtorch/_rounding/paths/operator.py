@@ -85,7 +85,7 @@ def _shapes(coded: bool, x: torch.Tensor, key: Maybe, *text: str) -> list[torch.
     if isinstance(plan.number, NestedNumber):
         lengths = [-(-prod(counts) // plan.number.block)] if counts else []
         results += [x.new_empty((*examples, *lengths), dtype=torch.float32), x.new_empty(examples, dtype=torch.float32)]
-    if plan.program.whole:
+    if plan.program.has_array_scale:
         results.append(x.new_empty(examples, dtype=FLOATS[lane_dtype(plan.program.carrier)]))
     return results
 

@@ -42,8 +42,8 @@ def _split(x: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor
     length, sizes = x.shape[dim], split_size_or_sections
     if isinstance(sizes, int):
         check_int("split_size", sizes, 0 if length == 0 else 1)
-        whole, rest = divmod(length, max(sizes, 1))
-        sizes = [sizes] * whole + [rest] * (rest > 0 or length == 0)  # of nothing there is one empty part
+        full, rest = divmod(length, max(sizes, 1))
+        sizes = [sizes] * full + [rest] * (rest > 0 or length == 0)  # of nothing there is one empty part
     if sum(sizes) != length:
         raise ValueError(f"sections {sizes} do not add up to the length {length}; allowed are those that do")
     if len(set(sizes)) == 1:

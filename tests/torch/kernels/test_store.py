@@ -89,10 +89,10 @@ def test_a_damaged_kernel_is_compiled_again(fresh, tmp_path):
         library.unlink()  # this process has loaded the file
         library.write_bytes(damaged)
         library.chmod(0o700)
-        assert not store.is_whole(library)
+        assert not store.is_complete(library)
     fresh()
     check()
-    assert store.is_whole(*tmp_path.glob("*/*.so"))
+    assert store.is_complete(*tmp_path.glob("*/*.so"))
 
 
 def test_a_library_that_does_not_load_is_compiled_again(fresh, tmp_path):
@@ -102,7 +102,7 @@ def test_a_library_that_does_not_load_is_compiled_again(fresh, tmp_path):
     junk = library.with_name(f"{library.name[:66]}{hashlib.sha256(b'junk').hexdigest()[:32]}.so")
     junk.write_bytes(b"junk")
     junk.chmod(0o700)
-    assert store.is_whole(junk)  # it is what some compiler made
+    assert store.is_complete(junk)  # it is what some compiler made
     fresh()
     check()
     assert list(tmp_path.glob("*/*.so")) == [library]
