@@ -13,6 +13,8 @@ from qcore.arguments import check_type, quoted
 from qcore.names import MOST, shown, some
 from qcore.notices import warn
 
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # of a model's call
+
 
 def check_entries(
     entries: Mapping[Any, Any], modules: Sequence[tuple[str, Any]], kind_of: Callable[[Any], type], argument: str = ""
@@ -82,7 +84,7 @@ def first_and_all(calibrate: Any, is_one: Callable[[Any], bool]) -> tuple[Any, I
     return first, chain([first], batches)
 
 
-def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(batch: Any) -> Arguments:
     """The arguments of a model's call: one array or tensor, a tuple of arguments, or a dictionary of them by name."""
     if isinstance(batch, Mapping):
         return (), dict(batch)

@@ -15,6 +15,7 @@ from torch import nn
 
 from qcore.affine import UINT8, QParams
 from qcore.workflow.flow import Bounds, Flow
+from qcore.workflow.settings import Arguments
 from qtorch._affine import pools
 from qtorch._affine.tensor import QTensor
 from qtorch._classes import plain_class
@@ -57,36 +58,55 @@ def leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def record(
-    model: nn.Module, run: Callable[[nn.Module], Any], keep: Callable[[nn.Module], Any] = lambda layer: False
+    model: nn.Module, arguments: Any, keep: Callable[[nn.Module], Any] = lambda layer: False
 ) -> tuple[Flow, dict[str, torch.Tensor]]:
-    """The flow of a model's first forward pass, in evaluation, and the inputs of layers by path; a copy runs.
+    """The flow of a model's call, in evaluation, and the inputs of layers by path; a copy runs.
 
     Args:
         model: stays as it is.
-        run: runs its argument, a model; it is stopped when the model has run once.
+        arguments: those of the call, by place and by name; copies are used.
         keep: true for a layer whose input is in the result, if the input is one tensor.
+    """
+    model, recorder = deepcopy(model).eval(), _Recorder()
+    for path, module in leaves(model):
+        recorder.watch(path, module, bool(keep(module)))
+    args, kwargs = _copied(arguments)
+    with torch.no_grad(), recorder:
+        recorder.numbered((args, kwargs))
+        recorder.returned = recorder.numbered(model(*args, **kwargs))
+    return Flow(recorder.calls, recorder.returned), recorder.inputs
+
+
+def _copied(tree: Any) -> Any:
+    """Copies of the tensors in a tree, since a model may change its arguments in place."""
+    return map_tree(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, tree)
+
+
+def first_arguments(model: nn.Module, run: Callable[[nn.Module], Any]) -> Arguments:
+    """The arguments of the first call of a model in a function that runs it.
 
     Raises:
         ValueError: if it does not run the model.
     """
-    model = deepcopy(model).eval()
-    recorder = _Recorder()
-    model.register_forward_pre_hook(recorder.start, prepend=True, with_kwargs=True)
-    for path, module in leaves(model):
-        recorder.watch(path, module, bool(keep(module)))
-    model.register_forward_hook(recorder.stop)
+
+    def stop(module: nn.Module, args: Any, kwargs: Any) -> None:
+        raise _HasRunError(_copied((args, kwargs)))
+
+    model = deepcopy(model)
+    model.register_forward_pre_hook(stop, prepend=True, with_kwargs=True)
     try:
-        with torch.no_grad():
-            run(model)
-    except _HasRunError:
-        return Flow(recorder.calls, recorder.returned), recorder.inputs
-    finally:
-        recorder.leave()
+        run(model)
+    except _HasRunError as stopped:
+        return stopped.arguments
     raise ValueError("calibrate has not run the model; allowed are inputs, and a function that calls the model")
 
 
 class _HasRunError(BaseException):
-    """Ends a run after the model's first forward pass; handlers of `Exception` in user's code do not catch it."""
+    """Ends a run at the model's first call; handlers of `Exception` in user's code do not catch it."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        super().__init__()
+        self.arguments = arguments
 
 
 class _Recorder(torch.overrides.TorchFunctionMode):
@@ -100,61 +120,39 @@ class _Recorder(torch.overrides.TorchFunctionMode):
         self._numbers: dict[int, int] = {}
         self._tensors: list[torch.Tensor] = []  # the recorder keeps them, so that no id is used again
         self._inside: list[nn.Module] = []
-        self._active = False
 
     def watch(self, path: str, module: nn.Module, keep: bool) -> None:
         """Adds hooks to a layer."""
 
         def before(module: nn.Module, args: Any, kwargs: Any) -> None:
-            if self._active:
-                self._inside.append(module)
-                if keep and len(args) == 1 and isinstance(args[0], torch.Tensor) and not kwargs:
-                    self.inputs.setdefault(path, args[0].clone())
-                if len(self._inside) == 1:
-                    keeps = next(module.parameters(), None) is None and keeps_scale(module.forward, args, kwargs)
-                    keeps = keeps or plain_class(module) in ROUNDING
-                    self.calls.append(Call(path, keeps, _bounds_of_layer(module), self._numbered((args, kwargs))))
+            self._inside.append(module)
+            if keep and len(args) == 1 and isinstance(args[0], torch.Tensor) and not kwargs:
+                self.inputs.setdefault(path, args[0].clone())
+            if len(self._inside) == 1:
+                keeps = next(module.parameters(), None) is None and keeps_scale(module.forward, args, kwargs)
+                keeps = keeps or plain_class(module) in ROUNDING
+                self.calls.append(Call(path, keeps, _bounds_of_layer(module), self.numbered((args, kwargs))))
 
         def after(module: nn.Module, args: Any, output: Any) -> None:
-            if self._active:
-                self._inside.pop()
-                if not self._inside:
-                    self.calls[-1].gives = self._numbered(output)
+            self._inside.pop()
+            if not self._inside:
+                self.calls[-1].gives = self.numbered(output)
 
         module.register_forward_pre_hook(before, with_kwargs=True)
         module.register_forward_hook(after)
 
-    def start(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """A hook before the model runs."""
-        if not self._active:
-            self._active = True
-            self._numbered((args, kwargs))
-            self.__enter__()
-
-    def stop(self, module: nn.Module, args: Any, output: Any) -> None:
-        """A hook after the model has run."""
-        self.leave()
-        self.returned = self._numbered(output)
-        raise _HasRunError
-
-    def leave(self) -> None:
-        """Stops recording."""
-        if self._active:
-            self._active = False
-            self.__exit__(None, None, None)
-
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        taken = [] if self._inside else self._numbered((args, kwargs), known=True)
+        taken = [] if self._inside else self.numbered((args, kwargs), known=True)
         result = function(*args, **kwargs)
         if taken:
-            given = self._numbered(result)
+            given = self.numbered(result)
             if given or not _only_reads(function):
                 keeps = len(taken) == 1 and keeps_scale(function, args, kwargs)
                 self.calls.append(Call(None, keeps, _bounds_of_function(function, args, kwargs), taken, given))
         return result
 
-    def _numbered(self, tree: Any, known: bool = False) -> list[int]:
+    def numbered(self, tree: Any, known: bool = False) -> list[int]:
         """The numbers of all tensors in a tree; new ones get the next numbers, or with known=True are left out."""
         found: list[int] = []
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -11,15 +10,15 @@ import torch
 from torch import nn
 from torch.nn.utils import skip_init
 
-from qcore.arguments import check_type, quoted
-from qcore.names import shown
-from qcore.workflow.flow import Bounds, Flow
-from qcore.workflow.settings import arguments_of, check_some, check_train, first_and_all, needs_data, warn_of_floats
+from qcore.arguments import quoted
+from qcore.workflow.flow import Bounds, Call, Flow
+from qcore.workflow.front import Workflow
+from qcore.workflow.settings import Arguments
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 from qtorch._classes import check_model, plain_class
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization.conversion import convert
-from qtorch.quantization.flow import leaves, record
+from qtorch.quantization.flow import first_arguments, leaves, record
 from qtorch.quantization.fusion import fuse_modules, has_fused_layer
 from qtorch.quantization.observing import has_seen, observe_within
 from qtorch.quantization.one_call import quantize_dynamic
@@ -66,7 +65,7 @@ def quantize_model(
             by their own range at each call. None is `get_default_qconfig()`, and with train
             `get_default_qat_qconfig()`.
         calibrate: inputs: each is a tensor, a tuple of the model's arguments, or a dictionary of them by name; or a
-            function that runs its argument, a model. It is called twice, the first time until the model has run once.
+            function that runs its argument, a model. It is called twice, the first time until it calls the model.
             None where the settings need no data.
         train: a function that trains its argument, a model with the rounding of the result; it is called twice as well.
             It replaces calibrate, and the settings are of `FakeQuantize` and formats.
@@ -93,31 +92,8 @@ def quantize_model(
         ['0.quant', '0.module', '4.dequant', '4.module']
     """
     check_model("model", model)
-    check_train(train, calibrate)
-    entries = _entries(qconfig, train)
-    dynamic = {key: one for key, one in entries.items() if isinstance(one, QConfigDynamic)}
-    static = {key: None if key in dynamic else one for key, one in entries.items()}
     model = rebuilt(deepcopy(model), lambda _, layer: _as_linear(layer), keeps_children)
-    if any(isinstance(one, QConfig) for one in static.values()):
-        model = _static(model, static, calibrate, train)
-    if dynamic:
-        model = quantize_dynamic(model.eval(), _spec(model, dynamic, entries), inplace=False)
-    _warn_of_floats(model)
-    return model.eval()
-
-
-def _entries(qconfig: Any, train: Any) -> dict[Any, Any]:
-    """The settings by names and types."""
-    if qconfig is None:
-        return {"": get_default_qconfig() if train is None else get_default_qat_qconfig()}
-    if not isinstance(qconfig, Mapping):
-        allowed = "a QConfig, a QConfigDynamic, or a mapping of them; data is calibrate="
-        check_type("qconfig", qconfig, (QConfig, QConfigDynamic), allowed)
-        return {"": qconfig}
-    for key, one in qconfig.items():
-        check_settings(f"the entry {quoted(key)} of qconfig", one)
-    check_some(qconfig)
-    return dict(qconfig)
+    return _Workflow(model, qconfig, calibrate, train).quantized()
 
 
 def _as_linear(layer: Any) -> nn.Module:
@@ -134,63 +110,107 @@ def _as_linear(layer: Any) -> nn.Module:
     return made.train(layer.training)
 
 
-def _static(model: nn.Module, entries: Mapping[Any, Any], calibrate: Any, train: Any) -> nn.Module:
-    """The model fused, observed or trained, and converted."""
-    propagate_qconfig_(model, entries)
-    first, rest = (train, train) if train is not None else _runs(calibrate)
-    model.train(train is not None)
-    bounds = dict[str, Bounds]()
-    if first is not None:
-        flow, inputs = record(model, first, base_of)
-        if inputs:
-            model = taken_apart(model, inputs, _in_integers)
-            flow, _ = record(model, first)
-        model = _fused(model, flow)
-        flow, _ = record(model, first)
-        bounds = flow.clamped([path for path, layer in leaves(model) if _in_integers(layer)])
-        if not any(isinstance(module, (QuantStub, DeQuantStub)) for module in model.modules()):
-            model = _with_stubs(model, flow)
-    prepared = prepare_qat(model) if train is not None else prepare(model, inplace=True)
-    for path, ends in bounds.items():
-        layer = prepared.get_submodule(path)
-        observe_within(layer.module if isinstance(layer, QuantWrapper) else layer, ends)  # type: ignore[arg-type]
-    if rest is not None:
-        with torch.set_grad_enabled(train is not None):
-            rest(prepared)
-    elif missing := [path for path, layer in prepared.named_modules() if not has_seen(layer)]:
-        raise needs_data(missing[0].rpartition(".")[0])
-    return convert(prepared.eval())
+class _Workflow(Workflow):
+    """The steps for modules of torch; see `qcore.workflow.front`."""
 
+    module, settings, table = nn.Module, (QConfig, QConfigDynamic), nn.Embedding
+    model: nn.Module
+    _base_of = staticmethod(base_of)
 
-def _runs(calibrate: Any) -> tuple[Any, Any]:
-    """Two functions: one runs a model on the first data, the other on all data."""
-    if calibrate is None:
-        return None, None
-    if isinstance(calibrate, Callable) and not isinstance(calibrate, nn.Module):
-        return calibrate, calibrate
-    first, batches = first_and_all(calibrate, lambda one: isinstance(one, (torch.Tensor, nn.Module)))
+    def default(self) -> QConfig:
+        return get_default_qat_qconfig() if self.trains else get_default_qconfig()
 
-    def run(model: nn.Module, some: Iterable[Any]) -> None:
-        for batch in some:
-            args, kwargs = arguments_of(batch)
-            model(*args, **kwargs)
+    def check_entries(self, entries: Mapping[Any, Any]) -> None:
+        for key, one in entries.items():
+            check_settings(f"the entry {quoted(key)} of qconfig", one)
 
-    return lambda model: run(model, [first]), lambda model: run(model, batches)
+    def propagate(self, entries: Mapping[Any, Any]) -> None:
+        propagate_qconfig_(self.model, entries)
 
+    def is_one(self, data: Any) -> bool:
+        return isinstance(data, (torch.Tensor, nn.Module))
 
-def _fused(model: nn.Module, flow: Flow) -> nn.Module:
-    """The model with fused layers; a fused layer has the settings of the first layer in its row."""
-    names = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
+    def first_arguments(self, run: Callable[[nn.Module], object]) -> Arguments:
+        self.model.train(self.trains)
+        return first_arguments(self.model, run)
 
-    def fused(row: list[str], _: Any) -> bool | None:
-        layers = [model.get_submodule(path) for path in row]
+    def call(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        model(*args, **kwargs)
+
+    def record(self) -> Flow:
+        self.model.train(self.trains)
+        flow, inputs = record(self.model, self.arguments, self._base_of)
+        self._base_of = lambda layer: None  # once is enough
+        if not inputs:
+            return flow
+        self.model = taken_apart(self.model, inputs, _in_integers)
+        return self.record()
+
+    def joins(self, path: str) -> bool:
+        layer = self.model.get_submodule(path)
+        return sum(one is layer for _, one in self.model.named_modules(remove_duplicate=False)) == 1
+
+    def fuses(self, row: list[str], function: Call | None) -> bool | None:
+        layers = [self.model.get_submodule(path) for path in row]
         return True if len(row) > 1 and has_fused_layer(layers) and layers[0].qconfig is not None else None
 
-    rows = [row for row, _ in flow.rows(lambda path: names[id(model.get_submodule(path))] == 1, fused)]
-    for first, *others in rows:
-        for path in others:
-            model.get_submodule(path).qconfig = model.get_submodule(first).qconfig
-    return fuse_modules(model, rows, inplace=True) if rows else model
+    def fuse(self, rows: list[tuple[list[str], Any]]) -> None:
+        for (first, *others), _ in rows:
+            for path in others:
+                self.model.get_submodule(path).qconfig = self.model.get_submodule(first).qconfig
+        self.model = fuse_modules(self.model, [row for row, _ in rows], inplace=True)
+
+    def integers(self) -> list[str]:
+        return [path for path, layer in leaves(self.model) if _in_integers(layer)]
+
+    def has_stubs(self) -> bool:
+        return any(isinstance(module, (QuantStub, DeQuantStub)) for module in self.model.modules())
+
+    def add_stubs(self, flow: Flow) -> None:
+        layers = dict[str, nn.Module]()
+        for path, layer in leaves(self.model):
+            if isinstance(layer, FloatFunctional):
+                layer.qconfig = None  # type: ignore[assignment]  # between floats, as in a model without stubs all functions are
+            elif _in_integers(layer):
+                layers[path] = layer
+
+        wrapped = {id(layers[path]): ends for path, ends in flow.stubs(layers).items()}
+
+        def change(path: str, layer: nn.Module) -> nn.Module:
+            stubs = wrapped.get(id(layer), (False, False))
+            return QuantWrapper(layer, *stubs) if any(stubs) else layer
+
+        self.model = rebuilt(self.model, change, lambda path, layer: path in layers)
+
+    def observe(self, bounds: Mapping[str, Bounds]) -> None:
+        self.model.train(self.trains)
+        self.model = prepare_qat(self.model) if self.trains else prepare(self.model, inplace=True)
+        for path, ends in bounds.items():
+            layer: Any = self.model.get_submodule(path)
+            observe_within(layer.module if isinstance(layer, QuantWrapper) else layer, ends)
+
+    def execute(self) -> None:
+        with torch.set_grad_enabled(self.trains):
+            self.run(self.model)  # type: ignore[misc]
+
+    def unseen(self) -> list[str]:
+        return [path.rpartition(".")[0] for path, layer in self.model.named_modules() if not has_seen(layer)]
+
+    def convert(self) -> None:
+        self.model = convert(self.model.eval())
+
+    def kinds(self) -> set[type]:
+        return {plain_class(module) for module in self.model.modules()}
+
+    def quantize_dynamically(self, entries: Mapping[Any, Any]) -> None:
+        self.model = quantize_dynamic(self.model, entries, inplace=False)
+
+    def floats(self) -> Iterator[tuple[str, str, str]]:
+        for row in report(self.model):
+            parameters = self.model.get_submodule(row.path).parameters(recurse=False)
+            wanted = row.state == "float" and row.reason not in ("its qconfig is None", "it has no qconfig")
+            if wanted and any(parameter.dim() > 1 for parameter in parameters):
+                yield row.path, row.layer, row.reason
 
 
 def _in_integers(layer: nn.Module) -> bool:
@@ -198,39 +218,3 @@ def _in_integers(layer: nn.Module) -> bool:
     mapping = get_default_static_quant_module_mappings()
     known = plain_class(layer) in mapping and not is_unobserved(layer, mapping)
     return known and getattr(layer, "qconfig", None) is not None and not rounds_only(layer)
-
-
-def _with_stubs(model: nn.Module, flow: Flow) -> nn.Module:
-    """The model whose integer layers quantize float inputs, and dequantize results that float code reads."""
-    layers = dict[str, nn.Module]()
-    for path, layer in leaves(model):
-        if isinstance(layer, FloatFunctional):
-            layer.qconfig = None  # type: ignore[assignment]  # between floats, as in a model without stubs all functions are
-        elif _in_integers(layer):
-            layers[path] = layer
-
-    wrapped = {id(layers[path]): ends for path, ends in flow.stubs(layers).items()}
-
-    def change(path: str, layer: nn.Module) -> nn.Module:
-        stubs = wrapped.get(id(layer), (False, False))
-        return QuantWrapper(layer, *stubs) if any(stubs) else layer
-
-    return rebuilt(model, change, lambda path, layer: path in layers)
-
-
-def _spec(model: nn.Module, dynamic: Mapping[Any, Any], entries: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The argument of `quantize_dynamic` for the other layers; embeddings are quantized only if they are named."""
-    present = {plain_class(module) for module in model.modules()}
-    off = {key: None for key, one in entries.items() if one is None and (isinstance(key, str) or key in present)}
-    return ({nn.Embedding: None} if nn.Embedding in present else {}) | off | dict(dynamic)
-
-
-def _warn_of_floats(model: nn.Module) -> None:
-    """Warns of layers that have settings and matrices as weights, and stay in floats."""
-    left = []
-    for row in report(model):
-        layer = model.get_submodule(row.path)
-        has_matrix = any(parameter.dim() > 1 for parameter in layer.parameters(recurse=False))
-        if has_matrix and row.state == "float" and row.reason not in ("its qconfig is None", "it has no qconfig"):
-            left.append(f"{shown(row.path)} ({row.layer}): {row.reason}")
-    warn_of_floats(left)
