@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from qcore.arguments import check_seed, printable, quoted
 from qcore.files import is_regular
@@ -62,9 +62,17 @@ def _give_up_output() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]
 
 
+def _print_fitted(text: str, to: IO[str] | None = None) -> None:
+    """Prints lines as wide as the terminal."""
+    from qcore.tables import fitted_text
+
+    for line in text.split("\n"):
+        print("\n".join(fitted_text(line)), file=to)
+
+
 def _say(text: str, file: Path) -> None:
     """Prints what was written; beside the content of a file that may be standard output, as an error is."""
-    print(text, file=sys.stdout if is_regular(file) else sys.stderr)
+    _print_fitted(text, sys.stdout if is_regular(file) else sys.stderr)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -144,7 +152,8 @@ def _layer(options: argparse.Namespace) -> int:
     key, form = _key_of(options.accumulator, options.key), form_text(len(shapes[1]), settings)
     law = options.accumulator, first, second, key, form
     layer = Layer(*law, shapes[0], shapes[1], options.bias, options.result, options.rounding)
-    print(write_layer(options.output, layer, layer.draw(options.seed) if tensors is None else layer.rounded(tensors)))
+    drawn = layer.draw(options.seed) if tensors is None else layer.rounded(tensors)
+    _print_fitted(write_layer(options.output, layer, drawn))
     return 0
 
 
@@ -170,7 +179,7 @@ def _check(options: argparse.Namespace) -> int:
         from qcore.cli.functions import report as report_functions
 
         text, wrong = report_functions(options.functions)
-        print(text)
+        _print_fitted(text)
         return int(wrong > 0)
     from qcore.cli import sum_files
     from qcore.cli import vectors as format_files
@@ -181,7 +190,7 @@ def _check(options: argparse.Namespace) -> int:
     kind = sum_files if sum_files.is_of_sums(rows) else format_files
     vectors: Any = kind.read(rows)
     differing = kind.compare(vectors, options.any_nan)
-    print(kind.report(options.file, vectors, differing))
+    _print_fitted(kind.report(options.file, vectors, differing))
     return int(len(differing) > 0)
 
 

@@ -11,6 +11,7 @@ from qcore.html import html_table
 from qcore.linalg.accumulator import Accumulator
 from qcore.linalg.operands import Operand
 from qcore.linalg.product import Product, Products
+from qcore.tables import fitted_table, fitted_text
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class LayerReport:
 class Report:
     """All layers of a model, in order. `rich.print` shows a table, `print` the same in plain text, a notebook in HTML.
 
+    Text is as wide as the terminal, in a pipe 80 columns, or as COLUMNS says: what has no room stands below its row.
+
     Attributes:
         layers: one entry for each layer.
 
@@ -76,8 +79,9 @@ class Report:
     def __str__(self) -> str:
         return _plain_table(_HEAD, map(_cells, self.layers))
 
-    def __rich__(self) -> Any:
-        return _rich_table(_HEAD, ((_cells(layer), layer.state == "float") for layer in self.layers))
+    def __rich_console__(self, console: Any, options: Any) -> Any:
+        wide = (layer.state == "float" for layer in self.layers)
+        return _rich_lines(_HEAD, map(_cells, self.layers), wide, options.max_width)
 
     def _repr_html_(self) -> str:
         return html_table(_HEAD, map(_cells, self.layers))
@@ -177,15 +181,12 @@ class RunReport:
         return len(self.products)
 
     def __str__(self) -> str:
-        return "\n".join([_plain_table(_RUN_HEAD, self._cells()), *self._legend()])
+        return "\n".join([_plain_table(_RUN_HEAD, self._cells()), *self._fitted_legend()])
 
-    def __rich__(self) -> Any:
-        from rich.console import Group
-        from rich.text import Text
-
+    def __rich_console__(self, console: Any, options: Any) -> Any:
         wide = (one.products is None for one in self.products)
-        table = _rich_table(_RUN_HEAD, zip(self._cells(), wide, strict=True))
-        return Group(table, Text("\n".join(self._legend())))
+        yield from _rich_lines(_RUN_HEAD, self._cells(), wide, options.max_width)
+        yield "\n".join(self._fitted_legend(options.max_width))
 
     def _repr_html_(self) -> str:
         return html_table(_RUN_HEAD, self._cells()) + f"<pre>{escape(chr(10).join(self._legend()))}</pre>"
@@ -198,6 +199,9 @@ class RunReport:
     def _cells(self) -> list[tuple[str, ...]]:
         names = self._names()
         return [_run_cells(one, names) for one in self.products]
+
+    def _fitted_legend(self, width: int | None = None) -> Iterator[str]:
+        return (part for line in self._legend() for part in fitted_text(line, width))
 
     def _legend(self) -> list[str]:
         """What the short names mean, and the part that is lowered."""
@@ -280,16 +284,14 @@ _LONGEST = 28  # letters of a format
 
 
 def _plain_table(head: Sequence[str], lines: Iterable[tuple[str, ...]]) -> str:
-    rows = [tuple(head), *lines]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    texts = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(text.rstrip() for text in texts)
+    return "\n".join(line for row in fitted_table(head, lines) for line in row)
 
 
-def _rich_table(head: Sequence[str], lines: Iterable[tuple[tuple[str, ...], bool]]) -> Any:
-    from rich.table import Table
+def _rich_lines(head: Sequence[str], lines: Iterable[tuple[str, ...]], is_wide: Iterable[bool], width: int) -> Any:
+    """The same table for rich, in which wide layers and products are dim."""
+    from rich.text import Text
 
-    table = Table(*head)
-    for row, is_wide in lines:
-        table.add_row(*row, style="dim" if is_wide else None)
-    return table
+    head_lines, *rows = fitted_table(head, lines, width)
+    yield Text("\n".join(head_lines), style="bold")
+    for row, dim in zip(rows, is_wide, strict=True):
+        yield Text("\n".join(row), style="dim" if dim else "")

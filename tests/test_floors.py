@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 # Rooms from the ground up; one imports from lower floors, and within itself. "" is what a package itself exports.
 FLOORS = {
     "qcore": [
-        "arguments files html lazy names namespace notices version trace",
+        "arguments files html lazy names namespace notices tables version trace",
         "random packing pictures",
         "law",
         "formats",
@@ -72,9 +72,9 @@ UPWARD = set()
 PRODUCTS = {
     "simulator": {
         "ground": "qcore.arguments qcore.files qcore.html qcore.lazy qcore.names qcore.namespace qcore.notices "
-        "qcore.packing qcore.pictures qcore.trace qcore.version qtorch._classes qtorch._conversion qtorch._exported "
-        "qtorch._namespace qtorch._places qtorch._states qtorch._torch_internals qjax._jaxprs qjax._models "
-        "qjax._namespace qjax._parameters",
+        "qcore.packing qcore.pictures qcore.tables qcore.trace qcore.version qtorch._classes qtorch._conversion "
+        "qtorch._exported qtorch._namespace qtorch._places qtorch._states qtorch._torch_internals qjax._jaxprs "
+        "qjax._models qjax._namespace qjax._parameters",
         "law": "qcore.law qcore.formats qcore.random qcore.arrays",
         "rounding": "qtorch._kernels qtorch._rounding qjax._rounding",
         "products": "qcore.linalg qcore.report qtorch._kernels.products qtorch.linalg qjax.linalg qjax.nnx.products",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, floor, isnan, log2, log10
-from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from qcore.formats.fixed import FixedPoint
 from qcore.formats.number import Number, check_number
 from qcore.insight.record import Entry, Record, Site
 from qcore.insight.statistics import Statistics
+from qcore.tables import fitted_table, fitted_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -227,15 +227,14 @@ def _less_noise(number: Number, statistics: Statistics) -> str:
     return f"take {bits} more {kind} bit{'s' if bits > 1 else ''}"
 
 
-_OTHERS = 60  # letters of the columns behind the names of sites
 COLUMNS = ("site", "format", "overflowed", "saturated", "became zero", "SQNR")
 
 
 def print_worst(record: Record, count: int = 10, console: Console | None = None) -> None:
     """Prints a table of the worst sites, worst first, and a sentence of advice for each; rich is needed.
 
-    Sites that only receive NaN or infinity from the first of them are counted behind its sentence. No name is broken:
-    with long ones the table is wider than the console.
+    Sites that only receive NaN or infinity from the first of them are counted behind its sentence. What a row has no
+    room for stands below it; only names that are longer than a line are broken.
 
     Args:
         record: the record of a run.
@@ -257,34 +256,28 @@ def print_worst(record: Record, count: int = 10, console: Console | None = None)
         >>> record.add(0, Site("0", "output"), statistics_of(np.float32([1.0, 4000.0]), "e4m3fn"))
         >>> print_worst(record)  # doctest: +SKIP
     """
-    from rich.box import SIMPLE
     from rich.console import Console
-    from rich.table import Table
 
     found, count = findings(record), check_int("count", count, 1)
-    steps = record.steps
+    steps, shown = record.steps, found[:count]
     span = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-    title = f"{printable(record.model)}, {span}: {min(count, len(found))} of {len(found)} sites, the worst first"
-    table = Table(box=SIMPLE, title=title, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
-    for column in COLUMNS:
-        longest = max(len(str(one.site)) for one in found[:count]) if column == "site" else None
-        justify = "left" if column in ("site", "format") else "right"
-        table.add_column(column, justify=justify, overflow="fold", min_width=longest)
-    for one in found[:count]:
-        parts = (_part(part) for part in (one.overflowed, one.saturated, one.underflowed))
-        table.add_row(str(one.site), one.statistics.number, *parts, _ratio(one.statistics.sqnr))
+    title = f"{printable(record.model)}, {span}: {len(shown)} of {len(found)} sites, the worst first"
     console = console or Console(highlight=False, markup=False)
-    longest = max(len(str(one.site)) for one in found[:count])
-    console.print(table, "", markup=False, width=max(console.width, longest + _OTHERS), crop=False)
-    behind = [one for one in found[:count] if _is_behind(one)]
-    for one in found[:count]:
+    lines = [*fitted_text(title, console.width)]
+    for row in fitted_table(COLUMNS, map(_cells, shown), console.width, COLUMNS[2:]):
+        lines += row
+    lines.append("")
+    behind = [one for one in shown if _is_behind(one)]
+    for one in shown:
         if one not in behind:
             more = f"; and {len(behind)} more behind it" if behind and one.is_source else ""
-            # rich would break a name that is longer than a line.
-            lines = fill(
-                f"{one.site}: {one.advice}{more}", console.width, break_long_words=False, break_on_hyphens=False
-            )
-            console.print(lines, markup=False, overflow="ignore", crop=False)
+            lines += fitted_text(f"{one.site}: {one.advice}{more}", console.width)
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _cells(one: Finding) -> tuple[str, ...]:
+    parts = (_part(part) for part in (one.overflowed, one.saturated, one.underflowed))
+    return str(one.site), one.statistics.number, *parts, _ratio(one.statistics.sqnr)
 
 
 def _is_behind(one: Finding) -> bool:

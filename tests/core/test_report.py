@@ -1,5 +1,7 @@
 """Tables of products: shares, what stayed wide, and how they print."""
 
+import pytest
+
 from qcore import RECIPES, Product
 from qcore.report import ProductReport, RunReport, short_product
 
@@ -20,7 +22,8 @@ def test_shares_are_of_all_known_multiply_adds():
     assert RunReport([]).lowered == 0
 
 
-def test_tables_name_formats_and_reasons():
+def test_tables_name_formats_and_reasons(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     head, *lines, forward, grad_input, grad_weight, end = str(RUN).splitlines()
     assert head.split()[:4] == ["place", "kind", "shapes", "share"]
     assert lines[0].split()[:4] == ["a", "linear", "2x8", "4x8"]
@@ -35,7 +38,8 @@ def test_tables_name_formats_and_reasons():
     assert end == "lowered: 33.3%"
 
 
-def test_equal_formats_have_one_name_and_accumulators_are_named():
+def test_equal_formats_have_one_name_and_accumulators_are_named(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     chunked = RECIPES["fp8_chunked"].entries[-1].products
     places = {"a": LOW, "b": chunked, "c": LOW}
     run = RunReport([ProductReport(place, 0, "linear", ((2, 8),), 64, one) for place, one in places.items()])
@@ -51,3 +55,13 @@ def test_formats_are_short():
             if entry.products is not None:
                 assert len(short_product(entry.forward)) <= 75
     assert short_product(Product("e4m3fn", None)) == "e4m3fn x float32"
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_run_fits_and_says_all(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = str(RUN)
+    assert max(map(len, text.splitlines())) <= width
+    words = "".join(text.split())
+    for part in ("wide: qtorch.linalg has no such product", "33.3%", "(model) #1", *RUN._legend()):
+        assert "".join(part.split()) in words

@@ -56,7 +56,7 @@ def test_scaling_as_advised_helps(record):
 def test_the_table(record, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     print_worst(record, 2)
-    title, heading, _, first, *rest = capsys.readouterr().out.splitlines()
+    title, heading, first, *rest = capsys.readouterr().out.splitlines()
     assert title.rstrip() == "mlp, steps 0 to 2: 2 of 5 sites, the worst first"
     assert heading.split()[:2] == ["site", "format"]
     assert first.startswith("loud:output")
@@ -82,6 +82,12 @@ def test_a_record_is_short_and_names_are_whole(capsys, monkeypatch):
     assert text.count("look there") == 0
     assert text.count(f"{long}:gradient") == 2  # in the table, and in front of its advice
     assert all(f"{long}.{number}:gradient" in text for number in range(24))
+    for width in (40, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        print_worst(found, 30)
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= width
+        assert "".join(text.split()).count(f"{long}:gradient") == 2
 
 
 def test_the_page(record, tmp_path):

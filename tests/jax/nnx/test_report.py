@@ -69,6 +69,19 @@ def test_each_step():
     assert ["quant", "Quantize", "quantized"] in [line.split()[:3] for line in str(found).splitlines()]
 
 
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_it_fits_the_terminal(width, monkeypatch):
+    """No line is longer, and no cell is lost."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    found = qnn.report(qnn.prepare(Net(), {"": default_qconfig, "after": None}))
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= width
+    words = "".join(text.split())
+    for layer in found:
+        cells = layer.path, layer.layer, layer.state, layer.weight, layer.output, layer.observer, layer.reason
+        assert all("".join(cell.split()) in words for cell in cells)
+
+
 def test_training_and_dynamic_models():
     trained = qnn.report(qnn.prepare_qat(Net(), get_default_qat_qconfig()))["first.0"]
     assert (trained.state, trained.layer, trained.weight) == ("trained", "Linear", f"{INT8} per channel")

@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from qtorch.quantization import (
     get_default_qconfig,
     prepare,
     prepare_qat,
+    quantize_model,
     report,
 )
 
@@ -77,7 +79,32 @@ def test_training_and_formats():
     assert (row.state, row.output, row.weight) == ("rounded", "e4m3fn", rows["fc"].weight)
 
 
-def test_it_prints():
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_it_fits_the_terminal(width, monkeypatch):
+    """No line is longer, in rich no more than in print, and no cell is lost."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    layers = OrderedDict(attention_norm=nn.LayerNorm(4), query_projection=nn.Linear(4, 4), own=nn.Bilinear(2, 2, 2))
+    layers["own"].forward = lambda x: x
+    inner = nn.Sequential(nn.Sequential(layers))
+    model = nn.Sequential(OrderedDict(encoder_with_a_name_that_is_longer_than_a_line=inner)).eval()
+    with pytest.warns(UserWarning, match="there is no quantized Bilinear"):
+        small = quantize_model(model, calibrate=[torch.randn(3, 4)])
+    found = report(small)
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= width
+    console = pytest.importorskip("rich.console").Console(width=width)
+    with console.capture() as capture:
+        console.print(found)
+    assert [line.rstrip() for line in capture.get().splitlines()] == text.splitlines()
+    words = "".join(text.split())
+    for layer in found:
+        cells = layer.path, layer.layer, layer.state, layer.weight, layer.output, layer.observer, layer.reason
+        assert all("".join(cell.split()) in words for cell in cells)
+        assert layer.scale is None or f"{layer.scale:.6g}" in words
+
+
+def test_it_prints(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
     model = with_qconfig(nn.Sequential(nn.Linear(2, 2), nn.Tanh()), default_qconfig)
     prepared = prepare(model)
     prepared(torch.ones(1, 2))
