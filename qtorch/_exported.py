@@ -33,10 +33,15 @@ def unpacked(packed: torch.Tensor, bits: int, size: int, dtype: torch.dtype) -> 
 
 
 def decoded(
-    codes: torch.Tensor, scales: torch.Tensor | None, scale: torch.Tensor | None, number: str, dtype: torch.dtype
+    codes: torch.Tensor,
+    scales: torch.Tensor | None,
+    scale: torch.Tensor | None,
+    number: str,
+    dtype: torch.dtype,
+    shape: Sequence[Any],
 ) -> torch.Tensor:
-    """The numbers of a format's codes, with the scales of its blocks and of the whole."""
-    return node("Decode", (codes, scales, scale), dtype, codes.shape, {"number": number, "dtype": named(dtype)})
+    """The numbers of a format's codes, of this shape, with the scales of its blocks and of the whole."""
+    return node("Decode", (codes, scales, scale), dtype, shape, {"number": number, "dtype": named(dtype)})
 
 
 def node(

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, cast
 import numpy as np
 
 from qcore.arrays import decode
-from qcore.exchange.formats.gguf import GGUF
+from qcore.formats.foreign import BytesNumber
 from qcore.formats.number import Number
 from qcore.namespace import A
 
@@ -59,10 +59,7 @@ class Encoded(Generic[A]):
     def shape(self) -> tuple[int, ...]:
         """The shape of the array."""
         shape = tuple(self.codes.shape)
-        if not isinstance(self.number, GGUF):
-            return shape
-        layout = self.number.layout  # whose codes are bytes, in rows of whole blocks
-        return *shape[:-1], shape[-1] // layout.width * layout.size
+        return self.number.shape_of_numbers(shape) if isinstance(self.number, BytesNumber) else shape
 
     def dequantize(self) -> A:
         """The numbers in float32, by the law of the program that wrote the file."""

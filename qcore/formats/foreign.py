@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qcore.formats.block import BlockNumber, Scales
+from qcore.formats.number import Number
 from qcore.law.carrier import Carrier
 from qcore.law.program import Program
 from qcore.namespace import A, Names, T
@@ -19,9 +20,19 @@ class ForeignNumber(BlockNumber):
 class BytesNumber(ForeignNumber):
     """A format whose codes are rows of bytes, scales among them; its program is a `BytesProgram`."""
 
+    @property
+    @abstractmethod
+    def block(self) -> tuple[int, int]:
+        """How many numbers a block has, and how many bytes."""
+
     @abstractmethod
     def shape_of_bytes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the bytes of an array; a ValueError unless its rows have whole blocks."""
+
+    def shape_of_numbers(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the numbers of rows of bytes."""
+        numbers, width = self.block
+        return *shape[:-1], shape[-1] // width * numbers
 
     @abstractmethod
     def to_bytes(self, xp: type[Names], lanes: A, carrier: Carrier) -> A:
@@ -34,6 +45,22 @@ class BytesNumber(ForeignNumber):
     @abstractmethod
     def round_blocks(self, xp: type[Names], bits: A, carrier: Carrier, axes: tuple[int, ...]) -> A:
         """The lanes of the numbers that lanes become as bytes; the last axis is a block, or `axes` is empty."""
+
+
+def stored_bits(number: Number, shape: tuple[int, ...]) -> int | None:
+    """How many bits an element of a stored array takes, without scales; None if the array is stored as its numbers.
+
+    These are arrays in formats without codes, and arrays in rows of bytes that would be longer than float32's: a last
+    block that is not full takes as many bytes as a full one.
+    """
+    if isinstance(number, BytesNumber):
+        numbers, width = number.block
+        row = shape[-1] if shape else 1
+        return 8 * width // numbers if -(-row // numbers) * width < 4 * row else None
+    try:
+        return number.bits
+    except ValueError:
+        return None
 
 
 class NestedNumber(ForeignNumber):

@@ -7,8 +7,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from qcore import Number
+from qcore.formats.foreign import BytesNumber, stored_bits
 from qcore.law.rounding import RoundingLike
 from qjax._rounding.dispatch import decode, encode, quantize
 from qjax._rounding.inputs import ArrayLike
@@ -76,6 +78,8 @@ def rounds_to_format(description: Any) -> bool:
 class CodedArray:
     """An array rounded to a format, as its packed codes; for formats without codes, as the rounded numbers. A pytree.
 
+    GGUF's types are stored as their bytes, unless rows are so short that blocks take more than floats.
+
     Attributes:
         codes: uint8 of shape (..., bytes), or the numbers.
         scales: of blocks, as their codes.
@@ -98,9 +102,13 @@ class CodedArray:
     @classmethod
     def of(cls, x: jax.Array, number: Number, rounding: RoundingLike = "nearest") -> CodedArray:
         """The codes of an array of floats."""
-        bits = code_width(number)
+        bits = stored_bits(number, x.shape)
         if bits is None:
             return cls(quantize(x, number, rounding), (), number, x.shape)
+        if isinstance(number, BytesNumber):
+            missing = -x.shape[-1] % number.block[0]
+            whole = jnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, missing)])
+            return cls(encode(whole, number, rounding), (), number, x.shape)
         codes, scales = encode(x, number, rounding), ()
         if isinstance(codes, tuple):
             codes, found = codes
@@ -109,16 +117,9 @@ class CodedArray:
 
     def numbers(self) -> jax.Array:
         """The numbers, in float32."""
-        bits = code_width(self.number)
-        if bits is None:
+        if jnp.issubdtype(self.codes.dtype, jnp.floating):
             return self.codes
+        if isinstance(self.number, BytesNumber):
+            return decode(self.codes, self.number)[..., : self.shape[-1]]
         scales = self.scales[0] if len(self.scales) == 1 else self.scales or None
-        return decode(unpack(self.codes, bits, self.shape[-1]), self.number, scales=scales)
-
-
-def code_width(number: Number) -> int | None:
-    """How many bits a code has, or None where there are no codes."""
-    try:
-        return number.bits
-    except ValueError:
-        return None
+        return decode(unpack(self.codes, self.number.bits, self.shape[-1]), self.number, scales=scales)

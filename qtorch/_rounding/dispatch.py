@@ -13,6 +13,7 @@ from qcore.formats.names import Encode, EncodeResult
 from qcore.formats.number import check_number
 from qcore.law.rounding import RoundingLike
 from qcore.random.threefry import Noise
+from qtorch import _exported as exported
 from qtorch._namespace import FLOATS, Names
 from qtorch._rounding.gradients import for_transforms, is_differentiated
 from qtorch._rounding.keys import Key, check_noise, is_default_window, make_cached_noise, make_noise
@@ -171,6 +172,9 @@ def decode(
     number = check_number(number)
     if isinstance(number, BytesNumber):
         carrier = check_dtype(dtype, "the result")
+        if exported.is_wanted():
+            shape = number.shape_of_numbers(tuple(codes.shape))
+            return exported.decoded(codes, None, None, number.text, dtype, shape)
         return from_lanes(number.from_bytes(Names, from_codes(codes, 32), carrier, scales), carrier, dtype)
     if isinstance(number, NestedNumber):
         seconds, largest, offset = number.check_scales(tuple(codes.shape), scales)

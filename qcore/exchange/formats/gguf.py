@@ -60,6 +60,10 @@ class GGUF(BytesNumber):
         """The blocks of this type."""
         return _law().LAYOUTS[self.type]
 
+    @property
+    def block(self) -> tuple[int, int]:
+        return self.layout.size, self.layout.width
+
     def block_sizes(self, ndim: int) -> Sizes:
         _check_axes(self, ndim, "x")
         return (*(1,) * (ndim - 1), self.layout.size)[:ndim]

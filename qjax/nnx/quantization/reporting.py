@@ -8,6 +8,7 @@ from typing import Any
 
 from flax import nnx
 
+from qcore.formats.foreign import stored_bits
 from qcore.report import LayerReport, Report
 from qcore.workflow.settings import UNSEEN
 from qjax._models import check_model, children_of
@@ -22,7 +23,7 @@ from qjax.nnx.quantized import dynamic
 from qjax.nnx.rounded import CodedWeight, RoundedLayer, ScaledRounding
 from qjax.quantization import FakeQuantize
 from qjax.quantization.observer import RangeObserver
-from qjax.quantization.rounding import FormatRounding, code_width
+from qjax.quantization.rounding import FormatRounding
 
 _INTEGERS = (quantized.DeQuantize, quantized.Embed, dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent)
 
@@ -142,7 +143,7 @@ def _bits(layer: nnx.Module, weights: list[Any]) -> int | None:
 def _width(part: Any) -> int:
     if isinstance(part, quantized.QuantizedWeight):
         return part.form.bits
-    return code_width(part.number) or 32 if isinstance(part, CodedWeight) else 16
+    return stored_bits(part.number, part.shape) or 32 if isinstance(part, CodedWeight) else 16
 
 
 def _bytes(layer: nnx.Module) -> int:

@@ -167,7 +167,7 @@ def decode_tensor(
     elif torch.compiler.is_dynamo_compiling() and codes.is_cpu and not torch.compiler.is_exporting():
         return torch.ops.qtorch.decode(codes, scales, scale, text_of(number), dtype, law_of_decoding(number, dtype))
     elif exported.is_wanted():
-        return exported.decoded(codes, scales, scale, text_of(number), dtype)
+        return exported.decoded(codes, scales, scale, text_of(number), dtype, codes.shape)
     decoding, constants = decoder(number, dtype)
     blocks = tiles(tuple(codes.shape) or (1,), block_sizes(number, codes.dim()) or (1,))
     lanes = blocks.split(from_codes(codes, decoding.carrier.lane_bits).reshape(blocks.shape), pad)

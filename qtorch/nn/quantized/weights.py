@@ -9,6 +9,7 @@ import torch
 
 from qcore import Number
 from qcore.affine import AffineInteger, QParams
+from qcore.formats.foreign import BytesNumber, stored_bits
 from qcore.law.rounding import RoundingLike
 from qtorch._affine import conversion, exported
 from qtorch._affine.dtypes import FixedDtypes, integers
@@ -103,6 +104,8 @@ for _name in "add radd sub rsub mul rmul truediv rtruediv matmul rmatmul pow neg
 class CodedWeight(Weight):
     """A tensor rounded to a format and stored as packed codes, or as rounded numbers if the format has no codes.
 
+    GGUF's types are stored as their bytes, unless rows are so short that blocks take more than floats.
+
     Args:
         weight: tensor of floats.
         number: the format.
@@ -121,11 +124,14 @@ class CodedWeight(Weight):
 
     def __init__(self, weight: torch.Tensor, number: Number, rounding: RoundingLike = "nearest") -> None:
         super().__init__(weight.dtype)
-        self.number, self.shape, self.bits = number, tuple(weight.shape), _width(number)
+        self.number, self.shape = number, tuple(weight.shape)
+        self.bits = stored_bits(number, self.shape)
         weight = weight.detach().to(torch.float32)
         scales: list[torch.Tensor] = []
         if self.bits is None:
             codes = quantize(weight, number, rounding)
+        elif isinstance(number, BytesNumber):
+            codes = encode(torch.nn.functional.pad(weight, (0, -self.shape[-1] % number.block[0])), number, rounding)
         else:
             codes = encode(weight, number, rounding)
             if isinstance(codes, tuple):
@@ -139,22 +145,16 @@ class CodedWeight(Weight):
 
     def forward(self) -> torch.Tensor:
         """The numbers, in float32."""
-        if self.bits is None:
+        if self.bits is None or self.codes.is_floating_point():  # floats of a type of GGUF are in older pickles
             return self.codes
+        if isinstance(self.number, BytesNumber):
+            return decode(self.codes, self.number)[..., : self.shape[-1]]
         scales = tuple(getattr(self, name) for name in self.scales)
         codes = unpack(self.codes, self.bits, self.shape[-1])
         return decode(codes, self.number, scales=scales[0] if len(scales) == 1 else scales or None)
 
     def extra_repr(self) -> str:
         return f"{self.shape}, {self.number.text}"
-
-
-def _width(number: Number) -> int | None:
-    """The number of bits of a code; None if the format has no codes."""
-    try:
-        return number.bits
-    except ValueError:
-        return None
 
 
 class Dequantized(Weight):
