@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -10,6 +11,8 @@ from qcore.affine import FORMS, SCHEMES, AffineInteger
 from qcore.arguments import quoted
 from qtorch._torch_internals import Unscripted
 
+_STANDS = "stands_for_parameters"
+_WIDE = torch.float32
 _FORMS = {getattr(torch, name): form for name, form in FORMS.items()}
 
 
@@ -58,9 +61,40 @@ class FixedDtypes(Unscripted, torch.nn.Module):
         torch.float32
     """
 
+    _narrow: tuple[str, ...] = ()
+
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FixedDtypes:
         def moved(x: torch.Tensor) -> torch.Tensor:
             result = fn(x)
             return result if result.dtype == x.dtype else x.to(result.device)
 
         return super()._apply(moved, recurse)
+
+    def stand_for(self, dtype: torch.dtype, device: torch.device | None = None) -> None:
+        """Adds a parameter without elements in the place of float parameters that this module replaces.
+
+        Much code takes device and dtype of `next(model.parameters())`. State_dicts do not have the parameter.
+        """
+        empty = torch.empty(0, dtype=dtype, device=device)
+        self.register_parameter(_STANDS, torch.nn.Parameter(empty, requires_grad=False))
+
+    def take_dtype(self, dtype: torch.dtype) -> None:
+        """Gives a bias, and the weight of a norm, the dtype of the float parameter, whose numbers they have.
+
+        Functions of torch take both with inputs of one dtype. State_dicts have them in float32.
+        """
+        found = [(name, self._buffers.get(name)) for name in ("weight", "bias")]
+        narrow = {name: buffer.to(dtype) for name, buffer in found if buffer is not None and buffer.dtype is _WIDE}
+        self._buffers.update(narrow)
+        self._narrow = tuple(narrow)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination.pop(prefix + _STANDS, None)
+        for name in self._narrow:
+            destination[prefix + name] = destination[prefix + name].to(_WIDE)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        if (empty := self._parameters.get(_STANDS)) is not None:
+            state_dict.setdefault(prefix + _STANDS, empty)
+        super()._load_from_state_dict(state_dict, prefix, *others)

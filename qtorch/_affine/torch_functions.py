@@ -318,7 +318,7 @@ _MOVES = (
     "fliplr flip flipud gather hsplit index_select masked_select moveaxis movedim narrow "
     "native_channel_shuffle permute pixel_shuffle pixel_unshuffle ravel repeat repeat_interleave roll rot90 "
     "select split split_with_sizes swapaxes swapdims t take take_along_dim tensor_split tile unbind unflatten "
-    "unfold unsqueeze view vsplit"
+    "unfold unsqueeze vsplit"
 ).split()
 _CLAMPS = {
     "clamp": _clamp,
@@ -330,6 +330,8 @@ _CLAMPS = {
 # torch's functions of these names, for QTensors; a name that torch.Tensor has is a method of QTensor as well.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _move(name) for name in _MOVES},
+    # Layers in integers give images with channels last, of which a view may need a copy that floats do not need.
+    "view": moving("view", torch.Tensor.reshape),
     **{name: getattr(pools, name) for name in pools.__all__},
     **{name: row.law for name, row in OPERATIONS.items() if row.limits},  # which need no parameters
     **_CLAMPS,

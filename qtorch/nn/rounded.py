@@ -8,17 +8,18 @@ import torch
 from torch import nn
 
 from qcore.lazy import public_names
+from qtorch._affine.dtypes import FixedDtypes
 from qtorch._affine.tensor import QTensor
 from qtorch._classes import change_class
 from qtorch._conversion import converted
 from qtorch.nn.qat import convolve, settings_of
-from qtorch.nn.quantized.weights import CodedWeight, Dequantized
+from qtorch.nn.quantized.weights import CodedWeight, Dequantized, in_float32
 
 __all__ = ["CodedWeight", "Dequantized", "RoundedLayer"]
 __dir__ = public_names(__name__)
 
 
-class RoundedLayer(nn.Module):
+class RoundedLayer(FixedDtypes):
     """A linear layer or convolution in floats whose weight was rounded once, and whose outputs are rounded.
 
     Quantized inputs are dequantized.
@@ -26,7 +27,7 @@ class RoundedLayer(nn.Module):
     Args:
         layer: a linear layer or convolution, whose weight and bias are not used.
         weight: a module whose call returns the weight.
-        bias: float32, or None.
+        bias: floats, or None; `convert` gives it the model's dtype, and sums are float32's.
         relu: whether a ReLU follows.
         output: a module that rounds the result.
 
@@ -51,12 +52,12 @@ class RoundedLayer(nn.Module):
     def forward(self, input: torch.Tensor | QTensor) -> torch.Tensor | QTensor:
         """The rounded result, in the input's dtype; sums are float32's."""
         x = input.dequantize() if isinstance(input, QTensor) else input
-        weight, given = self.weight(), x.dtype
+        weight, bias, given = self.weight(), in_float32(self.bias), x.dtype
         x = converted(x, weight.dtype)
         if weight.dim() == 2:
-            result = nn.functional.linear(x, weight, self.bias)
+            result = nn.functional.linear(x, weight, bias)
         else:
-            result = convolve(x, weight, self.bias, self.settings)
+            result = convolve(x, weight, bias, self.settings)
         return self.output(converted(torch.relu(result) if self.relu else result, given))
 
 

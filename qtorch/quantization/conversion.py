@@ -179,7 +179,8 @@ class RefuseCalls:
 def _explain(path: str, layer: Any, mapping: Mapping[Any, Any], in_integers: bool) -> None:
     """Notes for reports why a layer is in floats; a layer with parameters gets a hook for errors."""
     layer.float_because = why_float(layer, mapping)
-    if in_integers and any(True for _ in layer.parameters(recurse=False)):
+    # Code of a container may hand integers on to its children, and use its own parameters for their results.
+    if in_integers and is_leaf(layer) and any(True for _ in layer.parameters(recurse=False)):
         layer.register_forward_pre_hook(RefuseIntegers(path, layer.float_because))
 
 

@@ -84,8 +84,14 @@ class QuantWrapper(torch.nn.Module):
                 raise
             return getattr(self.module, name)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.dequant(self.module(self.quant(x)))
+    def forward(self, *args: object, **kwargs: object) -> torch.Tensor:
+        """The module's result; of its arguments the first, or the one named `input`, is quantized."""
+        if args:
+            args = self.quant(args[0]), *args[1:]
+        elif kwargs:
+            name = "input" if "input" in kwargs else next(iter(kwargs))
+            kwargs = kwargs | {name: self.quant(kwargs[name])}
+        return self.dequant(self.module(*args, **kwargs))
 
 
 def add_quant_dequant(module: torch.nn.Module) -> torch.nn.Module:

@@ -14,9 +14,13 @@ from qtorch._classes import check_model, plain_class
 from qtorch._torch_internals import forward_hooks
 from qtorch.nn.intrinsic import Fused
 from qtorch.nn.qat import QATLayer
+from qtorch.nn.quantized.base import KeepsMade
 from qtorch.nn.quantized.weights import Weight
+from qtorch.nn.rounded import RoundedLayer
 from qtorch.quantization.observing import CountCalls, ObserveOutput
 from qtorch.quantization.tree import LayerType, check_mapping
+
+_OURS = {"qconfig", "call_count"}  # attributes of layers that the workflow writes
 
 
 def swap_module(
@@ -75,13 +79,26 @@ def in_place_of(made: nn.Module, mod: nn.Module, path: str) -> nn.Module:
     take_hooks(made, mod, mod)
     if (device := _device(mod, path)) is not None:
         made.to(device)
+    dtypes = {tensor.dtype for tensor in mod.parameters()}
     dtype = next((tensor.dtype for tensor in mod.parameters()), torch.float32)
     for part in made.modules():
         if hasattr(type(part), "layer_name"):
             part.layer_name = path  # type: ignore[assignment]
         if isinstance(part, Weight):
             part.dtype = dtype
+        if dtypes and isinstance(part, (Weight, KeepsMade)):
+            part.stand_for(dtype, device)
+    if isinstance(made, (KeepsMade, RoundedLayer)) and len(dtypes) == 1:
+        made.take_dtype(dtype)
+    _take_attributes(made, mod[0] if isinstance(mod, nn.Sequential) else mod)  # type: ignore[index]
     return made.train(mod.training)
+
+
+def _take_attributes(made: nn.Module, layer: nn.Module) -> None:
+    """Gives a new layer the settings of the old one that it lacks, since code of models reads `conv.stride`."""
+    for name, value in vars(layer).items():
+        if not name.startswith("_") and name not in _OURS and not hasattr(made, name):
+            setattr(made, name, value)
 
 
 def _device(mod: nn.Module, path: str) -> torch.device | None:

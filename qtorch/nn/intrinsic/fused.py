@@ -32,6 +32,8 @@ __all__ = [
 class Fused(nn.Sequential):
     """A row of layers, of the types in the class's `parts`, with one observer for the result of the last one.
 
+    Attributes that it does not have are the first layer's, for code that reads `conv.stride`.
+
     Args:
         parts: a module of each type, in order.
         named: further modules, by name.
@@ -55,6 +57,14 @@ class Fused(nn.Sequential):
             allowed = [f"{name}: {kind.__name__}" for name, kind in self.parts.items()]
             raise TypeError(f"{type(self).__name__} of ({', '.join(given)}); allowed is ({', '.join(allowed)})")
         super().__init__(*modules)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or name in ("qconfig", "activation_post_process") or not self._modules:
+                raise
+            return getattr(self[0], name)
 
     @property
     def has_relu(self) -> bool:

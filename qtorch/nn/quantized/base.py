@@ -25,6 +25,7 @@ from qtorch.nn.quantized.weights import (
     check_weight,
     empty_weight,
     float_parameters,
+    in_float32,
     output_of,
     weight_of,
 )
@@ -272,7 +273,7 @@ class ProductLayer(Quantized):
 
         def make() -> tuple[Product | None, QParams]:
             output = QParams(scale, zero_point)
-            return product_of(weight(), geometry, Rounding(bias, output, form), self._relu), output
+            return product_of(weight(), geometry, Rounding(in_float32(bias), output, form), self._relu), output
 
         product, output = self.kept(tensors, (geometry, form), make)
         values = None if product is None else product(input.values, input.qparams)

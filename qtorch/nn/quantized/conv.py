@@ -16,7 +16,7 @@ from qtorch._affine.products import Geometry
 from qtorch._affine.tensor import QTensor
 from qtorch._affine.torch_functions import spread
 from qtorch.nn.quantized.base import ProductLayer, checked, place_of
-from qtorch.nn.quantized.weights import QuantizedWeight, weight_of
+from qtorch.nn.quantized.weights import QuantizedWeight, in_float32, weight_of
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
@@ -121,7 +121,7 @@ class _Conv(_Convolution):
         weight = self.weight()
         geometry = self.stride, self.padding, self.dilation, self.groups, self.padding_mode
         checked(self, check_convolution, input, weight, *geometry, self.dimensions, WIDTHS)
-        result = conv_to(input, weight, self.bias, geometry, self.output, self.form)
+        result = conv_to(input, weight, in_float32(self.bias), geometry, self.output, self.form)
         return result.relu() if self._relu else result
 
 
@@ -236,7 +236,7 @@ class _ConvTranspose(_Convolution):
         filters = filters_of(weight, self.groups)
         geometry = ones, (0,) * self.dimensions, self.dilation, self.groups, "zeros"
         checked(self, check_convolution, images, filters, *geometry, self.dimensions, WIDTHS)
-        return conv_to(images, filters, self.bias, geometry, self.output, self.form)
+        return conv_to(images, filters, in_float32(self.bias), geometry, self.output, self.form)
 
     def _more_for(self, sizes: tuple[int, ...], output_size: Sequence[int]) -> tuple[int, ...]:
         """The `output_padding` with which the result has the sizes in output_size."""

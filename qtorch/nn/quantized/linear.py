@@ -15,7 +15,7 @@ from qtorch._affine.tensor import QTensor
 from qtorch._conversion import converted
 from qtorch._torch_internals import Unscripted
 from qtorch.nn.quantized.base import ProductLayer, checked, place_of
-from qtorch.nn.quantized.weights import QuantizedWeight, empty_weight, weight_of
+from qtorch.nn.quantized.weights import QuantizedWeight, empty_weight, in_float32, weight_of
 
 __all__ = ["Embedding", "Linear"]
 
@@ -79,7 +79,7 @@ class Linear(ProductLayer):
         self._check_input(input)
         weight = self.weight()
         checked(self, check_linear, input, weight, WIDTHS)
-        result = linear_to(input, weight, self.bias, self.output, self.form)
+        result = linear_to(input, weight, in_float32(self.bias), self.output, self.form)
         return result.relu() if self._relu else result
 
     def extra_repr(self) -> str:
@@ -107,16 +107,16 @@ class Embedding(Unscripted, torch.nn.Module):
         self.embedding_dim = check_int("embedding_dim", embedding_dim, 1)
         self.weight = QuantizedWeight(empty_weight((num_embeddings, embedding_dim), dtype))
 
-    def forward(self, indices: torch.Tensor) -> torch.Tensor:
-        """The rows at the indices, of shape (*indices.shape, embedding_dim); only these rows are dequantized.
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """The rows at the indices in input, of shape (*input.shape, embedding_dim); only these rows are dequantized.
 
         Raises:
-            TypeError: if indices is not a tensor of int32 or int64.
+            TypeError: if input is not a tensor of int32 or int64.
         """
-        checked(self, check_type, "indices", indices, torch.Tensor, "a torch.Tensor of int32 or int64")
-        if indices.dtype not in (torch.int32, torch.int64):
-            raise TypeError(f"{place_of(self)}: indices has dtype {indices.dtype}; allowed are int32 and int64")
-        return converted(self.weight.rows(indices), self.weight.dtype)
+        checked(self, check_type, "input", input, torch.Tensor, "a torch.Tensor of int32 or int64")
+        if input.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"{place_of(self)}: input has dtype {input.dtype}; allowed are int32 and int64")
+        return converted(self.weight.rows(input), self.weight.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"

@@ -11,7 +11,7 @@ from qcore.arguments import check_flag, check_size, check_type
 from qtorch._affine.tensor import QTensor
 from qtorch._rounding.dense import check_dense
 from qtorch.nn.quantized.base import FunctionLayer
-from qtorch.nn.quantized.weights import output_of
+from qtorch.nn.quantized.weights import in_float32, output_of
 
 __all__ = [
     "BatchNorm2d",
@@ -96,7 +96,7 @@ class LayerNorm(_Norm):
         self.elementwise_affine = elementwise_affine
 
     def _function(self, input: QTensor) -> QTensor:
-        settings = self.normalized_shape, self.weight, self.bias, self.eps
+        settings = self.normalized_shape, in_float32(self.weight), in_float32(self.bias), self.eps
         return arithmetic.layer_norm(input, *settings, self.output, self.form)
 
 
@@ -140,7 +140,8 @@ class GroupNorm(_Norm):
         self.num_channels = check_size("num_channels", num_channels)
 
     def _function(self, input: QTensor) -> QTensor:
-        return arithmetic.group_norm(input, self.num_groups, self.weight, self.bias, self.eps, self.output, self.form)
+        affine = in_float32(self.weight), in_float32(self.bias)
+        return arithmetic.group_norm(input, self.num_groups, *affine, self.eps, self.output, self.form)
 
 
 class _InstanceNorm(GroupNorm):
@@ -219,7 +220,7 @@ class _BatchNorm(FunctionLayer):
             self.register_buffer(name, torch.full((num_features,), value))
 
     def _function(self, input: QTensor) -> QTensor:
-        given = input, self.weight, self.bias, self.running_mean, self.running_var
+        given = input, in_float32(self.weight), in_float32(self.bias), self.running_mean, self.running_var
         return arithmetic.batch_norm(*given, self.eps, self.output, self.form, self._relu)
 
     @classmethod

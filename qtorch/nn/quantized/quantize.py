@@ -72,7 +72,8 @@ class DeQuantize(Unscripted, torch.nn.Module):
     def forward(self, x: QTensor) -> torch.Tensor:
         """The numbers; raises TypeError if x is not a QTensor."""
         check_quantized(self, x, "x")
-        return converted(x.dequantize(), self.dtype)
+        # Layers in integers give images with channels last; code behind floats takes views that need torch's order.
+        return converted(x.contiguous().dequantize(), self.dtype)
 
     @classmethod
     def from_float(cls, mod: torch.nn.Module) -> Self:

@@ -43,6 +43,7 @@ class Weight(FixedDtypes):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
+        self.stand_for(dtype)
 
     def numbers(self) -> torch.Tensor:
         """The weight as floats, of `dtype`."""
@@ -332,6 +333,11 @@ def float_parameters(module: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     layer: Any = module[0] if isinstance(module, torch.nn.Sequential) else module
     weight, bias = layer.folded() if hasattr(layer, "folded") else (layer.weight, layer.bias)
     return weight.detach().to(torch.float32), None if bias is None else bias.detach().to(torch.float32).clone()
+
+
+def in_float32(bias: torch.Tensor | None) -> torch.Tensor | None:
+    """A layer's bias, which has the model's dtype, in the dtype of sums; exactly, as float32 holds them all."""
+    return None if bias is None else bias.to(torch.float32)
 
 
 def weight_module(maker: Any, owner: Any, numbers: torch.Tensor) -> Weight:

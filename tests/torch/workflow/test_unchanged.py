@@ -153,7 +153,9 @@ def test_observed_models_in_other_types():
     observed = prepare(fuse_modules(residual(), ROWS)).to(torch.float64)
     observed(IMAGES.double())
     result = convert(observed)
-    assert {x.dtype for x in result.buffers() if x.is_floating_point()} == {torch.float32}
+    floats = {name: x.dtype for name, x in result.named_buffers() if x.is_floating_point()}
+    assert {dtype for name, dtype in floats.items() if not name.endswith("bias")} == {torch.float32}
+    assert {x.dtype for x in result.state_dict().values() if x.is_floating_point()} == {torch.float32}
     assert result(IMAGES).isfinite().all()
 
 

@@ -22,6 +22,7 @@ from qtorch.nn.quantized.weights import (
     QuantizedWeight,
     empty_weight,
     float_parameters,
+    in_float32,
     rounds,
     weight_maker,
     weight_module,
@@ -70,14 +71,14 @@ class DynamicProduct(KeepsMade):
         self.rounding: torch.nn.Module = torch.nn.Identity()
         self.rounding_text: str | None = "floats" if dtype is torch.float16 else ""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The product of a float tensor of shape (..., features), in its dtype.
 
         Raises:
-            TypeError: if x is not a tensor of floats.
+            TypeError: if input is not a tensor of floats.
             ValueError: if its shape does not fit.
         """
-        return converted(self.product(x), x.dtype)
+        return converted(self.product(input), input.dtype)
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """The product in float32."""
@@ -96,8 +97,8 @@ class DynamicProduct(KeepsMade):
             raise ValueError(f"{place_of(self)}: input has shape {shape}; allowed is (..., {weight.shape[1]})")
         if isinstance(weight, torch.Tensor):
             rounded = self.rounding(converted(x, torch.float32))
-            return torch.nn.functional.linear(rounded, weight.to(torch.float32), self.bias)
-        return multiplied(x, weight, self.bias, self.activations)
+            return torch.nn.functional.linear(rounded, weight.to(torch.float32), in_float32(self.bias))
+        return multiplied(x, weight, in_float32(self.bias), self.activations)
 
     def kernel(self) -> DynamicKernel | None:
         """The product as one call of C; None without such a kernel."""
@@ -106,7 +107,9 @@ class DynamicProduct(KeepsMade):
             return None
         bias, form = self.bias, self.activations
         tensors = weight.int_repr, weight.scale, weight.zero_point
-        return self.kept(tensors if bias is None else (*tensors, bias), form, lambda: kernel_of(weight(), bias, form))
+        return self.kept(
+            tensors if bias is None else (*tensors, bias), form, lambda: kernel_of(weight(), in_float32(bias), form)
+        )
 
     def extra_repr(self) -> str:
         return "float16 weight" if isinstance(self.weight, torch.Tensor) else f"activations={self.activations}"

@@ -171,8 +171,8 @@ WRONG = {
     ),
     "RNNCell: hidden state is a int; allowed is a tensor of": lambda: dynamic.RNNCell(1, 2)(torch.ones(3, 1), 3),
     "x is a NoneType; allowed is": lambda: dynamic.GRUCell(1, 2)(None),
-    "Embedding: indices is a list; allowed is a torch.Tensor of": lambda: Embedding(5, 4)([1, 2]),
-    "Embedding: indices has dtype torch.uint8; allowed are int32 and": lambda: Embedding(5, 4)(torch.ones(5).byte()),
+    "Embedding: input is a list; allowed is a torch.Tensor of": lambda: Embedding(5, 4)([1, 2]),
+    "Embedding: input has dtype torch.uint8; allowed are int32 and": lambda: Embedding(5, 4)(torch.ones(5).byte()),
     "proj_size=2; allowed is an int from 0 to 1": lambda: dynamic.LSTM(1, 2, proj_size=2),
     "proj_size=1; allowed is an int from 0 to 0": lambda: dynamic.GRU(1, 2, proj_size=1),
 }
