@@ -81,7 +81,7 @@ def is_hard(name: str) -> Callable[[np.ndarray], np.ndarray]:
     from qtorch.reproducible import Names as TensorNames
 
     def hard(x: Any) -> Any:
-        y = elementary.IN_FLOAT64[name](TensorNames, TensorNames.wide(TensorNames.settled(x)))
+        y = elementary.IN_FLOAT64[name](TensorNames, TensorNames.float64(TensorNames.settled(x)))
         distance = (y.view(torch.int64) & ((1 << DROPPED) - 1)) - (1 << (DROPPED - 1))
         return (abs(distance) <= UNITS) & (abs(y) > SMALLEST) & (abs(y) < BIGGEST)
 

@@ -200,7 +200,7 @@ class Trace:
     def floats(self, bits: Value) -> Value:
         return self.note("float64({})", bits, dtype="float64")
 
-    def wide(self, x: Value) -> Value:
+    def float64(self, x: Value) -> Value:
         return self.note("(double){}", x, dtype="float64")
 
     def trunc(self, x: Value) -> Value:

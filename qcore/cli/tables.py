@@ -230,10 +230,10 @@ def _print_rows(console: Console, columns: Sequence[Column], rows: Sequence[Sequ
         shown -= 1
     room = console.width - sum(least[:shown]) - 2 * shown
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False)
-    for column, narrow, width in zip(columns[:shown], least, widths, strict=False):
-        wider = min(width - narrow, max(room, 0))
+    for column, smallest, width in zip(columns[:shown], least, widths, strict=False):
+        wider = min(width - smallest, max(room, 0))
         room -= wider
-        table.add_column(column.name, justify=column.justify, width=narrow + wider, overflow="fold")
+        table.add_column(column.name, justify=column.justify, width=smallest + wider, overflow="fold")
     for cells in rows:
         table.add_row(*cells[:shown])
     console.print(table)

@@ -215,7 +215,7 @@ class Terms(Reading):
             return self.value("0.0", "float64", BLOCK)
         if a.terms is None:
             return None
-        found = self.wide(a) * self.wide(b)
+        found = self.float64(a) * self.float64(b)
         return 0.0 + found if of_term(found) else found
 
     def rounded(self, x: Any, number: Number, mode: Rounding, step: int, random_bits: int) -> Any:
@@ -245,7 +245,7 @@ class Terms(Reading):
     def unsigned_zero(self, x: Any) -> Any:
         return x + 0.0
 
-    def narrow(self, x: Any) -> Any:
+    def float32(self, x: Any) -> Any:
         return self.note("(float){}", x, dtype="float32")
 
     def astype(self, x: Any, dtype: str) -> Any:

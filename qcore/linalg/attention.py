@@ -17,15 +17,15 @@ def softmax(xp: Any, x: Any) -> Any:
     Exponentials, quotients and the sum are computed in float64. The sum goes by halves: each number of the first half
     is added to the number in the same place of the second half, the middle one of an odd length to zero.
     """
-    exponentials = xp.narrow(xp.exp(xp.wide(x - xp.greatest(x, (-1,)))))
-    total = xp.narrow(tree_sum(xp, xp.wide(exponentials)))
-    return xp.narrow(xp.wide(exponentials) / xp.wide(total))
+    exponentials = xp.float32(xp.exp(xp.float64(x - xp.greatest(x, (-1,)))))
+    total = xp.float32(tree_sum(xp, xp.float64(exponentials)))
+    return xp.float32(xp.float64(exponentials) / xp.float64(total))
 
 
 def softmax_gradient(xp: Any, y: Any, gradient: Any) -> Any:
     """The gradient of softmax with the result y: y * (gradient - sum of y * gradient), rounded to float32 in steps."""
-    total = xp.narrow(tree_sum(xp, xp.wide(y) * xp.wide(gradient)))
-    return xp.narrow(xp.wide(y) * xp.wide(xp.narrow(xp.wide(gradient) - xp.wide(total))))
+    total = xp.float32(tree_sum(xp, xp.float64(y) * xp.float64(gradient)))
+    return xp.float32(xp.float64(y) * xp.float64(xp.float32(xp.float64(gradient) - xp.float64(total))))
 
 
 def check_attention(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float | None) -> float:

@@ -232,7 +232,7 @@ class FloatRule:
             return by_integers(xp, x, self._grid, word, random_bits, self._below)
         if word is not None:
             noise = xp.float32_from(law_names.float_bits(word >> (31 - random_bits)))
-            noise = xp.wide(noise) if wide else noise
+            noise = xp.float64(noise) if wide else noise
         return by_floats(xp, x, self._grid, self._mode, noise, random_bits, self._carrier, self._truncates)
 
 

@@ -54,7 +54,7 @@ def multiply(xp: Any, a: Any, b: Any, sums: Sums, scales: tuple[Any, Any] | None
     # Rounding to float32 here and converting afterwards would be the same rounding twice.
     if sums.accumulator._converts and scales is None:
         found = _sum(xp, a, b, sums.accumulator, sums, 0)
-        return xp.unsigned_zero(found if addend is None else xp.plus(xp.wide(addend), found))
+        return xp.unsigned_zero(found if addend is None else xp.plus(xp.float64(addend), found))
     return _fold(xp, a, b, sums.accumulator, sums, 0, scales, addend)
 
 
@@ -130,7 +130,7 @@ def _first_total(xp: Any, a: Any, b: Any, design: Design | None, addend: Any) ->
     """The accumulator before the first chunk."""
     if addend is None:
         return _zeros(xp, a, b)
-    addend = xp.wide(addend)
+    addend = xp.float64(addend)
     return xp.unsigned_zero(addend) if design is None else start(xp, design, addend)
 
 
@@ -197,7 +197,7 @@ def batch_shape(a: Any, b: Any) -> tuple[int, ...]:
 
 def _term(xp: Any, a: Any, b: Any, accumulator: Accumulator, k: int) -> Any:
     """The products with index k, rounded to `product`."""
-    term = xp.wide(a[..., :, k : k + 1]) * xp.wide(b[..., k : k + 1, :])
+    term = xp.float64(a[..., :, k : k + 1]) * xp.float64(b[..., k : k + 1, :])
     number = accumulator.product
     return term if number is None else xp.rounded(term, number, Rounding.NEAREST, 0, 24)
 

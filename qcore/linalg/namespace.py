@@ -25,7 +25,7 @@ class Float64(namespace.Names):
         self.key = key
 
     @staticmethod
-    def narrow(x: np.ndarray) -> np.ndarray:
+    def float32(x: np.ndarray) -> np.ndarray:
         """Float64 rounded to float32."""
         return x.astype(np.float32)
 
@@ -56,14 +56,14 @@ class Float64(namespace.Names):
         return bits.view(np.float64)
 
     @staticmethod
-    def wide(x: np.ndarray) -> np.ndarray:
+    def float64(x: np.ndarray) -> np.ndarray:
         """Float32 as float64."""
         return x.astype(np.float64)
 
     @classmethod
     def product(cls, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """The product of float32 matrices in float64, for matrices whose sums are exact in any order."""
-        return cls.wide(a) @ cls.wide(b)
+        return cls.float64(a) @ cls.float64(b)
 
     @staticmethod
     def ascending(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:

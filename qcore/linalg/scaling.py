@@ -29,14 +29,14 @@ def transformed(xp: Any, x: Any, transform: Hadamard) -> Any:
     shape = x.shape
     if 0 in shape:
         return x
-    x = xp.wide(x).reshape(*shape[:-1], shape[-1] // SIZE, SIZE)
+    x = xp.float64(x).reshape(*shape[:-1], shape[-1] // SIZE, SIZE)
     x = x * xp.constant([float(sign) for sign in transform.signs], "float64", x)
     both = xp.constant([[1.0], [-1.0]], "float64", x)  # the sum of two numbers, and the difference
     for distance in _STAGES:
         pairs = x.reshape(*x.shape[:-1], SIZE // 2 // distance, 2, distance)
-        found = xp.materialize(xp.narrow(pairs[..., :1, :] + pairs[..., 1:, :] * both))
-        x = xp.wide(found).reshape(x.shape)
-    return xp.narrow(x * 0.25).reshape(shape)
+        found = xp.materialize(xp.float32(pairs[..., :1, :] + pairs[..., 1:, :] * both))
+        x = xp.float64(found).reshape(x.shape)
+    return xp.float32(x * 0.25).reshape(shape)
 
 
 def largest_magnitude(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
@@ -49,8 +49,8 @@ def scale_of(xp: Any, bits: Any, operand: Operand, previous: Any) -> Any:
     """s for largest magnitudes, given as bits; `previous` where these are zero or not finite."""
     largest: Any = operand._largest
     scale: Any = operand.scale
-    quotient = largest / xp.wide(xp.float32_from(bits)) * 2.0**-scale.margin
-    found = xp.narrow(xp.clip(quotient, None, _LARGEST))
+    quotient = largest / xp.float64(xp.float32_from(bits)) * 2.0**-scale.margin
+    found = xp.float32(xp.clip(quotient, None, _LARGEST))
     return xp.where((bits > 0) & (bits < _INFINITY), found, previous)
 
 
@@ -75,11 +75,11 @@ def prepared(xp: Any, x: Any, operand: Operand, given: Any = None) -> tuple[Any,
 
 def times(xp: Any, x: Any, scale: Any) -> Any:
     """float32(x * scale)."""
-    return xp.narrow(xp.wide(x) * xp.wide(scale))
+    return xp.float32(xp.float64(x) * xp.float64(scale))
 
 
 def _inverse(xp: Any, scale: Any) -> Any:
-    return xp.narrow(1.0 / xp.wide(scale))
+    return xp.float32(1.0 / xp.float64(scale))
 
 
 def scale_for(xp: Any, magnitude: Any, element: Any) -> Any:
@@ -89,7 +89,7 @@ def scale_for(xp: Any, magnitude: Any, element: Any) -> Any:
     """
     count, exponent = largest_number(element)
     bits = xp.float32_bits(magnitude)
-    found = xp.narrow(xp.clip(xp.wide(magnitude) / (count * 2.0**exponent), 2.0**-126, 2.0**126))
+    found = xp.float32(xp.clip(xp.float64(magnitude) / (count * 2.0**exponent), 2.0**-126, 2.0**126))
     return xp.where((bits > 0) & (bits < _INFINITY), found, 1.0)
 
 
@@ -117,7 +117,7 @@ def of_both(xp: Any, first: Any, second: Any) -> Any:
 
 def rescaled(xp: Any, found: Any, factor: Any) -> Any:
     """float32(float32(sum) * factor), in float64."""
-    return xp.wide(times(xp, xp.narrow(found), factor))
+    return xp.float64(times(xp, xp.float32(found), factor))
 
 
 def newest_magnitude(xp: Any, x: Any) -> Any:

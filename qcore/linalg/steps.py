@@ -65,7 +65,7 @@ def step(
     """
     if accumulator.fraction_bits is None:
         design: Any = accumulator.design
-        a, b = xp.materialize(xp.wide(a)), xp.materialize(xp.wide(b))
+        a, b = xp.materialize(xp.float64(a)), xp.materialize(xp.float64(b))
         if design.flushes:
             a, b = _flushed(xp, design, a, least[0]), _flushed(xp, design, b, least[1])
         return _ROUNDED[design.law](xp, design, total, a, b)
@@ -89,11 +89,11 @@ def _products(
     xp: Any, accumulator: Accumulator, least: tuple[int, int], a: Any, b: Any, scales: Pair | None
 ) -> tuple[Parts, Parts]:
     """The products of a step, and their exponents."""
-    a, b = xp.materialize(xp.wide(a)), xp.materialize(xp.wide(b))
+    a, b = xp.materialize(xp.float64(a)), xp.materialize(xp.float64(b))
     bottoms = (None, None) if accumulator.subnormals == NORMALIZED else least
     of_a, of_b = (xp.materialize(_exponents(xp, x, one)) for x, one in zip((a, b), bottoms, strict=True))
     if scales is not None:  # powers of two: exact factors, which add to the exponents
-        scale_a, scale_b = map(xp.wide, scales)
+        scale_a, scale_b = map(xp.float64, scales)
         bottom = least_exponent(scale_number(accumulator.design))
         of_a, of_b = of_a + _exponents(xp, scale_a, bottom), of_b + _exponents(xp, scale_b, bottom)
         a, b = a * scale_a, b * scale_b
@@ -117,10 +117,10 @@ def _groups(
 ) -> tuple[Parts, Parts]:
     """The exact sums of groups of products with their scales, and the exponents of these; a group of zeros has none."""
     design: Any = accumulator.design
-    scale_a, scale_b = map(xp.wide, scales)
+    scale_a, scale_b = map(xp.float64, scales)
     bottom = least_exponent(scale_number(design))
     of_a, of_b = _exponents(xp, scale_a, bottom), _exponents(xp, scale_b, bottom)
-    some_a, some_b = (xp.narrow(xp.where(x == 0, x, 1.0)) for x in map(xp.wide, (a, b)))
+    some_a, some_b = (xp.float32(xp.where(x == 0, x, 1.0)) for x in map(xp.float64, (a, b)))
     terms, exponents = Parts(), Parts()
     for begin in range(0, a.shape[-1], GROUP):
         block, columns = begin // design.block, slice(begin, begin + GROUP)

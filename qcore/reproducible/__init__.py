@@ -13,7 +13,7 @@ bits: the frameworks differentiate the backward law in float64, with operations 
   result is rounded once and settled. The choice in `settled` stands between a product and a sum, so no compiler
   contracts them.
 - A function of one float32 number is evaluated in float64 by the framework's own library and rounded once:
-  `xp.narrow(xp.exp(xp.wide(x)))`. Products of `wide` numbers are exact, and may be added up in float64.
+  `xp.float32(xp.exp(xp.float64(x)))`. Products of such float64 numbers are exact, and may be added up in float64.
 - Sums have a fixed order (`xp.sums`): float64, halves by index, an odd rest appended, rounded once.
 - `xp.where`, comparisons, `xp.maximum` and shapes round nothing.
 

@@ -121,7 +121,7 @@ def _embedding_gradient(xp: Any, saved: tuple[Any, ...], gradient: Any, padding:
     indices, empty = saved
     count, width = empty.shape[0], gradient.shape[-1]
     rows = gradient.reshape((prod(indices.shape), width))
-    return xp.narrow(xp.sums_by_index(rows, indices.reshape(-1), count + 1)[:-1]), None
+    return xp.float32(xp.sums_by_index(rows, indices.reshape(-1), count + 1)[:-1]), None
 
 
 def _chunk(xp: Any, x: Any, chunks: int, axis: int) -> tuple[tuple[Any, ...], tuple[()]]:

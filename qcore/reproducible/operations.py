@@ -98,12 +98,12 @@ class Names(namespace.Names):
         return sums_by_index(cls, rows, indices, count)
 
     @classmethod
-    def wide(cls: Any, x: A | float) -> A | float:
+    def float64(cls: Any, x: A | float) -> A | float:
         """Settled float32 numbers as float64; a Python number becomes the nearest float32 number first."""
         return float(np.float32(x)) if isinstance(x, int | float) else cls.to_float64(x)
 
     @classmethod
-    def narrow(cls: Any, x: A | float) -> A:
+    def float32(cls: Any, x: A | float) -> A:
         """Float64 numbers, rounded to float32 and settled."""
         return cls.settled(cls.to_float32(x))
 
@@ -122,11 +122,11 @@ class Names(namespace.Names):
     @classmethod
     def div(cls: Any, a: A | float, b: A | float) -> A:
         """By way of float64, in which also a * (1 / b) rounds to the quotient of float32 numbers."""
-        return cls.narrow(cls.wide(a) / cls.wide(b))
+        return cls.float32(cls.float64(a) / cls.float64(b))
 
     @classmethod
     def sqrt(cls: Any, x: A) -> A:
-        return cls.narrow(cls.root(cls.wide(x)))
+        return cls.float32(cls.root(cls.float64(x)))
 
     @classmethod
     def power(cls, a: A | float, b: A | float) -> A:
@@ -181,7 +181,7 @@ class Unrounded(Names):
 
 def tree_sums(xp: Any, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
     """The float64 sums of float32 numbers, or where b is not None of their products with b's, axis after axis."""
-    x = xp.wide(a) if b is None else xp.wide(a) * xp.wide(b)
+    x = xp.float64(a) if b is None else xp.float64(a) * xp.float64(b)
     for axis in axes:
         empty = not x.shape[axis]
         x = xp.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x) if empty else tree_sum(xp, x, axis)
@@ -194,7 +194,7 @@ def sums_by_index(xp: Any, rows: Any, indices: Any, count: int) -> Any:
     The rows of an index, in their order, are summed in pairs of neighbours, level by level, as a tree of additions. An
     odd row goes on to the next level. Rows of all indices are added at once, after a stable sort.
     """
-    rows = xp.wide(rows)
+    rows = xp.float64(rows)
     if rows.shape[0] == 0:
         return xp.zeros((count, rows.shape[1]), rows)
     order = xp.argsort(indices)
@@ -218,12 +218,12 @@ def total(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:
 
     Axes are numbers from 0 on, in ascending order.
     """
-    return xp.narrow(xp.sums(x, None, axes))
+    return xp.float32(xp.sums(x, None, axes))
 
 
 def dot(xp: Any, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
     """The sums of the exact products of float32 numbers of one shape, as `total`."""
-    return xp.narrow(xp.sums(a, b, axes))
+    return xp.float32(xp.sums(a, b, axes))
 
 
 def unbroadcast(xp: Any, gradient: Any, shape: tuple[int, ...]) -> Any:
@@ -248,7 +248,7 @@ def expanded(x: Any, axes: tuple[int, ...], ndim: int) -> Any:
 
 def power(xp: Any, a: Any, b: Any) -> Any:
     """a^b of float32 numbers that broadcast, by the rules of IEEE 754 for zeros, infinities and NaN."""
-    magnitude, wide = abs(a), xp.wide(b)
+    magnitude, wide = abs(a), xp.float64(b)
     exponent = xp.product(wide, _log2(xp, magnitude))
     result = _exp2(xp, exponent)
     result = xp.where((magnitude == 1) | (wide == 0), 1.0, result)
@@ -257,7 +257,7 @@ def power(xp: Any, a: Any, b: Any) -> Any:
     odd = integral & (half != xp.floor(half))
     result = xp.where(odd & (xp.bits(a) < 0), -result, result)
     result = xp.where((a < 0) & (magnitude < inf) & ~integral, nan, result)
-    return xp.narrow(xp.where(a == 1, 1.0, result))
+    return xp.float32(xp.where(a == 1, 1.0, result))
 
 
 def _log2(xp: Any, a: Any) -> Any:

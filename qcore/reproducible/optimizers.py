@@ -89,7 +89,7 @@ def _correction(xp: Any, beta: float, step: Any) -> Any:
     """1 - beta^step, as a function of one float32 number, evaluated in float64 and rounded once."""
     # By expm1: for a beta next to 1 the difference would cancel at the first steps. log(0) does not exist, so beta = 0
     # is a case of its own; the sum makes 1 an array of the step's framework.
-    return xp.narrow(-expm1(xp, xp.wide(step) * log(beta))) if beta else step * 0.0 + 1.0
+    return xp.float32(-expm1(xp, xp.float64(step) * log(beta))) if beta else step * 0.0 + 1.0
 
 
 def _clip(xp: Any, *gradients: Any, max_norm: float) -> tuple[Any, ...]:
@@ -141,10 +141,10 @@ class Cosine:
     def at(self, xp: type[Names], step: A) -> A:
         """The rate at a step, by the law."""
         # As a square of a sine: (1 + cos) / 2 would cancel near the end, where the rate is small.
-        left: Any = xp.wide(xp.sub(float(self.steps), step))
+        left: Any = xp.float64(xp.sub(float(self.steps), step))
         left = left / float(self.steps - self.warmup)
         sine = xp.sin(xp.where(left > 0, left, 0.0) * (pi / 2))
-        falling = xp.add(xp.mul(xp.narrow(sine * sine), self.rate - self.last), self.last)
+        falling = xp.add(xp.mul(xp.float32(sine * sine), self.rate - self.last), self.last)
         rising = xp.div(xp.mul(xp.add(step, 1.0), self.rate), float(max(self.warmup, 1)))
         return xp.where(step < self.warmup, rising, falling)
 

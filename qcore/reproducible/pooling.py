@@ -73,15 +73,15 @@ def _largest(xp: Any, x: Any, kernel: Shape, stride: Shape, widths: Pairs, dilat
 def _max_pool_gradient(
     xp: Any, saved: tuple[Any], gradient: Any, kernel: Shape, stride: Shape, widths: Pairs, dilation: Shape
 ) -> tuple[Any]:
-    taps, wide = _largest(xp, saved[0], kernel, stride, widths, dilation)[1], xp.wide(gradient)
+    taps, wide = _largest(xp, saved[0], kernel, stride, widths, dilation)[1], xp.float64(gradient)
     parts = (xp.where(taps == tap, wide, xp.zeros((), wide)) for tap in range(prod(kernel)))
     return (_gathered(xp, parts, saved[0].shape, kernel, stride, widths, dilation),)
 
 
 def _avg_pool(xp: Any, x: Any, kernel: Shape, stride: Shape, widths: Pairs, counted: Pairs) -> tuple[Any, tuple[Any]]:
     """counted: how much of the padding counts as numbers, which are zeros."""
-    numbers = _taps(xp.wide(padded(xp, x, widths, 0.0)), kernel, stride, (1,) * len(kernel))
-    total = xp.narrow(reduce(lambda total, number: total + number, numbers))
+    numbers = _taps(xp.float64(padded(xp, x, widths, 0.0)), kernel, stride, (1,) * len(kernel))
+    total = xp.float32(reduce(lambda total, number: total + number, numbers))
     return xp.div(total, _counts(xp, x, kernel, stride, widths, counted)), (x,)
 
 
@@ -89,7 +89,7 @@ def _avg_pool_gradient(
     xp: Any, saved: tuple[Any], gradient: Any, kernel: Shape, stride: Shape, widths: Pairs, counted: Pairs
 ) -> tuple[Any]:
     (x,) = saved
-    each = xp.wide(xp.div(gradient, _counts(xp, x, kernel, stride, widths, counted)))
+    each = xp.float64(xp.div(gradient, _counts(xp, x, kernel, stride, widths, counted)))
     parts = (each for _ in range(prod(kernel)))
     return (_gathered(xp, parts, x.shape, kernel, stride, widths, (1,) * len(kernel)),)
 
@@ -132,7 +132,7 @@ def _gathered(
         for axis, (place, space, step, length) in enumerate(axes, part.ndim - dims):
             part = _spread(xp, part, axis, place * space, step, length)
         total = part if total is None else total + part
-    return xp.narrow(unpadded(total, widths))
+    return xp.float32(unpadded(total, widths))
 
 
 def _spread(xp: Any, x: Any, axis: int, first: int, step: int, length: int) -> Any:

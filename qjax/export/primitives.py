@@ -149,7 +149,7 @@ def _divide(walk: Walk, equation: Any, a: Value, b: Value) -> Value:
         if test is not None and test.node is not None and test.node.op == "Not":
             equal = test.node.inputs[0]
             if equal is not None and equal.node is not None and equal.node.op == "Equal":
-                source = a if a.narrow is None else a.narrow
+                source = a if a.unexpanded is None else a.unexpanded
                 if equal.node.inputs == (source, source):
                     b = node.inputs[2]  # type: ignore[assignment]  # a != a ? a : b, whose quotient is NaN either way
     made = elementwise("Div")(walk, equation, a, b)
@@ -263,8 +263,8 @@ def _shift(direction: str) -> Callable[..., Value]:
 def _broadcast(walk: Walk, equation: Any, x: Value, *sizes: Value) -> Value:
     params = parameters(equation)
     shape, places = params.shape, params.broadcast_dimensions
-    if x.narrow is not None:
-        x = walk.reshape(x.narrow, (1,) * (x.ndim - x.narrow.ndim) + x.narrow.shape)
+    if x.unexpanded is not None:
+        x = walk.reshape(x.unexpanded, (1,) * (x.ndim - x.unexpanded.ndim) + x.unexpanded.shape)
     spread = [1] * len(shape)
     for size, place in zip(x.shape, places, strict=True):
         spread[place] = size
@@ -275,8 +275,8 @@ def _broadcast(walk: Walk, equation: Any, x: Value, *sizes: Value) -> Value:
 
 def _reshape(walk: Walk, equation: Any, x: Value, *sizes: Value) -> Value:
     shape = kind_of(equation)[0]
-    if x.narrow is not None and x.narrow.size == 1:
-        return walk.expand(walk.reshape(x.narrow, ()), shape) if shape else walk.reshape(x.narrow, ())
+    if x.unexpanded is not None and x.unexpanded.size == 1:
+        return walk.expand(walk.reshape(x.unexpanded, ()), shape) if shape else walk.reshape(x.unexpanded, ())
     return walk.reshape(x, shape)
 
 

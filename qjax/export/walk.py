@@ -33,17 +33,17 @@ class Value:
         known: its numbers in NumPy, if they are the same in every run; else None.
         node: what computes it, or None for an input.
         name: of the result in the file; None before something needs it.
-        narrow: a smaller value that broadcasts to this one, or None.
+        unexpanded: a smaller value that broadcasts to this one, or None.
         label: the name that known numbers get in the file; "" for any.
     """
 
-    __slots__ = ("dtype", "graph", "known", "label", "name", "narrow", "node", "shape")
+    __slots__ = ("dtype", "graph", "known", "label", "name", "node", "shape", "unexpanded")
 
     def __init__(self, shape: Sequence[int], dtype: Any, known: np.ndarray | None = None) -> None:
         self.shape, self.dtype, self.known = tuple(map(int, shape)), np.dtype(dtype), known
         self.node: Node | None = None
         self.name: str | None = None
-        self.narrow: Value | None = None
+        self.unexpanded: Value | None = None
         self.graph: Graph | None = None
         self.label = ""
 
@@ -172,8 +172,8 @@ class Walk:
             return x
         if x.known is not None:
             return self.constant(_converted(x.known, dtype), label=x.label)
-        if x.narrow is not None:
-            return self.expand(self.cast(x.narrow, dtype), x.shape)
+        if x.unexpanded is not None:
+            return self.expand(self.cast(x.unexpanded, dtype), x.shape)
         more = {"saturate": 0} if dtype.name.startswith("float8") else {}  # XLA's conversions do not saturate
         return self.emit("Cast", x, shape=x.shape, dtype=dtype, to=number_of(dtype.name), **more)
 
@@ -207,9 +207,9 @@ class Walk:
         shape = tuple(shape)
         if x.shape == shape:
             return x
-        narrow = x if x.narrow is None else x.narrow
-        made = self.emit("Expand", narrow, self.constant(shape, np.int64), shape=shape, dtype=x.dtype)
-        made.narrow = narrow
+        source = x if x.unexpanded is None else x.unexpanded
+        made = self.emit("Expand", source, self.constant(shape, np.int64), shape=shape, dtype=x.dtype)
+        made.unexpanded = source
         return made
 
     def slice(self, x: Value, starts: Sequence[int], ends: Sequence[int], steps: Sequence[int] | None = None) -> Value:
@@ -229,9 +229,9 @@ class Walk:
     def elementwise(self, op: str, *inputs: Value, dtype: Any = None, **attributes: Any) -> Value:
         """A node whose operands broadcast; the result's dtype is by default the last operand's."""
         whole = np.broadcast_shapes(*(x.shape for x in inputs))
-        operands = [x if x.narrow is None else x.narrow for x in inputs]
+        operands = [x if x.unexpanded is None else x.unexpanded for x in inputs]
         shape = np.broadcast_shapes(*(x.shape for x in operands))
-        if len(shape) != len(whole) and shape:  # a narrow value that has fewer dimensions broadcasts from the last
+        if len(shape) != len(whole) and shape:  # an unexpanded value that has fewer dimensions broadcasts from the last
             operands, shape = list(inputs), whole
         if any(x.known is None and x.ndim == len(shape) for x in operands):  # known numbers need no leading axes
             operands = [x if x.known is None else self.reshape(x, _without_leading_ones(x.shape)) for x in operands]
@@ -347,7 +347,7 @@ def wide_dtype(dtype: Any) -> np.dtype:
 
 def known_arrays(values: Sequence[Value]) -> list[np.ndarray] | None:
     """The numbers of values that are all known, before they are broadcast; else None."""
-    found = [x.known if x.narrow is None else x.narrow.known for x in values]
+    found = [x.known if x.unexpanded is None else x.unexpanded.known for x in values]
     return None if any(array is None for array in found) else found  # type: ignore[return-value]
 
 

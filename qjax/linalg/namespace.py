@@ -61,7 +61,7 @@ class Float64(Names):
         return (jnp.floor(jnp.abs(x)).view(lanes) | sign).view(x.dtype)
 
     @staticmethod
-    def wide(x: jax.Array) -> jax.Array:
+    def float64(x: jax.Array) -> jax.Array:
         """XLA's conversion on CPUs makes zeros of subnormal numbers."""
         bits = x.view(jnp.int32)
         magnitude = bits & 0x7FFFFFFF
@@ -72,9 +72,9 @@ class Float64(Names):
     @classmethod
     def product(cls, a: jax.Array, b: jax.Array) -> jax.Array:
         if a.shape[-1] == 1:
-            return cls.wide(a) * cls.wide(b)
+            return cls.float64(a) * cls.float64(b)
         batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        a, b = (jnp.broadcast_to(cls.wide(x), (*batch, *x.shape[-2:])) for x in (a, b))
+        a, b = (jnp.broadcast_to(cls.float64(x), (*batch, *x.shape[-2:])) for x in (a, b))
         axes = tuple(range(len(batch)))
         numbers = ((a.ndim - 1,), (b.ndim - 2,)), (axes, axes)
         # jnp.matmul names the dtype of the result, which vmap would not find outside of enable_x64
@@ -158,7 +158,7 @@ class Float64(Names):
         return threefry(self.key[0], self.key[1], *index)
 
     @staticmethod
-    def narrow(x: jax.Array) -> jax.Array:
+    def float32(x: jax.Array) -> jax.Array:
         """Float64 rounded to float32, to nearest; all NaN are one.
 
         By way of integers: XLA makes zeros of subnormal numbers, and drops a conversion to float32 and back.
@@ -204,7 +204,8 @@ class Float32(Float64):
         return total
 
     @staticmethod
-    def wide(x: jax.Array) -> jax.Array:
+    def float64(x: jax.Array) -> jax.Array:
+        """x as it is, as sums are float32 here."""
         return x
 
     def plus(self, total: jax.Array, found: jax.Array) -> jax.Array:

@@ -75,8 +75,8 @@ def _convolved(geometry: ConvolutionGeometry, which: str, rounded: Any, other: S
     (first, second), inverses = rounded
     factor = of_both(Float64, *inverses)
     if sums.exact and sums.accumulator._converts:
-        narrow = lambda found: _result(Float64.unsigned_zero(found), factor, sums)  # noqa: E731
-        return exact_convolution(geometry, which, first, second, other, narrow)
+        finish = lambda found: _result(Float64.unsigned_zero(found), factor, sums)  # noqa: E731
+        return exact_convolution(geometry, which, first, second, other, finish)
     multiply_them = lambda left, right: _multiply_pairs(sums, None, factor, (left, None), (right, None))  # noqa: E731
     return convolution_by_columns(geometry, which, first, second, other, multiply_them)
 
@@ -89,14 +89,14 @@ def _multiply_pairs(sums: Sums, words: Any, factor: Any, left: Any, right: Any, 
         found = names.finished(multiply_matrices(names, a, b, sums))
         if factor is None:
             return jnp.where(found == found, found, jnp.float32(jnp.nan))
-        return _result(Float64.wide(found), factor, sums)
+        return _result(Float64.float64(found), factor, sums)
     scales = None if of_a is None and of_b is None else (of_a, of_b)
     return _result(multiply_matrices(Float64(words), a, b, sums, scales, addend), factor, sums)
 
 
 def _result(found: jax.Array, factor: Any, sums: Sums) -> jax.Array:
     """Float64 accumulators, times the factor of whole operands' scales if there is one, as float32 numbers."""
-    result = Float64.narrow(found if factor is None else rescaled(Float64, found, factor))
+    result = Float64.float32(found if factor is None else rescaled(Float64, found, factor))
     if sums.accumulator.nan == CANONICAL_NAN:
         return result
     return jnp.where(result == result, result.view(jnp.int32), np.int32(sums.accumulator.nan)).view(jnp.float32)

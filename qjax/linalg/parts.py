@@ -112,19 +112,19 @@ def exact_convolution(
     first: jax.Array,
     second: jax.Array,
     other: Shape,
-    narrow: Callable[[jax.Array], jax.Array],
+    finish: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
     """A product where no addition of float64 numbers rounds: the sum of a product for each tap has the same bits.
 
-    Arguments as for `ConvolutionGeometry.matrices`; `narrow` makes float32 results of float64 sums.
+    Arguments as for `ConvolutionGeometry.matrices`; `finish` makes float32 results of float64 sums.
     """
     batch, shape = len(first), _result(geometry, which, first, other)
     size = _together(batch, max(first.size, second.size if which == GRAD_B else prod(shape)))
     if which == GRAD_B:
-        return narrow(_sums_of_weights(geometry, first, second, shape, size))
+        return finish(_sums_of_weights(geometry, first, second, shape, size))
 
     def multiply(examples: jax.Array) -> jax.Array:
-        return narrow(_sums(geometry, which, examples, second, other)).reshape(-1, *shape[1:])
+        return finish(_sums(geometry, which, examples, second, other)).reshape(-1, *shape[1:])
 
     return _multiply_examples(multiply, first, shape, size)
 
@@ -166,7 +166,7 @@ def _result(geometry: ConvolutionGeometry, which: str, first: jax.Array, other: 
 
 def _sums(geometry: ConvolutionGeometry, which: str, first: jax.Array, second: jax.Array, other: Shape) -> jax.Array:
     """The float64 sums of a result, or of an input's gradient: (batch, groups, channels of a group, ...)."""
-    weight = Float64.wide(second).reshape(geometry.groups, -1, second.shape[1], prod(second.shape[2:]))
+    weight = Float64.float64(second).reshape(geometry.groups, -1, second.shape[1], prod(second.shape[2:]))
     taps = jnp.moveaxis(weight if which == FORWARD else weight.swapaxes(1, 2), -1, 0)
     read, starts = _reader(geometry, which, first, second, other)
 
@@ -222,5 +222,5 @@ def _products(left: jax.Array, right: jax.Array, ours: Shape, its: Shape) -> jax
 def _channels_first(x: jax.Array, groups: int) -> jax.Array:
     """(batch, channels, ...) as float64 numbers (groups, channels of a group, batch, ...), in memory."""
     batch, channels, *positions = x.shape
-    split = Float64.wide(x).reshape(batch, groups, channels // groups, *positions)
+    split = Float64.float64(x).reshape(batch, groups, channels // groups, *positions)
     return Float64.materialize(jnp.moveaxis(split, 0, 2))

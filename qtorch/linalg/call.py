@@ -106,9 +106,9 @@ def call_in_float32(
     arguments = tuple([_wide(x) for x in arguments])
     options = {name: _wide(x) for name, x in options.items()} | state
     if not automatic:
-        return _narrow(function(*arguments, **options), dtype)
+        return _in_dtype(function(*arguments, **options), dtype)
     with torch.autocast(device, enabled=False):
-        return _narrow(function(*arguments, **options), dtype)
+        return _in_dtype(function(*arguments, **options), dtype)
 
 
 def _check_dtypes(first: torch.Tensor, others: tuple[Any, ...], automatic: bool) -> None:
@@ -132,8 +132,8 @@ def _wide(x: Any) -> Any:
     return converted(x, torch.float32, exported=True) if isinstance(x, torch.Tensor) and x.dtype in HALVES else x
 
 
-def _narrow(y: Any, dtype: torch.dtype) -> Any:
-    return tuple([_narrow(one, dtype) for one in y]) if isinstance(y, tuple) else converted(y, dtype, exported=True)
+def _in_dtype(y: Any, dtype: torch.dtype) -> Any:
+    return tuple([_in_dtype(one, dtype) for one in y]) if isinstance(y, tuple) else converted(y, dtype, exported=True)
 
 
 @dataclass(slots=True)

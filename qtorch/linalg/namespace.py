@@ -78,7 +78,7 @@ class Float64(Names):
         return x.narrow(axis, index * count, count)
 
     @staticmethod
-    def narrow(x: torch.Tensor) -> torch.Tensor:
+    def float32(x: torch.Tensor) -> torch.Tensor:
         return x.to(torch.float32)
 
     @staticmethod
@@ -98,7 +98,7 @@ class Float64(Names):
         return bits.view(torch.float64)
 
     @staticmethod
-    def wide(x: torch.Tensor) -> torch.Tensor:
+    def float64(x: torch.Tensor) -> torch.Tensor:
         return x.to(torch.float64)
 
     @staticmethod
