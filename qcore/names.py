@@ -35,3 +35,17 @@ def shown(path: str) -> str:
 def some(names: Sequence[str]) -> str:
     """The first names of many, as messages list them."""
     return ", ".join(names[:MOST]) + (", ..." if len(names) > MOST else "")
+
+
+def full_name(kind: type, library: object) -> str:
+    """The name of a class of layers, with its module if it is not the class of this name in a library.
+
+    Example:
+        >>> (
+        ...     full_name(int, object()),
+        ...     full_name(type("Linear", (), {"__module__": "mine"}), type("nn", (), {"Linear": int})),
+        ... )
+        ('int', 'mine.Linear')
+    """
+    is_other = getattr(library, kind.__name__, kind) is not kind
+    return f"{kind.__module__}.{kind.__name__}" if is_other else kind.__name__

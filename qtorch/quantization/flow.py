@@ -58,7 +58,7 @@ def leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def record(
-    model: nn.Module, arguments: Any, keep: Callable[[nn.Module], Any] = lambda layer: False
+    model: nn.Module, arguments: Any, keep: Callable[[str, nn.Module], Any] = lambda path, layer: False
 ) -> tuple[Flow, dict[str, torch.Tensor]]:
     """The flow of a model's call, in evaluation, and the inputs of layers by path; a copy runs.
 
@@ -69,7 +69,7 @@ def record(
     """
     model, recorder = deepcopy(model).eval(), _Recorder()
     for path, module in leaves(model):
-        recorder.watch(path, module, bool(keep(module)))
+        recorder.watch(path, module, bool(keep(path, module)))
     args, kwargs = _copied(arguments)
     with torch.no_grad(), recorder:
         recorder.numbered((args, kwargs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -33,7 +33,7 @@ from qtorch.quantization.reasons import is_conv1d
 from qtorch.quantization.reporting import report
 from qtorch.quantization.rounding import rounds_only
 from qtorch.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
-from qtorch.quantization.subclasses import base_of, taken_apart
+from qtorch.quantization.subclasses import base_of, check_trusted, is_known, taken_apart
 from qtorch.quantization.swap import take_hooks
 from qtorch.quantization.tree import NameOrType, rebuilt
 
@@ -46,11 +46,12 @@ def quantize_model(
     calibrate: Iterable[Inputs] | Callable[[nn.Module], object] | None = None,
     *,
     train: Callable[[nn.Module], object] | None = None,
+    trusted: Iterable[str | type[nn.Module]] = (),
 ) -> nn.Module:
     """A quantized copy of a float model.
 
     A `Conv1D` of GPT-2, a linear layer with its weight the other way round, becomes a `torch.nn.Linear`. The model runs
-    once on the first calibration data, which shows the order of its layers. A layer of a subclass, such as a
+    once on the first calibration data, which shows the order of its layers. A layer of a known subclass, such as timm's
     convolution that pads, becomes torch's layer with other layers before or behind it, if both have equal bits on this
     data. Convolutions and linear layers are fused with batch norms and ReLUs behind them; if another layer clamps their
     results, as ReLU6 does, they get the range of the clamped results. Layers in integers quantize float inputs, and
@@ -69,6 +70,8 @@ def quantize_model(
             None where the settings need no data.
         train: a function that trains its argument, a model with the rounding of the result; it is called twice as well.
             It replaces calibrate, and the settings are of `FakeQuantize` and formats.
+        trusted: classes or names of layers of other subclasses that are to be taken as known ones. Calibration does not
+            reach all of a layer's code; layers of subclasses that are not listed here stay in floats.
 
     Returns:
         The converted model, in evaluation.
@@ -93,7 +96,10 @@ def quantize_model(
     """
     check_model("model", model)
     model = rebuilt(deepcopy(model), lambda _, layer: _as_linear(layer), keeps_children)
-    return _Workflow(model, qconfig, calibrate, train).quantized()
+    check_trusted(trusted, model)
+    workflow = _Workflow(model, qconfig, calibrate, train)
+    workflow.trusted = set(trusted)
+    return workflow.quantized()
 
 
 def _as_linear(layer: Any) -> nn.Module:
@@ -115,7 +121,8 @@ class _Workflow(Workflow):
 
     module, settings, table = nn.Module, (QConfig, QConfigDynamic), nn.Embedding
     model: nn.Module
-    _base_of = staticmethod(base_of)
+    trusted: Collection[str | type[nn.Module]] = ()
+    _examines = True
 
     def default(self) -> QConfig:
         return get_default_qat_qconfig() if self.trains else get_default_qconfig()
@@ -139,12 +146,18 @@ class _Workflow(Workflow):
 
     def record(self) -> Flow:
         self.model.train(self.trains)
-        flow, inputs = record(self.model, self.arguments, self._base_of)
-        self._base_of = lambda layer: None  # once is enough
+        flow, inputs = record(self.model, self.arguments, self._is_trusted)
+        self._examines = False  # once is enough
         if not inputs:
             return flow
         self.model = taken_apart(self.model, inputs, _in_integers)
         return self.record()
+
+    def _is_trusted(self, path: str, layer: nn.Module) -> bool:
+        """True of a layer of a subclass that may be torch's layer and others."""
+        if not self._examines or base_of(layer) is None:
+            return False
+        return path in self.trusted or plain_class(layer) in self.trusted or is_known(layer)
 
     def joins(self, path: str) -> bool:
         layer = self.model.get_submodule(path)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from qcore.names import joined, shown
+from qcore.names import full_name, joined, shown
 from qcore.workflow.settings import warn_of_unfused
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._classes import check_model, plain_class
@@ -172,7 +172,7 @@ def _add_observers(model: nn.Module, allowed: Types | None, non_leaf: tuple[type
 
 
 def _types(model: nn.Module) -> str:
-    return ", ".join(sorted({plain_class(module).__name__ for module in model.modules()})[:12])
+    return ", ".join(sorted({full_name(plain_class(module), nn) for module in model.modules()})[:12])
 
 
 def _check_fused(model: nn.Module) -> None:

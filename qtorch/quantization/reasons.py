@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from qcore.affine.rows import OPERATIONS
+from qcore.names import full_name
 from qcore.workflow.settings import KEEPS_SCALE, no_quantized, of_subclass
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._classes import plain_class
@@ -79,13 +80,13 @@ def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
     bases = [kind.__name__ for kind in mapping if isinstance(module, kind)]
     if bases and plain_class(module) not in mapping:
         return (
-            f"{of_subclass(bases[0])}: add it to the mapping, round it to a format, or quantize its weight alone "
-            "(QConfig(None, ...))"
+            f"{of_subclass(bases[0])}: quantize_model takes trusted=[{plain_class(module).__name__}], convert a "
+            "mapping with it, and formats and weights alone (QConfig(None, ...)) any class"
         )
     own = [name for name, _ in module.named_parameters(recurse=False)]
     if own and next(module.children(), None) is not None:
         return f"code of its own uses its {', '.join(own)}"
-    return no_quantized(type(module).__name__)
+    return no_quantized(full_name(plain_class(module), nn))
 
 
 def name_of_observer(observer: Any) -> str:

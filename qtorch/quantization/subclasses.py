@@ -2,19 +2,21 @@
 
 timm and efficientnet have convolutions that pad, and batch norms that end in an activation. `convert` swaps exact types
 only, since a subclass may compute anything. Here a layer and its parts run on the same data: if the bits are equal, the
-parts replace the layer.
+parts replace the layer. Data do not reach all code, so this holds for known classes, for classes that change no method
+of torch's layer, and for the layers that the user names.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import nn
 
+from qcore.arguments import check_type, quoted
 from qtorch._classes import plain_class
 from qtorch.quantization.quantization_mappings import (
     UNOBSERVED,
@@ -77,6 +79,51 @@ class Parts(nn.Sequential):
             if name.startswith("_") or name == "inner":
                 raise
             return getattr(self.inner, name)
+
+
+# By module and name: on any data these compute torch's layer, and layers before or behind it.
+_KNOWN = {
+    "timm.layers.conv2d_same.Conv2dSame",
+    "timm.layers.linear.Linear",
+    "timm.layers.norm.GroupNorm",
+    "timm.layers.norm.GroupNorm1",
+    "timm.layers.norm.LayerNorm",
+    "timm.layers.norm_act.BatchNormAct2d",
+    "timm.layers.norm_act.GroupNormAct",
+    "timm.layers.norm_act.GroupNorm1Act",
+    "timm.layers.norm_act.LayerNormAct",
+    "efficientnet_pytorch.utils.Conv2dDynamicSamePadding",
+    "efficientnet_pytorch.utils.Conv2dStaticSamePadding",
+    "detectron2.layers.wrappers.Conv2d",
+    "transformers.models.perceiver.modeling_perceiver.Conv2dSamePadding",
+}
+_HARMLESS = {"__init__", "reset_parameters", "extra_repr", "__repr__"}  # methods that no call of a layer runs
+_CALLS = {"__call__", "__getattr__", "__getattribute__"}
+
+
+def is_known(layer: nn.Module) -> bool:
+    """True if the code of a layer of a subclass is known on all data: it is in the list, or all of it is torch's."""
+    kind, base = plain_class(layer), base_of(layer)
+    if f"{kind.__module__}.{kind.__qualname__}" in _KNOWN:
+        return True
+    own = {name for one in kind.__mro__[: kind.__mro__.index(base)] for name in vars(one)}
+    members = {name for name in dir(base) if not name.startswith("__")} | {"weight", "bias"} | _CALLS
+    return not (own & members) - _HARMLESS
+
+
+def check_trusted(trusted: Any, model: nn.Module) -> None:
+    """Raises unless all of `trusted` are classes or names of layers of the model that have a base class in torch.nn."""
+    if isinstance(trusted, (str, type)) or not isinstance(trusted, Iterable):
+        raise TypeError(f"trusted={quoted(trusted)}; allowed is a list of classes and names of layers")
+    layers = {path: plain_class(layer) for path, layer in model.named_modules(remove_duplicate=False)}
+    known = get_default_static_quant_module_mappings()
+    derived = {path: kind for path, kind in layers.items() if kind not in known and issubclass(kind, tuple(known))}
+    for one in trusted:
+        check_type(f"{quoted(one)} of trusted", one, (str, type), "a class or a name of layers")
+        if one not in derived and one not in derived.values():
+            what = quoted(one) if isinstance(one, str) else one.__name__
+            names = ", ".join(f"{path} ({kind.__name__})" for path, kind in derived.items()) or "none"
+            raise ValueError(f"trusted has {what}; layers of subclasses are: {names}")
 
 
 def base_of(layer: nn.Module) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from flax import nnx
 
 from qcore.arguments import quoted
-from qcore.names import is_in
+from qcore.names import full_name, is_in
 from qcore.workflow.settings import check_entries
 from qjax._models import all_names, modules_of, name_of
 from qjax.quantization import QConfig
@@ -72,6 +72,6 @@ def check_effects(entries: Any, model: nnx.Module, done: set[str], what: str) ->
         if settings is None or any(is_in(name, root) for name in done for root in roots):
             continue
         if key == "":
-            kinds = ", ".join(sorted({type(module).__name__ for _, module in nnx.iter_modules(model)}))
+            kinds = ", ".join(sorted({full_name(type(module), nnx) for _, module in nnx.iter_modules(model)}))
             raise ValueError(f"model has no {what}; there are {kinds}")
         raise ValueError(f"the entry {key if isinstance(key, str) else key.__name__} has no {what}")

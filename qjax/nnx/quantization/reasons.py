@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.arguments import quoted
+from qcore.names import full_name
 from qcore.workflow.settings import KEEPS_SCALE, no_quantized, of_subclass
 from qjax.nnx.activations import Activation, PReLU, ReLU, ReLU6
 from qjax.nnx.intrinsic import Fused, LinearReLU
@@ -57,7 +58,7 @@ def why_float(module: nnx.Module) -> str:
         bases = [base.__name__ for base in (*WEIGHTED, nnx.ConvTranspose, *NORMS) if isinstance(module, base)]
         if bases:
             return of_subclass(bases[0])
-        return no_quantized(kind.__name__)
+        return no_quantized(full_name(kind, nnx))
     return _unusual_conv(module) if isinstance(module, nnx.Conv) else ""
 
 

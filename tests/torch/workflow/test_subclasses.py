@@ -82,7 +82,7 @@ X = 3 * torch.randn(4, 3, 11, 10, generator=torch.Generator().manual_seed(0))
 
 def test_parts_run_in_integers(floats):
     """No subclass is left, batch norms go into convolutions, and the whole is integers from end to end of a row."""
-    small = quantize_model(floats, calibrate=[X])
+    small = quantize_model(floats, calibrate=[X], trusted=[Dynamic, NormAct, "two", SameConv])
     rows = report(small)
     assert small.one.stride == (2, 2)  # as for code that reads it
     assert {row.layer for row in rows if row.state == "float"} == set()
@@ -102,7 +102,7 @@ def test_training_of_parts(floats):
     def train(model):
         model(X).square().mean().backward()
 
-    trained = quantize_model(floats, train=train)
+    trained = quantize_model(floats, train=train, trusted=[Dynamic, NormAct, "two", "same"])
     assert decibels(floats(X), trained(X)) > 3  # batch norms follow the data
     assert isinstance(trained.two.inner, quantized.Conv2d)
 
@@ -141,7 +141,59 @@ def parts_of(layer, x):
 def test_hooks_of_users_see_the_whole_layer(floats):
     model, seen = copy.deepcopy(floats), []
     model.norm.register_forward_hook(lambda module, args, output: seen.append(type(module).__name__))
-    small = quantize_model(model, calibrate=[X])
+    small = quantize_model(model, calibrate=[X], trusted=[Dynamic, ConvNorm, "norm", "same"])
     seen.clear()
     small(X)
     assert seen == ["Parts"]
+
+
+class Sized(nn.Conv2d):
+    """A convolution whose class only chooses its sizes, as transformers' depthwise one does."""
+
+    def __init__(self, width):
+        super().__init__(width, width, 3, groups=width)
+
+
+class Lazy(nn.Linear):
+    """Code that calibration does not reach."""
+
+    def forward(self, x):
+        return super().forward(x) if x.abs().max() < 100 else 0 * super().forward(x)
+
+
+def test_code_that_data_may_not_reach_is_not_replaced():
+    """Only known classes become torch's layer, and layers that the user names; others say so in their reason."""
+    model, x = nn.Sequential(Sized(3), nn.Flatten(), Lazy(12, 2)).eval(), torch.randn(2, 3, 4, 4)
+    with pytest.warns(UserWarning, match=r"layer '2' \(Lazy\): .* quantize_model takes trusted=\[Lazy\]"):
+        small = quantize_model(model, calibrate=[x])
+    assert isinstance(small[0].inner.module, quantized.Conv2d)
+    assert (small[2](torch.full((1, 12), 200.0)) == 0).all()
+    for trusted in ([Lazy], {"2"}):
+        assert isinstance(quantize_model(model, calibrate=[x], trusted=trusted)[2].inner.module, quantized.Linear)
+
+
+def test_known_classes_of_packages():
+    kind = type("Conv2dSame", (Dynamic,), {"__module__": "timm.layers.conv2d_same"})
+    small = quantize_model(nn.Sequential(kind(3, 4, 3, 2)).eval(), calibrate=[torch.randn(2, 3, 5, 5)])
+    assert isinstance(small[0].inner.module, quantized.Conv2d)
+
+
+@pytest.mark.parametrize(
+    ("trusted", "error", "text"),
+    [
+        ("2", TypeError, "trusted='2'; allowed is a list of classes and names of layers"),
+        ([3], TypeError, "3 of trusted"),
+        (["0"], ValueError, r"trusted has '0'; layers of subclasses are: 2 \(Lazy\)"),
+        ([nn.Conv2d], ValueError, "trusted has Conv2d; layers of subclasses are"),
+    ],
+)
+def test_wrong_trust(trusted, error, text):
+    model = nn.Sequential(nn.Conv2d(3, 3, 3), nn.Flatten(), Lazy(12, 2))
+    with pytest.raises(error, match=text):
+        quantize_model(model, calibrate=[torch.randn(2, 3, 4, 4)], trusted=trusted)
+
+
+def test_a_class_with_the_name_of_torchs_is_told_apart():
+    kind = type("Linear", (nn.Module,), {"__module__": "geometric", "forward": lambda self, x: x})
+    with pytest.raises(ValueError, match=r"there are Sequential, geometric\.Linear"):
+        quantize_model(nn.Sequential(kind()), calibrate=[torch.randn(2, 2)])
