@@ -91,8 +91,8 @@ def check_flag(name: str, value: Any) -> None:
         raise TypeError(f"{name}={quoted(value)} is a {type(value).__name__}; allowed are True and False")
 
 
-def check_type(name: str, value: Any, kind: Any, allowed: str) -> None:
-    if not isinstance(value, kind):
+def check_type(name: str, value: Any, classes: Any, allowed: str) -> None:
+    if not isinstance(value, classes):
         raise TypeError(f"{name} is a {type(value).__name__}; allowed is {allowed}")
 
 

@@ -40,10 +40,10 @@ def _is_users(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__", "").partition(".")[0] not in _BETWEEN
 
 
-def running(kind: type[T]) -> Iterator[T]:
+def running(class_: type[T]) -> Iterator[T]:
     """The objects of a class whose methods run, innermost first: first arguments of the functions on the stack."""
     for frame in frames():
         code = frame.f_code
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if isinstance(first, kind):
+        if isinstance(first, class_):
             yield first

@@ -22,10 +22,10 @@ Path = tuple[Any, ...]
 _UNNAMED: dict[type, str] = {nnx.Sequential: "layers"}
 
 
-def unnamed(kind: type[nnx.Module], attribute: str) -> type[nnx.Module]:
+def unnamed(class_: type[nnx.Module], attribute: str) -> type[nnx.Module]:
     """Registers an attribute of a class of modules that names leave out."""
-    _UNNAMED[kind] = attribute
-    return kind
+    _UNNAMED[class_] = attribute
+    return class_
 
 
 def check_model(name: str, model: Any) -> None:
@@ -116,14 +116,14 @@ def run_in_scopes(model: nnx.Module, prefix: str) -> None:
 
 
 @cache
-def _scoped(kind: type[nnx.Module], scope: str) -> type[nnx.Module]:
+def _scoped(class_: type[nnx.Module], scope: str) -> type[nnx.Module]:
     """A class of modules that run in a scope."""
 
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
         with jax.named_scope(scope):
-            return kind.__call__(self, *arguments, **options)  # type: ignore[operator]
+            return class_.__call__(self, *arguments, **options)  # type: ignore[operator]
 
-    return type(kind.__name__, (kind,), {"__call__": call})
+    return type(class_.__name__, (class_,), {"__call__": call})
 
 
 def running_layer() -> str:

@@ -39,35 +39,35 @@ def restore_class(module: nn.Module, role: str) -> None:
 
 def has_role(module: nn.Module, role: str) -> bool:
     """True if a module's class is made for a role."""
-    return any(vars(kind).get("made_role") == role for kind in type(module).__mro__)
+    return any(vars(class_).get("made_role") == role for class_ in type(module).__mro__)
 
 
 def plain_class(module: nn.Module) -> type[nn.Module]:
     """The class of a module before the first was made."""
-    kind = type(module)
-    while "made_role" in vars(kind):
-        kind = vars(kind)["made_from"]
-    return kind
+    class_ = type(module)
+    while "made_role" in vars(class_):
+        class_ = vars(class_)["made_from"]
+    return class_
 
 
-def _changed(kind: type, change: Callable[[type], type]) -> Any:
+def _changed(class_: type, change: Callable[[type], type]) -> Any:
     """The class of a change, which is made below the class that `torch.nn.utils.parametrize` makes for each module.
 
     `remove_parametrizations` gives a module the base of that class.
     """
-    if kind.__module__ != "torch.nn.utils.parametrize":
-        return change(kind)
-    body = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
-    return type(kind)(kind.__name__, (change(kind.__bases__[0]),), body)
+    if class_.__module__ != "torch.nn.utils.parametrize":
+        return change(class_)
+    body = {name: value for name, value in vars(class_).items() if name not in ("__dict__", "__weakref__")}
+    return type(class_)(class_.__name__, (change(class_.__bases__[0]),), body)
 
 
-def _without(kind: type, role: str) -> Any:
-    if vars(kind).get("made_role") == role:
-        return vars(kind)["made_from"]
-    if "made_role" in vars(kind):
-        known = vars(kind)
+def _without(class_: type, role: str) -> Any:
+    if vars(class_).get("made_role") == role:
+        return vars(class_)["made_from"]
+    if "made_role" in vars(class_):
+        known = vars(class_)
         return _subclass(_without(known["made_from"], role), known["made_role"], known["made_members"].__func__)
-    return _changed(kind, lambda base: _without(base, role))
+    return _changed(class_, lambda base: _without(base, role))
 
 
 @cache

@@ -146,11 +146,11 @@ def _take(entries: Mapping[str, Any], name: str) -> Any:
     return entries[name]
 
 
-def wrapped(value: Any, kind: Callable[[Any, QParams, AffineInteger], Any]) -> Any:
+def wrapped(value: Any, make: Callable[[Any, QParams, AffineInteger], Any]) -> Any:
     """Turns a `Quantized` into a framework's quantized array; returns anything else as it is."""
     if not isinstance(value, Quantized):
         return value
-    return kind(value.int_repr, QParams(value.scale, value.zero_point, value.axis), value.form)
+    return make(value.int_repr, QParams(value.scale, value.zero_point, value.axis), value.form)
 
 
 def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:

@@ -74,7 +74,7 @@ class Encoded(Generic[A]):
         return f"{type(self).__name__}(shape={self.shape}, number={self.number.text}{origin})"
 
 
-def mapped(value: Any, change: Callable[[Any], Any], kind: type[Encoded]) -> Any:
+def mapped(value: Any, change: Callable[[Any], Any], class_: type[Encoded]) -> Any:
     """An array, or an `Encoded` with its arrays, in another package."""
     if not isinstance(value, Encoded):
         return change(value)
@@ -82,4 +82,4 @@ def mapped(value: Any, change: Callable[[Any], Any], kind: type[Encoded]) -> Any
         scales: Any = None
     else:
         scales = tuple(map(change, value.scales)) if isinstance(value.scales, tuple) else change(value.scales)
-    return kind(change(value.codes), value.number, scales, value.factor, value.dialect, value.stored)
+    return class_(change(value.codes), value.number, scales, value.factor, value.dialect, value.stored)

@@ -56,10 +56,10 @@ class Evaluator(ReferenceEvaluator):
         return [values[name] for name in (self.output_names_ if output_names is None else output_names)]
 
 
-def _made(kind: Callable[..., Any], node: Any, *settings: Any) -> Any:
+def _made(make: Callable[..., Any], node: Any, *settings: Any) -> Any:
     """An operator of a node."""
     try:
-        return kind(node, *settings)
+        return make(node, *settings)
     except NodeError:
         raise
     except Exception as error:

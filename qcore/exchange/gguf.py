@@ -49,12 +49,12 @@ class Tensor(NamedTuple):
     """A tensor of a file.
 
     Attributes:
-        kind: its type as GGUF calls it: "Q4_K", "F32".
+        type: its type as GGUF calls it: "Q4_K", "F32".
         shape: of its numbers.
         data: its bytes, uint8 of one dimension.
     """
 
-    kind: str
+    type: str
     shape: tuple[int, ...]
     data: np.ndarray
 
@@ -157,17 +157,17 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata:
     for name, tensor in tensors.items():
         check_type(f"tensor {quoted(name)}", tensor, Tensor, "a Tensor")
         place = f"tensor {quoted(name)}"
-        if tensor.kind not in _NUMBERS:
-            raise ValueError(f"{place} has type {quoted(tensor.kind)}; allowed are {', '.join(_NUMBERS)}")
+        if tensor.type not in _NUMBERS:
+            raise ValueError(f"{place} has type {quoted(tensor.type)}; allowed are {', '.join(_NUMBERS)}")
         axes = [*reversed(tensor.shape)]
         if not 0 < len(axes) <= _MOST_AXES:
             raise ValueError(f"{place} has shape {tensor.shape}; allowed are 1 to {_MOST_AXES} axes")
-        size = _size_of(place, _NUMBERS[tensor.kind], axes)
+        size = _size_of(place, _NUMBERS[tensor.type], axes)
         data = np.ascontiguousarray(tensor.data)
         if data.nbytes != size:
-            raise ValueError(f"{place} has {data.nbytes} bytes; allowed for {tensor.kind} of {tensor.shape} are {size}")
+            raise ValueError(f"{place} has {data.nbytes} bytes; allowed for {tensor.type} of {tensor.shape} are {size}")
         lengths = b"".join(_packed(length, "<u8") for length in axes)
-        numbers = _packed(_NUMBERS[tensor.kind], "<u4") + _packed(offset, "<u8")
+        numbers = _packed(_NUMBERS[tensor.type], "<u4") + _packed(offset, "<u8")
         head += [_text(name, f"the name of {place}"), _packed(len(axes), "<u4"), lengths, numbers]
         filling = bytes(-size % _ALIGNMENT)
         parts += [data, filling]
@@ -236,23 +236,23 @@ class _Reader:
             swapped = " in the order of bytes of big-endian machines" if version & 0xFFFF == 0 else ""
             raise self.error(f"has version {version}{swapped}", "version 2 or 3, little-endian")
 
-    def value(self, kind: int, nested: int) -> Any:
+    def value(self, type_: int, nested: int) -> Any:
         """A value of the metadata."""
-        if kind == _STRING:
+        if type_ == _STRING:
             return self.string()
-        if kind == _ARRAY:
+        if type_ == _ARRAY:
             return self.array(nested)
-        if kind not in _VALUES:
-            raise self.error(f"has the type {kind}", f"one of {', '.join(map(str, sorted([*_VALUES, 8, 9])))}")
-        return self.numbers(_VALUES[kind], 1)[0]
+        if type_ not in _VALUES:
+            raise self.error(f"has the type {type_}", f"one of {', '.join(map(str, sorted([*_VALUES, 8, 9])))}")
+        return self.numbers(_VALUES[type_], 1)[0]
 
     def array(self, nested: int) -> Any:
-        kind = self.number("<u4")
-        if kind in _VALUES:
-            return self.numbers(_VALUES[kind], self.count("numbers", _VALUES[kind].itemsize))
-        if kind == _ARRAY and nested == 0:
+        type_ = self.number("<u4")
+        if type_ in _VALUES:
+            return self.numbers(_VALUES[type_], self.count("numbers", _VALUES[type_].itemsize))
+        if type_ == _ARRAY and nested == 0:
             raise self.error("has arrays inside of each other", f"{_MOST_NESTED} of them")
-        return [self.value(kind, nested - 1) for _ in range(self.count("values", 8))]
+        return [self.value(type_, nested - 1) for _ in range(self.count("values", 8))]
 
     def numbers(self, dtype: np.dtype[Any], count: int) -> np.ndarray:
         found = self.bytes(count * dtype.itemsize)
@@ -306,13 +306,13 @@ def _tensors(reader: _Reader, rows: list[_Row], alignment: int) -> dict[str, Ten
 def _size_of(place: str, number: int, axes: list[int]) -> int:
     """The bytes of a tensor; `axes` begin with the length of a row."""
     if number not in _TYPES:
-        kind = _UNREAD.get(number, str(number))
-        raise ValueError(f"{place} has the type {kind}; allowed are {', '.join(_NUMBERS)}")
+        type_ = _UNREAD.get(number, str(number))
+        raise ValueError(f"{place} has the type {type_}; allowed are {', '.join(_NUMBERS)}")
     if prod(max(length, 1) for length in axes) > _MOST_ELEMENTS:
         raise ValueError(f"{place} has the lengths {axes}; allowed are up to 2^59 elements")
-    kind, size, width = _TYPES[number]
+    type_, size, width = _TYPES[number]
     if axes[0] % size:
-        raise ValueError(f"{place} has rows of {axes[0]}; allowed for {kind} are multiples of {size}")
+        raise ValueError(f"{place} has rows of {axes[0]}; allowed for {type_} are multiples of {size}")
     return prod(axes) // size * width
 
 
@@ -340,9 +340,9 @@ def _typed(value: Any, place: str) -> list[bytes]:
             head = _packed(_ARRAY, "<u4") + _packed(_ARRAY, "<u4") + _packed(len(value), "<u8")
             return [head, *(b"".join(part)[4:] for part in parts)]
     if isinstance(value, np.ndarray) and value.ndim == 1:
-        kind = _kind_of(value.dtype, place)
-        head = _packed(_ARRAY, "<u4") + _packed(kind, "<u4") + _packed(value.size, "<u8")
-        return [head, value.astype(_VALUES[kind]).tobytes()]
+        type_ = _type_of(value.dtype, place)
+        head = _packed(_ARRAY, "<u4") + _packed(type_, "<u4") + _packed(value.size, "<u8")
+        return [head, value.astype(_VALUES[type_]).tobytes()]
     if isinstance(value, int) and not isinstance(value, bool):
         fits = (one for one in ("u4", "i4", "u8", "i8") if np.iinfo(one).min <= value <= np.iinfo(one).max)
         dtype = next(fits, None)
@@ -352,16 +352,16 @@ def _typed(value: Any, place: str) -> list[bytes]:
     elif isinstance(value, float) and not isinstance(value, np.generic):
         value = np.float32(value)
     if isinstance(value, bool | np.generic):
-        kind = _kind_of(np.asarray(value).dtype, place)
-        return [_packed(kind, "<u4"), _packed(value, _VALUES[kind])]
+        type_ = _type_of(np.asarray(value).dtype, place)
+        return [_packed(type_, "<u4"), _packed(value, _VALUES[type_])]
     raise TypeError(
         f"{place} is a {type(value).__name__}; allowed are str, bool, int, float, NumPy's numbers, arrays of one "
         "dimension, and lists of str"
     )
 
 
-def _kind_of(dtype: np.dtype[Any], place: str) -> int:
-    found = next((kind for kind, one in _VALUES.items() if one == dtype), None)
+def _type_of(dtype: np.dtype[Any], place: str) -> int:
+    found = next((type_ for type_, one in _VALUES.items() if one == dtype), None)
     if found is None:
         raise TypeError(f"{place} has dtype {dtype}; allowed are bool, and ints and floats that GGUF has")
     return found

@@ -273,10 +273,10 @@ class Operand:
 OperandLike = Operand | Number | str | None  # as users give operands
 
 
-def _part(name: str, value: Any, kind: Any) -> Any:
+def _part(name: str, value: Any, class_: Any) -> Any:
     found = parse_argument(value, name) if isinstance(value, str) else value
-    if found is not None and not isinstance(found, kind):
-        allowed = f"a {kind.__name__}, its text, and None"
+    if found is not None and not isinstance(found, class_):
+        allowed = f"a {class_.__name__}, its text, and None"
         raise TypeError(f"{name}={quoted(value)} is a {type(found).__name__}; allowed are {allowed}")
     return found
 

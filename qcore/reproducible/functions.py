@@ -66,9 +66,9 @@ class Arrays(OptimizerFunctions, package=__name__.rpartition(".")[0], words=NUMP
 FUNCTIONS = Arrays()
 
 
-def _of_dtype(name: str, x: Any, kind: type, allowed: str) -> Any:
+def _of_dtype(name: str, x: Any, scalar: type, allowed: str) -> Any:
     found = x.dtype if isinstance(x, np.ndarray | np.generic) else None
-    if found is None or not np.issubdtype(found, kind):
+    if found is None or not np.issubdtype(found, scalar):
         came = f"a {type(x).__name__}" if found is None else f"an array of {found}"
         raise TypeError(f"{name} is {came}; allowed is a NumPy array of {allowed}")
     return x

@@ -153,11 +153,11 @@ KEEPS_SCALE = "its result has the scale of its input"
 UNSEEN = "it has seen nothing yet"
 
 
-def of_subclass(kind: str) -> str:
+def of_subclass(layer: str) -> str:
     """The reason of a layer of a subclass."""
-    return f"it is of a subclass of {kind}, and only exact types are swapped"
+    return f"it is of a subclass of {layer}, and only exact types are swapped"
 
 
-def no_quantized(kind: str) -> str:
+def no_quantized(layer: str) -> str:
     """The reason of a layer that nothing in integers computes."""
-    return f"there is no quantized {kind}"
+    return f"there is no quantized {layer}"

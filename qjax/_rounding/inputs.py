@@ -35,7 +35,7 @@ def as_array(x: Any, name: str = "x") -> jax.Array:
 
 def as_integers(x: Any, name: str) -> jax.Array:
     """A JAX array of integers unchanged, or a copy of NumPy's (64-bit integers keep 32 bits); else a TypeError."""
-    return _of_kind(x, name, jnp.integer, "integers")
+    return _of_dtype(x, name, jnp.integer, "integers")
 
 
 def as_numbers(x: Any, name: str) -> jax.Array:
@@ -48,12 +48,12 @@ def as_numbers(x: Any, name: str) -> jax.Array:
 
 def as_float32(x: Any, name: str) -> jax.Array:
     """A JAX array of float32 unchanged, or a copy of NumPy's; else a TypeError."""
-    return _of_kind(x, name, jnp.float32, "float32")
+    return _of_dtype(x, name, jnp.float32, "float32")
 
 
-def _of_kind(x: Any, name: str, kind: Any, allowed: str) -> jax.Array:
+def _of_dtype(x: Any, name: str, scalar: Any, allowed: str) -> jax.Array:
     known = isinstance(x, (jax.Array, np.ndarray, np.generic))
-    if not known or not jnp.issubdtype(x.dtype, kind):
+    if not known or not jnp.issubdtype(x.dtype, scalar):
         came = f"an array of {x.dtype}" if known else f"a {type(x).__name__}"
         raise TypeError(f"{name} is {came}; allowed is a jax.Array or NumPy array of {allowed}")
     return x if isinstance(x, jax.Array) else _of_numpy(x, name)

@@ -119,11 +119,11 @@ class Walk:
         return self.emit_all(op, inputs, [(shape, dtype)], **attributes)[0]
 
     def emit_all(
-        self, op: str, inputs: Sequence[Value | None], kinds: Sequence[tuple[Any, Any]], **attributes: Any
+        self, op: str, inputs: Sequence[Value | None], shapes: Sequence[tuple[Any, Any]], **attributes: Any
     ) -> list[Value]:
         """The results of a node, of these shapes and dtypes."""
         node = Node(op, inputs, attributes)
-        for shape, dtype in kinds:
+        for shape, dtype in shapes:
             value = Value(shape, dtype)
             value.node, value.graph = node, self.graph
             node.results.append(value)

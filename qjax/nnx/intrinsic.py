@@ -33,14 +33,14 @@ class Fused(nnx.Module):
         (1, 3)
     """
 
-    kind: ClassVar[type[nnx.Module]] = nnx.Conv
+    float_layer: ClassVar[type[nnx.Module]] = nnx.Conv
     has_norm: ClassVar[bool] = False
     has_relu: ClassVar[bool] = False
 
     def __init__(self, layer: nnx.Module, bn: nnx.BatchNorm | None = None) -> None:
-        if type(layer) is not self.kind or (type(bn) is nnx.BatchNorm) is not self.has_norm:
+        if type(layer) is not self.float_layer or (type(bn) is nnx.BatchNorm) is not self.has_norm:
             given = ", ".join(type(part).__name__ for part in (layer, bn) if part is not None)
-            allowed = self.kind.__name__ + (", BatchNorm" if self.has_norm else "")
+            allowed = self.float_layer.__name__ + (", BatchNorm" if self.has_norm else "")
             raise TypeError(f"layer and bn of {type(self).__name__} are ({given}); allowed are exactly ({allowed})")
         self.layer: Any = layer
         self.bn = nnx.data(bn)
@@ -64,7 +64,7 @@ class LinearReLU(Fused):
         (1, 3)
     """
 
-    kind, has_relu = nnx.Linear, True
+    float_layer, has_relu = nnx.Linear, True
 
 
 class ConvReLU(Fused):
@@ -97,7 +97,7 @@ class BNReLU(Fused):
         Array([0., 2.], dtype=float32)
     """
 
-    kind, has_relu = nnx.BatchNorm, True
+    float_layer, has_relu = nnx.BatchNorm, True
 
 
 class ConvBn(Fused):
@@ -134,4 +134,7 @@ class ConvBnReLU(Fused):
     has_norm = has_relu = True
 
 
-FUSED = {(kind.kind, kind.has_norm, kind.has_relu): kind for kind in (LinearReLU, ConvReLU, BNReLU, ConvBn, ConvBnReLU)}
+FUSED = {
+    (fused.float_layer, fused.has_norm, fused.has_relu): fused
+    for fused in (LinearReLU, ConvReLU, BNReLU, ConvBn, ConvBnReLU)
+}

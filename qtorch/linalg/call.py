@@ -258,9 +258,9 @@ def _check_scaling(history: int | None, scaling: Any) -> None:
     check_scaling(history, given)
 
 
-def _text(argument: Any, kind: type[Any]) -> Any:
-    """The text of an argument of that kind, which takes less time to look up."""
-    return argument.text if type(argument) is kind else argument
+def _text(argument: Any, class_: type[Any]) -> Any:
+    """The text of an argument of that class, which takes less time to look up."""
+    return argument.text if type(argument) is class_ else argument
 
 
 def _literal(argument: Any) -> Any:

@@ -107,11 +107,11 @@ class _Wide(ProductMode):
         work = output.numel() * layer.weight[0].numel()
         self.found.add(name, kind, (input.shape, layer.weight.shape), work, products_of(layer))
 
-    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
         name = name_of(func)
         if name in OPENED:
-            return super().__torch_function__(func, kinds, args, kwargs)
+            return super().__torch_function__(func, types, args, kwargs)
         y = func(*args, **kwargs)
         list_operator(self.found, self.paths[-1], func, args)
         tensors = tensors_in((*args, *kwargs.values()))

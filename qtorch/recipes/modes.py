@@ -152,7 +152,7 @@ class ProductMode(TorchFunctionMode):
         self.has_gradients = torch.is_grad_enabled()
         self.part = traced_part() if torch.compiler.is_dynamo_compiling() else ""
 
-    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
         name = name_of(func)
         if name in PRODUCTS:

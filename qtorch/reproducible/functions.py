@@ -31,14 +31,14 @@ from qtorch.reproducible.operations import Names, UnroundedNames
 
 
 def _run(
-    law: Differentiable, planned: bool, kind: str, tensors: tuple[Any, ...], options: tuple[tuple[str, Any], ...]
+    law: Differentiable, planned: bool, results: str, tensors: tuple[Any, ...], options: tuple[tuple[str, Any], ...]
 ) -> Any:
-    """The result; for the kind "forward" also the saved arrays."""
-    plan = plan_for(law, kind, tensors, options) if planned else None
+    """The result; for "forward" also the saved arrays."""
+    plan = plan_for(law, results, tensors, options) if planned else None
     if plan is not None:
         return plan.run(tensors)
     found = law.run(Names, tensors, dict(options))
-    return found if kind == "forward" else found[0]
+    return found if results == "forward" else found[0]
 
 
 def _gradients(law: Differentiable, fused: bool, ctx: Any, saved: Any, *gradients: Any) -> tuple[Any, ...]:

@@ -66,24 +66,24 @@ class Layout(NamedTuple):
     most: int = 0
 
 
-def numbers_of_bytes(xp: Any, rows: Any, kind: str, carrier: Carrier) -> Any:
+def numbers_of_bytes(xp: Any, rows: Any, type_: str, carrier: Carrier) -> Any:
     """The lanes of the numbers in rows of bytes, int32 lanes whose last axis has whole blocks."""
-    layout = LAYOUTS[kind]
+    layout = LAYOUTS[type_]
     blocks = (rows & 255).reshape(*rows.shape[:-1], rows.shape[-1] // layout.width, layout.width)
     lanes = _to_carrier(xp, _decoded(xp, blocks, layout), carrier)
     return lanes.reshape(*rows.shape[:-1], blocks.shape[-2] * layout.size)
 
 
-def bytes_of_numbers(xp: Any, lanes: Any, kind: str, carrier: Carrier) -> Any:
+def bytes_of_numbers(xp: Any, lanes: Any, type_: str, carrier: Carrier) -> Any:
     """The bytes, as int32 lanes, of lanes whose last axis has whole blocks."""
-    layout = LAYOUTS[kind]
+    layout = LAYOUTS[type_]
     blocks = lanes.reshape(*lanes.shape[:-1], lanes.shape[-1] // layout.size, layout.size)
     return _encoded(xp, blocks, layout, carrier)[0].reshape(*lanes.shape[:-1], blocks.shape[-2] * layout.width)
 
 
-def round_blocks(xp: Any, bits: Any, kind: str, carrier: Carrier, axes: tuple[int, ...]) -> Any:
+def round_blocks(xp: Any, bits: Any, type_: str, carrier: Carrier, axes: tuple[int, ...]) -> Any:
     """The lanes of the numbers that lanes become as bytes; the last axis is a block, or `axes` is empty."""
-    layout, blocks = LAYOUTS[kind], bits if axes else bits[..., None]
+    layout, blocks = LAYOUTS[type_], bits if axes else bits[..., None]
     length = blocks.shape[-1]
     if length < layout.size:
         blocks = xp.pad(blocks, [(0, 0)] * (len(blocks.shape) - 1) + [(0, layout.size - length)])

@@ -21,14 +21,14 @@ ByPart = Mapping[str, One | None] | Mapping[Type, One | None] | Mapping[str | Ty
 SettingsOf = One | ByPart[One]
 
 
-def settings_of(model: nnx.Module, entries: Any, *kinds: type) -> dict[str, Any]:
+def settings_of(model: nnx.Module, entries: Any, *classes: type) -> dict[str, Any]:
     """The settings of all modules by name: from the entry of the name, else of the exact type, else of the parent.
 
     Args:
         model: the model.
         entries: settings for all of the model, or a mapping of settings, or None, for names ("" is the model) and
             types.
-        kinds: the allowed types of settings, `QConfig` and `QConfigDynamic`; none means `QConfig`.
+        classes: the allowed types of settings, `QConfig` and `QConfigDynamic`; none means `QConfig`.
 
     Raises:
         TypeError: if entries or settings have the wrong type.
@@ -37,11 +37,11 @@ def settings_of(model: nnx.Module, entries: Any, *kinds: type) -> dict[str, Any]
     entries = entries if isinstance(entries, Mapping) else {"": entries}
     modules = {path: module for path, module in modules_of(model).items() if not isinstance(module, nnx.List)}
     names = {path: name_of(path, modules) for path in modules}
-    kinds = kinds or (QConfig,)
-    argument = "qconfig: " if kinds[0] is QConfig else "qconfig_spec: "
+    classes = classes or (QConfig,)
+    argument = "qconfig: " if classes[0] is QConfig else "qconfig_spec: "
     for key, one in entries.items():
-        if one is not None and not isinstance(one, kinds):
-            allowed = ", ".join(kind.__name__ for kind in kinds)
+        if one is not None and not isinstance(one, classes):
+            allowed = ", ".join(kind.__name__ for kind in classes)
             raise TypeError(
                 f"{argument}the entry {quoted(key)} is a {type(one).__name__}; allowed are {allowed} and None"
             )

@@ -88,9 +88,9 @@ def parts_of(module: Any) -> Parts:
 LSTM_GATES = ("ii", "if_", "ig", "io"), ("hi", "hf", "hg", "ho")
 
 
-def _cell(kind: Any, weights: list[tuple[jax.Array, jax.Array | None]], **more: Any) -> Parts:
+def _cell(class_: Any, weights: list[tuple[jax.Array, jax.Array | None]], **more: Any) -> Parts:
     def make(ih: dynamic.Linear, hh: dynamic.Linear) -> Any:
-        cell = kind(ih, hh, **more)
+        cell = class_(ih, hh, **more)
         cell.dtype = str(weights[0][0].dtype)
         return cell
 

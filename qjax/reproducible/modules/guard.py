@@ -27,16 +27,16 @@ _tracing = ContextVar("tracing", default=False)
 
 
 @cache
-def guarded(kind: type[nnx.Module]) -> type[nnx.Module]:
+def guarded(class_: type[nnx.Module]) -> type[nnx.Module]:
     """A class of modules that are checked before they run; it has the name of its base."""
 
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
         if not _tracing.get():
             _check(self, arguments, options)
-        return kind.__call__(self, *arguments, **options)  # type: ignore[operator]
+        return class_.__call__(self, *arguments, **options)  # type: ignore[operator]
 
-    members = {"__call__": call, "guarded": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
-    return type(kind.__name__, (kind,), members)
+    members = {"__call__": call, "guarded": class_, "__module__": class_.__module__, "__doc__": class_.__doc__}
+    return type(class_.__name__, (class_,), members)
 
 
 def kind_of(layer: nnx.Module) -> type[nnx.Module]:
@@ -53,15 +53,15 @@ def _check(model: nnx.Module, arguments: Any, options: Any) -> None:
     """Raises ValueError if a model calls a function that has no defined bits."""
     graph, state = nnx.split(model)
     leaves, tree = jax.tree.flatten((state, arguments, options))
-    kinds = tuple([_Array(x.shape, x.dtype) if hasattr(x, "dtype") else x for x in leaves])
-    _check_program(graph, tree, kinds)
+    given = tuple([_Array(x.shape, x.dtype) if hasattr(x, "dtype") else x for x in leaves])
+    _check_program(graph, tree, given)
 
 
 @lru_cache(maxsize=256)
-def _check_program(graph: Any, tree: Any, kinds: tuple[Any, ...]) -> None:
+def _check_program(graph: Any, tree: Any, given: tuple[Any, ...]) -> None:
     def program(*arrays: Any) -> Any:
         given = iter(arrays)
-        leaves = [next(given) if isinstance(kind, _Array) else kind for kind in kinds]
+        leaves = [next(given) if isinstance(kind, _Array) else kind for kind in given]
         state, arguments, options = jax.tree.unflatten(tree, leaves)
         model: Any = nnx.merge(graph, state)
         run_in_scopes(model, LAYER)
@@ -69,7 +69,7 @@ def _check_program(graph: Any, tree: Any, kinds: tuple[Any, ...]) -> None:
 
     token = _tracing.set(True)
     try:
-        arrays = [jax.ShapeDtypeStruct(*kind) for kind in kinds if isinstance(kind, _Array)]
+        arrays = [jax.ShapeDtypeStruct(*kind) for kind in given if isinstance(kind, _Array)]
         program_ = jax.make_jaxpr(program)(*arrays)
     finally:
         _tracing.reset(token)

@@ -233,38 +233,38 @@ class Backward(NamedTuple):
 
 
 def plan_for(
-    law: Differentiable, kind: str | Backward, tensors: Sequence[torch.Tensor | None], options: tuple[Any, ...]
+    law: Differentiable, results: str | Backward, tensors: Sequence[torch.Tensor | None], options: tuple[Any, ...]
 ) -> FusedProgram | None:
     """The plan of a law; None if tensors are not in the memory of the CPU, or there is no kernel.
 
     Args:
         law: the law.
-        kind: "result"; "each" for independent results; "forward" for the result and the saved arrays; or `Backward`.
+        results: "result"; "each" for independent results; "forward" for the result and the saved arrays; or `Backward`.
         tensors: arguments, or the saved arrays and the gradients of all results; all are plain (`are_plain_tensors`).
         options: the law's options, as pairs.
     """
-    kinds = []
+    shapes = []
     for x in tensors:
-        kinds.append(None if x is None else (x.shape, x.dtype, x.is_cpu))
-    return _plan(law, kind, tuple(kinds), options)
+        shapes.append(None if x is None else (x.shape, x.dtype, x.is_cpu))
+    return _plan(law, results, tuple(shapes), options)
 
 
 @lru_cache(maxsize=4096)
 def _plan(
-    law: Differentiable, kind: str | Backward, kinds: tuple[Any, ...], options: tuple[Any, ...]
+    law: Differentiable, results: str | Backward, shapes: tuple[Any, ...], options: tuple[Any, ...]
 ) -> FusedProgram | None:
-    if not all(one is None or (0 not in one[0] and one[1] in _DTYPES and one[2]) for one in kinds):
+    if not all(one is None or (0 not in one[0] and one[1] in _DTYPES and one[2]) for one in shapes):
         return None
     recording = Recording()
-    arguments = [None if one is None else recording.argument(_DTYPES[one[1]], tuple(one[0])) for one in kinds]
+    arguments = [None if one is None else recording.argument(_DTYPES[one[1]], tuple(one[0])) for one in shapes]
     try:
-        if isinstance(kind, str):
+        if isinstance(results, str):
             found = law.run(Names, arguments, dict(options))
-            return FusedProgram(arguments, found if kind == "forward" else found[0], kind == "each")
-        saved, gradients = tuple(arguments[: kind.saved]), tuple(arguments[kind.saved :])
+            return FusedProgram(arguments, found if results == "forward" else found[0], results == "each")
+        saved, gradients = tuple(arguments[: results.saved]), tuple(arguments[results.saved :])
         found = law.gradients(Names, saved, law.gradient_of(gradients), dict(options))
         return FusedProgram(
-            arguments, tuple([x if wanted else None for x, wanted in zip(found, kind.wanted, strict=True)])
+            arguments, tuple([x if one else None for x, one in zip(found, results.wanted, strict=True)])
         )
     except NoKernelError:
         return None

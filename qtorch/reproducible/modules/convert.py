@@ -126,17 +126,17 @@ def _show_functions() -> int:
 
 
 @cache
-def _guarded(kind: type[nn.Module]) -> type[nn.Module]:
+def _guarded(class_: type[nn.Module]) -> type[nn.Module]:
     """A class of modules that run under the guard; it has the name of its base."""
 
     def forward(self: Any, *arguments: Any, **options: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             _show_functions()
         with resumed(), Guard(self):
-            return kind.forward(self, *arguments, **options)
+            return class_.forward(self, *arguments, **options)
 
-    members = {"forward": forward, "guarded": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
-    return type(kind.__name__, (kind,), members)
+    members = {"forward": forward, "guarded": class_, "__module__": class_.__module__, "__doc__": class_.__doc__}
+    return type(class_.__name__, (class_,), members)
 
 
 _COUNT = "num_batches_tracked"  # of a norm; it begins with zero
