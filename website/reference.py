@@ -19,7 +19,8 @@ PACKAGES = ("qcore", "qtorch", "qjax")
 def public_modules() -> Iterator[ModuleType]:
     """The modules with an `__all__` and no underscore in their names, packages before what is in them.
 
-    A module whose names its package exports by `from module import *` is not among them: the package's page has them.
+    A module whose names its package, or a room beside it, exports by `from module import *` is not among them: the
+    page of the package, or the room, has them.
     """
     for package in map(import_module, PACKAGES):
         inside = sorted(found.name for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
@@ -31,10 +32,13 @@ def public_modules() -> Iterator[ModuleType]:
 
 
 def _is_a_part(module: ModuleType) -> bool:
-    """True if the package of a module exports its public names by `from module import *`."""
-    package, _, name = module.__name__.rpartition(".")
-    text = Path(str(import_module(package).__file__)).read_text(encoding="utf-8") if package else ""
-    return f"\nfrom {package}.{name} import *" in text
+    """True if the package of a module, or a package in it, exports its public names by `from module import *`."""
+    package = module.__name__.rpartition(".")[0]
+    if not package:
+        return False
+    file = Path(str(import_module(package).__file__))
+    texts = [one.read_text(encoding="utf-8") for one in (file, *file.parent.glob("*/__init__.py"))]
+    return any(f"\nfrom {module.__name__} import *" in text for text in texts)
 
 
 @cache

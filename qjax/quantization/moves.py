@@ -23,6 +23,19 @@ from qjax._rounding.inputs import ArrayLike, as_numbers
 if TYPE_CHECKING:  # the class has a table of these functions
     from qjax.quantization.tensor import QTensor
 
+__all__ = [
+    "channel_shuffle",
+    "chunk",
+    "flip",
+    "pad",
+    "pixel_shuffle",
+    "repeat",
+    "split",
+    "tile",
+    "unbind",
+    "unflatten",
+]
+
 P = ParamSpec("P")
 OfArray = TypeVar("OfArray", covariant=True)
 OfQTensor = TypeVar("OfQTensor", covariant=True)
@@ -375,7 +388,7 @@ def masked_fill(x: ArrayLike | QTensor, mask: ArrayLike, value: float) -> jax.Ar
     return jnp.where(as_numbers(mask, "mask"), jnp.asarray(value, x.dtype), x)
 
 
-METHODS = split, chunk, unbind, flip, repeat, tile, unflatten, pixel_shuffle, channel_shuffle, pad, masked_fill
+METHODS = *[globals()[name] for name in __all__], masked_fill
 
 
 @overload

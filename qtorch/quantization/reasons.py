@@ -10,6 +10,7 @@ from torch import nn
 from qcore.affine.rows import OPERATIONS
 from qcore.names import full_name
 from qcore.workflow.settings import KEEPS_SCALE, no_quantized, of_subclass
+from qtorch._affine import moves
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._classes import plain_class
 from qtorch.quant import Quantizer
@@ -25,26 +26,7 @@ def _layers(rounds: bool = False) -> tuple[type[nn.Module], ...]:
 PASSING = (
     nn.Identity,
     SamePad,
-    nn.Flatten,
-    nn.Unflatten,
-    nn.PixelShuffle,
-    nn.PixelUnshuffle,
-    nn.ChannelShuffle,
-    nn.ConstantPad1d,
-    nn.ConstantPad2d,
-    nn.ConstantPad3d,
-    nn.ZeroPad1d,
-    nn.ZeroPad2d,
-    nn.ZeroPad3d,
-    nn.ReflectionPad1d,
-    nn.ReflectionPad2d,
-    nn.ReflectionPad3d,
-    nn.ReplicationPad1d,
-    nn.ReplicationPad2d,
-    nn.ReplicationPad3d,
-    nn.CircularPad1d,
-    nn.CircularPad2d,
-    nn.CircularPad3d,
+    *(getattr(nn, name) for name in moves.LAYERS),
     nn.Dropout,
     nn.Dropout1d,
     nn.Dropout2d,

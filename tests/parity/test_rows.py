@@ -63,7 +63,7 @@ def test_pickles_name_functions_where_they_were():
     """Models may hold functions; a pickle has the module in which a function stood."""
     for module, names in {
         "functional": "celu elu hardswish",
-        "torch_functions": "hardsigmoid leaky_relu max_pool2d",
+        "torch_functions": "hardsigmoid leaky_relu max_pool2d clamp relu threshold interpolate upsample_nearest",
     }.items():
         for name in names.split():
             function = pickle.loads(f"cqtorch._affine.{module}\n{name}\n.".encode())

@@ -198,7 +198,7 @@ def softmax(input: Q, axis: int, output: QParams | None = None, form: AffineInte
     form, xp = check_output(input, output, form), input.names
     with xp.arithmetic():
         steps = xp.astype(input.values, "float64")
-        below = steps - _greatest(xp, steps, axis)  # exact, and independent of the zero point
+        below = steps - xp.greatest(steps, (axis,))  # exact, and independent of the zero point
         # Integers, so that their sum has no order; an exponential below 2^-33 of the greatest counts as 0.
         parts = xp.rint(xp.exp(below * xp.astype(input.qparams.scale, "float64")) * 2.0**32)
         sums = xp.astype(xp.total(xp.astype(parts, "int64"), (axis,)), "float64")
@@ -248,12 +248,6 @@ def sigmoid_of(xp: Any, x: Any) -> Any:
 def tanh_of(xp: Any, x: Any) -> Any:
     """tanh(x) of float32 numbers, computed in float64 and rounded once."""
     return xp.astype(xp.tanh(xp.astype(x, "float64")), "float32")
-
-
-def _greatest(xp: Any, x: Any, axis: int) -> Any:
-    """The greatest elements along an axis, which stays."""
-    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-    return xp.extremes(x, (axis,))[1].reshape(shape)
 
 
 def _expm1(xp: Any, x: Any, divisor: float) -> Any:

@@ -57,10 +57,7 @@ def layer_norm(
         array([[ 88, 100, 112]], dtype=uint8)
     """
     check_operand("input", input)
-    shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
-    shape = tuple(check_size("normalized_shape", size, 0) for size in shape)
-    if not shape or tuple(input.shape)[-len(shape) :] != shape:
-        raise ValueError(f"input has shape {tuple(input.shape)}; allowed is (..., {', '.join(map(str, shape))})")
+    shape = _last_sizes(input, normalized_shape)
     _check("weight", weight, shape, input)
     _check("bias", bias, shape, input)
     axes = tuple(range(input.ndim - len(shape), input.ndim))
@@ -177,6 +174,15 @@ def batch_norm(
         steps = xp.rint(steps + law.along(beta, 1, input.ndim)) + xp.astype(output.zero_point, "float32")
         result = wrapped(input, law.integers(xp, steps, form), output, form)
         return result.relu() if relu else result
+
+
+def _last_sizes(q: Any, normalized_shape: Any) -> tuple[int, ...]:
+    """The sizes of the last dimensions; raises unless the array has them."""
+    shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+    shape = tuple(check_size("normalized_shape", size, 0) for size in shape)
+    if not shape or tuple(q.shape)[-len(shape) :] != shape:
+        raise ValueError(f"input has shape {tuple(q.shape)}; allowed is (..., {', '.join(map(str, shape))})")
+    return shape
 
 
 def _normalized(

@@ -126,26 +126,17 @@ def adaptive_avg_pool(input: Q, output_size: int | Sequence[int | None] | None, 
         array([[[5, 6]]], dtype=uint8)
     """
     check_operand("input", input)
-    shape = tuple(input.shape)
-    check_images(shape, dimensions)
-    asked = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * dimensions
-    if len(asked) != dimensions:
-        raise ValueError(f"output_size={output_size}; allowed are one number or {dimensions}")
-    xp, first = input.names, len(shape) - dimensions
+    xp, along = input.names, _covering(tuple(input.shape), output_size, dimensions)
     with xp.arithmetic():
-        sums, counts = xp.astype(input.values, "int64"), []
-        for number, places in enumerate(asked):
-            axis, size = first + number, shape[first + number]
-            places = size if places is None else check_int("output_size", places, 1, 2**16)
-            # Windows overlap unless the number of places divides the size: the ends are rounded outwards.
-            spans = [(i * size // places, -(-(i + 1) * size // places)) for i in range(places)]
-            rest = (slice(None),) * axis
+        sums = xp.astype(input.values, "int64")
+        for axis, spans in along:
+            places, size, rest = len(spans), input.shape[axis], (slice(None),) * axis
             if size % places:
                 sums = xp.concatenate([xp.total(sums[(*rest, slice(*span))], (axis,)) for span in spans], axis)
             else:  # windows that do not overlap
                 apart = sums.reshape((*sums.shape[:axis], places, size // places, *sums.shape[axis + 1 :]))
                 sums = xp.total(apart, (axis + 1,)).reshape((*sums.shape[:axis], places, *sums.shape[axis + 1 :]))
-            counts.append([high - low for low, high in spans])
+        counts = [[high - low for low, high in spans] for _, spans in along]
         quotients = xp.divide(xp.astype(sums, "float64"), _product(input, counts))
         return wrapped(input, _rounded(input, quotients, 0), input.qparams, input.form)
 
@@ -185,6 +176,21 @@ def mean(input: Q, axes: tuple[int, ...], keepdims: bool = False) -> Q:
         if not keepdims:
             integers = integers.reshape(tuple(size for axis, size in enumerate(shape) if axis not in places))
         return wrapped(input, integers, input.qparams, input.form)
+
+
+def _covering(shape: tuple[int, ...], output_size: Any, dimensions: int) -> list[tuple[int, list[tuple[int, int]]]]:
+    """For each of the last dimensions its axis, and the ends of the windows that cover it evenly."""
+    check_images(shape, dimensions)
+    asked = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * dimensions
+    if len(asked) != dimensions:
+        raise ValueError(f"output_size={output_size}; allowed are one number or {dimensions}")
+    along = []
+    for axis, places in enumerate(asked, len(shape) - dimensions):
+        size = shape[axis]
+        places = size if places is None else check_int("output_size", places, 1, 2**16)
+        # Windows overlap unless the number of places divides the size: the ends are rounded outwards.
+        along.append((axis, [(i * size // places, -(-(i + 1) * size // places)) for i in range(places)]))
+    return along
 
 
 def _counts(windows: Windows, shape: tuple[int, ...], with_padding: bool) -> list[list[int]]:

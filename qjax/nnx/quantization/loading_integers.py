@@ -192,7 +192,7 @@ def _norm(layer: Any, entries: Entries, output: QParams, form: AffineInteger, re
     weight, bias, mean, var = given
     if isinstance(layer, nnx.BatchNorm):
         return quantized.BatchNorm(weight, bias, mean, var, layer.epsilon, output, form, relu)
-    more = () if isinstance(layer, nnx.LayerNorm) else (getattr(layer, "num_groups", None),)
+    more = (layer.num_groups,) if isinstance(layer, nnx.GroupNorm) else ()
     return NORMS[type(layer)](weight, bias, layer.epsilon, output, form, *more)
 
 

@@ -15,7 +15,7 @@ from qjax.nnx.activations import PReLU
 from qjax.nnx.intrinsic import Fused, LinearReLU
 from qjax.nnx.layouts import bias_of, torch_layout
 from qjax.nnx.quantization.observing import FloatFunctional, Observed
-from qjax.nnx.quantized import dynamic
+from qjax.nnx.quantized import dynamic, normalization
 from qjax.nnx.recurrent import GRU, LSTM
 from qjax.nnx.rounded import RoundedLayer
 
@@ -23,10 +23,7 @@ WEIGHTED: dict[type[nnx.Module], Any] = {nnx.Linear: quantized.Linear, nnx.Conv:
 # Layers with a weight that is not fake-quantized in training, as in torch.
 UNTRAINED: dict[type[nnx.Module], Any] = {nnx.ConvTranspose: quantized.ConvTranspose, PReLU: quantized.PReLU}
 NORMS: dict[type[nnx.Module], Any] = {
-    nnx.BatchNorm: quantized.BatchNorm,
-    nnx.LayerNorm: quantized.LayerNorm,
-    nnx.GroupNorm: quantized.GroupNorm,
-    nnx.InstanceNorm: quantized.GroupNorm,
+    floats: made for name in normalization.__all__ for made in [getattr(quantized, name)] for floats in made.floats
 }
 
 

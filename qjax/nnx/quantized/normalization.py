@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from flax import nnx
 
@@ -13,13 +13,21 @@ from qjax.nnx.quantized.base import Quantized, check_real, checked, float_variab
 from qjax.quantization import QTensor
 from qjax.quantization.functional import batch_norm, group_norm, layer_norm
 
+__all__ = ["BatchNorm", "GroupNorm", "LayerNorm"]
+
 
 def _value(variable: Any) -> Any:
     return None if variable is None else variable[...]
 
 
 class Norm(Quantized):
-    """The base of the norms: an affine transformation, epsilon, and the parameters of the result."""
+    """The base of the norms: an affine transformation, epsilon, and the parameters of the result.
+
+    Attributes:
+        floats: the layers of flax that it replaces.
+    """
+
+    floats: ClassVar[tuple[type[nnx.Module], ...]]
 
     def __init__(
         self, weight: ArrayLike | None, bias: ArrayLike | None, epsilon: float, output: QParams, form: AffineInteger
@@ -54,6 +62,8 @@ class BatchNorm(Norm):
         Array([[100],
                [120]], dtype=uint8)
     """
+
+    floats = (nnx.BatchNorm,)
 
     def __init__(
         self,
@@ -108,6 +118,8 @@ class LayerNorm(Norm):
         Array([[ 90, 110]], dtype=uint8)
     """
 
+    floats = (nnx.LayerNorm,)
+
     def __call__(self, input: QTensor) -> QTensor:
         """The result for a quantized array of shape (..., features)."""
         self._check_input(input)
@@ -137,6 +149,8 @@ class GroupNorm(Norm):
         >>> layer(quantize_per_tensor(jnp.float32([[[1, 3]]]), 0.1, 7, "quint8")).int_repr()
         Array([[[ 90, 110]]], dtype=uint8)
     """
+
+    floats = (nnx.GroupNorm, nnx.InstanceNorm)
 
     def __init__(
         self,

@@ -13,53 +13,26 @@ floats with quantized weights, and recurrent layers, quantize their input by its
            [13., 15.]], dtype=float32)
 """
 
-from qcore.affine.arithmetic import activations, elementwise, layer_norm, mean
+from qcore.affine.arithmetic import activations, elementwise
 from qcore.affine.arithmetic.activations import *
 from qcore.affine.arithmetic.elementwise import *
 from qcore.lazy import public_names
+from qjax.quantization import moves
 from qjax.quantization.functional import dynamic, images, products
 from qjax.quantization.functional.conv_bn import ConvBnParams, ConvBnState, conv_bn, fold_conv_bn
 from qjax.quantization.functional.dynamic import *
 from qjax.quantization.functional.images import *
 from qjax.quantization.functional.products import *
-from qjax.quantization.moves import (
-    channel_shuffle,
-    chunk,
-    concatenate,
-    flip,
-    pad,
-    pixel_shuffle,
-    repeat,
-    split,
-    tile,
-    unbind,
-    unflatten,
-)
-from qjax.quantization.moves import masked_fill as masked_fill  # of arrays, too, unlike that of elementwise
+from qjax.quantization.moves import *
+from qjax.quantization.moves import concatenate
+from qjax.quantization.moves import masked_fill as masked_fill  # of arrays, too, unlike those of elementwise
 from qjax.quantization.moves import stack as stack
 
-__all__ = [
-    "ConvBnParams",
-    "ConvBnState",
-    "channel_shuffle",
-    "chunk",
-    "concatenate",
-    "conv_bn",
-    "flip",
-    "fold_conv_bn",
-    "layer_norm",
-    "mean",
-    "pad",
-    "pixel_shuffle",
-    "repeat",
-    "split",
-    "tile",
-    "unbind",
-    "unflatten",
-]
+__all__ = ["ConvBnParams", "ConvBnState", "concatenate", "conv_bn", "fold_conv_bn"]
 __all__ += activations.__all__
 __all__ += dynamic.__all__
 __all__ += elementwise.__all__
 __all__ += images.__all__
+__all__ += moves.__all__
 __all__ += products.__all__
 __dir__ = public_names(__name__)

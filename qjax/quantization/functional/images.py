@@ -10,10 +10,20 @@ from typing import Any
 import jax.numpy as jnp
 
 from qcore.affine import arithmetic
+from qcore.affine.arithmetic import layer_norm, mean  # of axes that the caller names, in any layout
 from qcore.arguments import check_flag
 from qjax.quantization.tensor import QTensor
 
-__all__ = ["adaptive_avg_pool", "avg_pool", "batch_norm", "group_norm", "interpolate", "max_pool"]
+__all__ = [
+    "adaptive_avg_pool",
+    "avg_pool",
+    "batch_norm",
+    "group_norm",
+    "interpolate",
+    "layer_norm",
+    "max_pool",
+    "mean",
+]
 
 _CHANNELS_LAST = "channels_last: True for channels on the last axis, of input and result."
 

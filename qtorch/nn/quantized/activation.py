@@ -9,8 +9,8 @@ import torch
 
 from qcore.affine import AffineInteger, arithmetic
 from qcore.arguments import check_flag, check_size
+from qtorch._affine.elementwise import relu, relu6
 from qtorch._affine.tensor import QTensor
-from qtorch._affine.torch_functions import relu, relu6
 from qtorch._torch_internals import Unscripted
 from qtorch.nn.quantized.base import FunctionLayer, check_quantized
 from qtorch.nn.quantized.weights import QuantizedWeight, check_weight, empty_weight, output_of, weight_of

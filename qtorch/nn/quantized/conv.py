@@ -12,9 +12,9 @@ from qcore.affine.arithmetic.convolutions import filters_of, margins_of
 from qcore.affine.quantized import PADDING_MODES, check_convolution, check_convolution_sizes
 from qcore.arguments import check_choice, check_flag, check_sizes
 from qtorch._affine.functional import WIDTHS, conv_to
+from qtorch._affine.moves import spread
 from qtorch._affine.products import Geometry
 from qtorch._affine.tensor import QTensor
-from qtorch._affine.torch_functions import spread
 from qtorch.nn.quantized.base import ProductLayer, checked, place_of
 from qtorch.nn.quantized.weights import QuantizedWeight, in_float32, weight_of
 

@@ -4,37 +4,16 @@ Pools, interpolation and clamps keep the input's parameters; other functions tak
 """
 
 from qcore.lazy import public_names
-from qtorch._affine import activations, pools
+from qtorch._affine import activations, elementwise, pools, resize
 from qtorch._affine.activations import *
+from qtorch._affine.elementwise import *
 from qtorch._affine.functional import conv1d, conv2d, conv3d, linear
 from qtorch._affine.pools import *
-from qtorch._affine.torch_functions import (
-    clamp,
-    hardtanh,
-    interpolate,
-    relu,
-    relu6,
-    threshold,
-    upsample,
-    upsample_bilinear,
-    upsample_nearest,
-)
+from qtorch._affine.resize import *
 
-__all__ = [
-    "clamp",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "hardtanh",
-    "interpolate",
-    "linear",
-    "relu",
-    "relu6",
-    "threshold",
-    "upsample",
-    "upsample_bilinear",
-    "upsample_nearest",
-]
+__all__ = ["conv1d", "conv2d", "conv3d", "linear"]
 __all__ += activations.__all__
+__all__ += elementwise.__all__
 __all__ += pools.__all__
+__all__ += resize.__all__
 __dir__ = public_names(__name__)

@@ -99,6 +99,7 @@ FILLS = {
     "masked_fill": lambda x: torch.masked_fill(x, MASK, -0.5),
     "masked_fill()": lambda x: x.masked_fill(MASK, float("inf")).clamp(max=4.5),
     "masked_fill_": lambda x: x.clone().masked_fill_(MASK, 1.0),
+    "threshold_": lambda x: F.threshold_(x.clone(), 0.5, -1.0),
     "pad": lambda x: F.pad(x, (1, 1), value=-0.5),
     "ConstantPad1d": nn.ConstantPad1d(2, 1.5),
     "clamp": lambda x: torch.clamp(x, -0.5, 1.0),
