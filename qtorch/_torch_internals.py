@@ -154,6 +154,14 @@ def in_backward() -> bool:
     return _graph_task() != -1
 
 
+def is_recomputed() -> bool:
+    """True in a forward pass that a backward pass runs again, as `torch.utils.checkpoint` does; False if unknown.
+
+    Compiled programs do not ask.
+    """
+    return not torch.compiler.is_dynamo_compiling() and _graph_task is not None and _graph_task() != -1
+
+
 def at_end_of_backward(function: Callable[[], None]) -> None:
     """Has the engine call a function once at the end of the backward pass that it runs, unless the pass fails."""
     _queue_callback(function)

@@ -31,7 +31,7 @@ from qtorch._affine.scaled import check_scaled, round_with_scale, scale_of_range
 from qtorch._conversion import converted
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor
 from qtorch._states import keeps_zero_point
-from qtorch._torch_internals import Unscripted, has_forward_hooks
+from qtorch._torch_internals import Unscripted, has_forward_hooks, is_recomputed
 
 # Observers whose update the kernel implements; a subclass may have another update
 _OBSERVERS = {
@@ -126,6 +126,7 @@ class FakeQuantize(Unscripted, torch.nn.Module):
         plain = is_plain_tensor(x)
         # The switches are Python flags besides buffers, so that a call reads no value of a tensor.
         observes = self._observes and (self.training or self.observes_in_eval or not self._has_ranges)
+        observes = observes and not is_recomputed()  # a checkpoint's second run of a batch that was observed
         if observes and plain and self._rounds and self.number is None and (run := self._in_one_pass(x)):
             return with_gradient(x, run)
         check_input(x, Names)
@@ -151,6 +152,15 @@ class FakeQuantize(Unscripted, torch.nn.Module):
             low, high = ((end - zero_point).to(torch.float32) * scale for end in (self.quant_min, self.quant_max))
         found = scale_of_range(low, high, self.number)
         return found, torch.zeros_like(found, dtype=torch.int32)
+
+    def expect(self, shape: torch.Size) -> None:
+        """Gives the buffers the channels of tensors of a shape before one is observed: averages of models begin so."""
+        observer = self.activation_post_process
+        if isinstance(observer, RangeObserver) and observer.min_val.numel() == 0:
+            for name, value in observer._state(shape)._asdict().items():
+                store(observer, name, value)
+            channels = observer.min_val.shape
+            self._keep(self.scale.new_ones(channels), self.zero_point.new_zeros(channels))
 
     @property
     def _has_seen(self) -> bool:

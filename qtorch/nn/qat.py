@@ -33,6 +33,7 @@ def make_weight_fake_quant(layer: nn.Module, qconfig: Any) -> nn.Module:
         raise TypeError(f"qconfig.weight of qat.{name} made a {type(made).__name__}; allowed are modules")
     if isinstance(made, FakeQuantize):
         made.observes_in_eval = False
+        made.expect(layer.weight.shape)  # type: ignore[union-attr]
     return made
 
 

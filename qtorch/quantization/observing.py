@@ -14,7 +14,7 @@ from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.qconfig import QConfigDynamic
 from qtorch._classes import change_class, check_model, plain_class, restore_class
-from qtorch._torch_internals import drop_forward_hooks, forward_hooks
+from qtorch._torch_internals import drop_forward_hooks, forward_hooks, is_recomputed
 from qtorch.nn.qat import QATLayer
 from qtorch.quantization.propagation import check_settings, check_types
 from qtorch.quantization.tree import is_leaf, walk
@@ -49,7 +49,7 @@ class ObserveOutput:
 
 
 class CountCalls:
-    """A forward pre-hook that counts a module's runs; runs under `torch.compile` are not counted.
+    """A forward pre-hook that counts a module's runs, but not under `torch.compile`, and a checkpoint's run once.
 
     Args:
         path: the name that messages give the module.
@@ -59,7 +59,7 @@ class CountCalls:
         self.path, self.calls = path, 0
 
     def __call__(self, module: torch.nn.Module, inputs: Any) -> None:
-        if not torch.compiler.is_dynamo_compiling():
+        if not torch.compiler.is_dynamo_compiling() and not is_recomputed():
             self.calls += 1
 
 

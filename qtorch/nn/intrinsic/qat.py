@@ -9,6 +9,7 @@ from torch import nn
 
 from qcore.arguments import check_flag, check_float, check_type
 from qcore.lazy import public_names
+from qtorch._torch_internals import is_recomputed
 from qtorch.nn import qat
 from qtorch.nn.intrinsic import fused
 from qtorch.nn.qat import QATConv
@@ -69,8 +70,9 @@ class QATConvBn(QATConv):
             return self.convolve(input, self.weight_fake_quant(weight), shift)
         plain = self.convolve(input, self.weight, None)
         shape = -1, *[1] * (self.weight.dim() - 2)
-        with torch.no_grad():  # for its running statistics only
-            self.bn(plain if self.bias is None else plain + self.bias.reshape(shape))
+        if not is_recomputed():  # a checkpoint's second run sees the statistics that the first one left
+            with torch.no_grad():  # for its running statistics only
+                self.bn(plain if self.bias is None else plain + self.bias.reshape(shape))
         running = self._deviation()
         rounded = self.weight_fake_quant(self._folded_weight(running))
         # The rounded weight was divided by the running deviation; the result is rescaled to this batch's deviation.

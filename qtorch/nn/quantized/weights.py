@@ -9,6 +9,7 @@ import torch
 
 from qcore import Number
 from qcore.affine import AffineInteger, QParams
+from qcore.arguments import quoted
 from qcore.formats.foreign import BytesNumber, stored_bits
 from qcore.law.rounding import RoundingLike
 from qtorch._affine import conversion, exported
@@ -319,10 +320,22 @@ def weight_of(module: Any, weight: torch.Tensor) -> QTensor:
 def _chosen(observer: Any) -> tuple[torch.Tensor, torch.Tensor, AffineInteger]:
     """The parameters and integers that an observer chooses, or that fake quantization was trained with."""
     if not isinstance(observer, FakeQuantize):
-        return *observer.calculate_qparams(), observer.rule.form
+        scale, zero_point = observer.calculate_qparams()
+        return _checked_scale(scale), zero_point, observer.rule.form
     if not observer._has_seen:
         raise ValueError("fake quantization has seen nothing; run the model on some data before it is converted")
-    return observer.scale.detach().to(torch.float32), observer.zero_point, observer.activation_post_process.rule.form
+    scale = _checked_scale(observer.scale.detach().to(torch.float32))
+    return scale, observer.zero_point, observer.activation_post_process.rule.form
+
+
+def _checked_scale(scale: torch.Tensor) -> torch.Tensor:
+    """The scale; a range with NaN or infinity has none."""
+    if not scale.is_meta and not scale.isfinite().all():
+        raise ValueError(
+            f"scale={quoted(scale[~scale.isfinite()][0].item())}, since its observer saw numbers that are not finite; "
+            "allowed is finite data: did training diverge (a smaller learning rate), or has the data NaN or infinity?"
+        )
+    return scale
 
 
 def float_parameters(module: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
