@@ -71,6 +71,10 @@ def _unsigned(x: A) -> A:
     return x + 0.0
 
 
+def _named(function: str, /, **values: Any) -> None:
+    return None
+
+
 def _extremes(x: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     return np.amin(x, axes), np.amax(x, axes)
 
@@ -123,7 +127,7 @@ class Names:
     passes. Dtypes are strings: "float32". Every operation on floats is rounded once, to nearest even, in the order
     of the law.
 
-    **The law of rounding** (`qcore.law`) works on integers and needs the first ten names only:
+    **The law of rounding** (`qcore.law`) works on integers and needs these names only:
 
     - `where`, `clip`, and `amax(lanes, axes, keepdims)`, the maxima of integers.
     - `float_bits(lanes)`: converts integers to floats of the same width, to nearest, and returns the floats' bits. The
@@ -137,6 +141,8 @@ class Names:
       again for each shape; blocks then have few numbers of their own.
     - `take(row, places)`: the entries of a row, a tuple of ints or an array of one dimension, at places that it has.
     - `float32_bits(x)`: the bits of float32 numbers as int32, without a conversion; `float32_from(bits)`: the inverse.
+    - `named("function", name=value, ...)`: nothing. Where C is written from the law (`qcore.trace`), its variables have
+      these names.
 
     **Arithmetic on floats**:
 
@@ -213,6 +219,7 @@ class Names:
 
     float32_bits: Any = staticmethod(_float32_bits)
     float32_from: Any = staticmethod(_float32_from)
+    named: Any = staticmethod(_named)
 
     trunc: Any = staticmethod(np.trunc)
     floor: Any = staticmethod(np.floor)

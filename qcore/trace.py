@@ -1,4 +1,4 @@
-"""The law as a list of operations, from which C is written: kernels of qtorch, and the file of `emit-c`.
+"""The law as a list of operations, from which C is written (`qcore.writer`): kernels of qtorch, and `emit-c`.
 
 The law's own Python runs once, on `Value`s that record their operations, with `Trace` as its array namespace. The level
 of a value is the number of times that it is computed: once, once a tensor, once a block, or for each element.
@@ -20,15 +20,17 @@ C_TYPES = {
 
 
 class Value:
-    """The result of an operation, as a variable of C.
+    """The result of an operation.
 
     Attributes:
-        name: the name of the variable.
-        text: C for the operation; "" for a maximum, which needs a loop.
+        name: of this value alone.
+        text: C for the operation, with `{}` for its parts, or for an argument; "" for a maximum, which needs a loop.
         dtype: a key of `C_TYPES`. Comparisons are integers with the width of their operands.
         level: CONSTANT, TENSOR, BLOCK or ELEMENT.
         operands: the values that the operation reads.
-        pattern, parts: the operation, with `{}` for its operands, and these with its numbers; "" and () for arguments.
+        parts: the operands and the numbers of the text; () for arguments.
+        like: the dtype as which the numbers are written.
+        label, function: the name that the law gives the value, and the function of the law that does; "" for none.
         pairs: C for the operation on pairs of lanes, with `{}` for operands, if vectors have no operation on single
             ones.
     """
@@ -36,8 +38,7 @@ class Value:
     shape = (0, 0)  # a kernel sees every tensor as rows and columns
     ndim = 0  # and every parameter of the affine law as a number
 
-    pairs = ""
-    pattern = ""
+    pairs = label = function = like = ""
     parts: tuple[Any, ...] = ()
 
     def __init__(self, trace: Trace, name: str, text: str, dtype: str, level: int, operands: tuple[Value, ...]) -> None:
@@ -127,12 +128,27 @@ class Trace:
         self.values: dict[tuple[Any, ...], Value] = {}
         self.maxima: list[Value] = []
 
-    def value(self, text: str, dtype: str, level: int, operands: tuple[Value, ...] = ()) -> Value:
-        """The value of a text of C with the operands' names in it; without operands it is an argument."""
-        key = text or operands[0].name, dtype, level
+    def value(
+        self, text: str, dtype: str, level: int, operands: tuple[Value, ...] = (), parts: Any = (), like: str = ""
+    ) -> Value:
+        """The value of a text of C with `{}` for its parts; without operands it is an argument."""
+        read = (part.name if isinstance(part, Value) else literal(part, like) for part in parts)
+        key = text.format(*read) or operands[0].name, dtype, level
         if key not in self.values:
-            self.values[key] = self.value_type(self, f"v{len(self.values)}", text, dtype, level, operands)
+            found = self.value_type(self, f"v{len(self.values)}", text, dtype, level, operands)
+            found.parts, found.like = parts, like
+            self.values[key] = found
         return self.values[key]
+
+    def named(self, function: str, /, **values: Any) -> None:
+        """See `qcore.namespace.Names`: several values may share a name, and a value keeps its first one.
+
+        Arguments have their names from who writes the function that they are passed to.
+        """
+        for name, given in values.items():
+            for value in given if isinstance(given, (list, tuple)) else (given,):
+                if isinstance(value, Value) and value.operands and not value.label:
+                    value.label, value.function = name, function
 
     def note(self, pattern: str, *operands: Any, dtype: str = "", like: str = "") -> Value:
         """The value of an operation.
@@ -144,11 +160,7 @@ class Trace:
         """
         values = tuple(operand for operand in operands if isinstance(operand, Value))
         like = like or values[0].dtype
-        names = (operand.name if isinstance(operand, Value) else literal(operand, like) for operand in operands)
-        found = self.value(pattern.format(*names), dtype or like, max(one.level for one in values), values)
-        if not found.pattern:
-            found.pattern, found.parts = pattern, operands
-        return found
+        return self.value(pattern, dtype or like, max(one.level for one in values), values, operands, like)
 
     def binary(self, sign: str, a: Any, b: Any) -> Value:
         like = a.dtype if isinstance(a, Value) else b.dtype
@@ -267,12 +279,3 @@ def needed(targets: Iterable[Value], level: int) -> list[Value]:
     for target in targets:
         visit(target)
     return sorted(found.values(), key=lambda value: int(value.name[1:]))
-
-
-def declared(value: Value, text: str | None = None) -> str:
-    return f"const {C_TYPES[value.dtype]} {value.name} = {text or value.text};"
-
-
-def pointer(name: str, dtype: str, address: str, offset: str, writable: bool = False) -> str:
-    kind = f"{'' if writable else 'const '}{C_TYPES[dtype]}*"
-    return f"{kind} const {name} = ({kind}){address} + {offset};"

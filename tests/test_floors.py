@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 FLOORS = {
     "qcore": [
         "arguments files html lazy names namespace notices tables version trace",
-        "random packing pictures",
+        "random packing pictures writer",
         "law",
         "formats",
         "arrays",
@@ -72,7 +72,8 @@ UPWARD = set()
 PRODUCTS = {
     "simulator": {
         "ground": "qcore.arguments qcore.files qcore.html qcore.lazy qcore.names qcore.namespace qcore.notices "
-        "qcore.packing qcore.pictures qcore.tables qcore.trace qcore.version qtorch._classes qtorch._conversion "
+        "qcore.packing qcore.pictures qcore.tables qcore.trace qcore.version qcore.writer qtorch._classes "
+        "qtorch._conversion "
         "qtorch._exported qtorch._namespace qtorch._places qtorch._states qtorch._torch_internals qjax._jaxprs "
         "qjax._models qjax._namespace qjax._parameters",
         "law": "qcore.law qcore.formats qcore.random qcore.arrays",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from unittest.mock import patch
 
 import torch
 
-from qcore.cli.origins import Tracked
+from qcore.writer import WRITER
 from qtorch._kernels import laws
 from qtorch._rounding.plan import RoundingPlan, make_plan
 from website.records import table
@@ -22,12 +21,11 @@ _BRANCH = re.compile(r"#(if|elif|else|endif)\b *([^/]*)")
 def one_kernel() -> str:
     """The kernel that rounds float32 numbers to the nearest ones of a format: all that a compiler sees of it."""
     plan = _plan()
-    with patch.object(laws, "Trace", Tracked):
-        kernel = laws.rounding_kernel(plan.program, "flat")
-    origins = {name: one.line for name, one in kernel.trace.origins.items()}  # type: ignore[attr-defined]
+    kernel = laws.rounding_kernel(plan.program, "flat")
+    functions = {WRITER.name(value): value.function for value in kernel.trace.values.values()}
     fields = [name for _, name in plan.program.fields()]
     lines = _without_empty_parts(_compiled(_without_values(kernel.source(marked=True).splitlines())))
-    return "\n".join(("```c", *_with_reasons(_indented(lines), origins, fields), "```"))
+    return "\n".join(("```c", *_with_reasons(_indented(lines), functions, fields), "```"))
 
 
 def integers_of_a_format() -> str:
@@ -114,15 +112,15 @@ def _indented(lines: Iterator[str]) -> Iterator[str]:
         macro = text.endswith("\\")
 
 
-def _with_reasons(lines: Iterator[str], origins: dict[str, str], fields: list[str]) -> Iterator[str]:
-    """Above values the law's statement that computes them, and beside constants their names."""
+def _with_reasons(lines: Iterator[str], functions: dict[str, str], fields: list[str]) -> Iterator[str]:
+    """Above values the law's function that names them, and beside constants their names."""
     said = ""
     for line in lines:
-        found = re.match(r"( *)const \w+ (v\d+) = (?:constants\[(\d+)\])?", line)
+        found = re.match(r"( *)const \w+ (\w+) = (?:constants\[(\d+)\])?", line)
         if found and found[3]:
             yield f"{line}  // {fields[int(found[3])]}"
             continue
-        reason = origins.get(found[2], "") if found else ""
+        reason = functions.get(found[2], "") if found else ""
         if found and reason and reason != said:
             yield f"{found[1]}// {reason}"
         said = reason or said

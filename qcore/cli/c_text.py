@@ -1,7 +1,7 @@
 """C from a law: names, expressions and statements of the values of a trace.
 
-The text is for readers: a variable of C has its name in the law, and the comment above it is the law's line. Values
-without a name in the law become parts of the expressions that read them.
+The text is for readers: a variable of C has the name that the law gives its value, and the comment above it is the
+function of the law. Other values become parts of the expressions that read them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from qcore.cli.c_helpers import HELPERS
-from qcore.cli.origins import Tracked
 from qcore.cli.vectors import bits_of
 from qcore.formats.names import NAMED
 from qcore.namespace import Ints
-from qcore.trace import C_TYPES, Value, decided, needed
+from qcore.trace import Trace, Value, decided, needed
+from qcore.writer import Writer
 
 RESERVED = set(
     re.findall(
@@ -53,6 +53,9 @@ _WRAPS = {
 }
 
 
+UNNAMED = "part"  # of variables that the law does not name: several expressions read them
+
+
 class Field(int):
     """An integer of a format with the name that the law reads it by."""
 
@@ -67,7 +70,7 @@ class Field(int):
         return self if isinstance(other, int) and other == 0 else super().__add__(other)
 
 
-class Reading(Tracked):
+class Reading(Trace):
     """A trace for one format, whose integers make some operations needless."""
 
     def binary(self, sign: str, a: Any, b: Any) -> Any:
@@ -88,7 +91,7 @@ class Reading(Tracked):
         return (a if condition else b) if isinstance(condition, bool) else super().where(condition, a, b)
 
 
-class Body:
+class Body(Writer):
     """What a function of C computes: the values that some results of a trace depend on.
 
     Args:
@@ -97,7 +100,7 @@ class Body:
         taken: the names of the function's own variables.
     """
 
-    def __init__(self, trace: Tracked, results: Sequence[Value], taken: Iterable[str] = ()) -> None:
+    def __init__(self, trace: Trace, results: Sequence[Value], taken: Iterable[str] = ()) -> None:
         self.trace, self.results, self.taken = trace, results, RESERVED | HELPERS.keys() | {*taken}
         self.values: list[Any] = self._values()
         self.variables = self._variables()
@@ -122,11 +125,11 @@ class Body:
     def _variables(self) -> set[str]:
         """The values that are variables of C; all other values are parts of expressions.
 
-        These are the values that the law assigns, values that several expressions or other levels read, and arguments.
+        These are the values that the law names, values that several expressions or other levels read, and arguments.
         """
         values = self.values
         readers = [(one, operand) for one in values for operand in self.read_by(one)]
-        found = {one.name for one in values if not one.parts or self.trace.origins[one.name].complete}
+        found = {one.name for one in values if not one.parts or one.label}
         found |= {operand.name for one, operand in readers if one.level != operand.level}
         counts: dict[str, int] = {}
         for _, operand in readers:
@@ -140,7 +143,7 @@ class Body:
         if value.name not in self.names:
             if not value.parts and value.text:
                 return value.text  # an argument
-            base = self.trace.origins[value.name].name
+            base = value.label or UNNAMED
             base = f"{base}_" if base in self.taken else base
             taken, name, count = set(self.names.values()), base, 1
             while name in taken:
@@ -149,39 +152,34 @@ class Body:
             self.names[value.name] = name
         return self.names[value.name]
 
-    def operand(self, part: Any, nested: bool) -> str:
+    def part(self, part: Any, of: Value | None = None) -> str:
+        """C for an operand, in parentheses where an operator reads it, or for a number."""
         if not isinstance(part, Value):
             return part.name if isinstance(part, Field) else number_text(part)
         if part.name in self.variables:
             return self.name(part)
-        text, called = self.expression(part)
-        return text if called or not nested else f"({text})"
+        text = self.expression(part)
+        return text if of is None or _is_call(self.pattern(of)) or _is_call(self.pattern(part)) else f"({text})"
 
-    def expression(self, value: Value) -> tuple[str, bool]:
-        """C for a value, and whether it is a call, which needs no parentheses."""
-        pattern = value.pattern
-        of_lanes = pattern.replace("64", "32") if value.width == 64 else pattern
-        called = _CALLS.get(of_lanes) if self._fits(value) else _WRAPS.get(pattern)
-        if called and value.width == 64:
-            called = called.replace("(", "64(", 1)
-        elif not called and re.match(r"\w+\(", pattern):
-            called = pattern
-        operands = (self.operand(part, nested=not called) for part in value.parts)
-        return (called or pattern).format(*operands), bool(called)
+    def pattern(self, value: Value) -> str:
+        """C for an operation: operators where they cannot wrap around, else calls of helpers."""
+        of_lanes = value.text.replace("64", "32") if value.width == 64 else value.text
+        called = _CALLS.get(of_lanes) if self._fits(value) else _WRAPS.get(value.text)
+        return (called.replace("(", "64(", 1) if value.width == 64 else called) if called else value.text
 
-    def statements(self, targets: Iterable[Value], level: int, indent: str) -> list[str]:
+    def commented(self, targets: Iterable[Value], level: int, indent: str) -> list[str]:
         """The statements that compute the targets from variables of lower levels and of the loop."""
         lines, last = [], ""
         for value in needed(targets, level):
             if value.level == level and value.parts and value.name in self.variables:
-                line = self.trace.origins[value.name].line
-                lines += [] if line == last else [f"{indent}/* {line} */"]
+                lines += self.comment(value, indent) if value.function != last else []
                 lines.append(indent + self.declared(value))
-                last = line
+                last = value.function or last
         return lines
 
-    def declared(self, value: Value) -> str:
-        return f"const {C_TYPES[value.dtype]} {self.name(value)} = {self.expression(value)[0]};"
+    def comment(self, value: Value, indent: str) -> list[str]:
+        """The line with the function of the law that names a value."""
+        return [f"{indent}/* {value.function} */"] if value.function else []
 
     def handed(self, level: int) -> list[Value]:
         """The values of a level that higher levels read."""
@@ -189,9 +187,9 @@ class Body:
 
     def _fits(self, value: Value) -> bool:
         """False if an operation may wrap around, which operators of C must not."""
-        if value.pattern not in _WRAPS or value.dtype.startswith("float"):
+        if value.text not in _WRAPS or value.dtype.startswith("float"):
             return True
-        found = _exact(value.pattern, [self.range(part) for part in value.parts])
+        found = _exact(value.text, [self.range(part) for part in value.parts])
         least, most = _all_of(value)
         return found is not None and found[0] >= least and found[1] <= most
 
@@ -203,10 +201,14 @@ class Body:
             least, most = _all_of(part)
             read = part.parts or part.operands  # a maximum has one operand
             ranges = [] if any(_is_float(one) for one in read) else [self.range(one) for one in read]
-            found = _exact(part.pattern, ranges) if ranges else None
+            found = _exact(part.text, ranges) if ranges else None
             fits = found is not None and found[0] >= least and found[1] <= most
             self.ranges[part.name] = found if found is not None and fits else (least, most)
         return self.ranges[part.name]
+
+
+def _is_call(pattern: str) -> bool:
+    return re.match(r"\w+\(", pattern) is not None
 
 
 def _is_float(part: Any) -> bool:

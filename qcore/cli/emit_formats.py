@@ -119,7 +119,10 @@ class FormatUnit:
                 "key is the seed. An element's index chooses its random word; start is the index of the first one."
             ]
         lines += [f"To check it: cc -std=c99 -DSELF_CHECK {self.name}.c -o check && ./check"]
-        return [*lines, "A comment is the line of the law that the statements below it compute."]
+        return [
+            *lines,
+            "A comment is the function of the law that computes the values below it; values have its names.",
+        ]
 
     # Functions.
 
@@ -163,13 +166,13 @@ class FormatUnit:
         body, floats = decoding.body, decoding.program.scales == "floats"
         yield from [self.prototypes[-1], "{", "    size_t block, i;"]
         yield from ["    const int32_t of_all = bits_of(whole);"] if decoding.program.has_array_scale else []
-        yield from body.statements([*body.handed(CONSTANT), *body.handed(TENSOR)], TENSOR, "    ")
+        yield from body.commented([*body.handed(CONSTANT), *body.handed(TENSOR)], TENSOR, "    ")
         yield "    for (block = 0; block < blocks; ++block) {"
         yield f"        const int32_t scale = {'bits_of(scales[block])' if floats else 'scales[block]'};"
-        yield from body.statements(body.handed(BLOCK), BLOCK, " " * 8)
+        yield from body.commented(body.handed(BLOCK), BLOCK, " " * 8)
         yield "        for (i = block * count; i < (block + 1) * count; ++i) {"
         yield "            const int32_t code = codes[i];"
-        yield from body.statements(body.results, ELEMENT, " " * 12)
+        yield from body.commented(body.results, ELEMENT, " " * 12)
         yield from [f"            result[i] = number_of({body.name(body.results[0])});", "        }", "    }", "}"]
 
     # The program that checks itself.
@@ -341,7 +344,9 @@ class _Rounding:
             mask = self.constants.add(f"{prefix}RANDOM_BITS", leading_bits_mask(24), note)
             word = _word(trace, mask, rounds_distance(program.mode))
         found = program.run(trace, bits, self.constants.given, (1,) if blocks else (), word)
-        self.body = Body(trace, found if isinstance(found, tuple) else (found,), ("codes", "scales", "whole"))
+        results = found if isinstance(found, tuple) else (found,)
+        trace.named("", **dict(zip(("rounded", "scale", "of_all"), results, strict=False)))
+        self.body = Body(trace, results, ("codes", "scales", "whole"))
 
     def declared(self, text: str) -> list[str]:
         """The constants that a text reads."""
@@ -351,8 +356,8 @@ class _Rounding:
         """The function of a lane."""
         words = ", int32_t key0, int32_t key1, int32_t high, int32_t low" if self.program.mode.stochastic else ""
         yield from [f"static int32_t {name}(int32_t bits{words})", "{"]
-        yield from self.body.statements(self.body.handed(CONSTANT), CONSTANT, "    ")
-        yield from self.body.statements(self.body.results, ELEMENT, "    ")
+        yield from self.body.commented(self.body.handed(CONSTANT), CONSTANT, "    ")
+        yield from self.body.commented(self.body.results, ELEMENT, "    ")
         yield from [f"    return {self.body.name(self.body.results[0])};", "}", ""]
 
 
@@ -367,6 +372,7 @@ class Decoder:
         scale = trace.value("scale", "int32", BLOCK) if program.scales else None
         whole = trace.value("of_all", "int32", TENSOR) if program.has_array_scale else None
         found = program.run(trace, code, self.constants.given, scale, whole)
+        trace.named("", number=found)
         self.body = Body(trace, [found], ("code", "codes", "scale", "scales", "whole", "of_all"))
 
     def declared(self, text: str) -> list[str]:
@@ -376,7 +382,7 @@ class Decoder:
     def function(self, name: str) -> Iterator[str]:
         """The function of a code."""
         yield from [f"static int32_t {name}(int32_t code)", "{"]
-        yield from self.body.statements(self.body.results, ELEMENT, "    ")
+        yield from self.body.commented(self.body.results, ELEMENT, "    ")
         yield from [f"    return {self.body.name(self.body.results[0])};", "}", ""]
 
 
@@ -385,7 +391,10 @@ def _word(trace: Reading, mask: Any, half: bool) -> Value:
     key0, key1 = (trace.value(name, "int32", CONSTANT) for name in ("key0", "key1"))
     high, low = (trace.value(name, "int32", ELEMENT) for name in ("high", "low"))
     y0, y1 = threefry(key0, key1, high, low, rotate=trace.rotate_left)
-    return leading_bits(y0 ^ y1, mask, half)
+    trace.named("threefry", word=[one for one in trace.values.values() if one.operands])
+    word = leading_bits(y0 ^ y1, mask, half)
+    trace.named("leading_bits", word=word)
+    return word
 
 
 class _Loops:
@@ -401,20 +410,20 @@ class _Loops:
         yield from [prototype, "{"]
         if self.stochastic:
             yield "    const int32_t key0 = lane((uint32_t)(key >> 32)), key1 = lane((uint32_t)key);"
-            yield from body.statements(body.handed(CONSTANT), CONSTANT, "    ")
+            yield from body.commented(body.handed(CONSTANT), CONSTANT, "    ")
         yield "    size_t block, i;"
         yield from self._maxima(TENSOR, "    ", "0", "blocks * count")
-        yield from body.statements([*body.handed(TENSOR), *rest], TENSOR, "    ")
+        yield from body.commented([*body.handed(TENSOR), *rest], TENSOR, "    ")
         yield from (f"    {text.format(body.name(one))}" for text, one in zip(of_all, rest, strict=False))
         yield "    for (block = 0; block < blocks; ++block) {"
         yield from self._maxima(BLOCK, "        ", "block * count", "(block + 1) * count")
-        yield from body.statements([*body.handed(BLOCK), *blocks], BLOCK, "        ")
+        yield from body.commented([*body.handed(BLOCK), *blocks], BLOCK, "        ")
         yield from (f"        {of_block.format(body.name(one))}" for one in blocks)
         yield from _elements("        ", "block * count", "(block + 1) * count")
         if self.stochastic:
             yield "            const int32_t high = lane((uint32_t)((start + i) >> 32));"
             yield "            const int32_t low = lane((uint32_t)(start + i));"
-        yield from body.statements([first], ELEMENT, " " * 12)
+        yield from body.commented([first], ELEMENT, " " * 12)
         yield from [f"            {of_element.format(body.name(first))}", "        }", "    }", "}"]
 
     def _maxima(self, level: int, indent: str, begin: str, end: str) -> Iterator[str]:
@@ -424,12 +433,12 @@ class _Loops:
         if not maxima:
             return
         for one in maxima:
-            yield f"{indent}/* {body.trace.origins[one.name].line} */"
+            yield from body.comment(one, indent)
             yield f"{indent}int32_t {body.name(one)} = {number_text(body.range(one)[0])};"
         yield from _elements(indent, begin, end)
-        yield from body.statements([one.operands[0] for one in maxima], ELEMENT, f"{indent}    ")
+        yield from body.commented([one.operands[0] for one in maxima], ELEMENT, f"{indent}    ")
         for one in maxima:
-            text = body.operand(one.operands[0], nested=False)
+            text = body.part(one.operands[0])
             yield f"{indent}    {body.name(one)} = at_least({body.name(one)}, {text});"
         yield f"{indent}}}"
 

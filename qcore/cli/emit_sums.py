@@ -84,7 +84,10 @@ class SumUnit:
         lines += [f"count is a multiple of {whole}."] if whole else []
         lines += ["The bits of the float32 result are those of qcore.linalg.matmul. Doubles are IEEE 754's."]
         lines += [f"To check it: cc -std=c99 -DSELF_CHECK {self.name}.c -o check && ./check"]
-        return [*lines, "A comment is the line of the law that the statements below it compute."]
+        return [
+            *lines,
+            "A comment is the function of the law that computes the values below it; values have its names.",
+        ]
 
     @property
     def _codes(self) -> list[str]:
@@ -120,7 +123,7 @@ class SumUnit:
         """The functions that read codes."""
         for text, decoder in self._decoders.items():
             name, body = _number_of(text), decoder.body
-            lines = ["    const int32_t code = lane(word);", *body.statements(body.results, ELEMENT, "    ")]
+            lines = ["    const int32_t code = lane(word);", *body.commented(body.results, ELEMENT, "    ")]
             constants = [f"    {line}" for line in decoder.declared("\n".join(lines))]
             lines = [f"static float {name}(uint32_t word)", "{", *constants, *lines]
             yield name, [*lines, f"    return number_of({body.name(body.results[0])});", "}", ""]
@@ -175,7 +178,7 @@ class SumUnit:
         if order:
             yield f"    const size_t size = (count + {order - 1}) / {order} * {order};"
         yield "    const float addend = number_of(lane(c));"
-        yield from body.statements([self.result], BLOCK, "    ")
+        yield from body.commented([self.result], BLOCK, "    ")
         yield f"    const float sum = (float){body.name(self.result)};"
         yield f"    return sum != sum ? UINT32_C(0x{self.accumulator.nan:08X}) : (uint32_t)bits_of(sum);"
         yield "}"
@@ -321,17 +324,15 @@ class _Step(Body):
         for value in values:
             if value.name in done:
                 continue
-            line = self.trace.origins[value.name].line
             if not value.running:
-                yield from [] if line == last else [f"{indent}/* {line} */"]
+                yield from self.comment(value, indent) if value.function != last else []
                 yield indent + self.declared(value)
                 done.add(value.name)
             else:
                 loop = [one for one in values if self._joins(one, value, done)]
                 yield from self._loop(loop, indent)
                 done |= {one.name for one in loop}
-                line = ""
-            last = line
+            last = "" if value.running else value.function or last
 
     def _joins(self, value: Any, first: Any, done: set[str]) -> bool:
         """True for sums and maxima over the terms of a loop that depend on nothing that is not computed yet."""
@@ -342,17 +343,17 @@ class _Step(Body):
     def _loop(self, values: Sequence[Any], indent: str) -> Iterator[str]:
         """The loop over terms that computes sums and maxima."""
         for one in values:
-            yield f"{indent}/* {self.trace.origins[one.name].line} */"
-            yield f"{indent}{C_TYPES[one.dtype]} {self.name(one)} = {self.operand(one.parts[0], nested=False)};"
+            yield from self.comment(one, indent)
+            yield f"{indent}{C_TYPES[one.dtype]} {self.name(one)} = {self.part(one.parts[0])};"
         terms = [one.parts[1] for one in values]
         first, end = terms[0].terms
         until = "k < stop" + (f" && k < begin + {end}" if end != self._fold.length and self._fold.length else "")
         yield f"{indent}for (k = begin{f' + {first}' if first else ''}; {until}; ++k) {{"
         inner = f"{indent}    "
-        lines = self.statements(terms, ELEMENT, inner)
+        lines = self.commented(terms, ELEMENT, inner)
         for one in values:
-            name, term = self.name(one), self.operand(one.parts[1], nested=False)
-            added = f"{name} + {term}" if one.pattern == "{} + {}" else f"at_least({name}, {term})"
+            name, term = self.name(one), self.part(one.parts[1])
+            added = f"{name} + {term}" if one.text == "{} + {}" else f"at_least({name}, {term})"
             lines.append(f"{inner}{name} = {added};")
         read = [one for one in self.values if one.side and one.level == ELEMENT]
         for one in sorted(read, key=lambda one: one.text):

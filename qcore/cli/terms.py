@@ -77,10 +77,12 @@ class Rounded:
         self.constants = Constants(program.fields(), integers)
         trace = Reading()
         bits = trace.value("bits", "int64", ELEMENT)
-        self.body = Body(trace, [program.run(trace, bits, self.constants.given, ())])
+        rounded = program.run(trace, bits, self.constants.given, ())
+        trace.named("", rounded=rounded)
+        self.body = Body(trace, [rounded])
 
     def function(self) -> Iterator[str]:
-        lines = self.body.statements(self.body.results, ELEMENT, "    ")
+        lines = self.body.commented(self.body.results, ELEMENT, "    ")
         yield from [f"static double {self.name}(double x)", "{"]
         yield from (f"    {line}" for line in self.constants.declared("\n".join(lines), "int64_t"))
         yield from ["    const int64_t bits = bits_of64(x);", *lines]
@@ -159,12 +161,14 @@ class Terms(Reading):
             return x
         if x.side:
             return self._numbers(x.side, terms)
-        found = self.note(x.pattern, *(self._moved(part, terms) for part in x.parts), dtype=x.dtype)
-        self.origins[found.name] = self.origins[x.name]
+        found = self.note(x.text, *(self._moved(part, terms) for part in x.parts), dtype=x.dtype)
+        self.named(x.function, **({x.label: found} if x.label else {}))
         return found
 
-    def value(self, text: str, dtype: str, level: int, operands: tuple[Value, ...] = ()) -> Value:
-        found: Any = super().value(text, dtype, level, operands)
+    def value(
+        self, text: str, dtype: str, level: int, operands: tuple[Value, ...] = (), parts: Any = (), like: str = ""
+    ) -> Value:
+        found: Any = super().value(text, dtype, level, operands, parts, like)
         read: Any = sorted(operands, key=lambda one: -one.level)
         found.terms = found.terms or next((one.terms for one in read if one.terms is not None), None)
         return found
@@ -186,7 +190,9 @@ class Terms(Reading):
         name = f"sum_of_{what}"
         name += str(len(self.folds) + 1) if any(one.name == name for one in self.folds) else ""
         self.folds.append(Fold(name, length % WHOLE, result))
-        return self.note(f"{name}({{}}, {passed}, {ends})", total)
+        found = self.note(f"{name}({{}}, {passed}, {ends})", total)
+        self.named("", after=result, sums=found)
+        return found
 
     def binary(self, sign: str, a: Any, b: Any) -> Any:
         if sign == "+" and of_term(b) and not of_term(a):
@@ -195,6 +201,7 @@ class Terms(Reading):
 
     def maximum(self, first: Any, second: Any) -> Any:
         larger = "{0} < {1} ? {1} : {0}"
+        self.named("", exponent=second)
         if not of_term(second):
             return self.note(larger, first, second)
         if of_term(first):  # the first term itself, or its bound: the least of all exponents, or the bound, begins
@@ -203,10 +210,9 @@ class Terms(Reading):
 
     def _running(self, pattern: str, first: Any, term: Any) -> Term:
         """What a loop over terms leaves."""
-        begins = first.name if isinstance(first, Value) else first
         operands = (first, term) if isinstance(first, Value) else (term,)
-        found: Any = self.value(f"{pattern} {begins} {term.name}", term.dtype, BLOCK, operands)
-        found.running, found.pattern, found.parts, found.terms = True, pattern, (first, term), None
+        found: Any = self.value(pattern, term.dtype, BLOCK, operands, (first, term), term.dtype)
+        found.running, found.terms = True, None
         return found
 
     def product(self, a: Any, b: Any) -> Any:
@@ -253,10 +259,15 @@ class Terms(Reading):
         return self.note(f"({width}_t){{}}", x, dtype=width)
 
     def trunc(self, x: Any) -> Any:
-        return self.note("truncated({})", x)
+        return self._cut("truncated({})", x)
 
     def floor(self, x: Any) -> Any:
-        return self.note("floored({})", x)
+        return self._cut("floored({})", x)
+
+    def _cut(self, pattern: str, x: Any) -> Any:
+        found = self.note(pattern, x)
+        self.named("", cut=found)
+        return found
 
 
 def of_term(x: Any) -> bool:

@@ -167,6 +167,7 @@ def from_count(
         most, shift = scale
         # Clipped before the sum: the sum of two large exponents would leave the lane.
         absolute, normal = (absolute if most is None else xp.clip(absolute, None, most)) + shift, most is None
+    xp.named("from_count", absolute=absolute)
     # The last factor is 0 for a count of zero, whose conversion has no leading bit, and -1 for all others.
     return (absolute if normal else without_hidden_bits(xp, absolute, carrier)) & (-count >> carrier.last)
 
@@ -183,6 +184,7 @@ def with_hidden_bits(xp: Any, magnitude: Any, carrier: Carrier) -> Any:
     """Magnitudes with subnormal numbers normalized: they get the fields 0, -1, ... Zero is below all of them."""
     # A subnormal magnitude is an integer in units of the smallest step, and its conversion finds the leading bit.
     subnormal = xp.float_bits(magnitude) + ((1 - carrier.width - carrier.lane_bias) << carrier.width)
+    xp.named("with_hidden_bits", subnormal=subnormal)
     return xp.where(magnitude < carrier.hidden, subnormal, magnitude)
 
 
@@ -192,6 +194,7 @@ def without_hidden_bits(xp: Any, absolute: Any, carrier: Carrier) -> Any:
     significand = (absolute & (hidden - 1)) | hidden
     # Clipped to `last`: a shift by the lane's width or more is not defined in C, and here all bits are gone anyway.
     subnormal = significand >> xp.clip(1 - (absolute >> width), 0, carrier.last)
+    xp.named("without_hidden_bits", significand=significand, subnormal=subnormal)
     return xp.where(absolute < hidden, subnormal, absolute)
 
 

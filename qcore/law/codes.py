@@ -116,11 +116,14 @@ def _decode_float(xp: Any, code: Any, carrier: Carrier, codes: FloatCodes, scale
     count = magnitude - ((field - 1) << codes.man)  # of normal numbers with the hidden bit
     exponent = field + (codes.lowest - codes.first - codes.man - carrier.bias)
     lanes = from_count(xp, count, exponent, carrier, isinstance(codes, NormalCodes), scale)
-    unused = (magnitude > codes.largest) | ((magnitude < codes.least) & (magnitude > 0))
+    beyond = magnitude > codes.largest
+    unused = beyond | ((magnitude < codes.least) & (magnitude > 0))
+    xp.named("_decode_float", magnitude=magnitude, field=field, count=count, beyond=beyond, unused=unused)
     lanes = xp.where(unused, carrier.quiet_nan, lanes)  # codes that stand for no number
     # Infinity comes after NaN, as it is one of the codes above the largest. The second comparison is for formats
     # without infinity, whose `infinity` is the code of their largest number.
-    lanes = xp.where((magnitude == codes.infinity) & (magnitude > codes.largest), carrier.infinity, lanes)
+    lanes = xp.where((magnitude == codes.infinity) & beyond, carrier.infinity, lanes)
+    xp.named("_decode_float", lanes=lanes)
     lanes = xp.where(negative, lanes | carrier.negative, lanes)
     # The last, as the code of this NaN is that of zero with a sign, which the lines above have made -0.
     return xp.where((code & (codes.mask | codes.sign)) == codes.nan_zero, carrier.quiet_nan, lanes)
@@ -130,6 +133,7 @@ def _decode_fixed(xp: Any, code: Any, carrier: Carrier, codes: FixedCodes, scale
     # Extends the sign bit to the lane; without negative numbers `half` is 0 and nothing changes.
     number = ((code & codes.mask) ^ codes.half) - codes.half
     lanes = fixed_lanes(xp, number, carrier, codes, scale)
+    xp.named("_decode_fixed", number=number, lanes=lanes)
     return xp.where(number < codes.unused - codes.half, carrier.quiet_nan, lanes)
 
 
@@ -137,6 +141,7 @@ def fixed_lanes(xp: Any, number: Any, carrier: Carrier, codes: FixedCodes, scale
     """The lanes of these numbers of steps."""
     sign = number >> carrier.last
     count, normal = (number ^ sign) - sign, isinstance(codes, SmallCodes)  # xor and difference: the absolute value
+    xp.named("fixed_lanes", sign=sign, count=count)
     return from_count(xp, count, codes.exponent, carrier, normal, scale) | (sign & carrier.negative)
 
 
@@ -232,6 +237,7 @@ def encode(
     if isinstance(codes, FixedCodes):
         # Clipped as magnitudes, before they are counted: a count beyond the range need not fit a lane.
         value = xp.clip(xp.clip(rounded, None, grid.limit + (sign & grid.lower)), 0, None)
+        xp.named("encode", value=value)
         small = isinstance(codes, SmallCodes)
         code = _small_count(xp, value, sign, carrier) if small else _fixed_count(xp, value, sign, carrier, grid.top)
         return xp.where(magnitude > grid.keep, 0, code & codes.mask)
@@ -241,6 +247,7 @@ def encode(
         largest = largest + (sign & grid.lower)
     else:  # a bit less to shift is a field less to keep: subnormal numbers have the field 0 in codes
         value = (rounded - ((codes.cap - shift) << carrier.width)) >> shift
+    xp.named("encode", shift=shift, largest=largest, value=value)
     value = xp.clip(value, 0, None)  # numbers that were rounded to less than one quantum are negative here
     # A carry may have led beyond the largest code, where other codes have other meanings.
     if kind in SYMMETRIC and stays_finite(mode, sign) is None:  # infinity, or NaN, has the next code
@@ -250,6 +257,7 @@ def encode(
     kept = codes.nan | (sign & codes.nan_sign)
     if kind in KEEPING:
         kept = xp.where(magnitude > carrier.infinity, kept, codes.infinity | (sign & codes.sign))
+    xp.named("encode", kept=kept)
     return finish(xp, value, bits, sign & codes.sign, kept, carrier, grid, kind)
 
 
@@ -264,6 +272,7 @@ def wrap(
     # Only a number that is rounded to zero keeps its sign; one that wraps around to zero becomes +0.
     zero = (rounded - 1) >> carrier.last
     lanes = fixed_lanes(xp, (code ^ codes.half) - codes.half, carrier, codes) | (bits & carrier.negative & zero)
+    xp.named("wrap", code=code, zero=zero, lanes=lanes)
     return xp.where(magnitude > carrier.infinity - 1, quiet(bits, carrier), lanes)
 
 
@@ -277,6 +286,7 @@ def _wide_count(
     value = (rounded - (fields << carrier.width)) >> shift
     value = value << xp.clip(shift - grid.finest - below, 0, None)  # the bits below the carrier's last
     above = ((xp.clip(below, None, codes.highest) - codes.below) << codes.man) + codes.offset
+    xp.named("_wide_count", fields=fields, value=value, above=above)
     return xp.clip(value, None, codes.most - above) + above
 
 
@@ -295,4 +305,5 @@ def _fixed_count(xp: Any, value: Any, sign: Any, carrier: Carrier, top: Any) -> 
     # One of the two shifts is 0. Bits that leave the lane to the left count multiples of 2^last, which no code has.
     shift = field - top
     count = (significand << xp.clip(shift, 0, carrier.last)) >> xp.clip(-shift, 0, carrier.last)
+    xp.named("_fixed_count", field=field, significand=significand, shift=shift, count=count)
     return (count ^ sign) - sign

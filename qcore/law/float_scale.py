@@ -99,7 +99,9 @@ def to_working(xp: Any, bits: Any, carrier: Carrier) -> Any:
     """Magnitudes as lanes of the working float, with unlimited exponents; infinity and NaN are beyond all numbers."""
     offset = (working(carrier).bias - carrier.bias) << carrier.width
     lanes = with_hidden_bits(xp, bits & carrier.magnitude_mask, carrier) + offset
-    return xp.clip(lanes, -(carrier.width << carrier.width), None)  # only zero is below this
+    lanes = xp.clip(lanes, -(carrier.width << carrier.width), None)  # only zero is below this
+    xp.named("to_working", lanes=lanes)
+    return lanes
 
 
 def usual_scale(full_scale: Any, carrier: Carrier) -> Any:
@@ -116,6 +118,7 @@ def quotient(xp: Any, a: Any, b: Any, carrier: Carrier) -> Any:
     width, hidden, last = carrier.width, carrier.hidden, carrier.last
     x, y = (a & (hidden - 1)) | hidden, (b & (hidden - 1)) | hidden
     nearest = xp.quotient_bits(x, y)  # of the significands, between 1/2 and 2
+    xp.named("quotient", x=x, y=y, nearest=nearest)
     if xp.quotient_error:
         less = (x - y) >> last  # -1 where it is below 1: it needs one more bit
         fields = (carrier.lane_bias + less - 1) << width
@@ -134,6 +137,7 @@ def times(xp: Any, a: Any, b: Any, carrier: Carrier) -> Any:
     width, hidden = carrier.width, carrier.hidden
     x, y = (a & (hidden - 1)) | hidden, (b & (hidden - 1)) | hidden
     rounded = xp.product_bits(x, y) - ((carrier.lane_bias + 2 * width) << width)
+    xp.named("times", x=x, y=y, rounded=rounded)
     return (a & -hidden) + ((b & -hidden) - (carrier.bias << width)) + rounded
 
 
@@ -148,6 +152,7 @@ def times_subnormal(xp: Any, small: Any, b: Any, carrier: Carrier) -> Any:
     carry = exact >> (width + 7)
     below = xp.clip(xp.clip(1 - carry - (fields >> width), 0, None), None, 3)
     drop = carry + 6 + below
+    xp.named("times_subnormal", exact=exact, fields=fields, carry=carry, below=below, drop=drop)
     step = increment(Rounding.NEAREST, ~(-1 << drop), (exact >> drop) & 1, None, None)
     return fields + (xp.float_bits((exact + step) >> drop << drop) - ((carrier.lane_bias + width + 6) << width))
 
@@ -167,6 +172,7 @@ def from_working(xp: Any, lanes: Any, carrier: Carrier, normal: bool = False) ->
         drop = xp.clip(below + carrier.padding, None, width + 2)
     step = increment(Rounding.NEAREST, ~(-1 << drop), (magnitude >> drop) & 1, None, None)
     rounded = (magnitude + step) >> drop << (drop - below)
+    xp.named("from_working", lanes=lanes, below=below, magnitude=magnitude, drop=drop, step=step, rounded=rounded)
     return xp.clip(rounded, None, carrier.infinity - (1 << carrier.padding))
 
 
@@ -203,16 +209,20 @@ def run_levels(
         negative = (bits >> last) & work.negative if reads_sign(mode) else 0
         y = round_to_grid(xp, y | negative, work, mode, element._replace(keep=work.infinity), word)
         compared, most = y & work.magnitude_mask, (0, *_ELEMENTS[work][:-1])
+        xp.named("run_levels", y=y, compared=compared)
     if encoding:
         code = pick(xp, compared, most, range(1, len(MAGNITUDES)), nan & 0) | ((bits >> last) & SIGN)
+        xp.named("run_levels", code=code)
         return code & ~nan, *encoded_scales(xp, scaling, encoding, work)
     nans = nan & carrier.quiet_nan
     if xp.short:
         result = xp.clip(_products_of(xp, compared, scaling.full, carrier, usual), nans, None)
     else:
         values = [xp.clip(value, nans, None) for value in _values(xp, scaling.full, carrier, usual)]
+        xp.named("run_levels", nans=nans, values=values)
         *values, nans = materialize((*values, nans))
         result = pick(xp, compared, most, values, nans)
+        xp.named("run_levels", result=result)
     return xp.where(magnitude > carrier.infinity, magnitude, result) | (bits & carrier.negative)
 
 
@@ -220,6 +230,7 @@ def encoded_scales(xp: Any, scaling: Scaling, encoding: Sequence[Any], work: Car
     """The codes of the blocks' scales, and the array's scale if there is one; `encoding` as for `run_levels`."""
     grid, codes, kind = encoding
     block = scaling.block if scaling.nan is None else scaling.block | (scaling.nan & work.quiet_nan)
+    xp.named("encoded_scales", block=block)
     block = encode(xp, block, work, Rounding.TOWARD_ZERO, grid, codes, None, kind)
     return (block,) if scaling.array is None else (block, without_hidden_bits(xp, scaling.array, work))
 
@@ -232,8 +243,11 @@ def _scaled(xp: Any, bits: Any, scaling: Scaling, carrier: Carrier, materialize:
         y = quotient(xp, lanes, scaling.full, work)
     else:  # the field of a product above all numbers is limited to that of infinity: a larger one may not fit in a lane
         most = work.infinity - xp.clip((factor & -work.hidden) - (work.bias << work.width), 0, None)
+        xp.named("_scaled", most=most)
         y = times(xp, xp.clip(lanes, None, most), factor, work)
+    xp.named("_scaled", magnitude=magnitude, lanes=lanes, y=y)
     y = xp.clip(y, 1, work.infinity - 1) & (-magnitude >> carrier.last)
+    xp.named("_scaled", y=y)
     return y if xp.short else materialize((y,))[0]
 
 
@@ -266,6 +280,7 @@ def _rounded_down(xp: Any, scale: Any, carrier: Carrier, usual: bool) -> Iterato
         most = significand * count + (half if code % 2 else ~half)
         drop = (most >> (width + 1 + digits)) + digits
         lanes = fields + ((drop + (power - 3)) << width) + (most >> drop)
+        xp.named("_rounded_down", significand=significand, fields=fields, half=half, most=most, drop=drop, lanes=lanes)
         yield lanes if usual else without_hidden_bits(xp, lanes, carrier)
 
 
@@ -274,6 +289,7 @@ def _values(xp: Any, scale: Any, carrier: Carrier, usual: bool = False) -> Itera
     work = working(carrier)
     one, half = work.bias << work.width, work.hidden >> 1
     products = {0: scale, half: times(xp, (scale & 0) | (one + half), scale, work)}  # 1 and 3/2 times the scale
+    xp.named("_values", products=[*products.values()])
     for element in _ELEMENTS[work]:
         mantissa = element & (work.hidden - 1)
         yield from_working(xp, products[mantissa] + (element - mantissa - one), carrier, usual)
@@ -297,6 +313,7 @@ def _rounded_down_by(xp: Any, factor: Any, carrier: Carrier, usual: bool) -> Ite
     r, fields = (factor & (hidden - 1)) | hidden, (factor & -hidden) - (work.bias << width)
     multiples = [r * count - 1 for count in range(1, 2 * xp.quotient_error + 3)]
     shared: dict[int, Any] = {}
+    xp.named("_rounded_down_by", r=r, fields=fields, multiples=multiples)
     for code in range(1, len(MAGNITUDES)):
         middle = MAGNITUDES[code - 1] + MAGNITUDES[code]  # in quarters
         power = (middle & -middle).bit_length() - 1
@@ -308,10 +325,13 @@ def _rounded_down_by(xp: Any, factor: Any, carrier: Carrier, usual: bool) -> Ite
             wide = (c - r) >> last  # -1 where the quotient is below 1 and so needs one more bit
             guess = xp.quotient_bits((r & 0) | c, r) - (((work.lane_bias - 1) << width) + xp.quotient_error + 2 - down)
             rest = _wrapped(least, carrier) + (wide & _wrapped(most - least, carrier)) - (guess - (wide << width)) * r
+            xp.named("_rounded_down_by", wide=wide, guess=guess, rest=rest)
             for multiple in multiples:  # adds 1 for each further r that fits into the remainder
                 guess = guess - ((multiple - rest) >> last)
             shared[count] = guess - fields
+            xp.named("_rounded_down_by", guess=guess, shared=shared[count])
         lanes = shared[count] + ((power - 3 + digits + carrier.bias) << width)
+        xp.named("_rounded_down_by", lanes=lanes)
         yield lanes if usual else without_hidden_bits(xp, lanes, carrier)
 
 
@@ -393,6 +413,7 @@ def level_scales(
         inverse = times(xp, encode_scale, levels.inverse + (encode_scale & 0), work) if rule == "te" else None
         if xp.short and rule == "te":
             array, inverse = materialize((array, inverse))
+    xp.named("level_scales", magnitude=magnitude, largest=largest, nan=nan, inverse=inverse)
     if comparison:
         given = levels, scale, kind, axes, largest, encode_scale, array
         block = _four_over_six(xp, magnitude, carrier, comparison, *given, materialize, members)
@@ -405,6 +426,7 @@ def level_scales(
         block = xp.clip(block, levels.least, None)
     block = round_to_grid(xp, xp.clip(block, None, scale.limit), work, Rounding.NEAREST, scale, None, kind)
     normal, full = _products(xp, block, array, work)
+    xp.named("level_scales", block=block, normal=normal, full=full)
     if rule == "torchao_0_16":
         return Scaling(None, materialize((full,))[0], block, array, nan)
     if rule == "te":
@@ -415,6 +437,7 @@ def level_scales(
         beyond = inverse - (normal & -work.hidden) >= (work.bias + 2) << work.width  # where fields would not fit
         factor = xp.where(beyond, most, quotient(xp, inverse, normal, work))
     factor = factor if usual else xp.clip(factor, None, most)
+    xp.named("level_scales", factor=factor)
     full, factor = materialize((full, factor))
     return Scaling(factor, full, block, array, nan)
 
@@ -423,6 +446,7 @@ def _products(xp: Any, block: Any, array: Any, work: Carrier) -> tuple[Any, Any]
     """The blocks' scales as working floats, and their products with the array's scale."""
     normal = to_working(xp, block, work)
     full = normal if array is None else times(xp, normal, array, work)
+    xp.named("_products", normal=normal, full=full)
     # GCC makes no vectors of `usual` after a choice
     return normal, (full & (-block >> work.last)) | (~(-block >> work.last) & _zero(work))
 
@@ -433,6 +457,7 @@ def _reciprocal(xp: Any, block: Any, normal: Any, full: Any, array: Any, work: C
     if array is not None:
         real = times_subnormal(xp, normal, array, work) & (-block >> work.last)
         real = xp.clip(real | (~(-block >> work.last) & _zero(work)), -work.hidden, None)
+    xp.named("_reciprocal", real=real)
     return quotient(xp, (work.bias << work.width) + (full & 0), real, work)
 
 
@@ -551,6 +576,7 @@ def _array_scales(xp: Any, magnitude: Any, carrier: Carrier, rule: str, levels: 
     largest = xp.amax(finite, axis=tuple(range(len(finite.shape))), keepdims=True)
     lanes = to_working(xp, largest, carrier)
     full = levels.full + (lanes & 0)
+    xp.named("_array_scales", finite=finite, largest=largest, full=full)
     if rule != "te":
         array = quotient(xp, lanes, full, work)
         return None, xp.where(largest > 0, xp.clip(array, hidden, None), one)
@@ -558,6 +584,7 @@ def _array_scales(xp: Any, magnitude: Any, carrier: Carrier, rule: str, levels: 
     found = quotient(xp, full, xp.clip(lanes, full - ((work.bias + 1) << width), None), work)
     found = xp.where(largest > 0, xp.clip(found, None, work.infinity - 1), one)
     inverse = quotient(xp, one + (found & 0), found, work)
+    xp.named("_array_scales", found=found, inverse=inverse)
     # A subnormal t has one or two bits less. If the rounded quotient is in the middle of two such numbers, the sign of
     # the remainder says on which side the exact quotient is. The remainder is a power of two less the product of the
     # significands; the power of two wraps around to 0.
@@ -583,11 +610,13 @@ def _applied(xp: Any, block: Any, array_scale: Any, carrier: Carrier) -> tuple[A
     work = working(carrier)
     block = block & work.magnitude_mask
     full, zero, nan = to_working(xp, block, work), -block >> work.last, (work.infinity - 1 - block) >> work.last
+    xp.named("_applied", block=block, full=full, zero=zero, nan=nan)
     if array_scale is None:
         return full, zero, nan
     scale = array_scale & work.magnitude_mask
     # Without this limit, the exponent fields of two large scales might add up to more than a lane holds.
     most = work.infinity - xp.clip((full & -work.hidden) - (work.bias << work.width), 0, None)
+    xp.named("_applied", scale=scale, most=most)
     full = times(xp, full, xp.clip(to_working(xp, scale, work), None, most), work)
     return full, zero & (-scale >> work.last), nan | ((work.infinity - 1 - scale) >> work.last)
 
@@ -613,8 +642,11 @@ def float_scales(
     found = xp.clip(to_working(xp, largest, carrier), levels.full - ((work.bias + 1) << work.width), None)
     found = quotient(xp, found, full, work) if rule == "absmax" else quotient(xp, full, found, work)
     found = xp.clip(found, work.hidden, (2 * work.bias - 1) << work.width)
+    xp.named("float_scales", magnitude=magnitude, largest=largest, found=found)
     (found,) = materialize((xp.where((largest > 0) & (largest < carrier.infinity), found, one),))
+    xp.named("float_scales", found=found)
     (inverse,) = materialize((quotient(xp, one, found, work),))
+    xp.named("float_scales", inverse=inverse)
     return Scaling(inverse, found, found) if rule == "absmax" else Scaling(found, inverse, inverse)
 
 
@@ -638,9 +670,11 @@ def run_scaled(
         y = xp.where(magnitude > carrier.infinity, work.quiet_nan, y) if nan is None else y | (nan & work.quiet_nan)
         return rounded(y | negative)
     y = rounded(y | negative)
+    xp.named("run_scaled", y=y)
     result = _unscaled(xp, y & work.magnitude_mask, scaling.full, carrier)
     if nan is not None:
         result = result | (nan & carrier.quiet_nan)
+    xp.named("run_scaled", magnitude=magnitude, result=result)
     return xp.where(magnitude > carrier.infinity, magnitude, result) | ((y >> last) & carrier.negative)
 
 
@@ -660,6 +694,8 @@ def apply_scales(xp: Any, elements: Any, block: Any, array_scale: Any, carrier: 
     y, (full, zero, nan) = elements & work.magnitude_mask, _applied(xp, block, array_scale, carrier)
     # The field of a product above all numbers is limited to that of infinity, since a larger one may not fit in a lane.
     most = work.infinity - xp.clip((y & -work.hidden) - (work.bias << work.width), 0, None)
+    xp.named("apply_scales", y=y, full=full, zero=zero, nan=nan, most=most)
     result = _unscaled(xp, y, xp.clip(full, None, most), carrier)
+    xp.named("apply_scales", result=result)
     result = xp.where((zero > -1) & (y < work.infinity), 0, xp.where(nan < 0, carrier.quiet_nan, result))
     return result | (((elements ^ block) >> last) & carrier.negative)

@@ -122,6 +122,7 @@ def round_to_grid(
     value = xp.where(rounded > 0, rounded + grid.base, 0)
     # The range comes last: rounding decides whether a number overflows (IEEE 754, section 7.4).
     largest = grid.limit if kind in SYMMETRIC else grid.limit + ((bits >> carrier.last) & grid.lower)
+    xp.named("round_to_grid", rounded=rounded, value=value, largest=largest)
     value = limit(xp, value, largest, bits, carrier, mode, grid, kind)
     return finish(xp, value, bits, bits & carrier.negative, bits, carrier, grid, kind)
 
@@ -138,6 +139,7 @@ def round_magnitude(
     width, hidden, last = carrier.width, carrier.hidden, carrier.last
     sign, magnitude = bits >> last, bits & carrier.magnitude_mask
     m = magnitude - grid.base
+    xp.named("round_magnitude", sign=sign, magnitude=magnitude, m=m)
     # Below half a quantum m is negative, and its bits are not linear in the number.
     if mode.stochastic:
         # v quanta become 2 * v * hidden - hidden, rounded down, as for the numbers with field 0. A random step of
@@ -161,6 +163,7 @@ def round_magnitude(
     else:
         drop = xp.clip(xp.clip(drop, grid.finest, None), None, grid.coarsest)
     odd, power = None, 1 << drop
+    xp.named("round_magnitude", m=m, field=field, below=below, drop=drop, power=power)
     if mode in (Rounding.NEAREST, Rounding.ODD):
         if kind == "wide":  # without a mantissa the last kept bit is the hidden one, which is not stored
             kept = kept | xp.clip(kept, None, grid.unit)
@@ -171,11 +174,13 @@ def round_magnitude(
     # A word has `last` random bits, of which the highest are read: a step needs one for each dropped bit.
     # Where width + 1 bits are dropped, the first of them is the hidden bit, which is not in m.
     top_bits = aligned_bits(xp, mode, word, last - drop, m + hidden) if mode.stochastic else None
-    step = increment(mode, power - 1, odd, sign, top_bits)
+    mask = power - 1
+    step = increment(mode, mask, odd, sign, top_bits)
     if mode.stochastic or mode.directed:
         # Below one quantum the step has width + 1 bits and could carry twice; the result is at most one quantum.
         # Steps that drop fewer bits are below `hidden`, so this does not change them.
         step = xp.clip(step, None, hidden - xp.clip(m, None, 0))
+    xp.named("round_magnitude", kept=kept, odd=odd, mask=mask, step=step)
     return m + step, drop, below
 
 
@@ -190,6 +195,7 @@ def _rounded_distance(xp: Any, significand: Any, shift: Any, word: Any, carrier:
     kept = kept | xp.clip(wide - (kept << shift), None, 1)
     half = lowest_bit(word) >> (carrier.last - carrier.width - 4)
     step = half - below_tie(xp, half, kept) if mode is Rounding.STOCHASTIC_C else half
+    xp.named("_rounded_distance", wide=wide, kept=kept, half=half, step=step)
     return ((kept + step) & -(half << 1)) >> 3
 
 
@@ -207,6 +213,7 @@ def _deep(xp: Any, magnitude: Any, drop: Any, carrier: Carrier, grid: Grid, kind
     # As an integer, a subnormal magnitude has its leading bit where a conversion to a float finds it.
     leading = xp.float_bits(xp.clip(magnitude, None, carrier.hidden)) >> carrier.width
     below = leading - (carrier.lane_bias + carrier.width)  # how far below field 1; 0 for the carrier's normal numbers
+    xp.named("_deep", leading=leading, below=below)
     if kind != "wide":
         return xp.clip(drop, grid.finest + below, None), below
     return xp.clip(drop & (magnitude - grid.lowest) >> carrier.last, grid.finest + below, None), below
@@ -226,6 +233,7 @@ def limit(xp: Any, value: Any, largest: Any, bits: Any, carrier: Carrier, mode: 
     if stays is not None:  # only finite numbers saturate: infinity overflows in every mode
         finite = ((bits & carrier.magnitude_mask) - carrier.infinity) >> carrier.last
         jump = jump & ~(stays & finite & ~(sign & grid.unsigned))
+    xp.named("limit", jump=jump, stays=stays)
     return xp.where(value > largest, largest + jump, value)
 
 
@@ -246,4 +254,5 @@ def finish(xp: Any, value: Any, bits: Any, negative: Any, kept: Any, carrier: Ca
     if kind == "wide":
         # A format without negative numbers does not keep -infinity: it overflows as every other negative number.
         keep = xp.clip(keep - ((bits >> carrier.last) & grid.unsigned), None, carrier.infinity)
+    xp.named("finish", negative=negative, value=value)
     return xp.where(magnitude > keep, kept, value | negative)

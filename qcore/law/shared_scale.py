@@ -96,10 +96,12 @@ def shared_scale(
     def scale_of(largest: Any) -> Any:
         finite = xp.clip(largest, None, infinity - 1)  # QPyTorch's blocks take infinity for the largest number
         exponent = ((with_hidden_bits(xp, finite, carrier) + shared.carry) >> width) - shared.top
+        xp.named("shared_scale", magnitude=magnitude, largest=largest, finite=finite, exponent=exponent)
         # QPyTorch's exponents have no limits.
         return exponent if kind == "block" else xp.clip(xp.clip(exponent, shared.least, None), None, shared.most)
 
     scale = scale_of(largest)
+    xp.named("shared_scale", scale=scale)
     if kind == "block":
         return scale, None
     if others:
@@ -109,7 +111,9 @@ def shared_scale(
     elif around:
         largest = xp.amax(largest, axis=around, keepdims=True)
         scale = xp.clip(scale, xp.amax(scale, axis=around, keepdims=True) - 1, None)
-    return scale, (infinity - 1 - largest) >> carrier.last  # one infinity or NaN makes the scale NaN
+    nan = (infinity - 1 - largest) >> carrier.last  # one infinity or NaN makes the scale NaN
+    xp.named("shared_scale", scale=scale, nan=nan)
+    return scale, nan
 
 
 def block_grid(
@@ -120,6 +124,7 @@ def block_grid(
     quantum, keep = scale + shared.step, carrier.infinity
     base, top, coarsest = uniform_grid(xp, quantum, carrier)
     limit = lane(xp, scale + shared.top, shared.ones, carrier)
+    xp.named("block_grid", quantum=quantum, base=base, top=top, coarsest=coarsest, limit=limit)
     if kind == "block":
         base, top, coarsest, limit = materialize((base, top, coarsest, limit))
         return Grid(base, top, coarsest, 0, limit, keep)
@@ -128,12 +133,15 @@ def block_grid(
     lower = _held(xp, lane(xp, scale + shared.lower_top, shared.lower_ones, carrier), end, carrier) & shared.negative
     # With floor and limit at NaN's magnitude, the rounding itself makes NaN of all elements of a block whose scale is.
     nan_lane, floor = nan & quiet, nan & (quiet - base)
+    xp.named("block_grid", end=end, limit=limit, lower=lower, nan_lane=nan_lane, floor=floor)
     lower, limit = (lower - limit) & ~nan, (limit & ~nan) | nan_lane
+    xp.named("block_grid", limit=limit, lower=lower)
     if kind == "scaled":
         base, top, coarsest, limit, lower, floor = materialize((base, top, coarsest, limit, lower, floor))
         return Grid(base, top, coarsest, shared.finest, limit, keep, lower, floor=floor)
     lowest = lane(xp, scale + shared.low, 0, carrier)
     floor = xp.clip(floor, xp.clip(lowest - base, 0, None) & shared.floor, None)
+    xp.named("block_grid", lowest=lowest, floor=floor)
     others = floor, nan_lane | shared.zero, lowest, shared.shift + scale + (base >> carrier.width)
     base, top, coarsest, limit, lower, floor, zero, lowest, shift = materialize(
         (base, top, coarsest, limit, lower, *others)
@@ -186,6 +194,7 @@ def _largest(xp: Any, quantum: Any, finest: Any, carrier: Carrier) -> Any:
     # In the last field, a quantum of 2^q means that q + width - last bits are zero. Where even the hidden bit would be
     # one of these, no finite number of the carrier is a multiple, and the last factor makes the result 0.
     drop = xp.clip(xp.clip(quantum + (width - last), finest, None), None, width + 1)
+    xp.named("_largest", drop=drop)
     return ((carrier.infinity - 1) >> drop << drop) & ((drop - (width + 1)) >> carrier.last)
 
 
@@ -198,6 +207,7 @@ def rescale(xp: Any, bits: Any, exponent: Any, carrier: Carrier) -> Any:
     # Adding to an exponent field is wrong for infinity and NaN, whose field is not an exponent, and for zero, which has
     # no leading bit to normalize.
     special = (magnitude > infinity - 1) | (magnitude < 1)
+    xp.named("rescale", magnitude=magnitude, lanes=lanes, scaled=scaled)
     return xp.where(special, magnitude, scaled) | (bits & carrier.negative)
 
 
@@ -222,6 +232,7 @@ def unscale(
     # therefore set here; a scale below 1 cannot do so, and a sum with it could leave the lane, so it is left out.
     end = _largest(xp, scale + shared.step, shared.finest, carrier) & (-1 << carrier.padding)
     most = (end - xp.clip(shift, 0, None)) & ~nan | nans
+    xp.named("unscale", magnitude=magnitude, nans=nans, shift=shift, end=end, most=most)
     shift, most, nans = materialize((shift, most, nans))
     lanes = magnitude
     if not usual:
@@ -230,6 +241,7 @@ def unscale(
     # A lane below zero is not a magnitude. Zero becomes 0; all else stays above it, which directed modes ask for.
     lanes = xp.clip(xp.clip(lanes, xp.clip(magnitude, None, 1), None), None, most)
     lanes = lanes if usual else xp.clip(lanes, nans, None)
+    xp.named("unscale", lanes=lanes)
     return lanes | (bits & carrier.negative)
 
 
@@ -251,4 +263,5 @@ def decode_scaled(xp: Any, elements: Any, scales: Any, carrier: Carrier, codes: 
         return decode(xp, elements, carrier, codes, (None, (scales - E8M0_BIAS) << carrier.width))
     nan = (254 - scales) >> carrier.last  # of the 256 codes only 255 is NaN
     lanes = decode(xp, elements, carrier, codes, power(xp, scales - E8M0_BIAS, carrier))
+    xp.named("decode_scaled", scales=scales, nan=nan, lanes=lanes)
     return (lanes & (carrier.negative | ~nan)) | (nan & carrier.quiet_nan)

@@ -141,6 +141,7 @@ def round_to_table(
         signed_zero: True if a result of zero has the sign of the lane.
     """
     value, mask = _found(xp, bits, carrier, mode, parts, steps, word), carrier.magnitude_mask
+    xp.named("round_to_table", value=value)
     if signed_zero:
         value = xp.where((value & mask) > 0, value, bits & carrier.negative)
     return xp.where((bits & mask) > carrier.infinity, bits, value)
@@ -174,6 +175,7 @@ def _found(xp: Any, bits: Any, carrier: Carrier, mode: Rounding, parts: Sequence
     """The results of a table, without the rules for NaN and for the sign of zero."""
     *starts, (bounds, *rows) = parts
     key = bits ^ ((bits >> carrier.last) & carrier.magnitude_mask)
+    xp.named("_found", key=key)
     if starts:
         place = _searched(xp, key, carrier, starts[0].starts, bounds, steps)
         found = [xp.take(row, place) for row in rows]
@@ -182,6 +184,7 @@ def _found(xp: Any, bits: Any, carrier: Carrier, mode: Rounding, parts: Sequence
     if not mode.stochastic:
         return found[0]
     near, far, flip, shift, start, width = found
+    xp.named("_found", near=near, far=far, flip=flip, shift=shift, start=start, width=width)
     return xp.where(_is_far(xp, bits, carrier, mode, flip, shift, start, width, word), far, near)
 
 
@@ -191,6 +194,7 @@ def _compared(xp: Any, key: Any, bounds: Any, rows: Sequence[Any]) -> list[Any]:
     for place in range(1, len(bounds)):
         above = key > bounds[place]
         found = [xp.where(above, row[place], one) for row, one in zip(rows, found, strict=True)]
+        xp.named("_compared", above=above)
     return found
 
 
@@ -217,6 +221,7 @@ def _is_far(
     low = (low << xp.clip(left, 0, half)) >> xp.clip(-left, 0, last)
     sign = (bits >> last) ^ flip  # -1 where the distance is counted down: two's complement
     low = ((low ^ sign) & mask) - sign
+    xp.named("_is_far", field=field, significand=significand, left=left, sign=sign, low=low)
     high, low = (high ^ sign) + (low >> half), low & mask
 
     # start * 2^24 + width * k in two integers, from partial products of at most 28 bits (43 in lanes of 64 bits)
@@ -228,7 +233,9 @@ def _is_far(
     bound = bound + ((upper & 0xFFF) << digits) + ((lower & ((1 << digits) - 1)) << 12)
     if rounds_distance(mode):
         bound = bound + _half_less(xp, mode, width, word, last)
+    xp.named("_is_far", k=k, k_high=k_high, k_low=k_low, w_high=w_high, w_low=w_low, upper=upper, lower=lower)
     bound_high = (start >> low_bits) + w_high * k_high + (upper >> 12) + (lower >> digits) + (bound >> half)
+    xp.named("_is_far", high=high, low=low, bound=bound, bound_high=bound_high)
     return (high > bound_high) | ((high == bound_high) & (low >= (bound & mask)))
 
 
@@ -237,6 +244,7 @@ def _half_less(xp: Any, mode: Rounding, width: Any, word: Any, last: int) -> Any
     lowest = lowest_bit(word)
     is_cut = (lowest >> (last - RANDOM_BITS - 1)) & 1  # 1 if 24 bits are random: the half is then the first bit cut off
     less = (width >> 1) & -is_cut
+    xp.named("_half_less", lowest=lowest, is_cut=is_cut, less=less)
     if mode is not Rounding.STOCHASTIC_C:
         return -less
     odd = xp.clip(word & (lowest << 1), None, 1)

@@ -75,7 +75,10 @@ def round_magnitude(
     power = 1 << drop
     odd = xp.clip((m + taper.parity) & power, None, 1) if mode in (Rounding.NEAREST, Rounding.ODD) else None
     top_bits = aligned_bits(xp, mode, word, carrier.last - drop, m) if mode.stochastic else None
-    return (m + increment(mode, power - 1, odd, sign, top_bits)) & ~(power - 1), drop, regime
+    mask = power - 1
+    xp.named("round_magnitude", sign=sign, magnitude=magnitude, m=m, regime=regime, length=length, drop=drop)
+    xp.named("round_magnitude", power=power, odd=odd, mask=mask)
+    return (m + increment(mode, mask, odd, sign, top_bits)) & ~mask, drop, regime
 
 
 def round_to_posit(
@@ -91,6 +94,7 @@ def round_to_posit(
         value = without_hidden_bits(xp, value, carrier)
     magnitude = bits & carrier.magnitude_mask
     value = xp.where(magnitude > 0, value | (bits & carrier.negative), 0)  # posits have one zero, without a sign
+    xp.named("round_to_posit", rounded=rounded, value=value)
     return xp.where(magnitude > carrier.infinity - 1, quiet(bits, carrier), value)
 
 
@@ -104,6 +108,7 @@ def encode(
     # A carrier with fewer bits than the posit has nothing to drop; the code's other low bits are zeros.
     kept = rounded >> drop << xp.clip(-taper.drop - length, 0, None)
     code = (kept + _run(xp.clip(length, None, codes.free), zeros, codes)) & codes.half
+    xp.named("encode", rounded=rounded, zeros=zeros, length=length, kept=kept, code=code)
     code = xp.where(magnitude > 0, ((code ^ sign) - sign) & (codes.half | codes.nar), 0)
     return xp.where(magnitude > carrier.infinity - 1, codes.nar, code)
 
@@ -118,6 +123,7 @@ def decode(xp: Any, code: Any, carrier: Carrier, codes: PositCodes) -> Any:
     length = codes.free - leading_bit(xp, end & ~(end >> 1), carrier)  # & ~: so that it cannot round up
     kept = magnitude - (codes.half & ~zeros) + ~zeros - _run(length, zeros, codes)
     value = (kept << (length + codes.drop)) + (carrier.bias << carrier.width)
+    xp.named("decode", number=number, sign=sign, magnitude=magnitude, zeros=zeros, end=end, length=length, kept=kept)
     return xp.where(magnitude == 0, sign & carrier.quiet_nan, value | (sign & carrier.negative))
 
 

@@ -131,6 +131,7 @@ def _first_total(xp: Any, a: Any, b: Any, design: Design | None, addend: Any) ->
     if addend is None:
         return _zeros(xp, a, b)
     addend = xp.float64(addend)
+    xp.named("_first_total", addend=addend)
     return xp.unsigned_zero(addend) if design is None else start(xp, design, addend)
 
 
@@ -205,10 +206,12 @@ def _term(xp: Any, a: Any, b: Any, accumulator: Accumulator, k: int) -> Any:
 def _rounded(xp: Any, found: Any, accumulator: Accumulator, step: Any) -> Any:
     """R of a sum; a sum of zero is +0, whatever the signs of its terms."""
     found = xp.unsigned_zero(found)
+    xp.named("_rounded", found=found)
     if not accumulator._rounds:
         return found
     rounded = xp.rounded(found, accumulator.number, accumulator.rounding, step, accumulator.random_bits)
     if accumulator.overflow is not None:
+        xp.named("_rounded", rounded=rounded)
         rounded = or_infinite(xp, found, rounded, accumulator.number)
     return xp.unsigned_zero(rounded) if accumulator.positive_zero else rounded
 

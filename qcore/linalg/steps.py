@@ -66,8 +66,10 @@ def step(
     if accumulator.fraction_bits is None:
         design: Any = accumulator.design
         a, b = xp.materialize(xp.float64(a)), xp.materialize(xp.float64(b))
+        xp.named("step", a=a, b=b)
         if design.flushes:
             a, b = _flushed(xp, design, a, least[0]), _flushed(xp, design, b, least[1])
+            xp.named("step", a=a, b=b)
         return _ROUNDED[design.law](xp, design, total, a, b)
     grouped = accumulator.design is not None and accumulator.design.law == GROUPED
     terms, exponents = (_groups if grouped else _products)(xp, accumulator, least, a, b, scales)
@@ -94,9 +96,11 @@ def _products(
     of_a, of_b = (xp.materialize(_exponents(xp, x, one)) for x, one in zip((a, b), bottoms, strict=True))
     if scales is not None:  # powers of two: exact factors, which add to the exponents
         scale_a, scale_b = map(xp.float64, scales)
+        xp.named("_products", scale_a=scale_a, scale_b=scale_b)
         bottom = least_exponent(scale_number(accumulator.design))
         of_a, of_b = of_a + _exponents(xp, scale_a, bottom), of_b + _exponents(xp, scale_b, bottom)
         a, b = a * scale_a, b * scale_b
+    xp.named("_products", a=a, b=b, of_a=of_a, of_b=of_b)
     number = accumulator.product
     terms: Parts = [(lambda pair=pair: _product(xp, number, *pair)) for pair in _columns(a, b)]
     exponents: Parts = [(lambda left=left, right=right: left + right) for left, right in _columns(of_a, of_b)]
@@ -118,6 +122,7 @@ def _groups(
     """The exact sums of groups of products with their scales, and the exponents of these; a group of zeros has none."""
     design: Any = accumulator.design
     scale_a, scale_b = map(xp.float64, scales)
+    xp.named("_groups", scale_a=scale_a, scale_b=scale_b)
     bottom = least_exponent(scale_number(design))
     of_a, of_b = _exponents(xp, scale_a, bottom), _exponents(xp, scale_b, bottom)
     some_a, some_b = (xp.float32(xp.where(x == 0, x, 1.0)) for x in map(xp.float64, (a, b)))
@@ -128,6 +133,7 @@ def _groups(
         group = xp.product(a[..., columns], b[..., columns, :]) * (scale_a[..., one] * scale_b[..., one, :])
         counts = xp.product(some_a[..., columns], some_b[..., columns, :]) != 0
         exponent = xp.where(counts, of_a[..., one] + of_b[..., one, :], NONE)
+        xp.named("_groups", group=group, counts=counts, exponent=exponent)
         terms.append(lambda group=group: group)
         exponents.append(lambda exponent=exponent: exponent)
     return terms, exponents
@@ -143,9 +149,11 @@ def _together(xp: Any, accumulator: Accumulator, total: Any, terms: Parts, expon
     # Infinities and NaN pass, as their factors are numbers above zero.
     cut, fraction = _cut(xp, accumulator.cut), _bits(accumulator)
     up, down = _power(xp, fraction - largest), _power(xp, largest - fraction)
+    xp.named("_together", largest=largest, up=up, down=down)
     found = cut(total * up)
     for term in terms:
         found = found + cut(term() * up)
+    xp.named("_together", found=found)
     return found * down
 
 
@@ -163,6 +171,7 @@ def _apart(xp: Any, accumulator: Accumulator, total: Any, terms: Parts, exponent
         for term in terms[first : first + half]:
             found = found + cut(term() * up)
         down = _power(xp, top - fraction)
+        xp.named("_apart", top=top, up=up, found=found, down=down)
         if accumulator.align != TWICE:  # one addition of float64, since the accumulator may be far larger
             return (found + cut(total * up)) * down
         sums.append(found * down)
@@ -185,6 +194,7 @@ def _late(xp: Any, accumulator: Accumulator, total: Any, sums: list[Any], tops: 
     of_total = _exponents(xp, total, _bottom(accumulator), zeros_count=True)
     largest = xp.maximum(top, of_total)
     kept = cut_off(total, largest - fraction)
+    xp.named("_late", sums=sums, top=top, of_total=of_total, largest=largest, kept=kept)
     if two:
         kept = xp.where(of_total < largest - fraction - 1, 0.0, kept)
     return cut_off(sum(sums[1:], sums[0]), largest - (accumulator.sum_bits or fraction)) + kept
@@ -197,6 +207,7 @@ def _special_or(xp: Any, total: Any, terms: Parts, found: Any) -> Any:
         value = term()
         plain = plain + value
         beyond = beyond + xp.where(_fields(xp, value) >= 128 + _BIAS, value * _HUGE, 0.0)  # NaN of both signs
+    xp.named("_special_or", plain=plain, beyond=beyond, found=found)
     found = xp.where(_is_special(xp, beyond), beyond, found)
     return xp.where(_is_special(xp, plain), plain, found)
 
@@ -233,7 +244,10 @@ def _pairs(xp: Any, design: Design, total: Any, a: Any, b: Any) -> Any:
 def _nearest(xp: Any, design: Design, x: Any) -> Any:
     """float32, to nearest; with flushing, a zero of its sign where the result is subnormal."""
     found = xp.rounded(x, FLOAT32, Rounding.NEAREST, 0, 24)
-    return xp.where(_fields(xp, found) < _BIAS + _NORMAL, found * 0.0, found) if design.flushes else found
+    xp.named("_nearest", found=found)
+    found = xp.where(_fields(xp, found) < _BIAS + _NORMAL, found * 0.0, found) if design.flushes else found
+    xp.named("_nearest", found=found)
+    return found
 
 
 def _flushed(xp: Any, design: Design, x: Any, least: int) -> Any:
@@ -260,6 +274,7 @@ def _exact(xp: Any, design: Design, total: Any, a: Any, b: Any) -> Any:
     for part in reversed(parts[:-1]):
         top, left = _two_sum(top, part)
         lower.append(left)
+    xp.named("_exact", plain=plain, parts=parts, top=top, lower=lower)
     rest = lower.pop()
     while lower:
         rest = rest + lower.pop()
@@ -286,6 +301,7 @@ def _odd(xp: Any, found: Any, rest: Any) -> Any:
     """A sum with an error, rounded to odd: float32 has so many fewer bits that its rounding is then the only one."""
     lanes = xp.lanes(found)
     inward = xp.where((rest < 0) == (found < 0), lanes + 1, lanes - 1)
+    xp.named("_odd", lanes=lanes, inward=inward)
     odd = xp.floats(xp.where((rest != 0) & ((lanes & 1) == 0), inward, lanes))
     return xp.where(rest == rest, odd, found)
 
@@ -310,6 +326,7 @@ def _exponents(xp: Any, x: Any, least: int | None, zeros_count: bool = False) ->
     They are at least `least` if it is given; zeros have none, or the least exponent if `zeros_count`.
     """
     exponent = _fields(xp, x) - _BIAS
+    xp.named("_exponents", exponent=exponent)
     exponent = exponent if least is None else xp.clip(exponent, least, None)
     return xp.astype(exponent if zeros_count and least is not None else xp.where(x == 0, NONE, exponent), "int16")
 
@@ -333,4 +350,5 @@ def or_infinite(xp: Any, found: Any, rounded: Any, number: Any) -> Any:
     """A sum that was rounded; infinite from the power of two above the largest number on, in every rounding mode."""
     lanes, beyond = xp.lanes(found), number.span[2] + 1 + _BIAS
     infinite = xp.floats((lanes & -(1 << 63)) | (_FIELD << _WIDTH))
+    xp.named("or_infinite", lanes=lanes, infinite=infinite)
     return xp.where((_fields(xp, found) >= beyond) & (found == found), infinite, rounded)

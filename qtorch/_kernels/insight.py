@@ -30,7 +30,8 @@ from qcore.insight.law import (
     to_float32,
 )
 from qcore.law.carrier import FLOAT32, Carrier
-from qcore.trace import CONSTANT, ELEMENT, Trace, Value, declared, needed
+from qcore.trace import CONSTANT, ELEMENT, Trace, Value
+from qcore.writer import WRITER
 from qtorch._kernels.source import VALUES
 from qtorch._kernels.store import Function, load
 
@@ -57,9 +58,7 @@ def source(carrier: Carrier, blocks: bool) -> str:
         "stored": "int16_t" if carrier.padding else "int32_t",
         "flags": ", ".join(f"flag{i} = 0" for i in range(len(found.flags))),
         "most": ", ".join(f"most{i} = 0" for i in range(4)),
-        "constants": "\n    ".join(
-            declared(value) for value in needed([*each, *rest], ELEMENT) if value.level == CONSTANT
-        ),
+        "constants": "\n    ".join(WRITER.statements([*each, *rest], ELEMENT, CONSTANT)),
         "each": _loop(each, of_each),
         "plain": _loop(rest, of_plain),
         "counted": "\n    ".join(counted),
@@ -105,30 +104,31 @@ def _numbers_of_the_law() -> dict[str, object]:
 
 def _steps(found: Effects) -> tuple[list[Value], list[str]]:
     """The values of an element, and the statements that count them."""
-    steps = [f"keys[j] = {found.number_key.name} | {found.error_key.name} << 16;"]
-    steps += [f"flag{i} -= {flag.name};" for i, flag in enumerate(found.flags)]
-    steps += [f"most{i} = MAX(most{i}, {one.name});" for i, one in enumerate(found.magnitudes)]
+    name = WRITER.name
+    steps = [f"keys[j] = {name(found.number_key)} | {name(found.error_key)} << 16;"]
+    steps += [f"flag{i} -= {name(flag)};" for i, flag in enumerate(found.flags)]
+    steps += [f"most{i} = MAX(most{i}, {name(one)});" for i, one in enumerate(found.magnitudes)]
     return [found.number_key, found.error_key, *found.flags, *found.magnitudes], steps
 
 
 def _plain_steps(found: PlainEffects) -> tuple[list[Value], list[str]]:
     """`_steps` of plain elements. Zeros take the keys of their field in turn: counts then do not wait for one key."""
+    name = WRITER.name
     steps = [
-        f"special |= {found.special.name};",
-        f"underflowed += {found.underflowed.name};",
-        f"subnormal += {found.subnormal.name};",
-        *(f"end{i} = MAX(end{i}, {one.name});" for i, one in enumerate(found.ends)),
+        f"special |= {name(found.special)};",
+        f"underflowed += {name(found.underflowed)};",
+        f"subnormal += {name(found.subnormal)};",
+        *(f"end{i} = MAX(end{i}, {name(one)});" for i, one in enumerate(found.ends)),
         "const int32_t key = j & (PLAIN_KEYS - 1);",
-        f"keys[j] = MAX({found.number_key.name}, key) | MAX({found.error_key.name}, key) << 16;",
-        f"errors |= {found.error_key.name};",
+        f"keys[j] = MAX({name(found.number_key)}, key) | MAX({name(found.error_key)}, key) << 16;",
+        f"errors |= {name(found.error_key)};",
     ]
     values = [found.special, found.underflowed, found.subnormal, *found.ends, found.number_key, found.error_key]
     return values, steps
 
 
 def _loop(values: list[Value], steps: list[str]) -> str:
-    lines = [declared(value) for value in needed(values, ELEMENT) if value.level == ELEMENT]
-    return "\n                ".join([*lines, *steps])
+    return "\n                ".join([*WRITER.statements(values, ELEMENT), *steps])
 
 
 def _initializer(weights: np.ndarray) -> str:

@@ -225,13 +225,13 @@ def _high(trace: Trace, value: Any, padding: int) -> Any:
         return value >> padding
     if value.level < ELEMENT:
         return trace.note("{} >> {}", value, padding, dtype="int16")
-    match value.pattern, value.parts:
+    match value.text, value.parts:
         case "{} << {}", (Value(text="x[j]"), shift) if shift == padding:
             return trace.value("x[j]", "int16", ELEMENT)
         case (("{} & {}" | "{} | {}"), (a, b)):
-            return trace.note(value.pattern, _high(trace, a, padding), _high(trace, b, padding))
+            return trace.note(value.text, _high(trace, a, padding), _high(trace, b, padding))
         case "{} > {}", (a, b) if _has_zeros(a, padding):
-            return trace.note(value.pattern, _high(trace, a, padding), _high(trace, b, padding))
+            return trace.note(value.text, _high(trace, a, padding), _high(trace, b, padding))
         case "{} ? {} : {}", (condition, a, b):
             return trace.where(*(_high(trace, one, padding) for one in (condition, a, b)))
     raise NarrowingError
@@ -241,7 +241,7 @@ def _has_zeros(value: Any, padding: int) -> bool:
     """True if a lane's low bits are zero, by the form of its expression."""
     if not isinstance(value, Value):
         return value & ((1 << padding) - 1) == 0
-    match value.pattern, value.parts:
+    match value.text, value.parts:
         case "{} << {}", (_, shift):
             return shift == padding
         case "{} & {}", (a, b):

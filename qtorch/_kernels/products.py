@@ -5,7 +5,6 @@ Aligned sums and the instructions of chips have `aligned.c` and `unaligned.c`.
 
 from __future__ import annotations
 
-import re
 from functools import cache, partial
 from pathlib import Path
 from string import Template
@@ -18,7 +17,8 @@ from qcore.linalg.designs import EXACT, GROUPED, PAIRS, least_exponent
 from qcore.linalg.exactness import FloatRule
 from qcore.linalg.steps import GROUP, scale_number
 from qcore.random.threefry import MOST_HALF_BITS, leading_bits, leading_bits_mask, threefry
-from qcore.trace import C_TYPES, CONSTANT, ELEMENT, Trace, Value, declared, needed
+from qcore.trace import C_TYPES, CONSTANT, ELEMENT, Trace, Value, needed
+from qcore.writer import WRITER, Writer
 from qtorch._kernels.source import VALUES
 from qtorch._kernels.store import Function, address, load
 
@@ -223,16 +223,23 @@ def _words(chains: int) -> str:
     trace = Trace()
     counters = [trace.value(name, "int32", ELEMENT) for name in ("key0", "key1", "high[0]", "low[0]")]
     words = threefry(counters[0], counters[1], counters[2], counters[3], rotate=partial(trace.note, "turned({}, {})"))
-    lines = [*_lines(*words), *(f"y{index}[0] = {word.name};" for index, word in enumerate(words))]
-    all_lines = "\n    ".join(_of_chain(line, chain) for line in lines for chain in range(chains))
+    each = [_Chain(place) for place in range(chains)]
+    lines = [one.declared(value) for value in needed(words, ELEMENT) for one in each]
+    lines += [f"y{index}[0] = {one.name(word)};" for index, word in enumerate(words) for one in each]
+    all_lines = "\n    ".join(line.replace("[0]", f"[{place % chains}]") for place, line in enumerate(lines))
     arguments = "Words key0, Words key1, const Words* high, const Words* low, Words* y0, Words* y1"
     law = f"static inline void threefry({arguments}) {{\n    {all_lines}\n}}".replace("const int32_t", "const Words")
     return Template(WORDS.read_text(encoding="utf-8")).substitute(threefry=law)
 
 
-def _of_chain(line: str, chain: int) -> str:
-    """A line of the first chain, rewritten for the variables and results of another chain."""
-    return re.sub(r"\bv(\d+)", rf"v\1_{chain}", line).replace("[0]", f"[{chain}]")
+class _Chain(Writer):
+    """C for one of several chains, whose variables stand side by side."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+    def name(self, value: Value) -> str:
+        return f"{super().name(value)}_{self.place}"
 
 
 def _truncates(accumulator: Accumulator | None) -> bool:
@@ -258,9 +265,8 @@ def _rounded(accumulator: Accumulator | None, narrow: bool) -> tuple[list[str], 
         word = _word(trace, accumulator, True)
         word = None if word is None else trace.note("(int64_t){} << 32", word, dtype="int64")
         result = trace.floats(program.run(trace, trace.lanes(sums), constants, (), word))
-    values = needed([result], ELEMENT)
-    lines = [[declared(value) for value in values if value.level == level] for level in (CONSTANT, ELEMENT)]
-    return lines[0], [*lines[1], f"const {C_TYPES[dtype]} rounded = {result.name};"]
+    constants, lines = (WRITER.statements([result], ELEMENT, level) for level in (CONSTANT, ELEMENT))
+    return constants, [*lines, f"const {C_TYPES[dtype]} rounded = {WRITER.name(result)};"]
 
 
 def _word(trace: Trace, accumulator: Accumulator, masked: bool) -> Value | None:
@@ -272,7 +278,3 @@ def _word(trace: Trace, accumulator: Accumulator, masked: bool) -> Value | None:
         half = rounds_distance(accumulator.rounding)
         return leading_bits(drawn, leading_bits_mask(accumulator.random_bits), half)
     return trace.note("(int32_t)((uint32_t){} >> 1)", drawn)
-
-
-def _lines(*targets: Value) -> list[str]:
-    return [declared(value) for value in needed(targets, ELEMENT)]

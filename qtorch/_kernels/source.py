@@ -19,7 +19,8 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
-from qcore.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, TENSOR, Trace, Value, declared, needed, pointer
+from qcore.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, TENSOR, Trace, Value, needed
+from qcore.writer import WRITER, pointer
 
 VALUES = Path(__file__).with_name("values.h")
 
@@ -162,9 +163,9 @@ class _Passes:
         for value in (value for value in values if value.level == BLOCK):
             place = f"(blocks + {_index(value, self.block_handed)} * stride * SLOT)"
             if self.kernel.columns:  # each element of a run has a block of its own: a second array beside x
-                run.append(pointer(f"of_{value.name}", value.dtype, place, "block"))
+                run.append(pointer(f"of_{WRITER.name(value)}", value.dtype, place, "block"))
             else:
-                run.append(declared(value, f"((const {C_TYPES[value.dtype]}*){place})[block]"))
+                run.append(WRITER.declared(value, f"((const {C_TYPES[value.dtype]}*){place})[block]"))
         # An operation that AVX2 has for pairs only ends the loop before it, and reads what that loop left in memory.
         run += [line for value in values if value.pairs for line in self._in_pairs(value)]
         each = self._each(targets)
@@ -187,16 +188,16 @@ class _Passes:
         found = []
         for value in needed(targets, ELEMENT):
             if value.level == ELEMENT:
-                text = f"OF_PAIRS(pairs_{value.name}[j], {value.text})" if value.pairs else None
-                found.append(declared(value, text))
+                text = f"OF_PAIRS(pairs_{value.name}[j], {WRITER.expression(value)})" if value.pairs else ""
+                found.append(WRITER.declared(value, text))
             elif value.level == BLOCK and self.kernel.columns:
-                found.append(declared(value, f"of_{value.name}[j]"))
+                found.append(WRITER.declared(value, f"of_{WRITER.name(value)}[j]"))
         return found
 
     def _in_pairs(self, value: Value) -> list[str]:
         """An operation on pairs of lanes: one loop writes its operands to memory, another its results over the last."""
         rooms = [f"with_{value.name}_{one.name}" for one in value.operands[:-1]] + [f"pairs_{value.name}"]
-        written = [f"{room}[j] = {one.name};" for room, one in zip(rooms, value.operands, strict=True)]
+        written = [f"{room}[j] = {WRITER.name(one)};" for room, one in zip(rooms, value.operands, strict=True)]
         pragmas, loop = ["#pragma GCC ivdep", "#pragma GCC unroll 1"], "for (int32_t j = 0; j < {}; ++j) {{"
         lines = [f"LANE {room}[CHUNK] __attribute__((aligned(64)));" for room in rooms]
         lines += [*pragmas, loop.format("length"), *self._each(value.operands), *written, "}"]
@@ -243,7 +244,7 @@ class _Passes:
         found = [one for one in self.kernel.results if one.value.level == level]
         staged = [level == ELEMENT and self._is_staged(one) for one in found]
         types = ["LANE" if wide else C_TYPES[one.dtype] for one, wide in zip(found, staged, strict=True)]
-        return [f"{one.name}[j] = ({kind}){one.value.name};" for one, kind in zip(found, types, strict=True)]
+        return [f"{one.name}[j] = ({kind}){WRITER.name(one.value)};" for one, kind in zip(found, types, strict=True)]
 
     def _reduce(self, name: str, targets: list[Value], run: list[str], each: list[str], end: list[str]) -> None:
         """Adds the statements of maxima to the parts of a pass."""
@@ -252,10 +253,10 @@ class _Passes:
             place = of_blocks if name == "reduce_blocks" else f"(LANE*)maxima + {index}"
             if name == "reduce_blocks" and self.kernel.columns:
                 run.append(f"LANE* const m{index} = {place};")
-                each.append(f"m{index}[j] = MAX(m{index}[j], {value.name});")
+                each.append(f"m{index}[j] = MAX(m{index}[j], {WRITER.name(value)});")
             else:  # a variable of its own, which a compiler keeps in a register and splits into a vector of maxima
                 run.append(f"LANE m{index} = *({place});")
-                each.append(f"m{index} = MAX(m{index}, {value.name});")
+                each.append(f"m{index} = MAX(m{index}, {WRITER.name(value)});")
                 end.append(f"*({place}) = m{index};")
 
     def tensor_values(self) -> list[str]:
@@ -265,12 +266,13 @@ class _Passes:
             one.name: self._maximum(f"((const LANE*)maxima)[{index}]") for index, one in enumerate(self.tensor_maxima)
         }
         lines = self._constants(value for value in values if value.level == CONSTANT)
-        lines += [declared(value, maxima.get(value.name)) for value in values if value.level == TENSOR]
+        lines += [WRITER.declared(value, maxima.get(value.name, "")) for value in values if value.level == TENSOR]
         for index, value in enumerate(self.tensor_handed):
-            lines.append(f"*({C_TYPES[value.dtype]}*)(tensor + {index} * SLOT) = {value.name};")
+            lines.append(f"*({C_TYPES[value.dtype]}*)(tensor + {index} * SLOT) = {WRITER.name(value)};")
         for result in self.kernel.results:
             if result.value.level == TENSOR:
-                lines.append(f"*({C_TYPES[result.dtype]}*)call->pointers[P_{result.name}] = {result.value.name};")
+                place = f"*({C_TYPES[result.dtype]}*)call->pointers[P_{result.name}]"
+                lines.append(f"{place} = {WRITER.name(result.value)};")
         return lines
 
     def results(self, suffix: str) -> dict[str, list[str]]:
@@ -287,12 +289,12 @@ class _Passes:
             one.name: self._maximum(f"((const LANE*)(maxima + {index} * stride * SLOT))[j]")
             for index, one in enumerate(self.block_maxima)
         }
-        each = [declared(value, maxima.get(value.name)) for value in values if value.level == BLOCK]
+        each = [WRITER.declared(value, maxima.get(value.name, "")) for value in values if value.level == BLOCK]
         for index, value in enumerate(self.block_handed):
-            each.append(f"(({C_TYPES[value.dtype]}*)(blocks + {index} * stride * SLOT))[j] = {value.name};")
+            each.append(f"(({C_TYPES[value.dtype]}*)(blocks + {index} * stride * SLOT))[j] = {WRITER.name(value)};")
         if condition:  # all blocks are looked at, without a branch: the loop stays one of vectors
             once.append(f"{C_TYPES[condition.dtype]} usual = 1;")
-            each.append(f"usual &= {condition.name};")
+            each.append(f"usual &= {WRITER.name(condition)};")
         end = ["usual" if condition else "0"]
         return {"block_values_once": once, "block_values_each": each + self._stored(BLOCK), "block_values_return": end}
 
@@ -304,10 +306,10 @@ class _Passes:
         lines = [self._array(one, "0") for one in self.kernel.arguments if one.level == CONSTANT]
         for value in values:
             if value.level == CONSTANT:
-                lines.append(declared(value))
+                lines.append(WRITER.declared(value))
             elif value.level == TENSOR:
                 place = f"(tensor + {_index(value, self.tensor_handed)} * SLOT)"
-                lines.append(declared(value, f"*(const {C_TYPES[value.dtype]}*){place}"))
+                lines.append(WRITER.declared(value, f"*(const {C_TYPES[value.dtype]}*){place}"))
         return lines
 
     def _array(self, one: Argument | Result, offset: str) -> str:

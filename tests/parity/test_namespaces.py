@@ -8,8 +8,17 @@ from qtorch._namespace import Names as TorchNames
 
 # Methods of the base class that suit the framework's arrays as they are.
 INHERITED = {
-    TorchNames: {"cond", "while_loop"},  # eager branches and loops read the flag
-    JaxNames: {"dtype", "float32_bits", "float32_from", "float_bits", "integers", "product_bits", "quotient_bits"},
+    TorchNames: {"cond", "while_loop", "named"},  # eager branches and loops read the flag; names are for C
+    JaxNames: {
+        "named",
+        "dtype",
+        "float32_bits",
+        "float32_from",
+        "float_bits",
+        "integers",
+        "product_bits",
+        "quotient_bits",
+    },
 }
 
 

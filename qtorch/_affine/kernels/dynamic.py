@@ -9,7 +9,8 @@ from typing import Any
 
 from qcore.affine import AffineInteger
 from qcore.affine.arithmetic import recurrent
-from qcore.trace import CONSTANT, ELEMENT, Value, declared, needed
+from qcore.trace import CONSTANT, ELEMENT, Value, needed
+from qcore.writer import WRITER
 from qtorch._affine.kernels.integers import with_panels
 from qtorch._affine.kernels.laws import AffineTrace, in_order
 from qtorch._kernels.store import Function, load
@@ -30,8 +31,8 @@ def product(biased: bool, form: AffineInteger) -> Function | None:
     """
     trace = AffineTrace()
     y = _output(trace, "sums[i][j]", "weight_scale[j]", "bias[j]" if biased else "")
-    lines = [declared(value) for value in needed([y], ELEMENT)]
-    fields = {"ranges": _ranges(form), "output": "\n            ".join(lines), "result": y.name}
+    lines = map(WRITER.declared, needed([y], ELEMENT))
+    fields = {"ranges": _ranges(form), "output": "\n            ".join(lines), "result": WRITER.name(y)}
     return load(with_panels(PRODUCT, fields))
 
 
@@ -55,15 +56,14 @@ def steps(law: str, biased: bool, form: AffineInteger) -> Function | None:
         results = {"hidden": hidden, "cell": cell}
     else:
         results = {"hidden": recurrent.gru_step(trace, of_input, of_hidden, states[0])}
-    values = needed(results.values(), ELEMENT)
-    written = [f"{name}[j] = {value.name};" for name, value in results.items()]
+    written = [f"{name}[j] = {WRITER.name(value)};" for name, value in results.items()]
     fields = {
         "ranges": _ranges(form),
         "elementary": ELEMENTARY.read_text(encoding="utf-8"),
         "gates": str(GATES[law]),
-        "before": "\n    ".join(declared(value) for value in values if value.level == CONSTANT),
-        "each": "\n        ".join(declared(value) for value in values if value.level == ELEMENT),
-        "states": "\n        ".join([*written, f"result[j] = {results['hidden'].name};"]),
+        "before": "\n    ".join(WRITER.statements(results.values(), ELEMENT, CONSTANT)),
+        "each": "\n        ".join(WRITER.statements(results.values(), ELEMENT)),
+        "states": "\n        ".join([*written, f"result[j] = {WRITER.name(results['hidden'])};"]),
     }
     return load(with_panels(RECURRENT, fields))
 
@@ -87,12 +87,12 @@ def _ranges(form: AffineInteger) -> str:
     """C for `recurrent.quantize_dynamic`."""
     trace: Any = _RangeTrace()
     q, qparams = recurrent.quantize_dynamic(trace, trace.value("from[j]", "float32", ELEMENT), form)
-    values = needed([q, qparams.scale, qparams.zero_point], ELEMENT)
+    values = [q, qparams.scale, qparams.zero_point]
     fields = {
-        "range": "\n    ".join(declared(value) for value in values if value.level == CONSTANT),
-        "scale": qparams.scale.name,
-        "zero_point": qparams.zero_point.name,
-        "quantized": "\n        ".join(declared(value) for value in values if value.level == ELEMENT),
-        "integer": q.name,
+        "range": "\n    ".join(WRITER.statements(values, ELEMENT, CONSTANT)),
+        "scale": WRITER.name(qparams.scale),
+        "zero_point": WRITER.name(qparams.zero_point),
+        "quantized": "\n        ".join(WRITER.statements(values, ELEMENT)),
+        "integer": WRITER.name(q),
     }
     return Template(RANGES.read_text(encoding="utf-8")).substitute(fields)

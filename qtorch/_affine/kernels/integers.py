@@ -6,7 +6,8 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
-from qcore.trace import BLOCK, CONSTANT, ELEMENT, declared, needed
+from qcore.trace import BLOCK, CONSTANT, ELEMENT, needed
+from qcore.writer import WRITER
 from qtorch._affine.kernels.laws import rounding_of_sums
 from qtorch._kernels.source import VALUES
 from qtorch._kernels.store import Function, load
@@ -28,19 +29,18 @@ def of_integers(biased: bool = False) -> Function | None:
     the int32 sums or 8-bit integers.
     """
     _, _, q = rounding_of_sums("int32", biased, "columns")
-    element = needed([q], ELEMENT)
-    handed = [value for value in element if value.level == BLOCK]
+    handed = [value for value in needed([q], ELEMENT) if value.level == BLOCK]
     of_outputs = [value for value in needed(handed, BLOCK) if value.level in (CONSTANT, BLOCK)]
-    store = [f"to[{place} * COLUMNS + column] = {value.name};" for place, value in enumerate(handed)]
+    store = [f"to[{place} * COLUMNS + column] = {WRITER.name(value)};" for place, value in enumerate(handed)]
     fields = {
         "values": VALUES.read_text(encoding="utf-8") + f"\n#define HANDED {len(handed)}\n",
-        "outputs": "\n        ".join([*map(declared, of_outputs), *store]),
-        "constants": "\n    ".join(declared(value) for value in element if value.level == CONSTANT),
+        "outputs": "\n        ".join([*map(WRITER.declared, of_outputs), *store]),
+        "constants": "\n    ".join(WRITER.statements([q], ELEMENT, CONSTANT)),
         "rounded": "\n            ".join(
             [
-                *(declared(value, f"of_outputs[{place} * COLUMNS + j]") for place, value in enumerate(handed)),
-                *(declared(value) for value in element if value.level == ELEMENT),
-                f"wide[j] = {q.name};",
+                *(WRITER.declared(value, f"of_outputs[{place} * COLUMNS + j]") for place, value in enumerate(handed)),
+                *WRITER.statements([q], ELEMENT),
+                f"wide[j] = {WRITER.name(q)};",
             ]
         ),
     }

@@ -146,6 +146,9 @@ class Body:
         x = x if low is None else self.note("maximum", x, low)
         return x if high is None else self.note("minimum", x, high)
 
+    def named(self, function: str, /, **values: Any) -> None:
+        return None  # Inductor names its variables itself
+
     def amax(self, x: Lane, axis: tuple[int, ...], keepdims: bool) -> Lane:
         return self.maximum(x, axis)
 

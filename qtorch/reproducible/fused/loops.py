@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from qcore.trace import C_TYPES
+from qcore.trace import C_TYPES, Value
+from qcore.writer import Writer
 from qtorch._kernels import products, source, store
 from qtorch.linalg.native import Native, NoKernelError
 from qtorch.reproducible.fused.recording import Node, Number, Shape, in_order
@@ -103,7 +104,7 @@ def _source(
     for place, result in enumerate(results, len(read)):
         before.append(f"{C_TYPES[result.dtype]}* const a{place} = ({C_TYPES[result.dtype]}*)x[{place}];")
     loaded = {node.name for node in read}
-    statements += [_statement(node, names) for node in order if node.name not in loaded]
+    statements += [_Loop(names).declared(node) for node in order if node.name not in loaded]
     statements += [f"a{place}[j] = {names[one.name]};" for place, one in enumerate(results, len(read))]
     arrays = [*read, *results]
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
@@ -116,7 +117,14 @@ def _source(
     )
 
 
-def _statement(node: Node, names: dict[Any, str]) -> str:
-    keys = (one.name if isinstance(one, Node) else one for one in node.operands)
-    operands = (names.get(key, key) for key in keys)
-    return f"const {C_TYPES[node.dtype]} {names[node.name]} = {node.text.format(*operands)};"
+class _Loop(Writer):
+    """C with given names of nodes and numbers; other numbers are texts already."""
+
+    def __init__(self, names: dict[Any, str]) -> None:
+        self.names = names
+
+    def name(self, value: Value) -> str:
+        return self.names[value.name]
+
+    def part(self, part: Any, of: Value) -> str:
+        return self.name(part) if isinstance(part, Node) else self.names.get(part) or part

@@ -68,6 +68,7 @@ class Node(Value):
         self, trace: Recording, text: str, dtype: str, operands: tuple[Any, ...], shape: Shape, step: Any = None
     ) -> None:
         super().__init__(trace, f"n{trace.count()}", text, dtype, ELEMENT, operands)
+        self.parts = operands
         self.shape: Any = shape
         self.ndim: Any = len(shape)
         self.step: Any = step

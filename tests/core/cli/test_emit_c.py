@@ -13,7 +13,7 @@ from emit_support import COMPILERS, available, with_another_result
 import qcore
 from qcore import NAMED, Rounding, parse
 from qcore.__main__ import main
-from qcore.cli.c_text import identifier
+from qcore.cli.c_text import UNNAMED, identifier
 from qcore.cli.emit_c import emit
 from qcore.cli.properties import why_no_codes
 from qcore.cli.vectors import vector_inputs
@@ -171,12 +171,16 @@ def test_named_formats_have_names_of_their_own():
 
 
 def test_the_file_is_the_law():
-    """Variables have the law's names, and comments are its lines."""
+    """Variables have the names that the law gives, and comments those of its functions."""
     text = emit("float(5,2)", "nearest", None)["round_float_5_2_nearest.c"]
     assert "static const int32_t FINEST = 21;" in text
-    assert "/* round_magnitude: m = magnitude - grid.base */\n    const int32_t m = magnitude - BASE;" in text
-    assert "/* increment: return (mask + odd) >> 1 */\n    const int32_t step = right(mask + odd, 1);" in text
+    named = ["magnitude = bits & 0x7FFFFFFF", "m = magnitude - BASE", "field = right(m, 23)"]
+    assert "/* round_magnitude */\n" + "".join(f"    const int32_t {one};\n" for one in named) in text
+    assert (
+        "    const int32_t step = right(mask + odd, 1);\n    /* round_to_grid */\n    const int32_t rounded = " in text
+    )
     assert " v1" not in text
+    assert UNNAMED not in text
 
 
 def test_without_torch_and_jax():

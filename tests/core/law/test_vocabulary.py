@@ -1,6 +1,8 @@
 """The core needs nothing of an array namespace but a few names, and takes integers and 0-d arrays alike."""
 
+import ast
 import types
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from qcore.law.rounding import rounds_distance
 from qcore.namespace import Names
 from qcore.random.threefry import Noise, leading_bits_mask, rounding_words
 
-NAMES = ("where", "clip", "amax", "float_bits", "integers", "product_bits", "take")
+NAMES = ("where", "clip", "amax", "float_bits", "integers", "product_bits", "take", "named")
 NAMES += ("quotient_bits", "quotient_error", "short")
 NUMBERS = (
     FloatingPoint(5, 2),
@@ -75,3 +77,18 @@ def test_law_on_a_closed_vocabulary(number, coded, mode, package, scalar):
         np.testing.assert_array_equal(result, qcore.encode(x, number, mode, key=6).astype(np.int32))
     else:
         assert_same_bits(result.view(np.float32), qcore.quantize(x, number, mode, key=6))
+
+
+def test_names_for_c_are_those_of_the_law():
+    """A call of `named` has the name of its function, and values under the names of their variables."""
+    folder, count = Path(qcore.__file__).parent, 0
+    for path in [*folder.glob("law/*.py"), *folder.glob("linalg/*.py")]:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for function in (one for one in tree.body if isinstance(one, ast.FunctionDef)):
+            for call in (one for one in ast.walk(function) if isinstance(one, ast.Call)):
+                if ast.unparse(call.func) == "xp.named":
+                    count += 1
+                    assert ast.literal_eval(call.args[0]) == function.name
+                    for keyword in call.keywords:
+                        assert keyword.arg in {one.id for one in ast.walk(keyword.value) if isinstance(one, ast.Name)}
+    assert count > 60
