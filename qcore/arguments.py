@@ -111,8 +111,8 @@ def check_tensors(tensors: Any) -> None:
             raise ValueError(f"the name {quoted(name)} of tensors is a {type(name).__name__}; allowed is a str")
 
 
-def numbers_of(place: str, value: Any) -> np.ndarray:
-    """An entry as a NumPy array of real numbers; anything else is a ValueError that begins with place."""
+def numbers_of(name: str, value: Any) -> np.ndarray:
+    """An entry as a NumPy array of real numbers; anything else is a ValueError that begins with name."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError):  # of ragged lists, and of arrays of other packages
@@ -120,7 +120,7 @@ def numbers_of(place: str, value: Any) -> np.ndarray:
     real = array.dtype.kind in "biuf" or (array.dtype.kind == "V" and array.dtype.type is not np.void)  # bfloat16
     if not real or not array.dtype.isnative:
         found = f"a {type(value).__name__}" if array.dtype == object else f"an array of {array.dtype}"
-        raise ValueError(f"{place} is {found}; allowed is an array of real numbers, in this machine's byte order")
+        raise ValueError(f"{name} is {found}; allowed is an array of real numbers, in this machine's byte order")
     return array
 
 

@@ -101,8 +101,8 @@ class ProductReport:
     """A product of a model's run.
 
     Attributes:
-        place: the dotted name of the module, or of the name scope, that multiplies; "" is the model itself.
-        number: the index of the product in this place, counted from 0.
+        path: the dotted name of the module, or of the name scope, that multiplies; "" is the model itself.
+        number: the index of the product at this path, counted from 0.
         kind: "linear", "conv", "attention_scores", "attention_output", "matmul", or for other products the name of the
             function.
         shapes: the shapes of the operands.
@@ -119,7 +119,7 @@ class ProductReport:
         64
     """
 
-    place: str
+    path: str
     number: int
     kind: str
     shapes: tuple[tuple[int, ...], ...]
@@ -127,6 +127,10 @@ class ProductReport:
     products: Products | None = None
     reason: str = ""
     share: float = 0.0
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Reports that were pickled when the field was called place.
+        vars(self).update({"path" if name == "place" else name: value for name, value in state.items()})
 
 
 @dataclass(frozen=True)
@@ -170,9 +174,9 @@ class RunReport:
         found = sum((one.multiply_adds or 0) / (3 if one.reason else 1) for one in chosen)
         return found / total if total else 0.0
 
-    def __getitem__(self, place: str) -> tuple[ProductReport, ...]:
-        """The products of a place; () for a place without products."""
-        return tuple(one for one in self.products if one.place == place)
+    def __getitem__(self, path: str) -> tuple[ProductReport, ...]:
+        """The products of a path; () for a path without products."""
+        return tuple(one for one in self.products if one.path == path)
 
     def __iter__(self) -> Iterator[ProductReport]:
         return iter(self.products)
@@ -216,15 +220,15 @@ class RunReport:
         return [*lines, f"lowered: {self.lowered:.1%}{more}"]
 
 
-_RUN_HEAD = ("place", "kind", "shapes", "share", "formats")
+_RUN_HEAD = ("path", "kind", "shapes", "share", "formats")
 
 
 def _run_cells(one: ProductReport, names: dict[Products, str]) -> tuple[str, ...]:
-    place = place_name(one.place or "(model)", one.number)
+    path = numbered(one.path or "(model)", one.number)
     shapes = " ".join("x".join(map(str, shape)) or "()" for shape in one.shapes)
     share = "?" if one.multiply_adds is None else f"{one.share:.1%}"
     formats = f"wide: {one.reason}" if one.products is None else names[one.products]
-    return place, one.kind, shapes, share, f"{formats}, {one.reason}" if one.products and one.reason else formats
+    return path, one.kind, shapes, share, f"{formats}, {one.reason}" if one.products and one.reason else formats
 
 
 def with_own_gradients(products: Products, function: str) -> tuple[Products, str]:
@@ -239,11 +243,11 @@ def with_own_gradients(products: Products, function: str) -> tuple[Products, str
     return products, f"its gradients stay wide: {function} has a derivative of its own"
 
 
-def place_name(path: str, number: int) -> str:
-    """The name of a product's place: the path of its module, or of an argument, with a number behind the first product.
+def numbered(path: str, number: int) -> str:
+    """The name of a product: the path of its module, or of an argument, with a number behind the first product.
 
     Example:
-        >>> place_name("blocks.0.query", 0), place_name("blocks.0.query", 1)
+        >>> numbered("blocks.0.query", 0), numbered("blocks.0.query", 1)
         ('blocks.0.query', 'blocks.0.query #1')
     """
     return f"{path} #{number}" if number else path

@@ -1,6 +1,6 @@
 """Programs of JAX (jaxprs), walked equation by equation: the one interpreter for modules that read or change programs.
 
-`take_arrays` finds the arrays that a program is traced for. `walk` gives each variable a value of any kind: an array,
+`split_arrays` finds the arrays that a program is traced for. `walk` gives each variable a value of any kind: an array,
 a fact about it, or both; `evaluate` does it in the name scopes of the equations. For an equation that contains
 programs, such as a loop, `inner_programs` returns the values that enter them, and `rebuild` makes the same loop, branch
 or call around other programs.
@@ -27,7 +27,7 @@ Step = Callable[[int, Any, list[Any]], Sequence[Any]]
 Run = Callable[[int, Sequence[Any], Any, Any], tuple[Sequence[Any], Any, Any]]
 
 
-def take_arrays(tree: Any, *types: type) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+def split_arrays(tree: Any, *types: type) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
     """The arrays of a pytree, and the function that rebuilds the tree with others.
 
     Nodes of these types are arrays.

@@ -201,7 +201,7 @@ def own_parameters(module: torch.nn.Module) -> dict[str, Any]:
     return {name: x for name, x in getattr(module, "_parameters", {}).items() if x is not None}
 
 
-def constant(function: Callable[..., T]) -> Callable[..., T]:
+def constant_result(function: Callable[..., T]) -> Callable[..., T]:
     """A function whose result is a constant of a traced program.
 
     It is what `torch.compiler.assume_constant_result` does, which imports the whole of Dynamo to set one attribute.
@@ -213,7 +213,7 @@ def constant(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def show_to_modes(functions: Iterable[Any]) -> None:
-    """Makes Dynamo pass functions to modes, as eager torch does; a traced program calls it in a function of `constant`.
+    """Makes Dynamo pass functions to modes, as eager torch does; traced programs call it in a `constant_result`.
 
     Dynamo leaves out what torch lists as never overridden, and names that begin with an underscore, so a compiled
     program would compute these functions as they are, without a word.
@@ -242,7 +242,7 @@ def hidden_functions() -> set[Any]:
     return set(filter(callable, found))
 
 
-@constant
+@constant_result
 def traced_part() -> str:
     """The part of a program's torch.autograd.Function that Dynamo traces now, "forward" or "backward"; "" outside.
 

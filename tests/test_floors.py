@@ -28,7 +28,7 @@ FLOORS = {
         "__main__",
     ],
     "qtorch": [
-        "_torch_internals _classes _exported _places _states",
+        "_torch_internals _classes _exported _running _states",
         "_conversion",
         "_namespace",
         "_kernels",
@@ -74,7 +74,7 @@ PRODUCTS = {
         "ground": "qcore.arguments qcore.files qcore.html qcore.lazy qcore.names qcore.namespace qcore.notices "
         "qcore.packing qcore.pictures qcore.tables qcore.trace qcore.version qcore.writer qtorch._classes "
         "qtorch._conversion "
-        "qtorch._exported qtorch._namespace qtorch._places qtorch._states qtorch._torch_internals qjax._jaxprs "
+        "qtorch._exported qtorch._namespace qtorch._running qtorch._states qtorch._torch_internals qjax._jaxprs "
         "qjax._models qjax._namespace qjax._parameters",
         "law": "qcore.law qcore.formats qcore.random qcore.arrays",
         "rounding": "qtorch._kernels qtorch._rounding qjax._rounding",

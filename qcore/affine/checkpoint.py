@@ -95,7 +95,7 @@ def unflatten(arrays: Mapping[str, Any], metadata: Mapping[str, str] | None) -> 
     """
     entries = dict(arrays)
     for name, description in _descriptions(metadata).items():
-        parts = {part: _take(entries, f"{name}.{part}") for part in _ARRAYS}
+        parts = {part: _entry(entries, f"{name}.{part}") for part in _ARRAYS}
         for part in _ARRAYS:
             del entries[f"{name}.{part}"]
         try:
@@ -140,7 +140,7 @@ def _form(description: Mapping[str, Any]) -> AffineInteger:
     return form
 
 
-def _take(entries: Mapping[str, Any], name: str) -> Any:
+def _entry(entries: Mapping[str, Any], name: str) -> Any:
     if name not in entries:
         raise ValueError(f"there is no array named {quoted(name)}; there are {', '.join(entries)}")
     return entries[name]
@@ -175,7 +175,7 @@ def restore(state: Any, entries: Mapping[str, Any], name: str) -> Any:
             raise TypeError(f"state is or has a {type(state).__name__}; allowed are named tuples of arrays and states")
         pairs = zip(state._fields, state, strict=True)  # type: ignore[attr-defined]
         return type(state)(*(restore(value, entries, f"{name}.{field}") for field, value in pairs))
-    array, shape = numbers_of(f"array {quoted(name)}", _take(entries, name)), tuple(state.shape)
+    array, shape = numbers_of(f"array {quoted(name)}", _entry(entries, name)), tuple(state.shape)
     if array.size != np.prod(shape):
         raise ValueError(f"array {quoted(name)} has shape {array.shape}; allowed is {shape}")
     dtype = np.asarray(state).dtype

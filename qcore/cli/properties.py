@@ -154,16 +154,16 @@ def digits(bits: int) -> int:
     return -(-bits // 4)
 
 
-def has_places(number: Number) -> bool:
+def has_last_place(number: Number) -> bool:
     """True if a number's last place follows from its exponent."""
     return isinstance(number, FixedPoint | FloatingPoint | BinaryFloat)
 
 
-def places(x: np.ndarray, number: Number) -> dict[str, np.ndarray]:
+def guard_bits(x: np.ndarray, number: Number) -> dict[str, np.ndarray]:
     """The guard, the round and the sticky bit of float64 numbers below the last place of a format; integers 0 and 1.
 
     Example:
-        >>> bits = places(np.float64([1.5, 1.1875]), FixedPoint(8, 0))
+        >>> bits = guard_bits(np.float64([1.5, 1.1875]), FixedPoint(8, 0))
         >>> [bits[name].tolist() for name in ("guard", "round", "sticky")]
         [[1, 0], [0, 0], [0, 1]]
     """

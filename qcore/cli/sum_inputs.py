@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from qcore.arrays import decode, encode
-from qcore.cli.properties import exponent_range, has_places, properties
+from qcore.cli.properties import exponent_range, has_last_place, properties
 from qcore.cli.scaled_inputs import beside_groups, is_grouped, least_sums
 from qcore.cli.sums import Operands, Unit
 from qcore.formats.fixed import FixedPoint
@@ -194,7 +194,7 @@ def shrink(codes: np.ndarray, number: Any, rows: np.ndarray, bounds: np.ndarray,
 def _ties(unit: Unit, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """One product that is a power of two, beside an addend whose last place is twice as much."""
     accumulator = unit.product.accumulator.number
-    bits = min(accumulator.span[0] if has_places(accumulator) else 24, 24)
+    bits = min(accumulator.span[0] if has_last_place(accumulator) else 24, 24)
     step, highest = accumulator.span[1], min(properties(accumulator).largest.log2, 127)
     ends = [exponent_range(number) for number in unit.numbers]
     (low, high), (low_b, high_b) = ends
@@ -235,7 +235,7 @@ def _beside_ties(unit: Unit, count: int, rng: np.random.Generator) -> tuple[np.n
         a[::3, 1] = encode(np.zeros(1, np.float32), unit.numbers[0], "nearest")
     if unit.product.accumulator.chunk == 1:  # in others the product itself is less than the tie, by as little as can be
         for x, number, sign in zip((a, b), unit.numbers, (1, -1), strict=True):
-            last = 2.0 ** (1 - min(number.span[0], 24)) if has_places(number) else 0.0
+            last = 2.0 ** (1 - min(number.span[0], 24)) if has_last_place(number) else 0.0
             x[1::3, 0] = encode((decode(x[1::3, 0], number) * (1 + sign * last)).astype(np.float32), number)
     y = np.sign(decode(b[::3, 0], unit.numbers[1]))
     c[::3] = np.clip(np.ldexp(-y * abs(c[::3]), rng.integers(1, 7, len(y))), -unit.largest, unit.largest)
@@ -251,7 +251,7 @@ def _beside_subnormals(unit: Unit, count: int, rng: np.random.Generator) -> tupl
     turned = rng.integers(0, 2, count) > 0  # in half of the rows it is b's number that is subnormal
     made = []
     for first, second in (unit.numbers, unit.numbers[::-1]):
-        digits, step = (first.span[0], first.span[1]) if has_places(first) else (1, exponent_range(first)[0])
+        digits, step = (first.span[0], first.span[1]) if has_last_place(first) else (1, exponent_range(first)[0])
         least, (low, top) = step + digits - 1, exponent_range(second)
         exponents = least + top - rng.integers(1, kept + 1, shape)
         exponents[::4] = least + top - rng.integers(max(kept - 12, 1), kept + 1, exponents[::4].shape)
@@ -321,7 +321,7 @@ def _least_sums(unit: Unit, count: int, rng: np.random.Generator) -> tuple[np.nd
     of zeros is the largest, it says whether something is.
     """
     number = unit.product.accumulator.number
-    step, digits = number.span[1], number.span[0] if has_places(number) else 24
+    step, digits = number.span[1], number.span[0] if has_last_place(number) else 24
     shape = count, unit.terms
     (low, high), (low_b, high_b) = (exponent_range(one) for one in unit.numbers)
     exponents = np.clip(rng.integers(step - 14, step + 4, shape), low + low_b, high + high_b)
@@ -334,7 +334,7 @@ def _least_sums(unit: Unit, count: int, rng: np.random.Generator) -> tuple[np.nd
     c[1::4] = 0
     if low + low_b > step:  # no product is so small
         a[:] = 0
-    zeros, bits = unit.product.accumulator.zeros, min(one.span[0] if has_places(one) else 1 for one in unit.numbers)
+    zeros, bits = unit.product.accumulator.zeros, min(one.span[0] if has_last_place(one) else 1 for one in unit.numbers)
     least = (-126 if zeros is None else zeros) - (unit.fraction_bits or 0)  # the last place that is kept then
     if unit.fraction_bits and unit.terms > 2 and low + low_b < least - 2 and 0 < step - least <= 2 * bits - 3:
         for row in range(0, count, 2):

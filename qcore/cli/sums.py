@@ -31,7 +31,7 @@ import numpy as np
 
 from qcore.arguments import check_flag, check_seed, quoted
 from qcore.arrays import decode, encode, quantize
-from qcore.cli.properties import digits, has_places, places, properties, subnormal, why_no_codes
+from qcore.cli.properties import digits, guard_bits, has_last_place, properties, subnormal, why_no_codes
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import Number
 from qcore.law.rounding import Rounding
@@ -260,7 +260,9 @@ class Unit:
         each = {"exponent": 4, "cut": 1} if self.fraction_bits else {}
         each |= {"word": digits(accumulator.random_bits)} if accumulator.rounding.stochastic else {}
         each |= {"sum": 16}
-        each |= {"guard": 1, "round": 1, "sticky": 1} if has_places(accumulator.number) and accumulator._rounds else {}
+        each |= (
+            {"guard": 1, "round": 1, "sticky": 1} if has_last_place(accumulator.number) and accumulator._rounds else {}
+        )
         each |= {"total": 16 if why_no_codes(accumulator.number) else digits(accumulator.number.bits)}
         for step in range(self.steps):
             found |= {f"{name}{step}": size for name, size in each.items()}
@@ -320,8 +322,8 @@ class Unit:
             if step.word is not None:
                 columns[f"word{index}"] = step.word >> (31 - self.product.accumulator.random_bits)
             columns[f"sum{index}"] = step.sum.view(np.uint64)
-            if has_places(number):
-                columns |= {f"{name}{index}": x for name, x in places(step.sum, number).items()}
+            if has_last_place(number):
+                columns |= {f"{name}{index}": x for name, x in guard_bits(step.sum, number).items()}
             columns[f"total{index}"] = self._codes_of(step.total)
         columns["result"] = found.result.view(np.uint32)
         return {name: columns[name].reshape(-1).astype(np.uint64) for name in self.outputs}
@@ -353,8 +355,8 @@ def marks(unit: Unit, step: Step) -> dict[str, np.ndarray]:
     number, found = unit.product.accumulator.number, dict[str, np.ndarray]()
     inside = np.isfinite(step.sum) & np.isfinite(step.total) & (step.sum != 0) & (step.total != 0)
     top = np.frexp(step.sum)[1] - 1
-    if has_places(number) and unit.product.accumulator._rounds:
-        bits = places(step.sum, number)
+    if has_last_place(number) and unit.product.accumulator._rounds:
+        bits = guard_bits(step.sum, number)
         rest = bits["round"] | bits["sticky"]
         found["ties"] = (bits["guard"] & ~rest & 1) > 0
         found["inexact sums"] = (bits["guard"] | rest) > 0

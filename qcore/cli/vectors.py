@@ -32,7 +32,7 @@ import numpy as np
 from qcore.arguments import check_seed, quoted
 from qcore.arrays import decode, encode, quantize, random_words
 from qcore.cli.layouts import Column, Rows, partly, rows_text
-from qcore.cli.properties import digits, has_places, places, properties, subnormal, why_no_codes
+from qcore.cli.properties import digits, guard_bits, has_last_place, properties, subnormal, why_no_codes
 from qcore.files import write_text
 from qcore.formats.block import BlockNumber, BlockScaled
 from qcore.formats.foreign import BytesNumber, ForeignNumber
@@ -81,8 +81,8 @@ class Header:
                 scales = bits_of(scales[0] if isinstance(scales, tuple) else scales)
                 found["scale"] = scales.repeat(number.block_sizes(1)[0] or x.size)[: x.size]
             found["code"] = codes
-        if has_places(number):
-            found |= places(self.decode("input", bits_of(x)), number)
+        if has_last_place(number):
+            found |= guard_bits(self.decode("input", bits_of(x)), number)
         if self.key is not None:
             words = random_words(x.shape, check_seed(self.key), (0, 0), _RANDOM_BITS, False)
             found["word"] = words >> (31 - _RANDOM_BITS)
@@ -95,7 +95,7 @@ class Header:
             "output": dtype_of(self.dtype).itemsize * 2,
             "code": 0 if why_no_codes(number) else digits(number.bits),
         }
-        if has_places(number):
+        if has_last_place(number):
             found |= {"guard": 1, "round": 1, "sticky": 1}
         if isinstance(number, BlockNumber) and found["code"]:
             found["scale"] = self.scale_dtype.itemsize * 2

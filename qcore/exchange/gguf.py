@@ -303,16 +303,16 @@ def _tensors(reader: _Reader, rows: list[_Row], alignment: int) -> dict[str, Ten
     return found
 
 
-def _size_of(place: str, number: int, axes: list[int]) -> int:
+def _size_of(name: str, number: int, axes: list[int]) -> int:
     """The bytes of a tensor; `axes` begin with the length of a row."""
     if number not in _TYPES:
         type_ = _UNREAD.get(number, str(number))
-        raise ValueError(f"{place} has the type {type_}; allowed are {', '.join(_NUMBERS)}")
+        raise ValueError(f"{name} has the type {type_}; allowed are {', '.join(_NUMBERS)}")
     if prod(max(length, 1) for length in axes) > _MOST_ELEMENTS:
-        raise ValueError(f"{place} has the lengths {axes}; allowed are up to 2^59 elements")
+        raise ValueError(f"{name} has the lengths {axes}; allowed are up to 2^59 elements")
     type_, size, width = _TYPES[number]
     if axes[0] % size:
-        raise ValueError(f"{place} has rows of {axes[0]}; allowed for {type_} are multiples of {size}")
+        raise ValueError(f"{name} has rows of {axes[0]}; allowed for {type_} are multiples of {size}")
     return prod(axes) // size * width
 
 
@@ -326,42 +326,42 @@ def _text(text: Any, argument: str) -> bytes:
     return _packed(len(encoded), "<u8") + encoded
 
 
-def _typed(value: Any, place: str) -> list[bytes]:
+def _typed(value: Any, name: str) -> list[bytes]:
     """A value of the metadata with its type before it."""
     if isinstance(value, str):
-        return [_packed(_STRING, "<u4"), _text(value, place)]
+        return [_packed(_STRING, "<u4"), _text(value, name)]
     if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
         head = _packed(_ARRAY, "<u4") + _packed(_STRING, "<u4") + _packed(len(value), "<u8")
-        return [head, *(_text(one, place) for one in value)]
+        return [head, *(_text(one, name) for one in value)]
     if isinstance(value, list):
-        parts = [_typed(one, place) for one in value]
+        parts = [_typed(one, name) for one in value]
         inner = {part[0][:4] for part in parts}
         if inner == {_packed(_ARRAY, "<u4")}:
             head = _packed(_ARRAY, "<u4") + _packed(_ARRAY, "<u4") + _packed(len(value), "<u8")
             return [head, *(b"".join(part)[4:] for part in parts)]
     if isinstance(value, np.ndarray) and value.ndim == 1:
-        type_ = _type_of(value.dtype, place)
+        type_ = _type_of(value.dtype, name)
         head = _packed(_ARRAY, "<u4") + _packed(type_, "<u4") + _packed(value.size, "<u8")
         return [head, value.astype(_VALUES[type_]).tobytes()]
     if isinstance(value, int) and not isinstance(value, bool):
         fits = (one for one in ("u4", "i4", "u8", "i8") if np.iinfo(one).min <= value <= np.iinfo(one).max)
         dtype = next(fits, None)
         if dtype is None:
-            raise ValueError(f"{place} is {value}; allowed are ints of 64 bits")
+            raise ValueError(f"{name} is {value}; allowed are ints of 64 bits")
         value = np.array(value, dtype)[()]
     elif isinstance(value, float) and not isinstance(value, np.generic):
         value = np.float32(value)
     if isinstance(value, bool | np.generic):
-        type_ = _type_of(np.asarray(value).dtype, place)
+        type_ = _type_of(np.asarray(value).dtype, name)
         return [_packed(type_, "<u4"), _packed(value, _VALUES[type_])]
     raise TypeError(
-        f"{place} is a {type(value).__name__}; allowed are str, bool, int, float, NumPy's numbers, arrays of one "
+        f"{name} is a {type(value).__name__}; allowed are str, bool, int, float, NumPy's numbers, arrays of one "
         "dimension, and lists of str"
     )
 
 
-def _type_of(dtype: np.dtype[Any], place: str) -> int:
+def _type_of(dtype: np.dtype[Any], name: str) -> int:
     found = next((type_ for type_, one in _VALUES.items() if one == dtype), None)
     if found is None:
-        raise TypeError(f"{place} has dtype {dtype}; allowed are bool, and ints and floats that GGUF has")
+        raise TypeError(f"{name} has dtype {dtype}; allowed are bool, and ints and floats that GGUF has")
     return found

@@ -144,7 +144,7 @@ class Reader:
         self.index += 1
         return self.tokens[self.index - 1][0]
 
-    def take(self, *allowed: str) -> str:
+    def expect(self, *allowed: str) -> str:
         """Reads a token that must be one of these."""
         if self.token not in allowed:
             raise self.error(f"allowed here is {' or '.join(allowed)}")
@@ -153,7 +153,7 @@ class Reader:
     def next_item(self, close: str, first: bool) -> bool:
         """Reads the comma before an item of a list, or the bracket that closes the list; True if an item follows."""
         if not first:
-            return self.take(",", close) == ","
+            return self.expect(",", close) == ","
         return self.token != close or not self.next()
 
     def error(self, problem: str, index: int | None = None) -> ValueError:
@@ -171,26 +171,26 @@ class Reader:
         return int(self.next())
 
     def flag(self) -> bool:
-        return self.take("False", "True") == "True"
+        return self.expect("False", "True") == "True"
 
     def block(self) -> dict[Any, int | None]:
         """A mapping of axes to sizes."""
         block: dict[Any, int | None] = {}
-        self.take("{")
+        self.expect("{")
         while self.next_item("}", first=not block):
             start = self.index
             axis: Any = {"...": ..., FLAT: FLAT}.get(self.token)
             axis = self.integer() if axis is None else self.next() and axis
             if axis in block:
                 raise self.error("allowed is each axis once", start)
-            self.take(":")
+            self.expect(":")
             block[axis] = None if self.token == "None" and self.next() else self.integer()
         return block
 
     def numbers(self) -> list[float]:
         """A list of numbers."""
         numbers: list[float] = []
-        self.take("[")
+        self.expect("[")
         while self.next_item("]", first=not numbers):
             numbers.append(self.decimal())
         return numbers
@@ -219,7 +219,7 @@ class Reader:
         if self.token != ":":
             return found
         self.next()
-        start, overflow = self.index, self.take(*OVERFLOWS)
+        start, overflow = self.index, self.expect(*OVERFLOWS)
         if not isinstance(found, Number):
             raise self.error(f"allowed after {found.text} is no overflow policy", start)
         return self._made(found.overflowing, {"overflow": overflow}, {}, start)
@@ -296,12 +296,12 @@ class Reader:
         if parameter not in free:
             raise self.error(f"allowed here are {', '.join(free)}")
         self.next()
-        self.take("=")
+        self.expect("=")
         return parameter
 
 
 def choice(allowed: tuple[str, ...]) -> Callable[[Reader], str]:
-    return lambda reader: reader.take(*allowed)
+    return lambda reader: reader.expect(*allowed)
 
 
 def rule_of(allowed: Iterable[str]) -> Callable[[Reader], str]:

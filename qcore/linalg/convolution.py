@@ -133,13 +133,13 @@ class ConvolutionGeometry:
         split = split.reshape(self.groups, rows * channels, prod(shape[2:]))
         return split.swapaxes(1, 2).reshape(self.groups, prod(shape[2:]), rows, channels)
 
-    def put_back(self, which: str, index: int, x: Any, places: Shape) -> Any:
-        """The inverse of `laid_out`, for places of this shape, and any number of rows and channels."""
+    def put_back(self, which: str, index: int, x: Any, sizes: Shape) -> Any:
+        """The inverse of `laid_out`, for spatial dimensions of these sizes, and any number of rows and channels."""
         groups, count, rows, channels = x.shape
         split = x.reshape(groups, count, rows * channels).swapaxes(1, 2).reshape(groups, rows, channels, count)
         if _is_weight(which, index):
-            return split.reshape(groups * rows, channels, *places)
-        return split.swapaxes(0, 1).reshape(rows, groups * channels, *places)
+            return split.reshape(groups * rows, channels, *sizes)
+        return split.swapaxes(0, 1).reshape(rows, groups * channels, *sizes)
 
     def sums_over_rows(self, which: str, index: int) -> bool:
         """True if a product sums over the rows of an operand that is laid out, and not over its channels."""

@@ -40,7 +40,7 @@ def _remedy(recipe: Recipe, most: ProductReport) -> str:
     if most.kind not in LAYER_TYPES:
         return most.reason
     # An entry that is there, but leaves the product wide or cannot lower it, is not what is missing.
-    if any(entry._matches(most.place, most.kind) for entry in recipe.entries):
+    if any(entry._matches(most.path, most.kind) for entry in recipe.entries):
         return most.reason
     name = next((name for name, one in RECIPES.items() if one == recipe), "")
     if most.kind == CONV and f"{name}_conv" in RECIPES:

@@ -261,17 +261,17 @@ class Recipe:
         matches = any(entry._matches(name, layer_type) for entry in self.entries)
         return "the recipe leaves it wide" if matches else f"no entry of the recipe is for {layer_type} here"
 
-    def check(self, layers: Layers, places: Sequence[str] = ()) -> None:
+    def check(self, layers: Layers, paths: Sequence[str] = ()) -> None:
         """Raises if no entry of the recipe matches, and for patterns other than "*" that match nothing.
 
         Args:
             layers: the layers of the model.
-            places: dotted names of modules that may have other products.
+            paths: dotted names of modules that may have other products.
         """
         names = ", ".join(f"{quoted(name)} ({kind})" for name, kind in dict.fromkeys(layers)) or "none"
         matching = [
             any(entry._matches(*layer) for layer in layers)
-            or any(fnmatchcase(place, entry.name) and not entry.of_layers for place in places)
+            or any(fnmatchcase(path, entry.name) and not entry.of_layers for path in paths)
             for entry in self.entries
         ]
         for entry, matches in zip(self.entries, matching, strict=True):
@@ -303,18 +303,18 @@ def check_machine(on: Any) -> None:
 
 def _pattern(reader: Reader) -> str:
     """Reads a pattern in quotes."""
-    reader.take(_QUOTE)
+    reader.expect(_QUOTE)
     begin = reader.tokens[reader.index - 1][1] + 1
     while reader.token not in (_QUOTE, ""):
         reader.next()
     end = reader.tokens[reader.index][1]
-    reader.take(_QUOTE)
+    reader.expect(_QUOTE)
     return reader.text[begin:end]
 
 
 def _entries(reader: Reader) -> list[Entry]:
     found: list[Entry] = []
-    reader.take("[")
+    reader.expect("[")
     while reader.next_item("]", first=not found):
         found.append(reader.registered("entry"))
     return found

@@ -121,15 +121,15 @@ def part(rows: Any, index: Any) -> Any:
         return rows[index]
 
     @jax.custom_vjp
-    def take(rows: Any) -> Any:
+    def read_part(rows: Any) -> Any:
         return jax.lax.convert_element_type(_numbers(rows)[index], _tally())
 
     def put(rows: Any, found: Any) -> tuple[Any]:
         whole = jnp.zeros(rows.shape, jnp.float32).at[index].set(_numbers(found))
         return (jax.lax.convert_element_type(whole, _tally()),)
 
-    take.defvjp(lambda rows: (take(rows), rows), put)
-    return take(rows)
+    read_part.defvjp(lambda rows: (read_part(rows), rows), put)
+    return read_part(rows)
 
 
 def anchored(x: Any, states: Sequence[Any]) -> Any:

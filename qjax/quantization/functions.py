@@ -14,7 +14,7 @@ from qcore.affine import QParams
 from qcore.arguments import quoted
 from qcore.notices import warn
 from qjax import _jaxprs as jaxprs
-from qjax._jaxprs import Program, bind, is_array, take_arrays
+from qjax._jaxprs import Program, bind, is_array, split_arrays
 from qjax._parameters import parameters
 from qjax._rounding.inputs import PyTree, Result
 from qjax.quant import quantizer
@@ -232,12 +232,12 @@ class _Traced:
 
     def __init__(self, fn: Callable[..., Any], params: Any, args: Any, kwargs: Any) -> None:
         self.tree = params
-        self.arrays, rebuild = take_arrays((params, args, kwargs), LayerWeight)
+        self.arrays, rebuild = split_arrays((params, args, kwargs), LayerWeight)
         self.results: Any = None
 
         def flat(*arrays: Any) -> list[Any]:
             params, args, kwargs = rebuild(arrays)
-            computed, self.results = take_arrays(fn(params, *args, **kwargs))
+            computed, self.results = split_arrays(fn(params, *args, **kwargs))
             return computed
 
         traced = jax.make_jaxpr(flat)(*map(_abstract, self.arrays))

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.tree_util import SequenceKey, keystr, tree_flatten_with_path
 
-from qjax._jaxprs import is_array, take_arrays
+from qjax._jaxprs import is_array, split_arrays
 from qjax.linalg.states import anchored
 from qjax.recipes.evaluate import evaluate
 from qjax.recipes.layers import BARE, Origin, Path, part_of
@@ -32,7 +32,7 @@ class TracedCall:
         self.objects = [leaf for leaf in leaves if _is_object(leaf)]
         graph, state = _split(self.objects)
         others = [None if _is_object(leaf) else leaf for leaf in leaves]
-        self.arrays, rebuild = take_arrays((state, others))
+        self.arrays, rebuild = split_arrays((state, others))
         self.origins, layers = _origins(fn, state, args, kwargs)
         self.captured, more = _captured(fn)
         self.layers = layers | more
@@ -46,7 +46,7 @@ class TracedCall:
             remaining = iter(objects)
             given = [next(remaining) if _is_object(leaf) else other for leaf, other in zip(leaves, others, strict=True)]
             args, kwargs = jax.tree.unflatten(tree, given)
-            computed, self.results = take_arrays(fn(*args, **kwargs))
+            computed, self.results = split_arrays(fn(*args, **kwargs))
             _check_unchanged(jax.tree.unflatten(tree, given), (args, kwargs))
             changed, self.changes = self._changed(graph, {id(array) for array in arrays}, objects)
             self.count = len(computed)
@@ -68,7 +68,7 @@ class TracedCall:
             for path, one in nnx.to_flat_state(state)
             if any(id(leaf) not in before for leaf in jax.tree.leaves(one))
         ]
-        arrays, rebuild = take_arrays(nnx.from_flat_state(changed))
+        arrays, rebuild = split_arrays(nnx.from_flat_state(changed))
 
         def update(arrays: Sequence[Any]) -> None:
             if changed:

@@ -20,7 +20,7 @@ from qjax._rounding.meshes import on_meshes
 from qjax._rounding.scopes import SITE, kind_scope
 from qjax.linalg.states import part
 from qjax.quant import quantizer
-from qjax.recipes.plan import Inner, LoweringPlan, Site
+from qjax.recipes.plan import Inner, LayerSite, LoweringPlan
 from qjax.recipes.products import in_layout, multiply
 
 Words = jax.Array | None  # of a key: a uint32 array, or None where nothing is stochastic
@@ -41,9 +41,9 @@ def evaluate(plan: LoweringPlan, args: Sequence[Any], words: Words, scaling: Seq
             key = words if inner.number is None else _fold(words, inner.number)
             results = _inside(equation, inner, operands, key, scaling)
         elif index in plan.products:
-            place, number, weight, products, state = plan.products[index]
+            path, number, weight, products, state = plan.products[index]
             rows = None if state is None else scaling[state]
-            with jax.named_scope(f"{SITE}{place}"):
+            with jax.named_scope(f"{SITE}{path}"):
                 results = [multiply(equation, operands, weight, products, _fold(words, number), rows)]
         else:
             results = jaxprs.bind(equation, operands)
@@ -109,15 +109,15 @@ def _fold(words: Words, number: Any) -> Words:
     return None if words is None else fold_in(words, number)
 
 
-def _round_output(value: Any, site: Site, words: Words, scaling: Sequence[Any]) -> jax.Array:
+def _round_output(value: Any, site: LayerSite, words: Words, scaling: Sequence[Any]) -> jax.Array:
     rule = site.rule.outputs
     state = None if site.state is None else scaling[site.state]
     arguments = {one.name: getattr(rule, one.name) for one in fields(rule) if one.init}
-    with jax.named_scope(f"{SITE}{site.place}"):
+    with jax.named_scope(f"{SITE}{site.path}"):
         return quantizer(**arguments)(value, _fold(words, site.number) if rule.stochastic else None, state)
 
 
-def _round_weight(equation: Any, operand: int, value: Any, site: Site, words: Words) -> jax.Array:
+def _round_weight(equation: Any, operand: int, value: Any, site: LayerSite, words: Words) -> jax.Array:
     key = _fold(_fold(words, site.number), 2)  # 1 is the gradient's
     number: Any = site.rule.weight_number
     value = jnp.asarray(value)
@@ -125,7 +125,7 @@ def _round_weight(equation: Any, operand: int, value: Any, site: Site, words: Wo
     def law(value: jax.Array, key: Words) -> jax.Array:
         return quantize(value, number, site.rule.weight_rounding, key=key)
 
-    with jax.named_scope(f"{SITE}{site.place}"), kind_scope("weight"):
+    with jax.named_scope(f"{SITE}{site.path}"), kind_scope("weight"):
         if not isinstance(number, BlockNumber):
             return law(value, key)
         moved = partial(in_layout, equation, operand, number, law)

@@ -64,9 +64,9 @@ class Origin(NamedTuple):
 CAPTURED, BARE, COMPUTED, CONSTANT = map(Origin, (_CAPTURED, _BARE, _COMPUTED, _CONSTANT))
 
 
-def part_of(argument: int, owner: Path, place: str) -> Origin:
-    """The origin of a part of a container; the place is the part's name if it has one of its own."""
-    return Origin(2 * argument, owner, argument=place)
+def part_of(argument: int, owner: Path, path: str) -> Origin:
+    """The origin of a part of a container; the path is the part's name if it has one of its own."""
+    return Origin(2 * argument, owner, argument=path)
 
 
 def is_input(origin: Origin) -> bool:

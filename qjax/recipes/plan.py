@@ -14,7 +14,7 @@ from qcore import Recipe, Rule
 from qcore.arguments import quoted
 from qcore.linalg.product import Products
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
-from qcore.report import place_name
+from qcore.report import numbered
 from qjax._jaxprs import CUSTOM, INLINED, counters, inner_programs, scan_parts, walk
 from qjax._parameters import parameters
 from qjax.recipes.layers import (
@@ -50,17 +50,17 @@ _STATEFUL = frozenset(("scan", "cond", "shard_map"))  # where delayed scales may
 BACKWARD = "a derivative"
 
 
-class Site(NamedTuple):
+class LayerSite(NamedTuple):
     """A layer of the program.
 
     Attributes:
-        place: its name, as a product has it in reports.
+        path: its name, as a product has it in reports.
         number: the number that is folded into the key for its roundings.
         rule: how it is rounded.
         state: the number of its state of delayed scales, or None.
     """
 
-    place: str
+    path: str
     number: int
     rule: Rule
     state: int | None = None
@@ -70,14 +70,14 @@ class ProductSite(NamedTuple):
     """A layer whose product a recipe lowers.
 
     Attributes:
-        place: its name, with a number behind it if it is not the first product of this name, as in reports.
+        path: its name, with a number behind it if it is not the first product of this name, as in reports.
         number: the number that is folded into the key for its products.
         weight: the operand that is the weight.
         products: the layer's products.
         state: the number of its state of delayed scales, or None.
     """
 
-    place: str
+    path: str
     number: int
     weight: int
     products: Products
@@ -126,8 +126,8 @@ class LoweringPlan:
     end: int
     position: int
     last: int = 0
-    outputs: dict[Any, Site] = field(default_factory=dict)
-    weights: dict[int, tuple[int, Site]] = field(default_factory=dict)
+    outputs: dict[Any, LayerSite] = field(default_factory=dict)
+    weights: dict[int, tuple[int, LayerSite]] = field(default_factory=dict)
     products: dict[int, ProductSite] = field(default_factory=dict)
     inner: dict[int, Inner] = field(default_factory=dict)
     loops: Sequence[Loop] = ()
@@ -152,7 +152,7 @@ class LoweringPlan:
 class _Layer:
     """A layer whose output may still move: behind a transposition, its bias, its division."""
 
-    site: Site
+    site: LayerSite
     primitive: str
     output: Any
 
@@ -279,10 +279,10 @@ class Planner:
         self.states.append(State(tuple((depth, self.loops[depth]) for depth in depths), rows, history))
         return len(self.states) - 1
 
-    def count(self, place: str) -> str:
-        """The place of a layer that is no product, with a number behind the first one of its name."""
-        self.others[place] += 1
-        return place_name(place, self.others[place] - 1)
+    def count(self, path: str) -> str:
+        """The path of a layer that is no product, with a number behind the first one of its name."""
+        self.others[path] += 1
+        return numbered(path, self.others[path] - 1)
 
     def _count_names(self, found: Sequence[Found]) -> None:
         for one in found:
@@ -342,12 +342,12 @@ class _Walk:
         group = group_of(equation, origins)
         owner = common_owner(origins)
         product, called = None, product_name(name, owner, origins[0].argument if group == "embedding" else "")
-        place = "" if group is None else ".".join(filter(None, (called, group)))
+        path = "" if group is None else ".".join(filter(None, (called, group)))
         if is_product(equation) and not all(map(is_constant, origins)):
-            product, called, place = self.product(index, equation, origins, name)
+            product, called, path = self.product(index, equation, origins, name)
         rule = None if group is None else self.planner.rule_for(group, name, called)
         if rule is not None:
-            self.layer(index, equation, origins, group, rule, place if product else self.planner.count(place))
+            self.layer(index, equation, origins, group, rule, path if product else self.planner.count(path))
             return [COMPUTED._replace(owner=owner) if product is None else product] * len(equation.outvars)
         if product is not None:
             self.extend_layers(equation, origins)
@@ -357,20 +357,20 @@ class _Walk:
         return results or [result_origin(equation, origins)] * len(equation.outvars)
 
     def layer(
-        self, index: int, equation: Any, origins: Sequence[Origin], group: str | None, rule: Rule, place: str
+        self, index: int, equation: Any, origins: Sequence[Origin], group: str | None, rule: Rule, path: str
     ) -> None:
         """Plans the roundings of a layer's outputs and weight by a rule."""
         outputs = [variable for variable in equation.outvars if is_carrier(variable)]
         if group in ("conv", "linear") and rule.weight_number is not None:
             operand = weight_among(origins[0], origins[1], 1)
             if operand is not None and is_carrier(equation.invars[operand]):
-                self.plan.weights[index] = operand, Site(place, self.plan.end, rule)
+                self.plan.weights[index] = operand, LayerSite(path, self.plan.end, rule)
         for variable in outputs:
             if not rule.outputs._rounds:
                 self.plan.end += 1
                 continue
-            state = self.state(2, rule.outputs.history, place, of_derivative=is_backward(equation))
-            layer = _Layer(Site(place, self.plan.end, rule, state), equation.primitive.name, variable)
+            state = self.state(2, rule.outputs.history, path, of_derivative=is_backward(equation))
+            layer = _Layer(LayerSite(path, self.plan.end, rule, state), equation.primitive.name, variable)
             self.plan.end += 1
             self.layers.append(layer)
             # An output that something else reads as well is rounded where it is.
@@ -378,20 +378,20 @@ class _Walk:
                 self.open[variable] = layer
 
     def product(self, index: int, equation: Any, origins: Sequence[Origin], name: str) -> tuple[Origin, str, str]:
-        """Plans a product by the recipe, if there is one; returns the origin of its result, its name and its place."""
+        """Plans a product by the recipe, if there is one; returns the origin of its result, its name and its path."""
         planner, position = self.planner, self.planner.position
         found, owner = self.describe(equation, origins, name)
         products = planner.next_product(found)
-        place = place_name(found.name, planner.numbers[position])
+        path = numbered(found.name, planner.numbers[position])
         if products is not None:
-            self.lower(index, equation, found, products, position, place)
+            self.lower(index, equation, found, products, position, path)
         # Results of a layer belong to the module around it, in which the next product without a weight is named.
         outside = owner[:-1] if owner in planner.owners else owner
         # A product with a bare argument may be one of activations: of such results softmax makes attention's scores.
         of_weight = origins[factors_of(equation)[found.weight]]
         weak = found.kind == MATMUL or (found.kind == LINEAR and is_bare(of_weight))
         result = result_origin(equation, [origins[place] for place in factors_of(equation)])
-        return Origin(result.order, outside, position if weak else None, loops=result.loops), found.name, place
+        return Origin(result.order, outside, position if weak else None, loops=result.loops), found.name, path
 
     def describe(self, equation: Any, origins: Sequence[Origin], name: str) -> tuple[Found, Path | None]:
         """The description of a product, and the path of the module that multiplies."""
@@ -434,7 +434,7 @@ class _Walk:
             (variable,) = self.moves[variable].outvars
         return order
 
-    def lower(self, index: int, equation: Any, found: Found, products: Products, position: int, place: str) -> None:
+    def lower(self, index: int, equation: Any, found: Found, products: Products, position: int, path: str) -> None:
         """Plans an equation's product by a recipe."""
         if is_backward(equation) or BACKWARD in self.planner.around:
             raise ValueError(
@@ -443,7 +443,7 @@ class _Walk:
                 "is the derivative of what lower returns: jax.grad(lower(fn, recipe)), not lower(jax.grad(fn), recipe)"
             )
         state = self.state(3, products.history, found.name, position)
-        self.plan.products[index] = ProductSite(place, self.plan.end, found.weight, products, state)
+        self.plan.products[index] = ProductSite(path, self.plan.end, found.weight, products, state)
         self.plan.end += 1
 
     def state(

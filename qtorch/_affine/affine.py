@@ -23,7 +23,7 @@ from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.gradients import for_transforms, is_differentiated, refuse_recording
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor
-from qtorch._torch_internals import apply_directly, constant
+from qtorch._torch_internals import apply_directly, constant_result
 
 
 def fake_quantize_per_tensor_affine(
@@ -137,7 +137,7 @@ def _form(quant_min: Any, quant_max: Any) -> AffineInteger:
 _cached_form = cached(_form)
 
 
-@constant
+@constant_result
 def _constant_form(quant_min: Any, quant_max: Any) -> AffineInteger:
     return _form(quant_min, quant_max)
 

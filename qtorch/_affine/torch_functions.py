@@ -29,7 +29,7 @@ from qtorch._affine.pools import (  # noqa: F401  # where older pickles have the
 )
 from qtorch._affine.resize import interpolate, upsample_bilinear, upsample_nearest  # noqa: F401  # the same
 from qtorch._affine.results import written
-from qtorch._places import running_layer
+from qtorch._running import running_layer
 
 if TYPE_CHECKING:  # the class has a table of these functions
     from qtorch._affine.tensor import QTensor

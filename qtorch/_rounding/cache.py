@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from qcore.formats.number import FormatTexts
-from qtorch._torch_internals import constant
+from qtorch._torch_internals import constant_result
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ def cached(function: Callable[..., T]) -> Callable[..., T]:
     return call
 
 
-constant(FormatTexts.learn)  # Dynamo cannot trace a parser
+constant_result(FormatTexts.learn)  # Dynamo cannot trace a parser
 
 
 def literal(value: Any) -> Any:

@@ -13,7 +13,7 @@ from qcore.arguments import check_int, check_seed, check_start
 from qcore.random.threefry import Noise, as_lane, fold_words, leading_bits_mask, threefry
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.dense import check_dense
-from qtorch._torch_internals import constant, draw_in_vmap, is_memory
+from qtorch._torch_internals import constant_result, draw_in_vmap, is_memory
 
 Key = int | tuple[int, int] | torch.Tensor | None
 
@@ -45,7 +45,7 @@ def given_or_drawn(key: Key, stochastic: bool, plain: bool) -> torch.Tensor | No
     return draw() if plain else draw_opaquely()
 
 
-@constant
+@constant_result
 def _serial() -> int:
     """A number for each call: torch's partitioner merges equal calls, and two draws must stay two."""
     return next(_serials)
@@ -108,12 +108,12 @@ def window_tensor(random_bits: Any, start: Any, device: torch.device | None) -> 
     return torch.tensor(words, dtype=torch.int32, device=device or "cpu")
 
 
-@constant
+@constant_result
 def _seed_words(key: Any, name: str) -> tuple[int, ...]:
     return tuple(as_lane(word) for word in check_seed(key, name))
 
 
-@constant
+@constant_result
 def _window_words(random_bits: Any, start: Any) -> tuple[int, ...]:
     random_bits = check_int("random_bits", random_bits, 1, 24)
     return *(as_lane(word) for word in check_start(start)), leading_bits_mask(random_bits)

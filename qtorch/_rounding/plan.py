@@ -23,7 +23,7 @@ from qcore.law.tiles import Matrix, Sizes, as_matrix
 from qtorch import _kernels
 from qtorch._rounding.cache import cached, literal
 from qtorch._rounding.paths.operations import DTYPES, lane_dtype, result_dtype
-from qtorch._torch_internals import constant
+from qtorch._torch_internals import constant_result
 
 if TYPE_CHECKING:
     from qtorch._kernels.store import Function
@@ -213,7 +213,7 @@ def _description(number: Number) -> tuple[Any, ...]:
     return type(number), *described
 
 
-@constant
+@constant_result
 def _text(*description: Any) -> str:
     """The text of a described format."""
     return _made(*description).text
@@ -224,7 +224,7 @@ def _made(make: Callable[..., Number], *fields: Any) -> Number:
     return make(*(_made(*x) if isinstance(x, tuple) and x and callable(x[0]) else x for x in fields))
 
 
-@constant
+@constant_result
 def _prepare(text: str, mode: str, carrier: str, overflow: Any, coded: bool) -> tuple[tuple[Any, ...], Constants, str]:
     """The fields of a format's `Program`, its constants, and `digest_of_law`."""
     program, constants = prepare(check_number(text), Rounding(mode), CARRIERS[carrier], overflow, coded)
@@ -233,7 +233,7 @@ def _prepare(text: str, mode: str, carrier: str, overflow: Any, coded: bool) -> 
     return fields, constants, digest_of_law(fields, constants)
 
 
-@constant
+@constant_result
 def _decoding(text: str, carrier: str) -> tuple[tuple[Any, ...], tuple[int, ...], str]:
     """The fields of a format's `Decoding`, its constants, and `digest_of_law`."""
     decoding, constants = check_number(text).decoding(CARRIERS[carrier])
@@ -241,13 +241,13 @@ def _decoding(text: str, carrier: str) -> tuple[tuple[Any, ...], tuple[int, ...]
     return fields, constants, digest_of_law(fields, constants)
 
 
-@constant
+@constant_result
 def _sizes(text: str, ndim: int) -> Sizes:
     """The block sizes of a format."""
     return check_number(text).block_sizes(ndim)
 
 
-@constant
+@constant_result
 def _tile_sizes(text: str, ndim: int) -> Sizes:
     """The sizes of blocks and their sub-blocks of a format."""
     return check_number(text).tile_sizes(ndim)

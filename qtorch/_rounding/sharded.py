@@ -12,7 +12,7 @@ import torch
 from qcore.random.threefry import Noise
 from qtorch._rounding.keys import shifted
 from qtorch._rounding.plan import RoundingPlan
-from qtorch._torch_internals import constant
+from qtorch._torch_internals import constant_result
 
 
 def is_sharded(*tensors: Any) -> bool:
@@ -21,7 +21,7 @@ def is_sharded(*tensors: Any) -> bool:
     return kind is not None and any(issubclass(one, kind) for one in set(map(type, tensors)))
 
 
-@constant  # Dynamo would read the whole table of modules for each program
+@constant_result  # Dynamo would read the whole table of modules for each program
 def _class_of_sharded() -> type | None:
     """The class of DTensors, if there can be one."""
     # While another thread imports the module it is in the table, but has no class yet, and there are no DTensors.

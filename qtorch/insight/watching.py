@@ -17,7 +17,7 @@ from torch import nn
 from qcore import Number
 from qcore.arguments import check_flag, check_int, check_type, quoted
 from qcore.insight import Record, Site, Statistics
-from qcore.report import place_name
+from qcore.report import numbered
 from qtorch._classes import change_class, check_model, restore_class
 from qtorch._torch_internals import forward_hooks, without_program
 from qtorch.insight.tensors import digest_of, lanes_between, packed_between
@@ -174,7 +174,7 @@ class Watch:
         def observe(
             kind: str, role: str, before: torch.Tensor, after: torch.Tensor, number: Number, place: int = 0
         ) -> None:
-            self._observe(Site(place_name(path, place), kind, role), before, after, number)
+            self._observe(Site(numbered(path, place), kind, role), before, after, number)
 
         own = vars(layer).get("forward")
 

@@ -28,7 +28,7 @@ from qtorch._rounding.keys import Key, given_or_drawn
 from qtorch._rounding.paths.choice import are_plain_tensors, check_device, is_plain_tensor
 from qtorch._rounding.plan import text_of
 from qtorch._rounding.sharded import is_sharded
-from qtorch._torch_internals import apply_directly, check_one_tangent, check_passes, constant, unseen_by_modes
+from qtorch._torch_internals import apply_directly, check_one_tangent, check_passes, constant_result, unseen_by_modes
 from qtorch.linalg.native import ProductSpec
 from qtorch.linalg.operator import OBSERVER, check_placed, multiply_tensors, observed_by
 
@@ -243,7 +243,7 @@ _shape_once = lru_cache(maxsize=1024)(_shape)
 _described = cached(_describe)
 
 
-@constant
+@constant_result
 def _described_constant(*arguments: Any) -> Described:
     return _described(*arguments)
 

@@ -18,7 +18,7 @@ from qcore.notices import warn
 from qcore.recipes.coverage import shortfall
 from qcore.recipes.recipe import LINEAR
 from qcore.report import RunReport
-from qtorch._torch_internals import constant, is_compiled, traced_calls, traced_program
+from qtorch._torch_internals import constant_result, is_compiled, traced_calls, traced_program
 from qtorch.linalg.native import product_of
 from qtorch.recipes.functions import PRODUCTS
 from qtorch.recipes.layers import multiplies, named_layers
@@ -103,13 +103,13 @@ class _FirstCall:
             warn(f"{message}. qtorch.recipes.report(model, *inputs) lists all products")
 
 
-@constant  # traced programs are measured when they are traced
+@constant_result  # traced programs are measured when they are traced
 def _begin_traced(first: _FirstCall) -> int:
     first.program = traced_program() if first.comes else None
     return 0
 
 
-@constant
+@constant_result
 def _end_traced(first: _FirstCall) -> int:
     program, first.program = first.program, None
     # A model that is traced in several programs has no list of all its products in one.

@@ -47,7 +47,7 @@ def report(model: nn.Module, *inputs: object, **options: object) -> RunReport:
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
-        >>> [(row.place, row.multiply_adds, row.reason) for row in report(model, torch.ones(5, 2))]
+        >>> [(row.path, row.multiply_adds, row.reason) for row in report(model, torch.ones(5, 2))]
         [('0', 30, 'the model is not lowered'), ('2', 15, 'the model is not lowered')]
     """
     check_model("model", model)

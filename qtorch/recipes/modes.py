@@ -32,7 +32,7 @@ from qtorch._states import apply_but_states, keep_states
 from qtorch._torch_internals import (
     COLLECTIVES,
     base_of,
-    constant,
+    constant_result,
     function_of,
     hidden_products,
     is_checkpoint,
@@ -585,19 +585,19 @@ def _warn_once(lowering: Lowering, name: str, reason: str) -> None:
         lowering.warned.add(name)
 
 
-@constant
+@constant_result
 def _show_products() -> int:
     show_to_modes(hidden_products())
     return 0
 
 
-@constant  # traced programs warn when they are traced
+@constant_result  # traced programs warn when they are traced
 def _warn(where: str, reason: str) -> int:
     warn(f"{where} stays wide: {reason}; qtorch.recipes.report(model, *inputs) lists all products")
     return 0
 
 
-@constant
+@constant_result
 def _warn_of_gradients(where: str, own: str) -> int:
     warn(
         f"gradients of {where} stay wide: they are those of {own}, whose backward a recipe does not reach; a product "

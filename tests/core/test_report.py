@@ -1,5 +1,7 @@
 """Tables of products: shares, what stayed wide, and how they print."""
 
+import pickle
+
 import pytest
 
 from qcore import RECIPES, Product
@@ -25,7 +27,7 @@ def test_shares_are_of_all_known_multiply_adds():
 def test_tables_name_formats_and_reasons(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     head, *lines, forward, grad_input, grad_weight, end = str(RUN).splitlines()
-    assert head.split()[:4] == ["place", "kind", "shapes", "share"]
+    assert head.split()[:4] == ["path", "kind", "shapes", "share"]
     assert lines[0].split()[:4] == ["a", "linear", "2x8", "4x8"]
     assert "33.3%" in lines[0]
     assert lines[1].startswith("(model) #1")
@@ -65,3 +67,10 @@ def test_a_run_fits_and_says_all(width, monkeypatch):
     words = "".join(text.split())
     for part in ("wide: qtorch.linalg has no such product", "33.3%", "(model) #1", *RUN._legend()):
         assert "".join(part.split()) in words
+
+
+def test_pickles_of_before_are_read():
+    now = pickle.dumps(RUN.products[0], protocol=2)
+    before = now.replace(b"X\x04\0\0\0path", b"X\x05\0\0\0place")
+    assert before != now
+    assert pickle.loads(before) == RUN.products[0]

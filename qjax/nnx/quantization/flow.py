@@ -20,7 +20,7 @@ from jax.extend import core
 
 from qcore.names import shown
 from qcore.workflow.flow import Bounds, Flow
-from qjax._jaxprs import bind, take_arrays
+from qjax._jaxprs import bind, split_arrays
 from qjax._models import names_of, rebuilt
 from qjax._parameters import parameters
 from qjax.nnx.activations import ReLU, ReLU6
@@ -235,11 +235,11 @@ def _program(model: nnx.Module, arguments: Arguments) -> tuple[Callable[..., Any
     """A model's call as a function of its state and of the arrays in its arguments; the state; and these arrays."""
     model.eval()
     graph, state = nnx.split(model)
-    arrays, put = take_arrays(arguments, jax.ShapeDtypeStruct)
+    arrays, put = split_arrays(arguments, jax.ShapeDtypeStruct)
 
     def run(state: Any, arrays: list[Any]) -> list[Any]:
         args, kwargs = put(arrays)
-        return take_arrays(nnx.merge(graph, state)(*args, **kwargs))[0]
+        return split_arrays(nnx.merge(graph, state)(*args, **kwargs))[0]
 
     return run, state, arrays
 
@@ -256,7 +256,7 @@ class _Stopping(_Around):
     """A model that ends a run when it is called."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        arrays, put = take_arrays((args, kwargs))
+        arrays, put = split_arrays((args, kwargs))
         raise _HasRunError(put([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]))
 
 

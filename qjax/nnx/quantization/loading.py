@@ -232,7 +232,7 @@ def fill(module: Any, entries: Entries) -> None:
     elif isinstance(module, CELLS):
         _fill_cell(module, entries, "")
     for way in _ways_of(module):
-        _set(module, way.attribute, way.to_flax(entries.take(way.name, getattr(module, way.attribute).ndim)), way.name)
+        _set(module, way.attribute, way.to_flax(entries.read(way.name, getattr(module, way.attribute).ndim)), way.name)
 
 
 def arrays_of(module: Any, trained: bool = False) -> dict[str, Any]:
@@ -261,7 +261,7 @@ def _set(module: Any, attribute: str, value: Any, name: str) -> None:
 def _fill_cell(cell: Any, entries: Entries, suffix: str) -> None:
     """Fills the weights of a cell, which has one bias: the sum of PyTorch's two."""
     size = cell.hidden_features
-    of_input, of_hidden = (flax_layout(entries.take(f"weight_{side}{suffix}", 2)) for side in ("ih", "hh"))
+    of_input, of_hidden = (flax_layout(entries.read(f"weight_{side}{suffix}", 2)) for side in ("ih", "hh"))
     found = [entries.maybe(f"bias_{side}{suffix}", 1) for side in ("ih", "hh")]
     biases = [np.zeros(of_input.shape[-1], np.float32) if bias is None else bias for bias in found]
     if isinstance(cell, nnx.GRUCell) and biases[1][2 * size :].any():

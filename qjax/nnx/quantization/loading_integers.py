@@ -57,7 +57,7 @@ class Entries:
     def __contains__(self, name: str) -> bool:
         return self.prefix + name in self.tensors
 
-    def take(self, name: str, ndim: int | None = None, size: int | None = None) -> np.ndarray:
+    def read(self, name: str, ndim: int | None = None, size: int | None = None) -> np.ndarray:
         """An array of real numbers, which counts as used.
 
         Raises:
@@ -76,7 +76,7 @@ class Entries:
 
     def maybe(self, name: str, ndim: int | None = None) -> np.ndarray | None:
         """An array, or None."""
-        return self.take(name, ndim) if name in self else None
+        return self.read(name, ndim) if name in self else None
 
     def check_all_used(self) -> None:
         """Raises ValueError if an array belongs to no module."""
@@ -92,13 +92,13 @@ def weight_from(shape: tuple[int, ...], entries: Entries, form: AffineInteger | 
 
     `channels` is the dimension of outputs in torch: 1 for transposed convolutions.
     """
-    scale, zero_point = entries.take("scale"), entries.take("zero_point")
+    scale, zero_point = entries.read("scale"), entries.read("zero_point")
     qparams = QParams(jnp.asarray(scale), jnp.asarray(zero_point), channels if scale.ndim else None)
     if "packed" in entries:
         form = _INT4 if form is None else form
-        values = unpacked(jnp.asarray(entries.take("packed")), form, shape)
+        values = unpacked(jnp.asarray(entries.read("packed")), form, shape)
     else:
-        values = jnp.asarray(entries.take("int_repr"))
+        values = jnp.asarray(entries.read("int_repr"))
         allowed = list(_BY_DTYPE) if form is None else [form.storage]
         if values.dtype.name not in allowed:
             raise ValueError(f"{entries.prefix}int_repr has dtype {values.dtype}; allowed is {' or '.join(allowed)}")
@@ -124,7 +124,7 @@ def check_range(values: jax.Array, form: AffineInteger, name: str) -> None:
 
 def parameters_from(entries: Entries) -> QParams:
     """The parameters of a result."""
-    scale, zero_point = (entries.take(name, size=1).reshape(()) for name in ("scale", "zero_point"))
+    scale, zero_point = (entries.read(name, size=1).reshape(()) for name in ("scale", "zero_point"))
     if zero_point.dtype.kind not in "iu":
         raise ValueError(f"{entries.prefix}zero_point is {zero_point.dtype}; allowed are integers")
     return QParams(jnp.asarray(scale, jnp.float32), jnp.asarray(zero_point, jnp.int32))
@@ -227,7 +227,7 @@ def _product(name: str, shape: tuple[int, ...], entries: Entries, settings: Any,
         weight: Any = numbers_from(shape, entries.of("weight"), settings)
         rounding = input_rounding(settings)
     elif _dtype(entries, "weight") == np.float16 and _dtype(entries, "bias") != np.float16:  # else all are halves
-        weight = jnp.asarray(entries.take("weight"))
+        weight = jnp.asarray(entries.read("weight"))
     elif "weight.packed" in entries or "weight.int_repr" in entries:
         weight = weight_from(shape, entries.of("weight"), None)
     else:
@@ -246,7 +246,7 @@ def fill_integers(module: Any, entries: Entries) -> None:
     """Fills the arrays of a layer that is quantized already."""
     variables = _variables(module)
     for name, own in arrays_of_integers(module).items():
-        array, shown = entries.take(name, size=own.size), f"tensors[{quoted(entries.prefix + name)}]"
+        array, shown = entries.read(name, size=own.size), f"tensors[{quoted(entries.prefix + name)}]"
         if array.dtype != own.dtype or (own.ndim > 1 and array.shape != own.shape):
             raise ValueError(
                 f"{shown} is {array.dtype} of shape {array.shape}; allowed is {own.dtype} of shape {own.shape}"
@@ -332,11 +332,11 @@ def numbers_from(shape: tuple[int, ...], entries: Entries, settings: Settings | 
     if "integers.scale" in entries:
         return weight_from(shape, entries.of("integers"), range_observer(description).form)
     if "values" in entries:
-        return jnp.asarray(entries.take("values", size=prod(shape))).reshape(shape)
+        return jnp.asarray(entries.read("values", size=prod(shape))).reshape(shape)
     if not isinstance(description, FormatRounding) or description.number is None:
         raise ValueError(f"its weight has codes of a format, and its settings {description}; allowed is the format")
     scales = [name for name in (f"scales{index}" for index in range(8)) if name in entries]
-    arrays = [jnp.asarray(entries.take(name)) for name in ("codes", *scales)]
+    arrays = [jnp.asarray(entries.read(name)) for name in ("codes", *scales)]
     return CodedArray(arrays[0], tuple(arrays[1:]), description.number, shape)
 
 
@@ -352,7 +352,7 @@ def arrays_of_rounded(module: Any, arrays: dict[str, Any]) -> dict[str, Any]:
 
 def _scaled(description: Any, entries: Entries) -> ScaledRounding:
     """The rounding of results with the scale in entries."""
-    return ScaledRounding(description.number, jnp.asarray(entries.take("scale")), description.observer.axis or 0)
+    return ScaledRounding(description.number, jnp.asarray(entries.read("scale")), description.observer.axis or 0)
 
 
 def rounds_results(names: Iterable[str]) -> bool:

@@ -75,14 +75,14 @@ class Quantized(nnx.Module):
         check_quantized(self, x, name)
         checked(self, check_operand, name, x)
         if x.form.storage == "int32":
-            raise TypeError(f"{place_of(self)}: {name} has integers of int32; allowed are up to 16 bits")
+            raise TypeError(f"{layer_name(self)}: {name} has integers of int32; allowed are up to 16 bits")
 
 
 def check_calibrated(module: Any) -> None:
     """Raises RuntimeError if a layer saw no data in calibration."""
     if module.is_uncalibrated:
         raise RuntimeError(
-            f"{place_of(module)} runs for the first time, and has no range: it saw no data before convert; calibrate "
+            f"{layer_name(module)} runs for the first time, and has no range: it saw no data before convert; calibrate "
             "with data that reaches it, or give it the settings None"
         )
 
@@ -95,8 +95,8 @@ def check_quantized(module: nnx.Module, x: Any, name: str = "input") -> None:
     """
     if not isinstance(x, QTensor):
         raise TypeError(
-            f"{place_of(module)}: {name} is a {type(x).__name__}; allowed is a QTensor: insert a QuantStub before this "
-            "layer (prepare and convert make it a Quantize), or wrap the model in QuantWrapper"
+            f"{layer_name(module)}: {name} is a {type(x).__name__}; allowed is a QTensor: insert a QuantStub before "
+            "this layer (prepare and convert make it a Quantize), or wrap the model in QuantWrapper"
         )
 
 
@@ -105,10 +105,10 @@ def checked(module: nnx.Module, function: Callable[..., Any], *arguments: Any, *
     try:
         return function(*arguments, **settings)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{place_of(module)}: {error}") from error
+        raise type(error)(f"{layer_name(module)}: {error}") from error
 
 
-def place_of(module: Any) -> str:
+def layer_name(module: Any) -> str:
     """A layer's name in a model, or its type if it has no name."""
     return getattr(module, "layer_name", "") or type(module).__name__
 

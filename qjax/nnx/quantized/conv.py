@@ -14,7 +14,7 @@ from qcore.affine import AffineInteger, QParams
 from qcore.affine.arithmetic.convolutions import filters_of, pad_images
 from qcore.arguments import check_choice, check_int, check_size, check_sizes, check_type, quoted
 from qjax._rounding.inputs import ArrayLike
-from qjax.nnx.quantized.base import Quantized, checked, float_variable, place_of
+from qjax.nnx.quantized.base import Quantized, checked, float_variable, layer_name
 from qjax.nnx.quantized.weights import QuantizedWeight
 from qjax.quantization import QTensor
 from qjax.quantization.functional.products import conv_to
@@ -87,7 +87,7 @@ class Conv(Quantized):
         if input.ndim <= self.dimensions or input.shape[-1] != channels:
             sizes = ", ".join(("depth", "height", "width")[-self.dimensions :])
             allowed = f"(..., {sizes}, {channels}), as weight says"
-            raise ValueError(f"{place_of(self)}: input has shape {input.shape}; allowed is {allowed}")
+            raise ValueError(f"{layer_name(self)}: input has shape {input.shape}; allowed is {allowed}")
         batch, rest = input.shape[: -self.dimensions - 1], input.shape[-self.dimensions - 1 :]
         images, pairs = input.reshape(-1, *rest), checked(self, self._pairs, rest[:-1])
         if self.padding in _OWN:
@@ -217,7 +217,7 @@ class ConvTranspose(Quantized):
         weight, bias = self.weight(), None if self.bias is None else self.bias[...]
         if input.ndim <= self.dimensions or input.shape[-1] != weight.shape[0]:
             raise ValueError(
-                f"{place_of(self)}: input has shape {input.shape}; allowed are {self.dimensions} sizes before "
+                f"{layer_name(self)}: input has shape {input.shape}; allowed are {self.dimensions} sizes before "
                 f"{weight.shape[0]} channels, as weight says"
             )
         batch, rest = input.shape[: -self.dimensions - 1], input.shape[-self.dimensions - 1 :]

@@ -12,7 +12,7 @@ from qcore.affine import AffineInteger, QParams
 from qcore.affine.quantized import check_linear
 from qcore.arguments import check_type
 from qjax._rounding.inputs import ArrayLike
-from qjax.nnx.quantized.base import Quantized, checked, float_variable, place_of
+from qjax.nnx.quantized.base import Quantized, checked, float_variable, layer_name
 from qjax.nnx.quantized.weights import QuantizedWeight, Weight, rounded_weight
 from qjax.quantization import QTensor
 from qjax.quantization.functional.products import WIDTHS, linear_to
@@ -117,7 +117,7 @@ class Embed(nnx.Module):
         """
         checked(self, check_type, "inputs", inputs, ArrayLike, "a jax.Array or NumPy array of integers")
         if not jnp.issubdtype(inputs.dtype, jnp.integer):
-            raise TypeError(f"{place_of(self)}: inputs has dtype {inputs.dtype}; allowed are integers")
+            raise TypeError(f"{layer_name(self)}: inputs has dtype {inputs.dtype}; allowed are integers")
         return jnp.take(self._numbers(), inputs, axis=0)
 
     def attend(self, query: jax.Array) -> jax.Array:
@@ -129,7 +129,7 @@ class Embed(nnx.Module):
         features = self.weight.shape[-1]
         if getattr(query, "ndim", 0) == 0 or query.shape[-1] != features:
             shape = getattr(query, "shape", type(query).__name__)
-            raise ValueError(f"{place_of(self)}: query has shape {shape}; allowed is (..., {features})")
+            raise ValueError(f"{layer_name(self)}: query has shape {shape}; allowed is (..., {features})")
         return (query.astype(jnp.float32) @ self._numbers().astype(jnp.float32).T).astype(query.dtype)
 
     def _numbers(self) -> jax.Array:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from qjax.nnx.quantized.base import Quantized, check_calibrated, check_quantized, place_of
+from qjax.nnx.quantized.base import Quantized, check_calibrated, check_quantized, layer_name
 from qjax.quantization import QTensor, quantize_affine
 
 
@@ -33,7 +33,7 @@ class Quantize(Quantized):
         """
         check_calibrated(self)
         if isinstance(x, QTensor):
-            raise TypeError(f"{place_of(self)}: x is a QTensor; allowed are arrays of floats: remove this QuantStub")
+            raise TypeError(f"{layer_name(self)}: x is a QTensor; allowed are arrays of floats: remove this QuantStub")
         return quantize_affine(x, self.output, self.form)
 
 

@@ -149,7 +149,7 @@ class Quantized(KeepsMade):
         check_quantized(self, x, name)
         checked(self, check_operand, name, x)
         if x.form.storage == "int32":
-            raise TypeError(f"{place_of(self)}: {name} has integers of int32; allowed are up to 16 bits")
+            raise TypeError(f"{layer_name(self)}: {name} has integers of int32; allowed are up to 16 bits")
 
     def extra_repr(self) -> str:
         return f"scale={listed(self.scale)}, zero_point={listed(self.zero_point)}, form={self.form}"
@@ -281,11 +281,11 @@ class ProductLayer(Quantized):
 
 
 def check_quantized(module: torch.nn.Module, x: Any, name: str = "input") -> None:
-    """Raises TypeError, with the layer's place and the remedy, unless a layer's argument is a quantized tensor."""
+    """Raises TypeError, with the layer's name and the remedy, unless a layer's argument is a quantized tensor."""
     if not isinstance(x, QTensor):
         raise TypeError(
-            f"{place_of(module)}: {name} is a {type(x).__name__}; allowed is a QTensor: insert a QuantStub before this "
-            "layer (prepare and convert make it a Quantize), or wrap the model in QuantWrapper"
+            f"{layer_name(module)}: {name} is a {type(x).__name__}; allowed is a QTensor: insert a QuantStub before "
+            "this layer (prepare and convert make it a Quantize), or wrap the model in QuantWrapper"
         )
 
 
@@ -294,19 +294,19 @@ def checked(module: torch.nn.Module, function: Callable[..., Any], *arguments: A
     try:
         return function(*arguments)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{place_of(module)}: {error}") from error
+        raise type(error)(f"{layer_name(module)}: {error}") from error
 
 
-def uncalibrated(place: str) -> RuntimeError:
+def uncalibrated(name: str) -> RuntimeError:
     """The error of a layer that runs, but saw no data in calibration."""
     return RuntimeError(
-        f"{place} runs for the first time, and has no range: it saw no data before convert; calibrate with data that "
+        f"{name} runs for the first time, and has no range: it saw no data before convert; calibrate with data that "
         "reaches it, or switch it off before prepare (qconfig = None)"
     )
 
 
-def place_of(module: Any) -> str:
-    """The layer's place in its model, or its type where it has no place."""
+def layer_name(module: Any) -> str:
+    """The layer's name in its model, or its type where it has no name."""
     return getattr(module, "layer_name", "") or type(module).__name__
 
 

@@ -15,7 +15,7 @@ from qtorch._affine.functional import WIDTHS, conv_to
 from qtorch._affine.moves import spread
 from qtorch._affine.products import Geometry
 from qtorch._affine.tensor import QTensor
-from qtorch.nn.quantized.base import ProductLayer, checked, place_of
+from qtorch.nn.quantized.base import ProductLayer, checked, layer_name
 from qtorch.nn.quantized.weights import QuantizedWeight, in_float32, weight_of
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
@@ -222,8 +222,8 @@ class _ConvTranspose(_Convolution):
         weight = self.weight()
         if input.ndim != self.dimensions + 2 or input.shape[1] != self.in_channels:
             raise ValueError(
-                f"{place_of(self)}: input has shape {tuple(input.shape)}; allowed are {self.dimensions + 2} dimensions "
-                f"and {self.in_channels} channels"
+                f"{layer_name(self)}: input has shape {tuple(input.shape)}; allowed are {self.dimensions + 2} "
+                f"dimensions and {self.in_channels} channels"
             )
         more = self.output_padding
         if output_size is not None:

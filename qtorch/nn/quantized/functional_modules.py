@@ -10,7 +10,7 @@ import torch
 from qcore.affine import arithmetic
 from qtorch._affine.launch import binary_on_cpu
 from qtorch._affine.tensor import QTensor
-from qtorch.nn.quantized.base import Quantized, place_of, uncalibrated
+from qtorch.nn.quantized.base import Quantized, layer_name, uncalibrated
 
 __all__ = ["FXFloatFunctional", "FloatFunctional", "QFunctional"]
 
@@ -174,6 +174,6 @@ class QFunctional(Quantized):
 
     def _check(self, *operands: Any) -> None:
         if self.is_uncalibrated:
-            raise uncalibrated(place_of(self))
+            raise uncalibrated(layer_name(self))
         for number, operand in enumerate(operands):
             self._check_input(operand, f"operand {number}")

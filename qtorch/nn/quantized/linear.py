@@ -14,7 +14,7 @@ from qtorch._affine.products import Geometry
 from qtorch._affine.tensor import QTensor
 from qtorch._conversion import converted
 from qtorch._torch_internals import Unscripted
-from qtorch.nn.quantized.base import ProductLayer, checked, place_of
+from qtorch.nn.quantized.base import ProductLayer, checked, layer_name
 from qtorch.nn.quantized.weights import QuantizedWeight, empty_weight, in_float32, weight_of
 
 __all__ = ["Embedding", "Linear"]
@@ -115,7 +115,7 @@ class Embedding(Unscripted, torch.nn.Module):
         """
         checked(self, check_type, "input", input, torch.Tensor, "a torch.Tensor of int32 or int64")
         if input.dtype not in (torch.int32, torch.int64):
-            raise TypeError(f"{place_of(self)}: input has dtype {input.dtype}; allowed are int32 and int64")
+            raise TypeError(f"{layer_name(self)}: input has dtype {input.dtype}; allowed are int32 and int64")
         return converted(self.weight.rows(input), self.weight.dtype)
 
     def extra_repr(self) -> str:

@@ -12,7 +12,7 @@ from qtorch._affine.dtypes import integers
 from qtorch._affine.tensor import QTensor
 from qtorch._conversion import converted
 from qtorch._torch_internals import Unscripted
-from qtorch.nn.quantized.base import Quantized, check_quantized, place_of
+from qtorch.nn.quantized.base import Quantized, check_quantized, layer_name
 from qtorch.nn.quantized.weights import output_of
 
 __all__ = ["DeQuantize", "Quantize"]
@@ -42,7 +42,7 @@ class Quantize(Quantized):
         """The quantized tensor of one of float32, float16, bfloat16 or float64; raises TypeError for others."""
         if isinstance(x, QTensor):
             raise TypeError(
-                f"{place_of(self)}: x is a QTensor; allowed is a tensor of floats: insert a DeQuantStub, or leave "
+                f"{layer_name(self)}: x is a QTensor; allowed is a tensor of floats: insert a DeQuantStub, or leave "
                 "this QuantStub out"
             )
         if torch.compiler.is_dynamo_compiling():

@@ -13,7 +13,7 @@ from qcore import Recipe
 from qcore.arguments import check_type
 from qcore.random import initial_state
 from qtorch import linalg
-from qtorch._torch_internals import constant, hidden_functions, show_to_modes
+from qtorch._torch_internals import constant_result, hidden_functions, show_to_modes
 from qtorch.recipes.products import lower_products
 from qtorch.reproducible.modules import layers
 from qtorch.reproducible.modules.guard import Guard, resumed
@@ -119,7 +119,7 @@ def _kind(layer: nn.Module) -> type[nn.Module]:
     return getattr(type(layer), "guarded", type(layer))
 
 
-@constant
+@constant_result
 def _show_functions() -> int:
     show_to_modes({*DEFINED, *RANDOM, *hidden_functions()})
     return 0

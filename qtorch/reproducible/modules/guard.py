@@ -12,7 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function, resolve_name
 
 from qcore.names import shown
-from qtorch._places import running_modules
+from qtorch._running import running_modules
 from qtorch._torch_internals import operator_of
 from qtorch.reproducible.modules import arithmetic, layer_functions, moves  # noqa: F401  # have rows of the registry
 from qtorch.reproducible.modules.registry import (

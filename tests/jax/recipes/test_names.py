@@ -75,13 +75,13 @@ def of_array():
 def test_one_name(made):
     fn, parameters, places = made()
     lowered = lower(fn, ALL)
-    found = [f"{one.place} #{one.number}" if one.number else one.place for one in report(lowered, parameters, X)]
+    found = [f"{one.path} #{one.number}" if one.number else one.path for one in report(lowered, parameters, X)]
     assert sorted(found) == sorted(places)
     sites = jax.eval_shape(lambda p, x: watch(lowered)(p, x)[1], parameters, X)
     assert {site.path for site in sites} == set(places)
     name = places[0]
     one = report(lower(fn, Recipe([Entry(name, forward=Product("e4m3fn", "e4m3fn"))])), parameters, X)
-    assert [each.place for each in one if each.products] == [each.place for each in one if each.place == name]
+    assert [each.path for each in one if each.products] == [each.path for each in one if each.path == name]
 
 
 @pytest.mark.parametrize("made", [of_nnx, of_equinox, of_linen, of_dict], ids=lambda made: made.__name__[3:])

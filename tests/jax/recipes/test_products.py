@@ -127,7 +127,7 @@ def test_places_of_flax_layers_in_bfloat16():
     x, model = jnp.asarray(normal(2, 4, 16, seed=6), jnp.bfloat16), mixed()
     lowered = lower(lambda model, x: model(x), ALL)
     rows = report(lowered, model, x)
-    assert sorted((one.place, one.kind) for one in rows) == sorted(PLACES)
+    assert sorted((one.path, one.kind) for one in rows) == sorted(PLACES)
     assert rows.lowered == 1.0
     assert abs(sum(one.share for one in rows) - 1) < 1e-6
     assert {one.kind: one.number for one in rows["attn"]} == {"attention_scores": 0, "attention_output": 1}
@@ -210,7 +210,7 @@ def test_reports_count_loops_and_name_what_is_wide():
 
     weights = {"loop": normal(3, 4, 4), "head": normal(4, 4)}
     rows = report(lower(fn, Recipe([Entry("head"), Entry("*", "linear", LOW)])), weights, normal(4, 4))
-    assert [(one.place, one.multiply_adds, one.reason) for one in rows] == [
+    assert [(one.path, one.multiply_adds, one.reason) for one in rows] == [
         ("loop", 192, ""),
         ("head", 64, "the recipe leaves it wide"),
         ("", None, "no entry of the recipe is for matmul here"),

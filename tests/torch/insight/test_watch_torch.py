@@ -10,7 +10,7 @@ from torch import nn
 
 from qcore import Entry, Product
 from qcore.insight import Site, Statistics, compare
-from qcore.report import place_name
+from qcore.report import numbered
 from qtorch import RECIPES, Recipe, linalg
 from qtorch.insight import statistics_of, watch
 from qtorch.linalg.operator import observed_by
@@ -62,7 +62,7 @@ def test_a_watch_and_a_report_have_the_same_places():
     recipe = Recipe([Entry("*", None, eight, eight, eight), Entry("*", "matmul", half, half, half)])
     part = lower(nn.Sequential(Wrapper(Block())), recipe)
     model, x = nn.Sequential(nn.Identity(), part), torch.randn(3, 8, requires_grad=True)
-    places = [place_name(row.place, row.number) for row in report(model, x)]
+    places = [numbered(row.path, row.number) for row in report(model, x)]
     assert places == ["1.0.layer", "1.0", "1.0 #1", "1.0 #2", "1.0 #3"]
     for run in (model, torch.compile(model, backend="eager")):
         with watch(run) as watching:

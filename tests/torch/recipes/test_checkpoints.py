@@ -148,6 +148,6 @@ def test_names_behind_wrappers(wrapper, one_rank):
         model.load_state_dict(state)
         low = lower(wrap(model), recipe) if early else wrap(lower(model, recipe))
         found = report(low, X)
-        assert [row.place for row in found] == places
+        assert [row.path for row in found] == places
         assert [bool(row.products) for row in found] == [False] * 3 + [True] * 4
         assert_all_same_bits(run(low), expected)

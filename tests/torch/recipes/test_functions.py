@@ -264,7 +264,7 @@ def test_delayed_scales_stay_in_float32():
 
 def test_first_and_last_count_the_layers_of_programs():
     low = lower(made("GPT-2"), Recipe([Entry(last=1), Entry("*", first=2), Entry(forward=NARROW)]))
-    lowered = {row.place for row in report(low, X) if row.products}
+    lowered = {row.path for row in report(low, X) if row.products}
     assert lowered == {"1.c_attn", "1.c_proj"}
 
 

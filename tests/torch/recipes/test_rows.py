@@ -61,7 +61,7 @@ def test_layers_of_complex_numbers_stay_wide():
     x = torch.randn(2, 1, 4, dtype=torch.cfloat)
     with pytest.warns(UserWarning, match=r"in '.' stays wide: its numbers are complex") as caught:
         found = report(model, x)
-    assert [(row.place, row.kind) for row in found] == [("0", "linear"), ("1", "conv")]
+    assert [(row.path, row.kind) for row in found] == [("0", "linear"), ("1", "conv")]
     assert len(caught) == 2
     assert found.in_16_bits == 0
 
@@ -92,7 +92,7 @@ def test_sparse_products_stay_wide_with_a_row_and_a_warning(name):
     low, x = lower(Do(function, 4, 8), ALL), torch.randn(4, 16)
     with pytest.warns(UserWarning, match="stays wide: it has a tensor of layout torch.sparse"):
         found = report(low, x)
-    assert [(row.place, row.multiply_adds) for row in found] == [("lift", 4 * 16 * 16), ("", work)]
+    assert [(row.path, row.multiply_adds) for row in found] == [("lift", 4 * 16 * 16), ("", work)]
     assert 0 < found.in_16_bits < 1
     assert_same_bits(low(x), function(low.lift(x), low.w))
 
@@ -208,7 +208,7 @@ def test_layers_that_a_recipe_leaves_wide_are_wide_and_have_their_names(recipe):
     model, x = lower(Net(), recipe), torch.randn(4, 16)
     assert_same_bits(model(x), F.linear(model.block(model.a(x)[:, None]), model.head.weight, model.head.bias))
     found = report(model, x)
-    assert [(row.place, row.number, row.products is None) for row in found] == [
+    assert [(row.path, row.number, row.products is None) for row in found] == [
         ("a", 0, False),
         ("block.0", 0, True),
         ("head", 0, True),

@@ -11,7 +11,7 @@ from flax import nnx
 from qcore.affine.arithmetic import recurrent
 from qcore.arguments import check_choice, check_flag, check_type, quoted
 from qjax._namespace import Names
-from qjax.nnx.quantized.base import checked, place_of
+from qjax.nnx.quantized.base import checked, layer_name
 from qjax.nnx.quantized.dynamic.product import Linear
 from qjax.nnx.recurrent import run_layers
 from qjax.quantization.functional.dynamic import CellWeights, check_states, product
@@ -204,7 +204,7 @@ class RNN(nnx.RNN):
             ValueError: if its shape does not fit.
         """
         if getattr(inputs, "ndim", 2) < 2:
-            raise ValueError(f"{place_of(self)}: inputs has shape {inputs.shape}; allowed is (..., steps, features)")
+            raise ValueError(f"{layer_name(self)}: inputs has shape {inputs.shape}; allowed is (..., steps, features)")
         time_major = settings.get("time_major")
         products = self._products(inputs, self.time_major if time_major is None else time_major)
         if initial_carry is not None:

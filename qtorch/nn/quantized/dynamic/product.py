@@ -17,7 +17,7 @@ from qtorch._affine.namespace import Names
 from qtorch._affine.products import DynamicKernel, kernel_of, sums_dtype, sums_of_products
 from qtorch._affine.tensor import QTensor
 from qtorch._conversion import converted
-from qtorch.nn.quantized.base import KeepsMade, checked, place_of
+from qtorch.nn.quantized.base import KeepsMade, checked, layer_name
 from qtorch.nn.quantized.weights import (
     QuantizedWeight,
     empty_weight,
@@ -89,12 +89,12 @@ class DynamicProduct(KeepsMade):
         weight: Any = self.weight if isinstance(self.weight, torch.Tensor) else self.weight()
         if isinstance(x, QTensor):
             raise TypeError(
-                f"{place_of(self)}: input is a QTensor; allowed is a tensor of floats: insert a DeQuantStub before it"
+                f"{layer_name(self)}: input is a QTensor; allowed is a tensor of floats: insert a DeQuantStub before it"
             )
         checked(self, check_input, x, Names)
         if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
             shape = tuple(x.shape)
-            raise ValueError(f"{place_of(self)}: input has shape {shape}; allowed is (..., {weight.shape[1]})")
+            raise ValueError(f"{layer_name(self)}: input has shape {shape}; allowed is (..., {weight.shape[1]})")
         if isinstance(weight, torch.Tensor):
             rounded = self.rounding(converted(x, torch.float32))
             return torch.nn.functional.linear(rounded, weight.to(torch.float32), in_float32(self.bias))
@@ -114,7 +114,7 @@ class DynamicProduct(KeepsMade):
     def extra_repr(self) -> str:
         return "float16 weight" if isinstance(self.weight, torch.Tensor) else f"activations={self.activations}"
 
-    def take(self, owner: Any, weight: torch.Tensor, bias: torch.Tensor | None, dtype: Any) -> None:
+    def store(self, owner: Any, weight: torch.Tensor, bias: torch.Tensor | None, dtype: Any) -> None:
         """Stores a float weight and bias, quantized by their owner's settings; dtype is a result of `dtype_of`."""
         numbers = weight.detach().to(torch.float32)
         if dtype is torch.float16:
@@ -162,7 +162,7 @@ def check_state(module: torch.nn.Module, name: str, state: Any, shape: tuple[int
     """Raises unless a state is a tensor of a shape."""
     checked(module, check_type, name, state, torch.Tensor, f"a tensor of shape {shape}")
     if state.shape != shape:
-        raise ValueError(f"{place_of(module)}: {name} has shape {tuple(state.shape)}; allowed is {shape}")
+        raise ValueError(f"{layer_name(module)}: {name} has shape {tuple(state.shape)}; allowed is {shape}")
 
 
 def check_pair(module: torch.nn.Module, state: Any) -> None:
@@ -170,7 +170,7 @@ def check_pair(module: torch.nn.Module, state: Any) -> None:
     if state is not None and (not isinstance(state, (tuple, list)) or len(state) != 2):
         came = type(state).__name__
         raise TypeError(
-            f"{place_of(module)}: state is a {came}; allowed are None and a pair of tensors, (hidden, cell)"
+            f"{layer_name(module)}: state is a {came}; allowed are None and a pair of tensors, (hidden, cell)"
         )
 
 
@@ -232,5 +232,5 @@ class Linear(DynamicProduct):
         weight, bias = float_parameters(mod)
         dtype = dtype_of(mod)
         layer = cls(linear.in_features, linear.out_features, bias is not None, dtype)
-        layer.take(mod, weight, bias, dtype)
+        layer.store(mod, weight, bias, dtype)
         return layer

@@ -25,7 +25,7 @@ from qtorch._conversion import converted
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._torch_internals import Unscripted
-from qtorch.nn.quantized.base import checked, place_of
+from qtorch.nn.quantized.base import checked, layer_name
 from qtorch.nn.quantized.dynamic.product import DynamicProduct, check_pair, check_state, dtype_of, multiplied
 from qtorch.nn.quantized.weights import QuantizedWeight
 
@@ -223,8 +223,8 @@ class _Cell(Unscripted, torch.nn.Module):
         """The dynamic cell of a cell of torch with a `qconfig`; raises TypeError if it has none."""
         dtype = dtype_of(mod)
         cell = cls(mod.input_size, mod.hidden_size, mod.bias, dtype, **cls._more(mod))
-        cell.ih.take(mod, mod.weight_ih, mod.bias_ih, dtype)
-        cell.hh.take(mod, mod.weight_hh, mod.bias_hh, dtype)
+        cell.ih.store(mod, mod.weight_ih, mod.bias_ih, dtype)
+        cell.hh.store(mod, mod.weight_hh, mod.bias_hh, dtype)
         return cell
 
     @classmethod
@@ -385,7 +385,7 @@ class _Recurrent(Unscripted, torch.nn.Module):
         if not isinstance(x, torch.Tensor) or x.ndim not in ranks or x.shape[-1] != self.input_size:
             shape = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
             allowed = f"a tensor of shape (steps, batch, {self.input_size}), or a PackedSequence of such rows"
-            raise ValueError(f"{place_of(self)}: input is {shape}; allowed is {allowed}")
+            raise ValueError(f"{layer_name(self)}: input is {shape}; allowed is {allowed}")
         checked(self, check_dtype, Names.dtype(x), "input")
         if packed:
             return self._packed(input, states, count)
@@ -437,10 +437,10 @@ class _Recurrent(Unscripted, torch.nn.Module):
         for number, weights in enumerate(mod.all_weights):
             biases = weights[2:4] if mod.bias else (None, None)
             if mod.proj_size:
-                made.hr[number].take(mod, weights[-1], None, dtype)  # type: ignore[operator]
+                made.hr[number].store(mod, weights[-1], None, dtype)  # type: ignore[operator]
             products: Any = made.ih[number], made.hh[number]
             for product, weight, bias in zip(products, weights[:2], biases, strict=True):
-                product.take(mod, weight, bias, dtype)
+                product.store(mod, weight, bias, dtype)
         return made.train(mod.training)
 
 
