@@ -34,6 +34,7 @@ from qtorch.quantization.reasons import name_of_observer, why_float
 from qtorch.quantization.rounding import has_output, has_weight, rounded_layer, stays_in_floats
 from qtorch.quantization.stubs import DeQuantStub
 from qtorch.quantization.swap import in_place_of, swap_module
+from qtorch.quantization.ties import tie, ties_of
 from qtorch.quantization.tree import LayerType, check_classes, copied, entry_of, is_leaf, rebuilt, walk
 
 
@@ -111,6 +112,7 @@ def converted(
         for _, layer in walk(model, keeps_children)
     )
 
+    ties = ties_of(model)
     floats = (tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
     dtype = next(floats, torch.float32)
 
@@ -138,6 +140,7 @@ def converted(
     made = rebuilt(model, change, keeps_children)
     if inplace and made is not model:
         raise ValueError("inplace=True cannot put another layer in the place of the model itself; allowed is False")
+    tie(made, ties)
     for layer in made.modules() if remove_qconfig else ():
         _clean(layer)
     return made

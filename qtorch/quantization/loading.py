@@ -20,6 +20,7 @@ from qtorch.quantization.propagation import propagate_qconfig_
 from qtorch.quantization.quantization_mappings import keeps_children
 from qtorch.quantization.rounding import has_weight
 from qtorch.quantization.stubs import DeQuantStub
+from qtorch.quantization.ties import tie, ties_of, untie
 from qtorch.quantization.tree import check_state_dict, copied, is_leaf, walk
 
 _INTEGERS = "weight.int_repr", "weight.packed"
@@ -54,6 +55,8 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
     """
     check_state_dict(state_dict)
     model = copied(model, False).eval()
+    ties = ties_of(model)
+    untie(model, ties)  # the saved layers may have parted
     propagate_qconfig_(model)
     dynamic, static = dict[str, Any](), False
     layers: list[tuple[str, Any]] = list(walk(model, keeps_children))
@@ -90,6 +93,7 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
         raise ValueError(
             f"state_dict does not fit model; allowed is the float model with the same layers fused: {error}"
         ) from error
+    tie(model, ties)
     return model
 
 

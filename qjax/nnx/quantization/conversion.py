@@ -26,6 +26,7 @@ from qjax.nnx.quantization.quantization_mappings import NORMS, UNTRAINED, WEIGHT
 from qjax.nnx.quantization.reasons import name_of_observer
 from qjax.nnx.quantization.rounding import has_weight, quantized_weight, rounded_layer, rounding_output, stays_in_floats
 from qjax.nnx.quantization.stubs import DeQuantStub, QuantStub
+from qjax.nnx.quantization.ties import tie, ties_of
 from qjax.nnx.quantization.training import Trained, folded
 from qjax.nnx.rounded import RoundedLayer
 from qjax.quantization.qconfig import output_form, range_observer
@@ -98,7 +99,9 @@ def convert(model: nnx.Module, *, allow_uncalibrated: bool | Collection[str] = F
                 f"{shown(name)}: {error}. Run the prepared model on data that reaches it, or give it the settings None"
             ) from error
 
-    return rebuilt(model, change, keeps_children)
+    result = rebuilt(model, change, keeps_children)
+    tie(result, ties_of(model))
+    return result
 
 
 def _dtype_of(model: nnx.Module) -> Any:

@@ -26,6 +26,7 @@ from qjax.nnx.quantization.reasons import why_float, why_not_dynamic
 from qjax.nnx.quantization.reporting import arrays_in, report
 from qjax.nnx.quantization.rounding import rounds_layer
 from qjax.nnx.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
+from qjax.nnx.quantization.ties import tie, ties_of
 from qjax.quantization import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 
 
@@ -83,7 +84,9 @@ def quantize_model(
         ['0.module', '0.quant', '3.dequant', '3.module']
     """
     check_model("model", model)
-    return _Workflow(nnx.clone(model), qconfig, calibrate, train).quantized()
+    made = _Workflow(nnx.clone(model), qconfig, calibrate, train).quantized()
+    tie(made, ties_of(model))  # fused layers are other modules
+    return made
 
 
 class _Workflow(Workflow):

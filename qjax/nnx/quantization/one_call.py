@@ -19,6 +19,7 @@ from qjax.nnx.quantization.quantization_mappings import CELLS, RECURRENT, keeps_
 from qjax.nnx.quantization.reasons import why_not_dynamic
 from qjax.nnx.quantization.rounding import quantized_weight, rounded_layer
 from qjax.nnx.quantization.stubs import Identity
+from qjax.nnx.quantization.ties import tie, ties_of
 from qjax.nnx.quantized import Embed, dynamic
 from qjax.quantization import (
     MinMaxObserver,
@@ -90,6 +91,7 @@ def quantize_dynamic(
 
     made: Any = rebuilt(model, change, keeps_children)
     check_effects(qconfig_spec, model, done, f"layer that is quantized dynamically; allowed are exactly {_NAMES}")
+    tie(made, ties_of(model))
     made.eval()
     return made
 
