@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils import skip_init
+from torch.nn.utils import parametrize, skip_init
 
 from qcore.arguments import quoted
 from qcore.workflow.flow import Bounds, Call, Flow
@@ -17,6 +16,7 @@ from qcore.workflow.settings import Arguments
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 from qtorch._classes import check_model, plain_class
 from qtorch.nn.quantized import FloatFunctional
+from qtorch.quantization.computed import folded_copy, trainable_copy
 from qtorch.quantization.conversion import convert
 from qtorch.quantization.flow import first_arguments, leaves, record
 from qtorch.quantization.fusion import fuse_modules, has_fused_layer
@@ -50,6 +50,7 @@ def quantize_model(
 ) -> nn.Module:
     """A quantized copy of a float model.
 
+    Weights that layers compute (`weight_norm`, `spectral_norm`, pruning) are computed once, unless the model trains.
     A `Conv1D` of GPT-2, a linear layer with its weight the other way round, becomes a `torch.nn.Linear`. The model runs
     once on the first calibration data, which shows the order of its layers. A layer of a known subclass, such as timm's
     convolution that pads, becomes torch's layer with other layers before or behind it, if both have equal bits on this
@@ -95,7 +96,8 @@ def quantize_model(
         ['0.quant', '0.module', '4.dequant', '4.module']
     """
     check_model("model", model)
-    model = rebuilt(deepcopy(model), lambda _, layer: _as_linear(layer), keeps_children)
+    copied = folded_copy(model) if train is None else trainable_copy(model)
+    model = rebuilt(copied, lambda _, layer: _as_linear(layer), keeps_children)
     check_trusted(trusted, model)
     workflow = _Workflow(model, qconfig, calibrate, train)
     workflow.trusted = set(trusted)
@@ -220,7 +222,8 @@ class _Workflow(Workflow):
 
     def floats(self) -> Iterator[tuple[str, str, str]]:
         for row in report(self.model):
-            parameters = self.model.get_submodule(row.path).parameters(recurse=False)
+            layer = self.model.get_submodule(row.path)
+            parameters = layer.parameters(recurse=parametrize.is_parametrized(layer))
             wanted = row.state == "float" and row.reason not in ("its qconfig is None", "it has no qconfig")
             if wanted and any(parameter.dim() > 1 for parameter in parameters):
                 yield row.path, row.layer, row.reason

@@ -14,6 +14,7 @@ from qtorch._affine import moves
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._classes import plain_class
 from qtorch.quant import Quantizer
+from qtorch.quantization.computed import why_computed
 from qtorch.quantization.subclasses import SamePad
 
 
@@ -59,6 +60,8 @@ def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
         return "it is transformers' Conv1D, with its weight the other way round: quantize_model makes it a Linear"
     if isinstance(module, nn.MultiheadAttention):
         return "attention is not quantized"
+    if computed := why_computed(module):
+        return computed
     bases = [kind.__name__ for kind in mapping if isinstance(module, kind)]
     if bases and plain_class(module) not in mapping:
         return (

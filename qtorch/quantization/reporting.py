@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from qcore.names import joined
 from qcore.report import LayerReport, Report
@@ -73,7 +74,8 @@ def _layers(path: str, module: nn.Module, seen: set[int]) -> Iterator[tuple[str,
 def _is_layer(path: str, module: nn.Module) -> bool:
     """True for a module without other layers in it."""
     parts = (child for name, child in module.named_children() if name != NAME and not isinstance(child, _PARTS))
-    return keeps_children(path, module) or isinstance(module, RoundedLayer) or not any(True for _ in parts)
+    whole = keeps_children(path, module) or parametrize.is_parametrized(module)
+    return whole or isinstance(module, RoundedLayer) or not any(True for _ in parts)
 
 
 def _described(path: str, layer: nn.Module) -> LayerReport:

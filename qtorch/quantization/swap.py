@@ -17,6 +17,7 @@ from qtorch.nn.qat import QATLayer
 from qtorch.nn.quantized.base import KeepsMade
 from qtorch.nn.quantized.weights import Weight
 from qtorch.nn.rounded import RoundedLayer
+from qtorch.quantization.computed import why_computed
 from qtorch.quantization.observing import CountCalls, ObserveOutput
 from qtorch.quantization.tree import LayerType, check_mapping
 
@@ -76,7 +77,10 @@ def swap_module(
 
 def in_place_of(made: nn.Module, mod: nn.Module, path: str) -> nn.Module:
     """A new module with users' hooks, the mode, the device and the name of the module that it replaces."""
-    take_hooks(made, mod, mod)
+    try:
+        take_hooks(made, mod, mod)
+    except ValueError as error:
+        raise ValueError(f"{shown(path)}: {error}") from None
     if (device := _device(mod, path)) is not None:
         made.to(device)
     dtypes = {tensor.dtype for tensor in mod.parameters()}
@@ -134,7 +138,13 @@ def _made(mod: nn.Module, mapping: Mapping[Any, Any]) -> nn.Module:
 
 
 def take_hooks(made: nn.Module, first: nn.Module, last: nn.Module) -> None:
-    """Gives a new module users' forward pre-hooks of one module, and the forward hooks of another."""
+    """Gives a new module users' forward pre-hooks of one module, and the forward hooks of another.
+
+    Raises:
+        ValueError: if a hook computes the weight, which the new module has already.
+    """
+    if computed := why_computed(first):
+        raise ValueError(computed)
     for hook, settings in forward_hooks(first, True):
         if not isinstance(hook, CountCalls):
             made.register_forward_pre_hook(hook, **settings)

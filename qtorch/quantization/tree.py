@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import torch
 
 from qcore.arguments import check_flag, check_type, quoted
-from qcore.names import joined
+from qcore.names import joined, shown
 from qtorch._classes import check_model
+from qtorch.quantization.computed import why_computed
 
 Change = Callable[[str, torch.nn.Module], torch.nn.Module]
 KeepsChildren = Callable[[str, torch.nn.Module], bool]
@@ -62,6 +63,8 @@ def copied(model: torch.nn.Module, inplace: bool) -> torch.nn.Module:
     for path, module in model.named_modules():
         for name, value in vars(module).items():
             if isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf:
+                if computed := why_computed(module):
+                    raise ValueError(f"{shown(path)}: {computed}")
                 raise ValueError(
                     f"{joined(path, name)} is a tensor that depends on others by gradients, which cannot be copied; "
                     "detach() it, or pass inplace=True"

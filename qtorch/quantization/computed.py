@@ -1,0 +1,91 @@
+"""Weights that layers compute at each call, by parametrizations or by hooks: folded into one tensor, or named.
+
+`weight_norm`, `spectral_norm` and pruning give a layer other parameters than its weight. Layers in integers have one
+weight, so it is computed once, as torch's own functions do that remove them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize, prune, remove_spectral_norm, remove_weight_norm
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from qcore.names import shown
+from qtorch._torch_internals import forward_hooks
+
+# Forward pre-hooks that write a weight, with the function that leaves the weight and removes the hook.
+_HOOKS: dict[type, tuple[str, Callable[..., nn.Module]]] = {
+    WeightNorm: ("remove_weight_norm", remove_weight_norm),
+    SpectralNorm: ("remove_spectral_norm", remove_spectral_norm),
+    prune.BasePruningMethod: ("prune.remove", prune.remove),
+}
+
+
+def folded_copy(model: nn.Module) -> nn.Module:
+    """A copy of a model in evaluation, in which each weight that a layer computes is computed once.
+
+    A parametrization that gives another weight at each call stays.
+    """
+    made = _copied(model)
+    for layer in made.modules():
+        training = layer.training
+        layer.eval()  # spectral norms change their state in training
+        for name, (_, remove) in _by_hooks(layer):
+            remove(layer, name)
+        for name in _parametrized(layer):
+            with torch.no_grad():
+                first, second = getattr(layer, name), getattr(layer, name)
+            if torch.equal(first, second):
+                parametrize.remove_parametrizations(layer, name)
+        layer.train(training)
+    return made
+
+
+def trainable_copy(model: nn.Module) -> nn.Module:
+    """A copy of a model for training; ValueError if a hook computes a weight, as layers for training do that too."""
+    for path, layer in model.named_modules():
+        if _by_hooks(layer):
+            raise ValueError(f"{shown(path)}: {why_computed(layer)}")
+    return deepcopy(model)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A deep copy. A weight that a hook has computed depends on others by gradients, and torch does not copy it."""
+    memo: dict[int, Any] = {}
+    for layer in model.modules():
+        for name, _ in _by_hooks(layer):
+            if isinstance(value := vars(layer).get(name), torch.Tensor):
+                memo[id(value)] = value.detach().clone()
+    return deepcopy(model, memo)
+
+
+def why_computed(layer: nn.Module) -> str:
+    """How a layer computes its weight, with the remedy; "" for a layer that has it."""
+    for name in _parametrized(layer):
+        remedy = f"torch.nn.utils.parametrize.remove_parametrizations(layer, '{name}')"
+        return f"its {name} is computed at each call: {remedy} leaves the computed one"
+    for name, (function, _) in _by_hooks(layer):
+        return (
+            f"its {name} is computed at each call: torch.nn.utils.{function}(layer, '{name}') leaves the computed one"
+        )
+    return ""
+
+
+def _parametrized(layer: nn.Module) -> list[str]:
+    return [*layer.parametrizations] if parametrize.is_parametrized(layer) else []  # type: ignore[union-attr, arg-type]
+
+
+def _by_hooks(layer: nn.Module) -> list[tuple[str, tuple[str, Callable[..., nn.Module]]]]:
+    """The names of weights that hooks compute, and the functions that remove the hooks."""
+    found = []
+    for hook, _ in forward_hooks(layer, True):
+        remove = next((one for kind, one in _HOOKS.items() if isinstance(hook, kind)), None)
+        if remove is not None:
+            found.append((getattr(hook, "_tensor_name", None) or hook.name, remove))  # type: ignore[union-attr]
+    return found
