@@ -70,7 +70,7 @@ for number, one, another in zip((expected.scale, expected.zero_point), (by_jax.s
 from arithmetic_support import in_jax, params_in_jax
 from flax import nnx
 from qcore.affine import QArray, QParams
-from qcore.affine.arithmetic import softsign
+from qcore.affine.functional import softsign
 from qjax import nnx as qnn
 from qtorch import quantization as tq
 from qtorch.nn import quantized
@@ -97,7 +97,7 @@ assert "scale, zero_point: of the result" in quantized.Softsign.__doc__
 """,
     "elementwise": """
 from arithmetic_support import in_jax
-from qcore.affine import QArray, QParams, arithmetic
+from qcore.affine import QArray, QParams, functional
 from qtorch import quantization as tq
 from qtorch.nn import quantized
 from qtorch.quantization.reasons import PASSING
@@ -109,7 +109,7 @@ assert torch.equal(layer(q).dequantize(), layer(numbers))
 assert type(layer) in PASSING
 assert torch.equal(quantized.functional.hardshrink(q, 1.25).int_repr(), layer(q).int_repr())
 given = QArray(q.values.numpy(), QParams.of(0.125, 120), q.form)
-assert_same_bits(arithmetic.hardshrink(given, 1.25).values, layer(q).int_repr())
+assert_same_bits(functional.hardshrink(given, 1.25).values, layer(q).int_repr())
 assert_same_bits(qjax.quantization.functional.hardshrink(in_jax(given), 1.25).values, layer(q).int_repr())
 """,
     "binary": """
@@ -125,7 +125,7 @@ a, b = (tq.quantize_per_tensor((torch.from_numpy(one).float() - 7) / 8, 1 / 8, 7
 assert_same_bits(quantized.QFunctional(0.25, 100).sub(a, b).int_repr(), expected)
 output = QParams.of(0.25, 100)
 c, d = (QArray(one, QParams.of(0.125, 7), a.form) for one in steps)
-assert_same_bits(qcore.affine.arithmetic.sub(c, d, output).values, expected)
+assert_same_bits(qcore.affine.functional.sub(c, d, output).values, expected)
 layer = qnn.quantized.QFunctional(params_in_jax(output), a.form)
 assert_same_bits(layer.sub(in_jax(c), in_jax(d)).values, expected)
 assert_same_bits(qjax.quantization.functional.sub(in_jax(c), in_jax(d), params_in_jax(output)).values, expected)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from qcore.affine.arithmetic import activations
+from qcore.affine.functional import activations
 from qcore.affine.rows import OPERATIONS
 
 _ACTIVATIONS = " ".join(activations.__all__)
@@ -39,7 +39,7 @@ PARTS = {
         "products and recipes": "*",
     },
     "qcore.affine": {"observers": "*MinMax Extremes Noop Recording Histogram Counts", "numbers and parameters": "*"},
-    "qcore.affine.arithmetic": {
+    "qcore.affine.functional": {
         "activations": f"{_ACTIVATIONS} unit_qparams",
         "layers": "*pool* *norm interpolate mean",
         "elementwise": "*",

@@ -15,9 +15,9 @@ from qcore import fold_in, reproducible
 from qcore.linalg.arrays import multiply_arrays
 from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, MatrixGeometry
 from qcore.linalg.product import Product, Products
-from qcore.reproducible.arithmetic import ADD
 from qcore.reproducible.differentiable import Differentiable
 from qcore.reproducible.elementary import ELEMENTARY
+from qcore.reproducible.elementwise import ADD
 from qcore.reproducible.norms import CROSS_ENTROPY
 from qcore.reproducible.operations import Names
 

@@ -185,7 +185,7 @@ Q = TypeVar("Q", bound=QuantizedArray)  # a quantized array of any package
 
 @dataclass(frozen=True, eq=False)
 class QArray(QuantizedArray):
-    """Quantized NumPy arrays: the reference of the arithmetic in `qcore.affine.arithmetic`.
+    """Quantized NumPy arrays: the reference of the arithmetic in `qcore.affine.functional`.
 
     Args:
         values: the array of the integers, of the form's dtype.

@@ -1,6 +1,6 @@
 """One row for one operation: what the packages make of a function of quantized arrays, and how they describe it.
 
-`operation(...)` above a function of `qcore.affine.arithmetic` adds its row to `OPERATIONS`. The packages make their
+`operation(...)` above a function of `qcore.affine.functional` adds its row to `OPERATIONS`. The packages make their
 functions, layers and tables of the rows; so the sentence, the settings and the example of an operation stand once.
 """
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qcore.affine import law
-from qcore.affine.arithmetic import recurrent
+from qcore.affine.functional import recurrent
 from qcore.affine.integers import AffineInteger
 from qcore.exchange.graph import Graph
 from qcore.exchange.symbols import Names, Symbol, is_known, name_of
@@ -93,7 +93,7 @@ def requantize(
 
 
 def quantize_dynamic(x: Symbol, form: AffineInteger) -> tuple[Symbol, Symbol, Symbol]:
-    """The integers of `qcore.affine.arithmetic.recurrent.quantize_dynamic`, their scale and their zero point."""
+    """The integers of `qcore.affine.functional.recurrent.quantize_dynamic`, their scale and their zero point."""
     q, qparams = recurrent.quantize_dynamic(Names, x, form)
     return Names.astype(q, form.storage), qparams.scale, qparams.zero_point
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from qcore.arguments import check_seed
 from qcore.random.threefry import as_lane
-from qcore.reproducible import arithmetic, moves, norms, optimizers, pooling, reductions
+from qcore.reproducible import elementwise, moves, norms, optimizers, pooling, reductions
 from qcore.reproducible.binding import NUMPY
 from qcore.reproducible.differentiable import Differentiable
 from qcore.reproducible.elementary import ELEMENTARY, PIECEWISE
@@ -21,7 +21,7 @@ LAWS = (
     *PIECEWISE.values(),
     *(
         law
-        for file in (arithmetic, reductions, norms, moves, pooling, optimizers)
+        for file in (elementwise, reductions, norms, moves, pooling, optimizers)
         for law in vars(file).values()
         if isinstance(law, Differentiable)
     ),

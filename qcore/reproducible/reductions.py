@@ -7,10 +7,10 @@ from math import inf, prod
 from typing import Any
 
 from qcore.arguments import check_int
-from qcore.reproducible.arithmetic import ArithmeticFunctions
 from qcore.reproducible.binding import Axes, Axis, public, reduced_axes, reduction
 from qcore.reproducible.differentiable import Differentiable
 from qcore.reproducible.elementary import PARTS
+from qcore.reproducible.elementwise import ArithmeticFunctions
 from qcore.reproducible.operations import dot, expanded, squeezed, total
 
 exp, log = PARTS["exp"], PARTS["log"]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from qcore.affine import arithmetic
+from qcore.affine import functional as affine
 from qcore.arguments import check_choice, check_int, check_sizes, check_type, quoted
 from qcore.lazy import public_names
 from qjax._rounding.inputs import ArrayLike, as_numbers
@@ -87,7 +87,7 @@ def relu6(x: jax.typing.ArrayLike | QTensor) -> jax.Array | QTensor:
         >>> relu6(jnp.float32([-1, 2, 8]))
         Array([0., 2., 6.], dtype=float32)
     """
-    return arithmetic.clamp(x, 0, 6) if isinstance(x, QTensor) else keeps_scale(jax.nn.relu6, as_numbers(x, "x"))
+    return affine.clamp(x, 0, 6) if isinstance(x, QTensor) else keeps_scale(jax.nn.relu6, as_numbers(x, "x"))
 
 
 @overload
@@ -111,7 +111,7 @@ def hard_tanh(x: jax.typing.ArrayLike | QTensor) -> jax.Array | QTensor:
         >>> hard_tanh(jnp.float32([-3, 0.5, 2]))
         Array([-1. ,  0.5,  1. ], dtype=float32)
     """
-    return arithmetic.clamp(x, -1, 1) if isinstance(x, QTensor) else keeps_scale(jax.nn.hard_tanh, as_numbers(x, "x"))
+    return affine.clamp(x, -1, 1) if isinstance(x, QTensor) else keeps_scale(jax.nn.hard_tanh, as_numbers(x, "x"))
 
 
 @overload
@@ -137,7 +137,7 @@ def leaky_relu(x: jax.typing.ArrayLike | QTensor, negative_slope: float = 0.01) 
         Array([-1.,  2.], dtype=float32)
     """
     if isinstance(x, QTensor):
-        return arithmetic.leaky_relu(x, x.qparams, slope=negative_slope)
+        return affine.leaky_relu(x, x.qparams, slope=negative_slope)
     return jax.nn.leaky_relu(as_numbers(x, "x"), as_numbers(negative_slope, "negative_slope"))
 
 
@@ -164,7 +164,7 @@ def softmax(x: jax.typing.ArrayLike | QTensor, axis: int = -1) -> jax.Array | QT
         Array([0.5, 0.5], dtype=float32)
     """
     if isinstance(x, QTensor):
-        return arithmetic.softmax(x, axis)
+        return affine.softmax(x, axis)
     for one in axis if isinstance(axis, tuple) else (axis,):  # JAX takes several axes
         check_int("axis", one)
     return jax.nn.softmax(as_numbers(x, "x"), axis)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, law
-from qcore.affine.arithmetic import recurrent
+from qcore.affine.functional import recurrent
 from qjax._jaxprs import bind
 from qjax._namespace import Names
 from qjax._parameters import Parameters, parameters
@@ -214,7 +214,7 @@ def result_of(equation: Any, layer: Layer, x: jax.Array, weight: LayerWeight) ->
 def _in_integers(
     equation: Any, number: int, x: jax.Array, qparams: QParams | None, form: AffineInteger, w: QTensor
 ) -> jax.Array:
-    """Exact sums of integers, times both scales (`qcore.affine.arithmetic.recurrent`)."""
+    """Exact sums of integers, times both scales (`qcore.affine.functional.recurrent`)."""
     q, scale = _quantized(x, qparams, form)
     if equation.primitive.name == "dot_general":
         axis = parameters(equation).dimension_numbers[0][1 - number][0]

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qcore.affine import arithmetic
-from qcore.affine.arithmetic.operands import check_operand, integer_of
+from qcore.affine import functional
+from qcore.affine.functional.operands import check_operand, integer_of
 from qcore.affine.quantized import QuantizedArray
 from qcore.arguments import check_choice, check_flag, check_float, check_int, check_size
 from qjax._rounding.inputs import ArrayLike, as_numbers
@@ -365,7 +365,7 @@ def masked_fill(x: QTensor, mask: ArrayLike, value: float) -> QTensor: ...
 @overload
 def masked_fill(x: ArrayLike, mask: ArrayLike, value: float) -> jax.Array: ...
 def masked_fill(x: ArrayLike | QTensor, mask: ArrayLike, value: float) -> jax.Array | QTensor:
-    """A number, which is quantized, where a mask is true; see `qcore.affine.arithmetic.masked_fill`.
+    """A number, which is quantized, where a mask is true; see `qcore.affine.functional.masked_fill`.
 
     Args:
         x: array or QTensor.
@@ -383,7 +383,7 @@ def masked_fill(x: ArrayLike | QTensor, mask: ArrayLike, value: float) -> jax.Ar
         Array([0.5, 2. ], dtype=float32)
     """
     if isinstance(x, QuantizedArray):
-        return cast("QTensor", arithmetic.masked_fill(x, cast("jax.Array", mask), value))
+        return cast("QTensor", functional.masked_fill(x, cast("jax.Array", mask), value))
     x = as_numbers(x, "x")
     return jnp.where(as_numbers(mask, "mask"), jnp.asarray(value, x.dtype), x)
 
@@ -415,7 +415,7 @@ def concatenate(arrays: Sequence[ArrayLike] | Sequence[QTensor], axis: int = 0) 
         Array([1, 2, 3], dtype=int8)
     """
     given: Any = arrays
-    return arithmetic.cat(given, axis) if _has_quantized(given) else jnp.concatenate(given, axis)
+    return functional.cat(given, axis) if _has_quantized(given) else jnp.concatenate(given, axis)
 
 
 @overload
@@ -441,7 +441,7 @@ def stack(arrays: Sequence[ArrayLike] | Sequence[QTensor], axis: int = 0) -> jax
                [2, 4]], dtype=int8)
     """
     given: Any = arrays
-    return arithmetic.stack(given, axis) if _has_quantized(given) else jnp.stack(given, axis)
+    return functional.stack(given, axis) if _has_quantized(given) else jnp.stack(given, axis)
 
 
 def _has_quantized(arrays: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from qcore.affine import arithmetic
+from qcore.affine import functional
 from qcore.arguments import check_flag
 from qtorch._affine.documents import of_row
 from qtorch._affine.results import result_qparams, written
@@ -21,19 +21,19 @@ __all__ = ["celu", "elu", "hardsigmoid", "hardswish", "leaky_relu"]
 def elu(
     input: QTensor, scale: float | torch.Tensor | None, zero_point: int | torch.Tensor | None, alpha: float = 1.0
 ) -> QTensor:
-    return arithmetic.elu(input, result_qparams(input, scale, zero_point), alpha=alpha)
+    return functional.elu(input, result_qparams(input, scale, zero_point), alpha=alpha)
 
 
 @of_row
 def celu(
     input: QTensor, scale: float | torch.Tensor | None, zero_point: int | torch.Tensor | None, alpha: float = 1.0
 ) -> QTensor:
-    return arithmetic.celu(input, result_qparams(input, scale, zero_point), alpha=alpha)
+    return functional.celu(input, result_qparams(input, scale, zero_point), alpha=alpha)
 
 
 @of_row
 def hardswish(input: QTensor, scale: float | torch.Tensor | None, zero_point: int | torch.Tensor | None) -> QTensor:
-    return arithmetic.hardswish(input, result_qparams(input, scale, zero_point))
+    return functional.hardswish(input, result_qparams(input, scale, zero_point))
 
 
 def hardsigmoid(input: QTensor, inplace: bool = False) -> QTensor:
@@ -60,7 +60,7 @@ def hardsigmoid(input: QTensor, inplace: bool = False) -> QTensor:
     check_flag("inplace", inplace)
     if inplace:
         raise ValueError("inplace=True; allowed is False: the result has another scale")
-    return arithmetic.hardsigmoid(input)
+    return functional.hardsigmoid(input)
 
 
 def leaky_relu(
@@ -90,5 +90,5 @@ def leaky_relu(
     check_flag("inplace", inplace)
     if inplace and (scale is not None or zero_point is not None):
         raise ValueError(f"inplace=True with scale={scale} and zero_point={zero_point}; allowed are both None")
-    result = arithmetic.leaky_relu(input, result_qparams(input, scale, zero_point), slope=negative_slope)
+    result = functional.leaky_relu(input, result_qparams(input, scale, zero_point), slope=negative_slope)
     return written(input, result, inplace)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qcore.affine.rows import OPERATIONS, F, Operation
 
-_FUNCTION = """{sentence}; see `qcore.affine.arithmetic.{law}`.
+_FUNCTION = """{sentence}; see `qcore.affine.functional.{law}`.
 
 Args:
     input: QTensor.
@@ -19,7 +19,7 @@ Example:
     >>> {name}(x, 0.125, 120{more}).dequantize().tolist()
     {shows}
 """
-_LAYER = """{sentence}; see `qcore.affine.arithmetic.{law}`.
+_LAYER = """{sentence}; see `qcore.affine.functional.{law}`.
 
 Args:
     scale, zero_point: of the result; unlike torch's, they are in the state_dict.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch  # noqa: F401  # for examples
 
-from qcore.affine import arithmetic
+from qcore.affine import functional
 from qcore.arguments import check_flag, check_float
 from qtorch._affine.results import written
 
@@ -60,7 +60,7 @@ def hardtanh(input: QTensor, min_val: float = -1.0, max_val: float = 1.0, inplac
 
 
 def clamp(input: QTensor, min_: float | None = None, max_: float | None = None, inplace: bool = False) -> QTensor:
-    """x between the quantized bounds; see `qcore.affine.arithmetic.clamp`.
+    """x between the quantized bounds; see `qcore.affine.functional.clamp`.
 
     Args:
         input: QTensor.
@@ -80,7 +80,7 @@ def clamp(input: QTensor, min_: float | None = None, max_: float | None = None, 
     for name, bound in (("min_", min_), ("max_", max_)):
         if bound is not None:
             check_float(name, bound, "a number or None", lambda number: number == number)
-    return written(input, arithmetic.clamp(input, min_, max_), inplace)
+    return written(input, functional.clamp(input, min_, max_), inplace)
 
 
 def threshold(input: QTensor, threshold: float, value: float, inplace: bool = False) -> QTensor:
@@ -98,4 +98,4 @@ def threshold(input: QTensor, threshold: float, value: float, inplace: bool = Fa
         tensor([-1., -1.,  4.])
     """
     check_flag("inplace", inplace)
-    return written(input, arithmetic.threshold(input, threshold, value), inplace)
+    return written(input, functional.threshold(input, threshold, value), inplace)

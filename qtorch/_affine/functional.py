@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from qcore.affine import AffineInteger, QParams
-from qcore.affine.arithmetic.convolutions import pad_images
+from qcore.affine.functional.convolutions import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
 from qcore.affine.rows import in_dimensions
 from qcore.arguments import check_type

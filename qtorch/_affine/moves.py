@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from qcore.affine.arithmetic.convolutions import pad_values
-from qcore.affine.arithmetic.operands import check_operand, integer_of
+from qcore.affine.functional.convolutions import pad_values
+from qcore.affine.functional.operands import check_operand, integer_of
 from qcore.affine.quantized import moving
 from qcore.arguments import check_choice, check_float, check_int, quoted
 from qtorch._namespace import reinterpreted

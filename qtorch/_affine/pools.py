@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch  # noqa: F401  # for examples
 
-from qcore.affine import arithmetic
+from qcore.affine import functional
 from qcore.affine.rows import in_dimensions
 from qcore.arguments import quoted
 
@@ -37,7 +37,7 @@ def _max_pool(dimensions: int):  # its result has the type of the function, whic
         ceil_mode: bool = False,
         return_indices: bool = False,
     ) -> QTensor:
-        """The greatest number of each window; see `qcore.affine.arithmetic.max_pool`.
+        """The greatest number of each window; see `qcore.affine.functional.max_pool`.
 
         Args:
             input: of shape (batch, channels, {sizes}), or without the batch.
@@ -56,7 +56,7 @@ def _max_pool(dimensions: int):  # its result has the type of the function, whic
         """
         if return_indices is not False:
             raise ValueError(f"return_indices={quoted(return_indices)}; allowed is False")
-        return arithmetic.max_pool(input, dimensions, kernel_size, stride, padding, dilation, ceil_mode)
+        return functional.max_pool(input, dimensions, kernel_size, stride, padding, dilation, ceil_mode)
 
     return in_dimensions(dimensions, max_pool)
 
@@ -76,7 +76,7 @@ def _avg_pool(dimensions: int):
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> QTensor:
-        """The mean of each window; see `qcore.affine.arithmetic.avg_pool`.
+        """The mean of each window; see `qcore.affine.functional.avg_pool`.
 
         Args:
             input: of shape (batch, channels, {sizes}), or without the batch.
@@ -94,7 +94,7 @@ def _avg_pool(dimensions: int):
             tensor([1.5000, 4.5000])
         """
         windows = kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-        return arithmetic.avg_pool(input, dimensions, *windows)
+        return functional.avg_pool(input, dimensions, *windows)
 
     return in_dimensions(dimensions, avg_pool)
 
@@ -115,7 +115,7 @@ def avg_pool1d(
         >>> avg_pool1d(x, 2).dequantize()
         tensor([[1.5000, 4.5000]])
     """
-    return arithmetic.avg_pool(input, 1, kernel_size, stride, padding, ceil_mode, count_include_pad)
+    return functional.avg_pool(input, 1, kernel_size, stride, padding, ceil_mode, count_include_pad)
 
 
 avg_pool2d = _avg_pool(2)
@@ -124,7 +124,7 @@ avg_pool3d = _avg_pool(3)
 
 def _adaptive_avg_pool(dimensions: int):
     def adaptive_avg_pool(input: QTensor, output_size: int | Sequence[int | None] | None) -> QTensor:
-        """The means of a given number of windows; see `qcore.affine.arithmetic.adaptive_avg_pool`.
+        """The means of a given number of windows; see `qcore.affine.functional.adaptive_avg_pool`.
 
         Args:
             input: of shape (batch, channels, {sizes}), or without the batch.
@@ -140,7 +140,7 @@ def _adaptive_avg_pool(dimensions: int):
             >>> {name}(q, ({ones}2)).dequantize().flatten()
             tensor([1.5000, 4.5000])
         """
-        return arithmetic.adaptive_avg_pool(input, output_size, dimensions)
+        return functional.adaptive_avg_pool(input, output_size, dimensions)
 
     return in_dimensions(dimensions, adaptive_avg_pool)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch  # noqa: F401  # for examples
 
-from qcore.affine import arithmetic
+from qcore.affine import functional
 
 if TYPE_CHECKING:  # the class has a table of these functions
     from qtorch._affine.tensor import QTensor
@@ -22,7 +22,7 @@ def interpolate(
     mode: str = "nearest",
     align_corners: bool | None = None,
 ) -> QTensor:
-    """The tensor in another size; the law is that of `qcore.affine.arithmetic.interpolate`.
+    """The tensor in another size; the law is that of `qcore.affine.functional.interpolate`.
 
     Args:
         input: of shape (batch, channels, height, width), or of volumes.
@@ -39,7 +39,7 @@ def interpolate(
         tensor([[[[1., 1., 3., 3.],
                   [1., 1., 3., 3.]]]])
     """
-    return arithmetic.interpolate(input, size, scale_factor, mode, align_corners)
+    return functional.interpolate(input, size, scale_factor, mode, align_corners)
 
 
 upsample = interpolate

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from qcore.affine import QParams
-from qcore.affine.arithmetic.operands import check_operand
+from qcore.affine.functional.operands import check_operand
 from qtorch._affine.affine import make_qparams
 from qtorch._rounding.paths.choice import is_plain_tensor
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from qcore.affine import arithmetic
+from qcore.affine import functional
 from qcore.affine.quantized import moving
 from qcore.affine.rows import OPERATIONS
 from qtorch._affine import elementwise, moves, pools
@@ -52,12 +52,12 @@ def without_integers(operation: str) -> str:
 
 def _cat(tensors: Any, dim: int = 0) -> QTensor:
     """`torch.cat`; the result has the parameters of the first tensor, as in torch."""
-    return arithmetic.cat(tensors, dim)
+    return functional.cat(tensors, dim)
 
 
 def _stack(tensors: Any, dim: int = 0) -> QTensor:
     """`torch.stack`; the result has the parameters of the first tensor, as in torch."""
-    return arithmetic.stack(tensors, dim)
+    return functional.stack(tensors, dim)
 
 
 def _einsum(equation: str, *operands: Any) -> QTensor:
@@ -89,7 +89,7 @@ def _softmax(input: QTensor, dim: int | None = None, _stacklevel: int = 3, dtype
         raise ValueError(f"softmax of a QTensor with dtype={dtype}; allowed is None")
     if dim is None:
         raise TypeError("softmax of a QTensor with dim=None; allowed is an int")
-    return arithmetic.softmax(input, dim)
+    return functional.softmax(input, dim)
 
 
 def _in_place(function: Callable[..., QTensor]) -> Callable[..., QTensor]:
@@ -109,7 +109,7 @@ _KEEPING: dict[str, Callable[..., Any]] = {
     "clamp_min": _clamp_min,
     "clamp_max": _clamp_max,
     "leaky_relu": leaky_relu,
-    "masked_fill": arithmetic.masked_fill,
+    "masked_fill": functional.masked_fill,
 }
 
 # torch's functions of these names, for QTensors; a name that torch.Tensor has is a method of QTensor as well.

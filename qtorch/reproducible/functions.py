@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B
-from qcore.reproducible.arithmetic import ADD
 from qcore.reproducible.binding import TORCH
 from qcore.reproducible.differentiable import Differentiable
+from qcore.reproducible.elementwise import ADD
 from qcore.reproducible.functions import LAWS
 from qcore.reproducible.moves import SETTLE
 from qcore.reproducible.products import ProductFunctions

@@ -12,8 +12,8 @@ from covering import some
 from support import assert_same_bits
 
 from qcore.affine import INT8, UINT8, AffineInteger, Names, QParams
-from qcore.affine import arithmetic as law
-from qcore.affine.arithmetic.activations import sigmoid_of
+from qcore.affine import functional as law
+from qcore.affine.functional.activations import sigmoid_of
 from qjax._namespace import Names as JaxNames
 from qtorch._affine.namespace import Names as TorchNames
 

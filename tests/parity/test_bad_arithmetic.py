@@ -7,7 +7,7 @@ import pytest
 from arithmetic_support import in_jax, in_torch, params_in_jax, params_in_torch
 
 from qcore.affine import INT32, UINT8, QArray, QParams
-from qcore.affine import arithmetic as law
+from qcore.affine import functional as law
 
 NAN, INF = float("nan"), float("inf")
 PACKAGES = {

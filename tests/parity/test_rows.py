@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from qcore.affine import UINT8, QArray, QParams, arithmetic
+from qcore.affine import UINT8, QArray, QParams, functional
 from qcore.affine.rows import OPERATIONS
 from qjax import nnx
 from qjax.nnx.quantized.activation import LAWS
@@ -20,7 +20,7 @@ from qtorch.quantization import QTensor, get_default_static_quant_module_mapping
 from qtorch.quantization.reasons import PASSING, ROUNDING
 from qtorch.quantization.subclasses import SamePad
 
-MODULES = arithmetic, jax_functional, torch_functional
+MODULES = functional, jax_functional, torch_functional
 
 
 def defaults(function, names):
@@ -29,8 +29,8 @@ def defaults(function, names):
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_law_is_public(name):
-    assert getattr(arithmetic, name) is OPERATIONS[name].law
-    assert name in arithmetic.__all__
+    assert getattr(functional, name) is OPERATIONS[name].law
+    assert name in functional.__all__
 
 
 @pytest.mark.parametrize("name", [name for name, row in OPERATIONS.items() if row.layers])

@@ -6,7 +6,7 @@ import torch
 from record_integer import CASES, FILE
 
 from qcore.affine import INT8, UINT8, QArray, QParams
-from qcore.affine import arithmetic as law
+from qcore.affine import functional as law
 from qtorch.nn.quantized import functional
 from qtorch.quantization import QTensor
 

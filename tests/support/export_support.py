@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from qcore.affine.arithmetic import recurrent
+from qcore.affine.functional import recurrent
 from qcore.exchange import run_onnx
 from qcore.namespace import Names
 from qtorch.export import to_onnx

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 ROOMS = {
-    "qcore": ("", "linalg", "affine", "affine.arithmetic", "insight", "reproducible", "recipes", "testing"),
+    "qcore": ("", "linalg", "affine", "affine.functional", "insight", "reproducible", "recipes", "testing"),
     "qtorch": (
         "",
         "recipes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qcore.affine import AffineInteger, QParams, arithmetic
+from qcore.affine import AffineInteger, QParams, functional
 from qcore.affine.rows import OPERATIONS
 from qcore.arguments import check_choice
 from qjax.nnx.quantized.base import Quantized, checked
@@ -18,7 +18,7 @@ LAWS = {name: row.law for name, row in OPERATIONS.items() if row.flax}
 
 
 class Activation(Quantized):
-    """A function of `qcore.affine.arithmetic.activations`, and the scale and zero point of its result.
+    """A function of `qcore.affine.functional.activations`, and the scale and zero point of its result.
 
     Args:
         law: the function's name, as the layers of `qjax.nnx` have it: "elu", "hardswish".
@@ -81,7 +81,7 @@ class PReLU(Quantized):
             ValueError: if the number of channels is not the number of slopes.
         """
         self._check_input(input)
-        return checked(self, arithmetic.prelu, input, self.weight(), self.output, self.form, -1)
+        return checked(self, functional.prelu, input, self.weight(), self.output, self.form, -1)
 
     @classmethod
     def of(cls, layer: nnx.PReLU, weight: QTensor, bias: None, output: QParams, form: AffineInteger) -> PReLU:

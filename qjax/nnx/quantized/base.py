@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qcore.affine import AffineInteger, QParams, check_qparams
-from qcore.affine.arithmetic.operands import check_operand
+from qcore.affine.functional.operands import check_operand
 from qcore.arguments import check_type
 from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
-from qcore.affine.arithmetic.convolutions import filters_of, pad_images
+from qcore.affine.functional.convolutions import filters_of, pad_images
 from qcore.arguments import check_choice, check_int, check_size, check_sizes, check_type, quoted
 from qjax._rounding.inputs import ArrayLike
 from qjax.nnx.quantized.base import Quantized, checked, float_variable, layer_name

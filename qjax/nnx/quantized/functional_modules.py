@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qcore.affine import arithmetic
+from qcore.affine import functional
 from qjax.nnx.quantized.base import Quantized
 from qjax.quantization import QTensor
 
 
 class QFunctional(Quantized):
-    """The operations of `FloatFunctional` on quantized arrays, by the law of `qcore.affine.arithmetic`.
+    """The operations of `FloatFunctional` on quantized arrays, by the law of `qcore.affine.functional`.
 
     Args:
         output: the parameters of the results of all methods except `add_scalar` and `mul_scalar`.
@@ -27,49 +27,49 @@ class QFunctional(Quantized):
     """
 
     def add(self, x: QTensor, y: QTensor) -> QTensor:
-        """x + y; see `qcore.affine.arithmetic.add`."""
+        """x + y; see `qcore.affine.functional.add`."""
         self._check(x, y)
-        return arithmetic.add(x, y, self.output, self.form)
+        return functional.add(x, y, self.output, self.form)
 
     def add_relu(self, x: QTensor, y: QTensor) -> QTensor:
         """max(x + y, 0)."""
         self._check(x, y)
-        return arithmetic.add(x, y, self.output, self.form, relu=True)
+        return functional.add(x, y, self.output, self.form, relu=True)
 
     def mul(self, x: QTensor, y: QTensor) -> QTensor:
-        """x * y; see `qcore.affine.arithmetic.mul`."""
+        """x * y; see `qcore.affine.functional.mul`."""
         self._check(x, y)
-        return arithmetic.mul(x, y, self.output, self.form)
+        return functional.mul(x, y, self.output, self.form)
 
     def mul_relu(self, x: QTensor, y: QTensor) -> QTensor:
         """max(x * y, 0)."""
         self._check(x, y)
-        return arithmetic.mul(x, y, self.output, self.form, relu=True)
+        return functional.mul(x, y, self.output, self.form, relu=True)
 
     def matmul(self, x: QTensor, y: QTensor) -> QTensor:
-        """The product of matrices, or of stacks of them; see `qcore.affine.arithmetic.matmul`."""
+        """The product of matrices, or of stacks of them; see `qcore.affine.functional.matmul`."""
         self._check(x, y)
-        return arithmetic.matmul(x, y, self.output, self.form)
+        return functional.matmul(x, y, self.output, self.form)
 
     def einsum(self, equation: str, x: QTensor, y: QTensor) -> QTensor:
-        """The contraction that an equation describes; see `qcore.affine.arithmetic.einsum`."""
+        """The contraction that an equation describes; see `qcore.affine.functional.einsum`."""
         self._check(x, y)
-        return arithmetic.einsum(equation, x, y, self.output, self.form)
+        return functional.einsum(equation, x, y, self.output, self.form)
 
     def cat(self, x: Sequence[QTensor], axis: int = 0) -> QTensor:
-        """The arrays one after the other; see `qcore.affine.arithmetic.cat`."""
+        """The arrays one after the other; see `qcore.affine.functional.cat`."""
         self._check(*x)
-        return arithmetic.cat(x, axis, self.output, self.form)
+        return functional.cat(x, axis, self.output, self.form)
 
     def add_scalar(self, x: QTensor, y: float) -> QTensor:
-        """x + y for a number y; see `qcore.affine.arithmetic.add_scalar`."""
+        """x + y for a number y; see `qcore.affine.functional.add_scalar`."""
         self._check(x)
-        return arithmetic.add_scalar(x, y)
+        return functional.add_scalar(x, y)
 
     def mul_scalar(self, x: QTensor, y: float) -> QTensor:
-        """x * y for a number y; see `qcore.affine.arithmetic.mul_scalar`."""
+        """x * y for a number y; see `qcore.affine.functional.mul_scalar`."""
         self._check(x)
-        return arithmetic.mul_scalar(x, y)
+        return functional.mul_scalar(x, y)
 
     def _check(self, *operands: Any) -> None:
         for number, operand in enumerate(operands):

@@ -1,4 +1,4 @@
-"""Normalisation of quantized arrays with channels last, by the law of `qcore.affine.arithmetic`."""
+"""Normalisation of quantized arrays with channels last, by the law of `qcore.affine.functional`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Norm(Quantized):
 
 
 class BatchNorm(Norm):
-    """`nnx.BatchNorm` of quantized arrays, by its running statistics (`qcore.affine.arithmetic.batch_norm`).
+    """`nnx.BatchNorm` of quantized arrays, by its running statistics (`qcore.affine.functional.batch_norm`).
 
     Args:
         weight, bias: float32 of shape (features,), or None.
@@ -103,7 +103,7 @@ class BatchNorm(Norm):
 
 
 class LayerNorm(Norm):
-    """`nnx.LayerNorm` of quantized arrays over their last axis (`qcore.affine.arithmetic.layer_norm`).
+    """`nnx.LayerNorm` of quantized arrays over their last axis (`qcore.affine.functional.layer_norm`).
 
     Args:
         weight, bias, epsilon, output, form: as for `BatchNorm`.
@@ -133,7 +133,7 @@ class LayerNorm(Norm):
 
 
 class GroupNorm(Norm):
-    """`nnx.GroupNorm` of quantized arrays (`qcore.affine.arithmetic.group_norm`).
+    """`nnx.GroupNorm` of quantized arrays (`qcore.affine.functional.group_norm`).
 
     Args:
         weight, bias, epsilon, output, form: as for `BatchNorm`.

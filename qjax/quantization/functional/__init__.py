@@ -13,9 +13,9 @@ floats with quantized weights, and recurrent layers, quantize their input by its
            [13., 15.]], dtype=float32)
 """
 
-from qcore.affine.arithmetic import activations, elementwise
-from qcore.affine.arithmetic.activations import *
-from qcore.affine.arithmetic.elementwise import *
+from qcore.affine.functional import activations, elementwise
+from qcore.affine.functional.activations import *
+from qcore.affine.functional.elementwise import *
 from qcore.lazy import public_names
 from qjax.quantization import moves
 from qjax.quantization.functional import dynamic, images, products

@@ -1,6 +1,6 @@
 """Dynamic layers: products of floats with quantized weights, whose inputs are quantized at run time, and RNNs.
 
-The law is `qcore.affine.arithmetic.recurrent`; weights and rows of gates are in torch's layout.
+The law is `qcore.affine.functional.recurrent`; weights and rows of gates are in torch's layout.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from qcore.affine import UINT8, AffineInteger, QParams
-from qcore.affine.arithmetic import recurrent
+from qcore.affine.functional import recurrent
 from qcore.affine.parameters import check_parameter
 from qcore.arguments import check_choice, check_type, quoted
 from qcore.law.carrier import check_dtype

@@ -9,8 +9,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from qcore.affine import arithmetic
-from qcore.affine.arithmetic import layer_norm, mean  # of axes that the caller names, in any layout
+from qcore.affine import functional
+from qcore.affine.functional import layer_norm, mean  # of axes that the caller names, in any layout
 from qcore.arguments import check_flag
 from qjax.quantization.tensor import QTensor
 
@@ -60,9 +60,9 @@ def in_layout(law: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-max_pool = in_layout(arithmetic.max_pool)
-avg_pool = in_layout(arithmetic.avg_pool)
-adaptive_avg_pool = in_layout(arithmetic.adaptive_avg_pool)
-interpolate = in_layout(arithmetic.interpolate)
-batch_norm = in_layout(arithmetic.batch_norm)
-group_norm = in_layout(arithmetic.group_norm)
+max_pool = in_layout(functional.max_pool)
+avg_pool = in_layout(functional.avg_pool)
+adaptive_avg_pool = in_layout(functional.adaptive_avg_pool)
+interpolate = in_layout(functional.interpolate)
+batch_norm = in_layout(functional.batch_norm)
+group_norm = in_layout(functional.group_norm)

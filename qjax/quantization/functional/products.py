@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from qcore.affine import AffineInteger, QParams, check_qparams, requantize
-from qcore.affine.arithmetic.convolutions import pad_images
+from qcore.affine.functional.convolutions import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
 from qcore.affine.rows import in_dimensions
 from qcore.arguments import check_flag

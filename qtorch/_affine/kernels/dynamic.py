@@ -8,7 +8,7 @@ from string import Template
 from typing import Any
 
 from qcore.affine import AffineInteger
-from qcore.affine.arithmetic import recurrent
+from qcore.affine.functional import recurrent
 from qcore.trace import CONSTANT, ELEMENT, Value, needed
 from qcore.writer import WRITER
 from qtorch._affine.kernels.integers import with_panels

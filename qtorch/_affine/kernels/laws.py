@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from qcore.affine import Extremes, QParams, law
-from qcore.affine.arithmetic.elementwise import BINARY
+from qcore.affine.functional.elementwise import BINARY
 from qcore.affine.observers import averaged, widened
 from qcore.affine.parameters import covering
 from qcore.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Value, literal

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import skip_init
 
-from qcore.affine.arithmetic.convolutions import as_convolution
+from qcore.affine.functional.convolutions import as_convolution
 from qtorch._classes import plain_class
 from qtorch.nn.qat import settings_of
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 import torch
 
-from qcore.affine import AffineInteger, arithmetic
+from qcore.affine import AffineInteger, functional
 from qcore.arguments import check_flag, check_size
 from qtorch._affine.elementwise import relu, relu6
 from qtorch._affine.tensor import QTensor
@@ -138,7 +138,7 @@ class PReLU(FunctionLayer):
         self.weight = QuantizedWeight(empty_weight((num_parameters,), dtype))
 
     def _function(self, input: QTensor) -> QTensor:
-        return arithmetic.prelu(input, self.weight(), self.output, self.form)
+        return functional.prelu(input, self.weight(), self.output, self.form)
 
     def set_weight(self, weight: QTensor) -> None:
         """Replaces the slopes; raises TypeError or ValueError if weight has another type or shape."""

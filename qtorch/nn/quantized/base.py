@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import torch
 
 from qcore.affine import AffineInteger, QParams, check_qparams
-from qcore.affine.arithmetic.operands import check_operand
+from qcore.affine.functional.operands import check_operand
 from qcore.affine.rows import OPERATIONS
 from qcore.arguments import quoted
 from qtorch._affine.documents import of_layer
@@ -163,7 +163,7 @@ class Quantized(KeepsMade):
 
 
 class FunctionLayer(Quantized):
-    """A layer that is one function of `qcore.affine.arithmetic`; a subclass names it, or calls it in `_function`.
+    """A layer that is one function of `qcore.affine.functional`; a subclass names it, or calls it in `_function`.
 
     Attributes:
         law: the name of the function, whose row has the settings and the document of the layer.

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from qcore.affine import AffineInteger, QParams
-from qcore.affine.arithmetic.convolutions import filters_of, margins_of
+from qcore.affine.functional.convolutions import filters_of, margins_of
 from qcore.affine.quantized import PADDING_MODES, check_convolution, check_convolution_sizes
 from qcore.arguments import check_choice, check_flag, check_sizes
 from qtorch._affine.functional import WIDTHS, conv_to

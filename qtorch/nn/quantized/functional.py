@@ -1,4 +1,4 @@
-"""Functions of quantized tensors, with the names and arguments of torch's; the law is `qcore.affine.arithmetic`.
+"""Functions of quantized tensors, with the names and arguments of torch's; the law is `qcore.affine.functional`.
 
 Pools, interpolation and clamps keep the input's parameters; other functions take a scale and a zero point.
 """

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from qcore.affine import arithmetic
+from qcore.affine import functional
 from qtorch._affine.launch import binary_on_cpu
 from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.base import Quantized, layer_name, uncalibrated
@@ -99,7 +99,7 @@ class FloatFunctional(FXFloatFunctional):
 
 
 class QFunctional(Quantized):
-    """The operations of `FloatFunctional` on quantized tensors, by `qcore.affine.arithmetic`.
+    """The operations of `FloatFunctional` on quantized tensors, by `qcore.affine.functional`.
 
     Args:
         scale, zero_point: of the results of all methods but `add_scalar` and `mul_scalar`.
@@ -122,7 +122,7 @@ class QFunctional(Quantized):
         raise RuntimeError("QFunctional has no forward; allowed are its methods: add, mul, cat, ...")
 
     def add(self, x: QTensor, y: QTensor) -> QTensor:
-        """x + y; see `qcore.affine.arithmetic.add`."""
+        """x + y; see `qcore.affine.functional.add`."""
         return self._elementwise("add", x, y)
 
     def add_relu(self, x: QTensor, y: QTensor) -> QTensor:
@@ -130,7 +130,7 @@ class QFunctional(Quantized):
         return self._elementwise("add", x, y, relu=True)
 
     def mul(self, x: QTensor, y: QTensor) -> QTensor:
-        """x * y; see `qcore.affine.arithmetic.mul`."""
+        """x * y; see `qcore.affine.functional.mul`."""
         return self._elementwise("mul", x, y)
 
     def mul_relu(self, x: QTensor, y: QTensor) -> QTensor:
@@ -138,29 +138,29 @@ class QFunctional(Quantized):
         return self._elementwise("mul", x, y, relu=True)
 
     def matmul(self, x: QTensor, y: QTensor) -> QTensor:
-        """The product of matrices, or of stacks of them; see `qcore.affine.arithmetic.matmul`."""
+        """The product of matrices, or of stacks of them; see `qcore.affine.functional.matmul`."""
         self._check(x, y)
-        return arithmetic.matmul(x, y, self.output, self.form)
+        return functional.matmul(x, y, self.output, self.form)
 
     def einsum(self, equation: str, x: QTensor, y: QTensor) -> QTensor:
-        """The contraction that an equation describes; see `qcore.affine.arithmetic.einsum`."""
+        """The contraction that an equation describes; see `qcore.affine.functional.einsum`."""
         self._check(x, y)
-        return arithmetic.einsum(equation, x, y, self.output, self.form)
+        return functional.einsum(equation, x, y, self.output, self.form)
 
     def cat(self, x: Sequence[QTensor], dim: int = 0) -> QTensor:
-        """The tensors one after the other; see `qcore.affine.arithmetic.cat`."""
+        """The tensors one after the other; see `qcore.affine.functional.cat`."""
         self._check(*x)
-        return arithmetic.cat(x, dim, self.output, self.form)
+        return functional.cat(x, dim, self.output, self.form)
 
     def add_scalar(self, x: QTensor, y: float) -> QTensor:
-        """x + y for a number y; see `qcore.affine.arithmetic.add_scalar`."""
+        """x + y for a number y; see `qcore.affine.functional.add_scalar`."""
         self._check(x)
-        return arithmetic.add_scalar(x, y)
+        return functional.add_scalar(x, y)
 
     def mul_scalar(self, x: QTensor, y: float) -> QTensor:
-        """x * y for a number y; see `qcore.affine.arithmetic.mul_scalar`."""
+        """x * y for a number y; see `qcore.affine.functional.mul_scalar`."""
         self._check(x)
-        return arithmetic.mul_scalar(x, y)
+        return functional.mul_scalar(x, y)
 
     def _elementwise(self, name: str, x: Any, y: Any, relu: bool = False) -> QTensor:
         plain = type(x) is QTensor and type(y) is QTensor and not self.is_uncalibrated
@@ -170,7 +170,7 @@ class QFunctional(Quantized):
             if values is not None:
                 return QTensor._made(values, output, self.form)
         self._check(x, y)
-        return getattr(arithmetic, name)(x, y, self.output, self.form, relu=relu)
+        return getattr(functional, name)(x, y, self.output, self.form, relu=relu)
 
     def _check(self, *operands: Any) -> None:
         if self.is_uncalibrated:

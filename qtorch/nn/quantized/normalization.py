@@ -1,4 +1,4 @@
-"""Normalisation of quantized tensors; the law is `qcore.affine.arithmetic`'s."""
+"""Normalisation of quantized tensors; the law is `qcore.affine.functional`'s."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from qcore.affine import AffineInteger, arithmetic
+from qcore.affine import AffineInteger, functional
 from qcore.arguments import check_flag, check_size, check_type
 from qtorch._affine.tensor import QTensor
 from qtorch._rounding.dense import check_dense
@@ -58,7 +58,7 @@ class _Norm(FunctionLayer):
 
 
 class LayerNorm(_Norm):
-    """`torch.nn.LayerNorm` of quantized tensors (`qcore.affine.arithmetic.layer_norm`).
+    """`torch.nn.LayerNorm` of quantized tensors (`qcore.affine.functional.layer_norm`).
 
     Args:
         normalized_shape: the sizes of the last dimensions.
@@ -97,11 +97,11 @@ class LayerNorm(_Norm):
 
     def _function(self, input: QTensor) -> QTensor:
         settings = self.normalized_shape, in_float32(self.weight), in_float32(self.bias), self.eps
-        return arithmetic.layer_norm(input, *settings, self.output, self.form)
+        return functional.layer_norm(input, *settings, self.output, self.form)
 
 
 class GroupNorm(_Norm):
-    """`torch.nn.GroupNorm` of quantized tensors (`qcore.affine.arithmetic.group_norm`).
+    """`torch.nn.GroupNorm` of quantized tensors (`qcore.affine.functional.group_norm`).
 
     Args:
         num_groups, num_channels: the numbers of groups and of channels.
@@ -141,7 +141,7 @@ class GroupNorm(_Norm):
 
     def _function(self, input: QTensor) -> QTensor:
         affine = in_float32(self.weight), in_float32(self.bias)
-        return arithmetic.group_norm(input, self.num_groups, *affine, self.eps, self.output, self.form)
+        return functional.group_norm(input, self.num_groups, *affine, self.eps, self.output, self.form)
 
 
 class _InstanceNorm(GroupNorm):
@@ -221,7 +221,7 @@ class _BatchNorm(FunctionLayer):
 
     def _function(self, input: QTensor) -> QTensor:
         given = input, in_float32(self.weight), in_float32(self.bias), self.running_mean, self.running_var
-        return arithmetic.batch_norm(*given, self.eps, self.output, self.form, self._relu)
+        return functional.batch_norm(*given, self.eps, self.output, self.form, self._relu)
 
     @classmethod
     def from_float(cls, mod: Any) -> Self:
@@ -238,7 +238,7 @@ class _BatchNorm(FunctionLayer):
 
 
 class BatchNorm2d(_BatchNorm):
-    """`torch.nn.BatchNorm2d` of quantized tensors, by its running statistics (`qcore.affine.arithmetic.batch_norm`).
+    """`torch.nn.BatchNorm2d` of quantized tensors, by its running statistics (`qcore.affine.functional.batch_norm`).
 
     Args:
         num_features: the number of channels.

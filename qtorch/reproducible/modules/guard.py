@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 from qcore.names import shown
 from qtorch._running import running_modules
 from qtorch._torch_internals import operator_of
-from qtorch.reproducible.modules import arithmetic, layer_functions, moves  # noqa: F401  # have rows of the registry
+from qtorch.reproducible.modules import elementwise, layer_functions, moves  # noqa: F401  # have rows of the registry
 from qtorch.reproducible.modules.registry import (
     DEFINED,
     EXACT,

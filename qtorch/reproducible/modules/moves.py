@@ -14,7 +14,7 @@ from qcore.arguments import check_int, quoted
 from qcore.reproducible.moves import FITTING
 from qtorch._torch_internals import functions_of_layers
 from qtorch.reproducible.functions import FUNCTIONS
-from qtorch.reproducible.modules.arithmetic import equal, numbers
+from qtorch.reproducible.modules.elementwise import equal, numbers
 from qtorch.reproducible.modules.registry import defines, float32, in_place, named, refuse, row
 
 

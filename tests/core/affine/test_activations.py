@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qcore.affine import INT8, UINT8, AffineInteger, QArray, QParams
-from qcore.affine.arithmetic import prelu, softmax
+from qcore.affine.functional import prelu, softmax
 
 
 @pytest.mark.parametrize("form", [UINT8, INT8, AffineInteger.of_width(16, signed=False)], ids=str)

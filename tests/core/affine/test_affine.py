@@ -27,7 +27,7 @@ from qcore.affine import (
     quantize_affine,
     requantize,
 )
-from qcore.affine.arithmetic import unit_qparams
+from qcore.affine.functional import unit_qparams
 
 
 def parameters(rng, form):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from qcore.affine import INT8, UINT8, AffineInteger, QArray, QParams
-from qcore.affine.arithmetic import einsum, matmul
+from qcore.affine.functional import einsum, matmul
 
 WIDE = AffineInteger.of_width(16)
 

@@ -7,7 +7,8 @@ from flax import nnx
 from jax_export_support import check
 
 import qjax.nnx as qnn
-from qcore.affine import INT8, UINT8, AffineInteger, QParams, arithmetic
+from qcore.affine import INT8, UINT8, AffineInteger, QParams
+from qcore.affine import functional as affine
 from qjax._models import modules_of
 from qjax.nnx import quantized
 from qjax.nnx.quantized import dynamic
@@ -159,10 +160,10 @@ def test_arithmetic(tmp_path):
 def test_functions_of_one_array(tmp_path):
     def function(x):
         q = quantized_input(x)
-        clipped = q.relu(), qnn.relu6(q), qnn.hard_tanh(q), arithmetic.threshold(q, 0.1, 0.2), arithmetic.clamp(q, -1)
-        smooth = qnn.softmax(q), arithmetic.tanh(q), arithmetic.sigmoid(q), arithmetic.celu(q, TO), qnn.leaky_relu(q)
+        clipped = q.relu(), qnn.relu6(q), qnn.hard_tanh(q), affine.threshold(q, 0.1, 0.2), affine.clamp(q, -1)
+        smooth = qnn.softmax(q), affine.tanh(q), affine.sigmoid(q), affine.celu(q, TO), qnn.leaky_relu(q)
         moved = q[0], q.reshape(15, 4), q.flip(1), q.sort(), q.topk(2)[0]
-        return [*clipped, *smooth, *moved, q.mean(1), q.max(), arithmetic.masked_fill(q, x > 0, 1.5), q > 0]
+        return [*clipped, *smooth, *moved, q.mean(1), q.max(), affine.masked_fill(q, x > 0, 1.5), q > 0]
 
     check(function, (ROWS,), tmp_path)
 

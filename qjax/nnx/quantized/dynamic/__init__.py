@@ -1,7 +1,7 @@
 """Layers of floats with quantized weights, whose activations are quantized at run time.
 
 Names, shapes and bytes of their variables are as in `qtorch.nn.quantized.dynamic`; the law is
-`qcore.affine.arithmetic.recurrent`.
+`qcore.affine.functional.recurrent`.
 """
 
 from qcore.lazy import public_names

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from qcore.affine.arithmetic import recurrent
+from qcore.affine.functional import recurrent
 from qcore.arguments import check_choice, check_flag, check_type, quoted
 from qjax._namespace import Names
 from qjax.nnx.quantized.base import checked, layer_name

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from qcore.affine import UINT8, AffineInteger, QParams
-from qcore.affine.arithmetic import recurrent
+from qcore.affine.functional import recurrent
 from qcore.affine.parameters import check_input
 from qcore.arguments import check_flag, check_size, check_type
 from qcore.formats.block import with_scale
@@ -37,7 +37,7 @@ class DynamicProduct(KeepsMade):
     """x @ weight.T + bias in float32, with a weight that is quantized, in float16, or in a format.
 
     With a quantized weight, x is quantized by its own range, and the result is float32(sums) * (scale of x * scale of
-    weight) + bias, where sums are exact (`qcore.affine.arithmetic.recurrent`). A NaN or an infinity in x makes all
+    weight) + bias, where sums are exact (`qcore.affine.functional.recurrent`). A NaN or an infinity in x makes all
     results NaN. With a float16 weight it is the product of floats in float32. With a weight in a format, x is rounded
     to a format before the product.
 

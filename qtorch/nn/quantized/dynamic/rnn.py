@@ -13,7 +13,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from qcore.affine import AffineInteger, QParams
-from qcore.affine.arithmetic import recurrent
+from qcore.affine.functional import recurrent
 from qcore.arguments import check_choice, check_flag, check_int, check_size
 from qcore.law.carrier import check_dtype
 from qcore.law.rounding import RoundingName
@@ -233,7 +233,7 @@ class _Cell(Unscripted, torch.nn.Module):
 
 
 class LSTMCell(_Cell):
-    """`torch.nn.LSTMCell` with quantized weights (`qcore.affine.arithmetic.recurrent.lstm_cell`).
+    """`torch.nn.LSTMCell` with quantized weights (`qcore.affine.functional.recurrent.lstm_cell`).
 
     Args:
         input_size, hidden_size: the sizes of input and state.
@@ -260,7 +260,7 @@ class LSTMCell(_Cell):
 
 
 class GRUCell(_Cell):
-    """`torch.nn.GRUCell` with quantized weights (`qcore.affine.arithmetic.recurrent.gru_cell`), as `LSTMCell`.
+    """`torch.nn.GRUCell` with quantized weights (`qcore.affine.functional.recurrent.gru_cell`), as `LSTMCell`.
 
     Example:
         >>> GRUCell(2, 3)(torch.ones(1, 2))
@@ -277,7 +277,7 @@ class GRUCell(_Cell):
 
 
 class RNNCell(_Cell):
-    """`torch.nn.RNNCell` with quantized weights (`qcore.affine.arithmetic.recurrent.rnn_cell`), as `LSTMCell`.
+    """`torch.nn.RNNCell` with quantized weights (`qcore.affine.functional.recurrent.rnn_cell`), as `LSTMCell`.
 
     Args:
         nonlinearity: "tanh" or "relu".
@@ -445,7 +445,7 @@ class _Recurrent(Unscripted, torch.nn.Module):
 
 
 class LSTM(_Recurrent):
-    """`torch.nn.LSTM` with quantized weights (`qcore.affine.arithmetic.recurrent.lstm_cell`).
+    """`torch.nn.LSTM` with quantized weights (`qcore.affine.functional.recurrent.lstm_cell`).
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional: as for torch's.
@@ -470,7 +470,7 @@ class LSTM(_Recurrent):
 
 
 class GRU(_Recurrent):
-    """`torch.nn.GRU` with quantized weights (`qcore.affine.arithmetic.recurrent.gru_cell`), as `LSTM`.
+    """`torch.nn.GRU` with quantized weights (`qcore.affine.functional.recurrent.gru_cell`), as `LSTM`.
 
     Args:
         proj_size: 0.

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support import assert_same_bits
 
-from qcore.affine import AffineInteger, arithmetic
+from qcore.affine import AffineInteger, functional
 from qtorch.nn import quantized
 from qtorch.quantization import FakeQuantize, MinMaxObserver, default_observer, quantize_per_tensor
 
@@ -50,7 +50,7 @@ def test_parameters_are_the_observers():
     own = quantized.QFunctional.from_float(module)
     assert own.form == AffineInteger(0, 15)
     arguments = quantized_arguments((X, Y))
-    assert own.add(*arguments).equal(arithmetic.add(*arguments, own.output, own.form))
+    assert own.add(*arguments).equal(functional.add(*arguments, own.output, own.form))
 
 
 def test_stubs():

@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from qcore.affine import law
-from qcore.affine.arithmetic.operands import check_operand, check_output, numbers, quantized
+from qcore.affine.functional.operands import check_operand, check_output, numbers, quantized
 from qcore.affine.integers import INT32, AffineInteger
 from qcore.affine.parameters import QParams, check_form
 from qcore.affine.quantized import Q, QuantizedArray

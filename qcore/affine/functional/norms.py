@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from qcore.affine import law
-from qcore.affine.arithmetic.operands import check_operand, check_output, differences, quantized, wrapped
+from qcore.affine.functional.operands import check_operand, check_output, differences, quantized, wrapped
 from qcore.affine.integers import AffineInteger
 from qcore.affine.parameters import QParams, check_fraction, check_parameter
 from qcore.affine.quantized import Q

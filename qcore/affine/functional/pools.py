@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from qcore.affine import law
-from qcore.affine.arithmetic.operands import check_operand, differences, wrapped
+from qcore.affine.functional.operands import check_operand, differences, wrapped
 from qcore.affine.quantized import Q
 from qcore.affine.rows import operation
 from qcore.arguments import check_flag, check_int, check_size, check_sizes, check_type

@@ -4,13 +4,13 @@ The functions take quantized arrays of any framework (`QArray`, `qtorch.quantiza
 `qjax.quantization.QTensor`) and return arrays of the same kind. docs/affine.md has the law.
 """
 
-from qcore.affine.arithmetic import activations, elementwise, norms, pools, resize
-from qcore.affine.arithmetic.activations import *
-from qcore.affine.arithmetic.activations import unit_qparams
-from qcore.affine.arithmetic.elementwise import *
-from qcore.affine.arithmetic.norms import *
-from qcore.affine.arithmetic.pools import *
-from qcore.affine.arithmetic.resize import *
+from qcore.affine.functional import activations, elementwise, norms, pools, resize
+from qcore.affine.functional.activations import *
+from qcore.affine.functional.activations import unit_qparams
+from qcore.affine.functional.elementwise import *
+from qcore.affine.functional.norms import *
+from qcore.affine.functional.pools import *
+from qcore.affine.functional.resize import *
 from qcore.lazy import public_names
 
 __all__ = ["unit_qparams"]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qcore.affine import law
-from qcore.affine.arithmetic.operands import (
+from qcore.affine.functional.operands import (
     check_operand,
     check_output,
     differences,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from qcore.affine import law
-from qcore.affine.arithmetic.activations import sigmoid_of, tanh_of
+from qcore.affine.functional.activations import sigmoid_of, tanh_of
 from qcore.affine.integers import AffineInteger
 from qcore.affine.parameters import QParams, dynamic_qparams
 

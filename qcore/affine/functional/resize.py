@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from qcore.affine.arithmetic.operands import check_operand, wrapped
+from qcore.affine.functional.operands import check_operand, wrapped
 from qcore.affine.quantized import Q
 from qcore.affine.rows import operation
 from qcore.arguments import check_choice, check_flag, check_size, quoted
