@@ -187,10 +187,9 @@ def _check(options: argparse.Namespace) -> int:
 
     _say_what_is_read(options.file)
     rows = read_rows(options.file)
-    kind = sum_files if sum_files.is_of_sums(rows) else format_files
-    vectors: Any = kind.read(rows)
-    differing = kind.compare(vectors, options.any_nan)
-    _print_fitted(kind.report(options.file, vectors, differing))
+    vectors = sum_files.read(rows) if sum_files.is_of_sums(rows) else format_files.read(rows)
+    differing = vectors.differing(options.any_nan)
+    _print_fitted(vectors.report(options.file, differing))
     return int(len(differing) > 0)
 
 

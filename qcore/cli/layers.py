@@ -25,9 +25,10 @@ import numpy as np
 
 from qcore.arguments import check_choice, check_regular, quoted
 from qcore.arrays import decode, encode
+from qcore.cli.comparison import check_fields
 from qcore.cli.properties import digits, why_no_codes
 from qcore.cli.sum_inputs import ANY, KINDS, every_second, row_codes, scale_codes, shrink
-from qcore.cli.sums import Operands, Results, Unit, check_fields
+from qcore.cli.sums import Operands, Results, Unit
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import check_number
 from qcore.law.rounding import MODES, Rounding

@@ -112,16 +112,18 @@ class Rows(NamedTuple):
         return Column(values, present, undefined)
 
 
-def rows_text(path: Path, header: dict[str, Any], columns: dict[str, int], rows: Sequence[Sequence[str]]) -> str:
-    """The text of a file of vectors, in the layout of its name; columns are the digits of each field by its name."""
+def rows_text(path: Path, header: dict[str, Any], digits: dict[str, int], columns: dict[str, np.ndarray]) -> str:
+    """The text of a file of vectors, in the layout of its name; fields of no digits are empty."""
+    texts = [[f"{x:0{digits[name]}x}" if digits[name] else "" for x in columns[name].tolist()] for name in digits]
+    rows = list(zip(*texts, strict=True))
     header, layout = header | {"rows": len(rows)}, _layout(path)
     if layout == "csv":
         lines = [json.dumps(header), *map(",".join, rows)]
     elif layout == "mem":
         words = ("_".join(field for field in row if field) for row in rows)
-        lines = [f"// {json.dumps({'header': header, 'columns': columns})}", *words]
+        lines = [f"// {json.dumps({'header': header, 'columns': digits})}", *words]
     else:
-        start = json.dumps({"header": header, "columns": columns})[:-1] + ', "rows": ['
+        start = json.dumps({"header": header, "columns": digits})[:-1] + ', "rows": ['
         lines = [start, ",\n".join(json.dumps(row) for row in rows), "]}"]
     return "\n".join(lines) + "\n"
 

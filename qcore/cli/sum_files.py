@@ -10,23 +10,21 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from qcore.arguments import quoted
 from qcore.arrays import decode
+from qcore.cli.comparison import Vectors, first_line
 from qcore.cli.faults import MOST_ROWS, likely, unseen
 from qcore.cli.layers import Layer
-from qcore.cli.layouts import Column, Rows, partly, read_rows, rows_text
+from qcore.cli.layouts import Column, Rows, read_rows, rows_text
 from qcore.cli.properties import digits, why_no_codes
 from qcore.cli.sum_inputs import KINDS, draw
 from qcore.cli.sums import Operands, Results, Unit, coverage, met
 from qcore.files import is_regular, write_text, write_texts
 from qcore.packing import storage
 from qcore.version import __version__
-
-SHOWN = 10  # differences that a report has
 
 
 def write(path: Path, unit: Unit, count: int, seed: int) -> str:
@@ -36,7 +34,7 @@ def write(path: Path, unit: Unit, count: int, seed: int) -> str:
     inputs = dict(zip(unit.inputs, _inputs(unit, kinds, given), strict=True))
     sizes = unit.inputs | unit.outputs
     header = {**asdict(unit), "version": __version__, "kinds": list(KINDS), "columns": list(sizes)}
-    write_text(path, rows_text(path, header, sizes, _rows(inputs | results, sizes)))
+    write_text(path, rows_text(path, header, sizes, inputs | results))
     first = f"{path}: {count} rows ({unit.accumulator}, {unit.terms} terms)"
     return "\n".join([first, *coverage(unit, found), *_seen(unit, given, results["result"])])
 
@@ -63,19 +61,12 @@ def write_layer(path: Path, layer: Layer, given: Operands) -> str:
     for name, (bits, shape) in layer.tensors.items():
         size = {"code": digits(bits)}
         header = {"tensor": name, "shape": list(shape), "version": __version__}
-        texts[path.with_name(names[name])] = rows_text(
-            path, header, size, _rows({"code": arrays[name].reshape(-1)}, size)
-        )
+        texts[path.with_name(names[name])] = rows_text(path, header, size, {"code": arrays[name].reshape(-1)})
     header = {**asdict(layer), "version": __version__, "tensors": names, "columns": list(layer.outputs)}
-    write_texts(texts | {path: rows_text(path, header, layer.outputs, _rows(results, layer.outputs))})
+    write_texts(texts | {path: rows_text(path, header, layer.outputs, results)})
     files = ", ".join(names.values())
     first = f"{path}: {prod(layer.shape)} rows, output of shape {list(layer.shape)} ({layer.text})"
     return "\n".join([first, f"operands: {files}", *coverage(layer.unit, found)])
-
-
-def _rows(columns: dict[str, np.ndarray], sizes: dict[str, int]) -> list[tuple[str, ...]]:
-    texts = [[f"{x:0{sizes[name]}x}" for x in column.tolist()] for name, column in columns.items()]
-    return list(zip(*texts, strict=True))
 
 
 def _inputs(unit: Unit, kinds: np.ndarray, given: Operands) -> Iterator[np.ndarray]:
@@ -87,24 +78,16 @@ def _inputs(unit: Unit, kinds: np.ndarray, given: Operands) -> Iterator[np.ndarr
 
 
 @dataclass(frozen=True)
-class SumVectors:
-    """The contents of a file.
+class SumVectors(Vectors):
+    """The contents of a file of sums or of a layer; given are the operands.
 
     Attributes:
         law: the unit, or the layer, of its header.
-        version: of the library that wrote it.
-        given: the operands.
         kinds: the kind of each row's inputs; None for layers.
-        found: the columns of results.
-        lines: the number of each row's line.
     """
 
     law: Unit | Layer
-    version: str
-    given: Operands
     kinds: np.ndarray | None
-    found: dict[str, Column]
-    lines: Any
 
     @cached_property
     def _results(self) -> tuple[dict[str, np.ndarray], Results]:
@@ -112,7 +95,6 @@ class SumVectors:
 
     @property
     def expected(self) -> dict[str, np.ndarray]:
-        """The law's columns for the file's operands."""
         return self._results[0]
 
     @property
@@ -121,13 +103,53 @@ class SumVectors:
         return self.law.unit if isinstance(self.law, Layer) else self.law
 
     @property
+    def text(self) -> str:
+        return self.law.text if isinstance(self.law, Layer) else f"{self.law.accumulator}, {self.law.terms} terms"
+
+    @property
     def met(self) -> dict[str, np.ndarray]:
         """What the sums meet: True for each row, by name."""
         return met(self.unit, self._results[1])
 
-    def name(self, row: int) -> str:
-        """What a row is."""
-        return KINDS[int(self.kinds[row])] if isinstance(self.law, Unit) else self.law.name(row)  # type: ignore[index]
+    def numbers(self, name: str, bits: np.ndarray) -> np.ndarray | None:
+        column, number = name.rstrip("0123456789"), self.unit.product.accumulator.number
+        if column in ("result", "biased"):
+            return bits.astype(np.uint32).view(np.float32)
+        if column == "output":
+            return decode(bits, self.law.result, np.float64)  # type: ignore[union-attr]
+        if column == "sum" or (column == "total" and why_no_codes(number)):
+            return bits.view(np.float64)
+        return decode(bits, number, np.float64) if column == "total" else None
+
+    def groups(self, differing: np.ndarray) -> Iterator[str]:
+        """By kind of input and by what the sums meet; and the faults that would have the same results."""
+        for index, kind in enumerate(() if self.kinds is None else KINDS):
+            wrong, total = int((self.kinds[differing] == index).sum()), int((self.kinds == index).sum())  # type: ignore[index]
+            if total:
+                yield f"  {kind}: {wrong} of {total}"
+        if len(differing):
+            yield "  by what the inputs and the steps of a row meet, of which there may be several:"
+            for name, where in self.met.items():
+                if any(where):
+                    yield f"    {name}: {where[differing].sum()} of {where.sum()}"
+        result = self.found["result"]
+        if len(differing) and isinstance(self.law, Unit) and result.present[:MOST_ROWS].all():
+            yield from filter(None, [likely(self.law, self.given, result.values.astype(np.uint32))])
+
+    def shown(self, row: int, first: bool) -> Iterator[str]:
+        """A row's fields by step, the law's; beside a field that differs, what was found."""
+        name = self.law.name(row) if isinstance(self.law, Layer) else KINDS[int(self.kinds[row])]  # type: ignore[index]
+        yield f"line {self.lines[row]}, {name}:"
+        groups: dict[str, list[str]] = {}
+        for name, size in self.law.outputs.items():
+            right, column = int(self.expected[name][row]), self.found[name]
+            text = f"{name.rstrip('0123456789')} {right:0{size}x}"
+            if column.present[row] and (row in column.undefined or int(column.values[row]) != right):
+                text += f" (found {column.text(row, size)})"
+            step = name.removeprefix(name.rstrip("0123456789"))
+            groups.setdefault(f"step {step}: " if step else "", []).append(text)
+        for step, texts in groups.items():
+            yield f"  {step}{', '.join(texts)}"
 
 
 def is_of_sums(rows: Rows) -> bool:
@@ -138,7 +160,7 @@ def is_of_sums(rows: Rows) -> bool:
 def read(rows: Rows) -> SumVectors:
     """The contents of a file of vectors of sums or of a layer."""
     header, version = rows.header, str(rows.header.get("version"))
-    try:
+    with first_line(rows):
         law = Layer.of(header) if "form" in header else Unit.of(header)
         _check_width(law, max(map(len, rows.fields)))
         inputs = {} if isinstance(law, Layer) else law.inputs
@@ -146,17 +168,15 @@ def read(rows: Rows) -> SumVectors:
             raise ValueError("columns are not those of the header's law; allowed is what `vectors` wrote")
         if isinstance(law, Layer) and header["rows"] != prod(law.shape):
             raise ValueError(f"rows={header['rows']}; allowed are {prod(law.shape)}, the elements of the result")
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{rows.path}, line 1: {error}") from error
     columns = rows.columns(inputs | law.outputs, len(inputs))
     found = {name: columns[name] for name in law.outputs}
     if isinstance(law, Layer):
-        return SumVectors(law, version, _tensors(rows, law), None, found, rows.lines)
+        return SumVectors(law, version, _tensors(rows, law), found, rows.lines, None)
     kinds = columns["kind"].values.astype(np.int64)
     if (kinds >= len(KINDS)).any():
         line = rows.line(int(np.argmax(kinds >= len(KINDS))))
         raise ValueError(f"{line}: kind is {kinds.max()}; allowed are 0 to {len(KINDS) - 1}")
-    return SumVectors(law, version, _operands(law, columns), kinds, found, rows.lines)
+    return SumVectors(law, version, _operands(law, columns), found, rows.lines, kinds)
 
 
 def _check_width(law: Unit | Layer, fields: int) -> None:
@@ -202,77 +222,3 @@ def _tensors(rows: Rows, layer: Layer) -> Operands:
     scales = (arrays["input_scale"], arrays["weight_scale"]) if "input_scale" in arrays else None
     bias = arrays["bias"].view(np.float32) if "bias" in arrays else None
     return Operands(arrays["input"], arrays["weight"], scales, bias)
-
-
-def compare(vectors: SumVectors, any_nan: bool) -> np.ndarray:
-    """The indices of the rows that differ from the law; with any_nan, any NaN will do for a number that is NaN."""
-    differs = np.zeros(len(vectors.lines), bool)
-    for name in vectors.found:
-        differs |= _wrong(vectors, name, any_nan)
-    return np.flatnonzero(differs)
-
-
-def _wrong(vectors: SumVectors, name: str, any_nan: bool) -> np.ndarray:
-    column, right = vectors.found[name], vectors.expected[name]
-    wrong = column.differs(right)
-    if any_nan and wrong.any():
-        both = [_numbers(vectors, name, bits) for bits in (column.values, right)]
-        if None not in both:
-            nan = np.isnan(both[0]) & np.isnan(both[1])  # type: ignore[arg-type]
-            nan[list(column.undefined)] = False
-            wrong &= ~nan
-    return wrong
-
-
-def _numbers(vectors: SumVectors, name: str, bits: np.ndarray) -> Any:
-    """The numbers in a column; None if it has others than numbers."""
-    kind, number = name.rstrip("0123456789"), vectors.unit.product.accumulator.number
-    if kind in ("result", "biased"):
-        return bits.astype(np.uint32).view(np.float32)
-    if kind == "output":
-        return decode(bits, vectors.law.result, np.float64)  # type: ignore[union-attr]
-    if kind == "sum" or (kind == "total" and why_no_codes(number)):
-        return bits.view(np.float64)
-    return decode(bits, number, np.float64) if kind == "total" else None
-
-
-def report(path: Path, vectors: SumVectors, differing: np.ndarray) -> str:
-    """How many rows differ, by kind of input and by what the sums meet, and the steps of the first of them."""
-    count, law, kinds = len(vectors.lines), vectors.law, vectors.kinds
-    compared = sum(int(column.present.sum()) for column in vectors.found.values())
-    what = law.text if isinstance(law, Layer) else f"{law.accumulator}, {law.terms} terms"
-    lines = [f"{path}: {len(differing)} of {count} rows differ ({what}; {compared} fields compared)"]
-    lines += partly(vectors.found, count)
-    if kinds is not None:
-        for index, kind in enumerate(KINDS):
-            wrong, total = int((kinds[differing] == index).sum()), int((kinds == index).sum())
-            lines += [f"  {kind}: {wrong} of {total}"] if total else []
-    if len(differing):
-        lines.append("  by what the inputs and the steps of a row meet, of which there may be several:")
-        lines += [
-            f"    {name}: {where[differing].sum()} of {where.sum()}"
-            for name, where in vectors.met.items()
-            if any(where)
-        ]
-    if len(differing) and isinstance(law, Unit) and vectors.found["result"].present[:MOST_ROWS].all():
-        lines += filter(None, [likely(law, vectors.given, vectors.found["result"].values.astype(np.uint32))])
-    for row in differing[:SHOWN].tolist():
-        lines += _steps(vectors, row)
-    if len(differing) and vectors.version != __version__:
-        lines.append(f"the file was written by version {vectors.version}, checked by {__version__}")
-    return "\n".join(lines)
-
-
-def _steps(vectors: SumVectors, row: int) -> Iterator[str]:
-    """A row's fields by step, the law's; beside a field that differs, what was found."""
-    yield f"line {vectors.lines[row]}, {vectors.name(row)}:"
-    groups: dict[str, list[str]] = {}
-    for name, size in vectors.law.outputs.items():
-        right, column = int(vectors.expected[name][row]), vectors.found[name]
-        text = f"{name.rstrip('0123456789')} {right:0{size}x}"
-        if column.present[row] and (row in column.undefined or int(column.values[row]) != right):
-            text += f" (found {column.text(row, size)})"
-        step = name.removeprefix(name.rstrip("0123456789"))
-        groups.setdefault(f"step {step}: " if step else "", []).append(text)
-    for step, texts in groups.items():
-        yield f"  {step}{', '.join(texts)}"

@@ -29,8 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from qcore.arguments import check_flag, check_seed, quoted
+from qcore.arguments import check_flag, check_seed
 from qcore.arrays import decode, encode, quantize
+from qcore.cli.comparison import check_fields
 from qcore.cli.properties import digits, guard_bits, has_last_place, properties, subnormal, why_no_codes
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import Number
@@ -339,15 +340,6 @@ class Unit:
             infinity = int(encode(np.full(1, np.inf), number, "nearest")[0])
             codes[np.isnan(total)] = infinity | (accumulator.nan & 0x7FFFFF) >> (23 - number.man)
         return codes
-
-
-def check_fields(header: dict[str, Any], kinds: dict[str, tuple[type, ...]]) -> dict[str, Any]:
-    """A header's fields of these names; raises for one of another type."""
-    found = {name: header.get(name) for name in kinds}
-    for name, value in found.items():
-        if isinstance(value, bool) or not isinstance(value, kinds[name]):
-            raise ValueError(f"{name} is {quoted(value)}; allowed is what `vectors` wrote")
-    return found
 
 
 def marks(unit: Unit, step: Step) -> dict[str, np.ndarray]:

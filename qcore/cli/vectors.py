@@ -21,9 +21,10 @@ the outputs or codes in a file by its results, and compare the file with the law
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ import numpy as np
 
 from qcore.arguments import check_seed, quoted
 from qcore.arrays import decode, encode, quantize, random_words
-from qcore.cli.layouts import Column, Rows, partly, rows_text
+from qcore.cli.comparison import Vectors, check_fields, first_line
+from qcore.cli.layouts import Rows, rows_text
 from qcore.cli.properties import digits, guard_bits, has_last_place, properties, subnormal, why_no_codes
 from qcore.files import write_text
 from qcore.formats.block import BlockNumber, BlockScaled
@@ -41,7 +43,6 @@ from qcore.formats.posit import Posit
 from qcore.law.carrier import CARRIERS
 from qcore.law.rounding import Rounding, RoundingName
 from qcore.packing import storage
-from qcore.version import __version__
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,8 @@ def write(path: Path, header: Header, count: int, seed: int) -> str:
     header.law(np.empty(0, dtype))  # raises for wrong arguments before the work begins
     x = vector_inputs(header.number, dtype, count, seed)
     sizes, law = header.digits(), header.law(x)
-    columns = [[f"{bits:0{sizes['output']}x}" for bits in bits_of(x).tolist()]]
-    for name, column in law.items():
-        columns.append([f"{bits:0{sizes[name]}x}" if sizes[name] else "" for bits in column.tolist()])
-    rows = list(zip(*columns, strict=True))
-    write_text(path, rows_text(path, asdict(header), {"input": sizes["output"], **sizes}, rows))
+    columns = {"input": bits_of(x), **law}
+    write_text(path, rows_text(path, asdict(header), {"input": sizes["output"], **sizes}, columns))
     where = kinds(header, bits_of(x), law).items()
     found = ", ".join(f"{np.sum(rows)} {name}" for name, rows in where if np.any(rows))
     return f"{path}: {len(x)} lines ({header.format}, {header.rounding}, {header.dtype})\ninputs: {found}"
@@ -294,99 +292,74 @@ def _edges(number: Number) -> np.ndarray:
     return np.concatenate([edges, -edges])
 
 
-SHOWN = 10  # differences that a report has
 _BITS = "guard", "round", "sticky"
-_TYPES = {"overflow": (str, type(None)), "key": (int, type(None))}
+_TYPES = dict.fromkeys(("format", "rounding", "dtype", "version"), (str,)) | {
+    "overflow": (str, type(None)),
+    "key": (int, type(None)),
+}
 
 
 @dataclass(frozen=True)
-class Vectors:
-    """The contents of a file of vectors.
+class FormatVectors(Vectors):
+    """The contents of a file of vectors of a format; given are the bit patterns of the inputs."""
 
-    Attributes:
-        header: its first line.
-        inputs: the bit patterns of the inputs.
-        results: the columns of the header's `digits`.
-        lines: the number of each row's line.
-    """
+    law: Header
 
-    header: Header
-    inputs: np.ndarray
-    results: dict[str, Column]
-    lines: Sequence[int]
+    rows = "lines"
+
+    @property
+    def text(self) -> str:
+        return f"{self.law.format}, {self.law.rounding}, {self.law.dtype}"
+
+    @cached_property
+    def expected(self) -> dict[str, np.ndarray]:  # type: ignore[override]
+        return self.law.law(self.given.view(dtype_of(self.law.dtype)))
+
+    def numbers(self, name: str, bits: np.ndarray) -> np.ndarray:
+        return self.law.decode(name, bits)
+
+    def groups(self, differing: np.ndarray) -> Iterator[str]:
+        if len(differing):
+            for name, where in kinds(self.law, self.given, self.expected).items():
+                if where.any():
+                    yield f"  {name}: {where[differing].sum()} of {where.sum()}"
+
+    def shown(self, row: int, first: bool) -> Iterator[str]:
+        expected, sizes, one = self.expected, self.law.digits(), slice(row, row + 1)
+        start = "the first is" if first else "then"
+        shown = _shown(self.law, "input", self.given[one], sizes["output"])
+        yield f"{start} line {self.lines[row]}: input {shown}"
+        if "guard" in expected:
+            yield "  " + ", ".join(f"{name} {expected[name][row]}" for name in _BITS)
+        for name, column in self.found.items():
+            if column.present[row] and (name not in _BITS or column.differs(expected[name])[row]):
+                right, bits = expected[name][one], column.values[one].astype(expected[name].dtype)
+                found = column.undefined.get(row) or _shown(self.law, name, bits, sizes[name])
+                yield f"  {name}: expected {_shown(self.law, name, right, sizes[name])}, found {found}"
 
 
-def read(rows: Rows) -> Vectors:
-    """The contents of a file of vectors."""
+def read(rows: Rows) -> FormatVectors:
+    """The contents of a file of vectors of a format."""
     header = _header(rows)
     sizes = header.digits()
     columns = rows.columns({"input": sizes["output"], **sizes}, 1)
     inputs = columns.pop("input").values.astype(f"u{sizes['output'] // 2}")
-    return Vectors(header, inputs, columns, rows.lines)
+    return FormatVectors(header, header.version, inputs, columns, rows.lines)
 
 
 def _header(rows: Rows) -> Header:
     names = [field.name for field in fields(Header)]
     found = {name: value for name, value in rows.header.items() if name != "rows"}
-    if set(found) != set(names):
-        raise ValueError(
-            f"{rows.path}, line 1: {quoted(', '.join(found)[:60])}; allowed is a JSON object with exactly "
-            f"{', '.join(names)}, rows"
-        )
-    for name in names:
-        if not isinstance(found[name], _TYPES.get(name, str)):
-            raise ValueError(f"{rows.path}, line 1: {name} is {quoted(found[name])}; allowed is what `vectors` wrote")
-    header = Header(**found)
-    try:
+    with first_line(rows):
+        if set(found) != set(names):
+            raise ValueError(
+                f"{quoted(', '.join(found)[:60])}; allowed is a JSON object with exactly {', '.join(names)}, rows"
+            )
+        header = Header(**check_fields(found, _TYPES))
         if header.dtype not in CARRIERS:
             raise ValueError(f"dtype={quoted(header.dtype)}; allowed are {', '.join(CARRIERS)}")
         header.law(np.empty(0, dtype_of(header.dtype)))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{rows.path}, line 1: {error}") from error
     return header
-
-
-def compare(vectors: Vectors, any_nan: bool) -> np.ndarray:
-    """The indices of the lines that differ from the law.
-
-    Args:
-        vectors: the file.
-        any_nan: whether any NaN will do where the law has one, in output bits and in codes.
-    """
-    header, expected = vectors.header, _expected(vectors)
-    differs = np.zeros(len(vectors.inputs), bool)
-    for name, column in vectors.results.items():
-        right = expected[name]
-        wrong = column.differs(right)
-        if any_nan and wrong.any():
-            nan = np.isnan(header.decode(name, _bits(column, right))) & np.isnan(header.decode(name, right))
-            nan[list(column.undefined)] = False
-            wrong &= ~nan
-        differs |= wrong
-    return np.flatnonzero(differs)
-
-
-def _bits(column: Column, right: np.ndarray) -> np.ndarray:
-    """A column's values in the law's dtype."""
-    return column.values.astype(right.dtype)
-
-
-def _expected(vectors: Vectors) -> dict[str, np.ndarray]:
-    return vectors.header.law(vectors.inputs.view(dtype_of(vectors.header.dtype)))
-
-
-def report(path: Path, vectors: Vectors, differing: np.ndarray) -> str:
-    """How many lines differ, by kind of input, and the first of them."""
-    header, total = vectors.header, len(vectors.inputs)
-    compared = sum(int(column.present.sum()) for column in vectors.results.values())
-    law = f"{header.format}, {header.rounding}, {header.dtype}"
-    lines = [f"{path}: {len(differing)} of {total} lines differ ({law}; {compared} fields compared)"]
-    lines += partly(vectors.results, total)
-    if len(differing):
-        where = kinds(header, vectors.inputs, _expected(vectors))
-        lines += [f"  {name}: {rows[differing].sum()} of {rows.sum()}" for name, rows in where.items() if rows.any()]
-        lines += _first(vectors, differing[:SHOWN].tolist())
-    return "\n".join(lines)
 
 
 def kinds(header: Header, inputs: np.ndarray, law: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -410,27 +383,6 @@ def kinds(header: Header, inputs: np.ndarray, law: dict[str, np.ndarray]) -> dic
         found[name] = where & rest
         rest &= ~where
     return found
-
-
-def _first(vectors: Vectors, rows: list[int]) -> Iterator[str]:
-    header, expected = vectors.header, _expected(vectors)
-    sizes = header.digits()
-    for number, row in enumerate(rows):
-        start = "then" if number else "the first is"
-        one = slice(row, row + 1)
-        shown = _shown(header, "input", vectors.inputs[one], sizes["output"])
-        yield f"{start} line {vectors.lines[row]}: input {shown}"
-        if "guard" in expected:
-            yield "  " + ", ".join(f"{name} {expected[name][row]}" for name in ("guard", "round", "sticky"))
-        for name, column in vectors.results.items():
-            if column.present[row] and (name not in _BITS or column.differs(expected[name])[row]):
-                right = _shown(header, name, expected[name][one], sizes[name])
-                found = column.undefined.get(row) or _shown(
-                    header, name, _bits(column, expected[name])[one], sizes[name]
-                )
-                yield f"  {name}: expected {right}, found {found}"
-    if header.version != __version__:
-        yield f"the file was written by version {header.version}, checked by {__version__}"
 
 
 def _shown(header: Header, column: str, bits: np.ndarray, size: int) -> str:

@@ -275,7 +275,7 @@ def test_layouts_and_random_words(capsys, tmp_path, end):
     path = tmp_path / f"vectors.{end}"
     assert main(["vectors", "e5m2", "--rounding", "stochastic", "--key", "9", "--count", "40", "-o", str(path)]) == 0
     vectors = read(read_rows(path))
-    word = vectors.results["word"].values
+    word = vectors.found["word"].values
     assert (word == words(9, word.shape) >> 8).all()
     assert main(["check", str(path)]) == 0
     assert f"0 of {len(word)} lines differ (e5m2, stochastic, float32;" in capsys.readouterr().out
@@ -284,7 +284,7 @@ def test_layouts_and_random_words(capsys, tmp_path, end):
 @pytest.mark.parametrize("name", ["e2m3fn", "int4", "posit(6,1)", "uint8", "fixed(1,0)"])
 def test_half_of_the_random_inputs_are_inside_the_range(tmp_path, name):
     vectors = read(read_rows(write(tmp_path, name, "nearest", "--count", "1000")))
-    x = np.abs(vectors.inputs[-500:].view(np.float32))
+    x = np.abs(vectors.given[-500:].view(np.float32))
     finite = np.abs(qcore.decode(np.arange(1 << parse(name).bits), name))
     finite = finite[np.isfinite(finite) & (finite > 0)]
     assert ((x >= finite.min()) & (x <= finite.max())).all()
