@@ -70,7 +70,7 @@ class Step:
         return np.max(np.broadcast_arrays(*self.exponents), 0)
 
 
-class Recording(Float64):
+class StepRecorder(Float64):
     """The array namespace of products, with a note of each step of the outermost accumulator."""
 
     def __init__(self, key: tuple[int, int] | None) -> None:
@@ -287,7 +287,7 @@ class Unit:
     def add(self, left: Any, right: Any, scales: Any, addend: np.ndarray, sums: law.Sums, numbers: Any) -> Results:
         """The sums of a product of matrices, by `multiply`; `numbers` are the formats of the two matrices."""
         accumulator = self.product.accumulator
-        xp = Recording(None if self.key is None else check_seed(self.key))
+        xp = StepRecorder(None if self.key is None else check_seed(self.key))
 
         def run() -> Any:
             return law.multiply(xp, left, right, sums, scales, addend)

@@ -45,7 +45,7 @@ _FLOATS = ("F32", "F16", "BF16", "F64")
 _BYTE_FLOATS = tuple(name for name in CODED if name.startswith("F8") and name != "F8_E8M0")
 
 
-class Parts:
+class WeightTensors:
     """The tensors of one weight, by their roles; errors name the tensor."""
 
     def __init__(self, name: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
@@ -98,7 +98,9 @@ class Parts:
         return Stored({role: self.tensors[role].content() for role in roles if role in self})
 
 
-def _blocks_of(parts: Parts, role: str, shape: tuple[int, ...]) -> tuple[dict[Any, int | None], tuple[int, ...]]:
+def _blocks_of(
+    parts: WeightTensors, role: str, shape: tuple[int, ...]
+) -> tuple[dict[Any, int | None], tuple[int, ...]]:
     """The blocks that share a scale, and the shape of the scales with an axis for each of the weight's.
 
     Scales may be one number, one for each index of the first axis, or have all axes of the weight. Along an axis with
@@ -141,7 +143,7 @@ def _scaled(element: Number, block: Mapping[Any, int | None]) -> BlockScaled:
 
 
 def _with_zeros(
-    parts: Parts, values: np.ndarray, zeros: np.ndarray | None, ends: tuple[int, int], block: Any
+    parts: WeightTensors, values: np.ndarray, zeros: np.ndarray | None, ends: tuple[int, int], block: Any
 ) -> tuple[np.ndarray, Number]:
     """Codes and format of (q - zero) * scale: the difference is an integer, so it is the code.
 
@@ -167,7 +169,7 @@ def _with_zeros(
     return codes, _scaled(FixedPoint(width, 0), block)
 
 
-def _nvfp4_of_compressed_tensors(parts: Parts) -> Encoded:
+def _nvfp4_of_compressed_tensors(parts: WeightTensors) -> Encoded:
     packed = parts.rows("_packed", "U8")
     shape = (*packed.shape[:-1], 2 * packed.shape[-1])
     _whole_blocks(parts, "_packed", shape, 16)
@@ -179,7 +181,7 @@ def _nvfp4_of_compressed_tensors(parts: Parts) -> Encoded:
     return Encoded(unpack(packed, 4, 2 * packed.shape[-1]), number, scales, None, "compressed-tensors nvfp4", stored)
 
 
-def _scale_of_all(parts: Parts, role: str, shape: tuple[int, ...]) -> np.ndarray:
+def _scale_of_all(parts: WeightTensors, role: str, shape: tuple[int, ...]) -> np.ndarray:
     """The scale of a whole matrix, shape (), or of each of several, in a shape that broadcasts."""
     outer = shape[:-2]
     parts.demand(role, (), (1,), outer, (*outer, 1), (*outer, 1, 1))
@@ -187,12 +189,12 @@ def _scale_of_all(parts: Parts, role: str, shape: tuple[int, ...]) -> np.ndarray
     return found.reshape(()) if found.size == 1 else found.reshape(*outer, 1, 1)
 
 
-def _whole_blocks(parts: Parts, role: str, shape: tuple[int, ...], size: int) -> None:
+def _whole_blocks(parts: WeightTensors, role: str, shape: tuple[int, ...], size: int) -> None:
     if not shape or shape[-1] % size:
         raise parts.wrong(role, f"has {shape[-1] if shape else 0} elements in a row; allowed are multiples of {size}")
 
 
-def _mx_of_compressed_tensors(parts: Parts) -> Encoded:
+def _mx_of_compressed_tensors(parts: WeightTensors) -> Encoded:
     """Elements of 4 or 6 bits side by side, or of 8, with a power of two for each 32."""
     role = "" if "" in parts else "_packed"
     scales, given = parts.array("_scale", "U8", "F8_E8M0"), parts.rows(role, "U8", "F8_E4M3", "F8_E5M2")
@@ -213,7 +215,7 @@ def _mx_of_compressed_tensors(parts: Parts) -> Encoded:
     return Encoded(codes, parse(names[bits]), scales, None, f"compressed-tensors {names[bits][:5]}", stored)
 
 
-def _bits_in_words(parts: Parts, role: str, words: int, length: int) -> int:
+def _bits_in_words(parts: WeightTensors, role: str, words: int, length: int) -> int:
     """The width of codes that lie side by side in int32 words: the configuration's, or the only one that fits."""
     given = parts.config.get("num_bits", parts.config.get("bits"))
     fitting = [bits for bits in range(1, 9) if -(-length * bits // 32) == words]
@@ -229,7 +231,7 @@ def _bits_in_words(parts: Parts, role: str, words: int, length: int) -> int:
     return likely[0]
 
 
-def _in_words(parts: Parts, role: str, array: np.ndarray, bits: int, length: int) -> np.ndarray:
+def _in_words(parts: WeightTensors, role: str, array: np.ndarray, bits: int, length: int) -> np.ndarray:
     """The unsigned codes of int32 words, along the last axis, the first code in the lowest bits."""
     if array.shape[-1] != -(-length * bits // 32):
         raise parts.wrong(role, f"has {array.shape[-1]} words in a row; allowed are {-(-length * bits // 32)}")
@@ -237,7 +239,7 @@ def _in_words(parts: Parts, role: str, array: np.ndarray, bits: int, length: int
     return unpack(data[..., : -(-length * bits // 8)], bits, length)
 
 
-def _packed_integers(parts: Parts) -> Encoded:
+def _packed_integers(parts: WeightTensors) -> Encoded:
     """Integers of compressed-tensors in int32 words: stored with an offset of half their range."""
     packed = parts.rows("_packed", "I32")
     parts.demand("_shape", (packed.ndim,), (2,))
@@ -265,7 +267,9 @@ def _packed_integers(parts: Parts) -> Encoded:
     return Encoded(codes, number, scales, None, "compressed-tensors integers", stored)
 
 
-def _reordered(parts: Parts, role: str, scales: np.ndarray, zeros: Any, block: Any, shape: tuple[int, ...]) -> Any:
+def _reordered(
+    parts: WeightTensors, role: str, scales: np.ndarray, zeros: Any, block: Any, shape: tuple[int, ...]
+) -> Any:
     """Scales by the group of each column, where groups are not neighbours."""
     if role not in parts:
         return scales, zeros, block
@@ -282,7 +286,7 @@ def _reordered(parts: Parts, role: str, scales: np.ndarray, zeros: Any, block: A
     return scales[..., groups], None if zeros is None else zeros[..., groups], single
 
 
-def _bytes_with_scale(parts: Parts) -> Encoded:
+def _bytes_with_scale(parts: WeightTensors) -> Encoded:
     """Floats of 8 bits, or int8, with scales that multiply."""
     codes = parts.array("", "I8", *_BYTE_FLOATS)
     block, counts = _blocks_of(parts, "_scale", codes.shape)
@@ -302,7 +306,7 @@ def _bytes_with_scale(parts: Parts) -> Encoded:
     return Encoded(codes, _scaled(parse(CODED[dtype]), block), scales, None, "float8", stored)
 
 
-def _nvfp4_of_modelopt(parts: Parts) -> Encoded:
+def _nvfp4_of_modelopt(parts: WeightTensors) -> Encoded:
     packed = parts.rows("", "U8")
     shape = (*packed.shape[:-1], 2 * packed.shape[-1])
     _whole_blocks(parts, "", shape, 16)
@@ -320,7 +324,7 @@ def _nvfp4_of_modelopt(parts: Parts) -> Encoded:
     return Encoded(codes, _scaled(NAMED["e2m1fn"][0], {-1: 16}), scales, None, "ModelOpt NVFP4", stored)
 
 
-def _fp8_of_deepseek(parts: Parts) -> Encoded:
+def _fp8_of_deepseek(parts: WeightTensors) -> Encoded:
     codes = parts.array("", *_BYTE_FLOATS)
     block, counts = _blocks_of(parts, "_scale_inv", codes.shape)
     number = _scaled(parse(CODED[parts.tensors[""].dtype]), block)
@@ -328,7 +332,7 @@ def _fp8_of_deepseek(parts: Parts) -> Encoded:
     return Encoded(codes, number, scales, None, "DeepSeek FP8", parts.stored("_scale_inv"))
 
 
-def _mxfp4_of_gpt_oss(parts: Parts) -> Encoded:
+def _mxfp4_of_gpt_oss(parts: WeightTensors) -> Encoded:
     packed = parts.rows("_blocks", "U8")
     if packed.shape[-1] != 16:
         raise parts.wrong("_blocks", f"has shape {packed.shape}; allowed is (..., blocks, 16)")
@@ -338,7 +342,7 @@ def _mxfp4_of_gpt_oss(parts: Parts) -> Encoded:
     return Encoded(codes, parse("mxfp4"), scales, None, "GPT-OSS MXFP4", parts.stored("_scales"))
 
 
-def _four_bits_of_bitsandbytes(parts: Parts) -> Encoded:
+def _four_bits_of_bitsandbytes(parts: WeightTensors) -> Encoded:
     packed = parts.array("", "U8").reshape(-1)
     role = next(role for role in parts.tensors if role.startswith(".quant_state."))
     state = _state_of(parts, role)
@@ -365,7 +369,7 @@ def _four_bits_of_bitsandbytes(parts: Parts) -> Encoded:
     return Encoded(codes, number, scales, None, "bitsandbytes 4 bits", parts.stored(*roles))
 
 
-def _state_of(parts: Parts, role: str) -> dict[str, Any]:
+def _state_of(parts: WeightTensors, role: str) -> dict[str, Any]:
     """The JSON of a quant_state, whose fields are checked."""
     try:
         state = json.loads(parts.array(role, "U8").tobytes().decode("utf-8"))
@@ -390,7 +394,7 @@ def _state_of(parts: Parts, role: str) -> dict[str, Any]:
     return state
 
 
-def _nested(parts: Parts, state: Mapping[str, Any], blocks: int, first: BlockScaled) -> tuple[Any, Any]:
+def _nested(parts: WeightTensors, state: Mapping[str, Any], blocks: int, first: BlockScaled) -> tuple[Any, Any]:
     """The format and the scales of double quantization: map[code] * nested_absmax + offset, each rounded to float32.
 
     With bitsandbytes' own map they stay codes, as `Doubled` has them; with another one they are decoded here.
@@ -410,7 +414,7 @@ def _nested(parts: Parts, state: Mapping[str, Any], blocks: int, first: BlockSca
         return first, numbers[codes] * largest.repeat(size)[:blocks] + np.float32(offset)
 
 
-def _eight_bits_of_bitsandbytes(parts: Parts) -> Encoded:
+def _eight_bits_of_bitsandbytes(parts: WeightTensors) -> Encoded:
     values = parts.array("", "I8")
     rows = values.shape[0] if values.ndim == 2 else -1
     parts.demand("SCB", (rows,), (rows, 1))
@@ -419,7 +423,7 @@ def _eight_bits_of_bitsandbytes(parts: Parts) -> Encoded:
     return Encoded(values.view(np.uint8), number, scales, ONE_127TH, "bitsandbytes 8 bits", parts.stored("SCB"))
 
 
-def _gptq_or_awq(parts: Parts) -> Encoded:
+def _gptq_or_awq(parts: WeightTensors) -> Encoded:
     """Integers along the inputs (GPTQ) or the outputs (AWQ) of int32 words; the weight is transposed to (out, in)."""
     for role in ("qweight", "qzeros", "scales"):
         if len(parts.shape(role)) != 2:
@@ -473,7 +477,7 @@ class Dialect(NamedTuple):
         weight: the role by which the weight is found.
     """
 
-    make: Callable[[Parts], Encoded]
+    make: Callable[[WeightTensors], Encoded]
     dtypes: Mapping[str, tuple[str, ...]]
     others: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()

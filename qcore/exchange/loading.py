@@ -12,7 +12,7 @@ import numpy as np
 
 from qcore.arguments import check_regular, check_type, quoted
 from qcore.exchange import gguf
-from qcore.exchange.dialects import DIALECTS, Dialect, Parts
+from qcore.exchange.dialects import DIALECTS, Dialect, WeightTensors
 from qcore.exchange.encoded import Content, Encoded
 from qcore.exchange.formats.gguf import GGUF
 from qcore.exchange.safetensors import CODED, Tensor, bfloat16, content_of, read_header, write_file
@@ -70,7 +70,7 @@ def load_quantized(path: str | os.PathLike[str]) -> dict[str, Encoded[np.ndarray
     found, names, entries = _weights_of(tensors, config), set[str](), dict[str, Any]()
     for name, (dialect, roles) in found.items():
         names.update(tensor.name for tensor in roles.values())
-        entries[name] = dialect.make(Parts(name, roles, config))
+        entries[name] = dialect.make(WeightTensors(name, roles, config))
     rest = [name for name in tensors if name not in names]
     _check_rest([tensors[name] for name in rest], config, bool(found))
     for name in rest:

@@ -40,7 +40,7 @@ NONE = 2 * _LEAST  # the exponent of zeros that do not count, below those of all
 GROUP = 16  # products of a grouped sum that are added exactly
 
 Pair = tuple[Any, Any]
-Parts = list[Callable[[], Any]]  # terms or exponents of a step, made when they are needed
+Thunks = list[Callable[[], Any]]  # terms or exponents of a step, made when they are needed
 
 
 def start(xp: Any, design: Design, addend: Any) -> Any:
@@ -89,7 +89,7 @@ def _columns(a: Any, b: Any) -> list[Pair]:
 
 def _products(
     xp: Any, accumulator: Accumulator, least: tuple[int, int], a: Any, b: Any, scales: Pair | None
-) -> tuple[Parts, Parts]:
+) -> tuple[Thunks, Thunks]:
     """The products of a step, and their exponents."""
     a, b = xp.materialize(xp.float64(a)), xp.materialize(xp.float64(b))
     bottoms = (None, None) if accumulator.subnormals == NORMALIZED else least
@@ -102,8 +102,8 @@ def _products(
         a, b = a * scale_a, b * scale_b
     xp.named("_products", a=a, b=b, of_a=of_a, of_b=of_b)
     number = accumulator.product
-    terms: Parts = [(lambda pair=pair: _product(xp, number, *pair)) for pair in _columns(a, b)]
-    exponents: Parts = [(lambda left=left, right=right: left + right) for left, right in _columns(of_a, of_b)]
+    terms: Thunks = [(lambda pair=pair: _product(xp, number, *pair)) for pair in _columns(a, b)]
+    exponents: Thunks = [(lambda left=left, right=right: left + right) for left, right in _columns(of_a, of_b)]
     if number is not None:  # which may round a product to zero
         exponents = [
             (lambda term=term, exponent=exponent: xp.where(term() != 0, exponent(), NONE))
@@ -118,7 +118,7 @@ def _product(xp: Any, number: Any, left: Any, right: Any) -> Any:
 
 def _groups(
     xp: Any, accumulator: Accumulator, least: tuple[int, int], a: Any, b: Any, scales: Any
-) -> tuple[Parts, Parts]:
+) -> tuple[Thunks, Thunks]:
     """The exact sums of groups of products with their scales, and the exponents of these; a group of zeros has none."""
     design: Any = accumulator.design
     scale_a, scale_b = map(xp.float64, scales)
@@ -126,7 +126,7 @@ def _groups(
     bottom = least_exponent(scale_number(design))
     of_a, of_b = _exponents(xp, scale_a, bottom), _exponents(xp, scale_b, bottom)
     some_a, some_b = (xp.float32(xp.where(x == 0, x, 1.0)) for x in map(xp.float64, (a, b)))
-    terms, exponents = Parts(), Parts()
+    terms, exponents = Thunks(), Thunks()
     for begin in range(0, a.shape[-1], GROUP):
         block, columns = begin // design.block, slice(begin, begin + GROUP)
         one = slice(block, block + 1)
@@ -139,7 +139,7 @@ def _groups(
     return terms, exponents
 
 
-def _together(xp: Any, accumulator: Accumulator, total: Any, terms: Parts, exponents: Parts) -> Any:
+def _together(xp: Any, accumulator: Accumulator, total: Any, terms: Thunks, exponents: Thunks) -> Any:
     """The sum of the accumulator and the terms, each cut off below the largest of their exponents."""
     # Two passes: the largest exponent of all must be found before the first term is cut off.
     largest = _floor(xp, accumulator, _exponents(xp, total, _bottom(accumulator)))
@@ -157,7 +157,7 @@ def _together(xp: Any, accumulator: Accumulator, total: Any, terms: Parts, expon
     return found * down
 
 
-def _apart(xp: Any, accumulator: Accumulator, total: Any, terms: Parts, exponents: Parts) -> Any:
+def _apart(xp: Any, accumulator: Accumulator, total: Any, terms: Thunks, exponents: Thunks) -> Any:
     """The sum of the terms, in one set or two, each cut off below its largest exponent; then of the accumulator."""
     cut, fraction, half = _cut(xp, accumulator.cut), _bits(accumulator), len(terms) // accumulator.sets
     sums, tops = list[Any](), list[Any]()
@@ -200,7 +200,7 @@ def _late(xp: Any, accumulator: Accumulator, total: Any, sums: list[Any], tops: 
     return cut_off(sum(sums[1:], sums[0]), largest - (accumulator.sum_bits or fraction)) + kept
 
 
-def _special_or(xp: Any, total: Any, terms: Parts, found: Any) -> Any:
+def _special_or(xp: Any, total: Any, terms: Thunks, found: Any) -> Any:
     """A sum; infinite or NaN if the plain sum is, or if a product is 2^128 or more."""
     plain, beyond = total, 0.0
     for term in terms:

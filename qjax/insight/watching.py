@@ -27,12 +27,12 @@ from qjax._rounding.scopes import MARK, PREFIX, PRODUCT, ROUND, ROUNDING, SITE, 
 from qjax.insight.arrays import digest_of, over_mesh, statistics_between
 from qjax.linalg.operator import compute
 
-Found = dict[Site, Statistics]
+Counted = dict[Site, Statistics]
 
 _digests: ContextVar[bool] = ContextVar("digests", default=False)  # True while a watch that keeps them is traced
 
 
-def watch(fn: Callable[..., Result], digests: bool = False) -> Callable[..., tuple[Result, Found]]:
+def watch(fn: Callable[..., Result], digests: bool = False) -> Callable[..., tuple[Result, Counted]]:
     """A function that returns fn's result, with the same bits, and the statistics of all its roundings.
 
     The sites are: calls of `quantize` and of `quantizer`s, and roundings of `qjax.recipes.lower`, by the dotted name
@@ -78,7 +78,7 @@ def watch(fn: Callable[..., Result], digests: bool = False) -> Callable[..., tup
         )
 
     @wraps(fn)
-    def watched(*args: Any, **kwargs: Any) -> tuple[Any, Found]:
+    def watched(*args: Any, **kwargs: Any) -> tuple[Any, Counted]:
         leaves, tree = jax.tree.flatten((args, kwargs))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (jax.Array, np.ndarray))]
         result_tree: Any = None
@@ -106,9 +106,9 @@ def watch(fn: Callable[..., Result], digests: bool = False) -> Callable[..., tup
     return watched
 
 
-def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], outer: str) -> tuple[list[Any], Found]:
+def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], outer: str) -> tuple[list[Any], Counted]:
     """The results of a program that runs in a name stack, and its statistics."""
-    found: Found = {}
+    found: Counted = {}
 
     def step(_: int, equation: Any, operands: list[Any]) -> Sequence[Any]:
         results, more = _run(equation, operands, stack_of(outer, equation))
@@ -119,7 +119,7 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], outer: str)
     return jaxprs.evaluate(jaxpr, consts, args, step), found
 
 
-def _run(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
+def _run(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Counted]:
     """The results of an equation, and the statistics of all that it rounds."""
     name = equation.primitive.name
     rounded = site_of(stack, equation)
@@ -136,7 +136,7 @@ def _run(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any],
     programs = jaxprs.inner_programs(equation, operands)
     assert programs is not None
 
-    def run(which: int, operands: Sequence[Any], carried: Any, _: Any) -> tuple[Sequence[Any], Any, Found]:
+    def run(which: int, operands: Sequence[Any], carried: Any, _: Any) -> tuple[Sequence[Any], Any, Counted]:
         results, found = evaluate(programs[which].jaxpr, programs[which].consts, operands, stack)
         return results, carried, found
 
@@ -151,12 +151,12 @@ def _run(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any],
     return results, found
 
 
-def _while(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> tuple[Sequence[Any], Found]:
+def _while(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> tuple[Sequence[Any], Counted]:
     """A while_loop, which carries the statistics of all its iterations together."""
     of_body = operands[parameters(equation).cond_nconsts :]
     kinds = jax.eval_shape(lambda *args: run(1, args, None, None)[2], *of_body)
 
-    def step(which: int, operands: Sequence[Any], found: Found, _: Any) -> tuple[Sequence[Any], Found, None]:
+    def step(which: int, operands: Sequence[Any], found: Counted, _: Any) -> tuple[Sequence[Any], Counted, None]:
         results, _, more = run(which, operands, None, None)
         return results, {site: merged(one, flat(more[site])) for site, one in found.items() if site in more}, None
 
@@ -166,11 +166,11 @@ def _while(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> tuple[Seq
 
 def _same_sites(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> jaxprs.Run:
     """A cond, whose branches all return the statistics of the sites of all branches."""
-    kinds: Found = {}
+    kinds: Counted = {}
     for which in range(len(parameters(equation).branches)):
         kinds |= jax.eval_shape(lambda *args, which=which: run(which, args, None, None)[2], *operands[1:])
 
-    def branch(which: int, operands: Sequence[Any], carried: Any, _: Any) -> tuple[Sequence[Any], Any, Found]:
+    def branch(which: int, operands: Sequence[Any], carried: Any, _: Any) -> tuple[Sequence[Any], Any, Counted]:
         results, _, found = run(which, operands, None, None)
         whole = {site: flat(found[site]) if site in found else none_like(one) for site, one in kinds.items()}
         return results, carried, whole
@@ -183,7 +183,7 @@ def _over_shards(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> jax
     params = parameters(equation)
     axes = tuple(name for name in params.mesh.axis_names if name in params.newly_manual_axes)
 
-    def shard(which: int, operands: Sequence[Any], carried: Any, _: Any) -> tuple[Sequence[Any], Any, Found]:
+    def shard(which: int, operands: Sequence[Any], carried: Any, _: Any) -> tuple[Sequence[Any], Any, Counted]:
         results, _, found = run(which, operands, None, None)
         for site, one in found.items():
             along = set(axes) & varying(one.lanes) if params.check_vma else axes
@@ -207,7 +207,7 @@ def _statistics(rounded: Rounded, x: Any, y: Any) -> Statistics:
     return found
 
 
-def _product(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Found]:
+def _product(equation: Any, operands: list[Any], stack: str) -> tuple[Sequence[Any], Counted]:
     """A product with the statistics of its operands, and of its accumulator beside the exact sum."""
     params = equation.params
     traced = jax.make_jaxpr(partial(compute, **params))(*operands)

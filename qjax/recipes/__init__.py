@@ -29,7 +29,7 @@ from qjax.linalg.states import ScalingState, rows_of
 from qjax.recipes.call import TracedCall
 from qjax.recipes.layers import GROUPS
 from qjax.recipes.plan import LoweringPlan, Planner
-from qjax.recipes.stacks import WHILE, Found, State
+from qjax.recipes.stacks import WHILE, ProgramProduct, State
 
 __all__ = ["GROUPS", "first_scaling", "lower", "report"]
 __dir__ = public_names(__name__)
@@ -40,7 +40,7 @@ _MARK = "__lowered__"
 _MEASURED = ""  # among the warnings of a function that are done with: its first call was measured
 
 
-class _Lowered(Protocol[Given, Returned]):
+class _LoweredFunction(Protocol[Given, Returned]):
     """The type of a lowered function: fn's, and with a key or with states any arguments."""
 
     @overload
@@ -65,7 +65,7 @@ def lower(
     overflow: str | None = None,
     on: str | None = None,
     recipe: Recipe | None = None,
-) -> _Lowered[Given, Returned]:
+) -> _LoweredFunction[Given, Returned]:
     """Returns a function with the results of fn, in which the outputs of layers and their gradients are rounded.
 
     Layers are operations of the traced program, at any depth: in jit, checkpoint, scan, while_loop, cond, vmap,
@@ -178,12 +178,12 @@ def lower(
     return _lowered(fn, _settings(chosen, rule, rules, on), set())
 
 
-def lower_part(fn: Callable[Given, Returned], recipe: Recipe) -> _Lowered[Given, Returned]:
+def lower_part(fn: Callable[Given, Returned], recipe: Recipe) -> _LoweredFunction[Given, Returned]:
     """`lower` by a recipe that means a few layers, without a warning that most of the work stays wide."""
     return _lowered(fn, _Settings((), (), recipe), {_MEASURED})
 
 
-def _lowered(fn: Callable[Given, Returned], settings: _Settings, warned: set[str]) -> _Lowered[Given, Returned]:
+def _lowered(fn: Callable[Given, Returned], settings: _Settings, warned: set[str]) -> _LoweredFunction[Given, Returned]:
     """The lowered function; `warned` are the warnings that it has given."""
 
     @wraps(fn, assigned=WRAPPER_ASSIGNMENTS if _is_named(fn) else (), updated=())
@@ -269,7 +269,7 @@ def _forward_mode(error: TypeError) -> TypeError:
     )
 
 
-def _warn_of_unreached(recipe: Recipe, found: Sequence[Found], warned: set[str]) -> None:
+def _warn_of_unreached(recipe: Recipe, found: Sequence[ProgramProduct], warned: set[str]) -> None:
     """Warns of products that entries of a recipe match, and that cannot be lowered, or not counted."""
     for one in found:
         entry = recipe._entry_at(one.name, one.kind) if one.reason else None
@@ -360,7 +360,7 @@ def _run(planner: Planner) -> RunReport:
     return RunReport(rows)
 
 
-def _runs(planner: Planner) -> Iterator[tuple[Found, Products | None, Fraction]]:
+def _runs(planner: Planner) -> Iterator[tuple[ProgramProduct, Products | None, Fraction]]:
     """The products of a program, in the order of their run: all iterations of a scan with the same formats together.
 
     With each the part of the product's iterations that they are.
@@ -383,7 +383,7 @@ def _runs(planner: Planner) -> Iterator[tuple[Found, Products | None, Fraction]]
     yield from ((planner.found[place], products, Fraction(count, total[place])) for place, products, count in runs)
 
 
-def _why_wide(planner: Planner, found: Found) -> str:
+def _why_wide(planner: Planner, found: ProgramProduct) -> str:
     """Why a product that could be lowered is not."""
     if planner.recipe is None:
         return "lower rounds results of layers; recipes have products" if planner.rules else "not lowered"

@@ -39,7 +39,7 @@ from qjax.recipes.layers import (
     weight_among,
 )
 from qjax.recipes.products import factors_of, is_product, last_factor, multiply_adds, shapes_of, why_not
-from qjax.recipes.stacks import WHILE, Found, Loop, Stacks, State
+from qjax.recipes.stacks import WHILE, Loop, ProgramProduct, Stacks, State
 
 SCOPE = "qjax.lower"  # the name scope of all operations of a lowered function
 
@@ -191,7 +191,7 @@ class Planner:
     """
 
     def __init__(
-        self, rules: Sequence[Rule], recipe: Recipe | None = None, found: Sequence[Found] | None = None
+        self, rules: Sequence[Rule], recipe: Recipe | None = None, found: Sequence[ProgramProduct] | None = None
     ) -> None:
         """Recipes, and delayed scales, need two passes: the first finds the products, as entries may count them."""
         self.rules, self.recipe = rules, recipe
@@ -250,7 +250,7 @@ class Planner:
         if self.stacks is None and position is not None:
             self.found[position].kind = SCORES
 
-    def next_product(self, found: Found) -> Products | None:
+    def next_product(self, found: ProgramProduct) -> Products | None:
         """The recipe's products for the next product of the program; None leaves it unchanged."""
         position, self.position = self.position, self.position + 1
         if self.stacks is None:
@@ -284,7 +284,7 @@ class Planner:
         self.others[path] += 1
         return numbered(path, self.others[path] - 1)
 
-    def _count_names(self, found: Sequence[Found]) -> None:
+    def _count_names(self, found: Sequence[ProgramProduct]) -> None:
         for one in found:
             self.numbers.append(self.names[one.name])
             self.names[one.name] += 1
@@ -384,7 +384,7 @@ class _Walk:
         products = planner.next_product(found)
         path = numbered(found.name, planner.numbers[position])
         if products is not None:
-            self.lower(index, equation, found, products, position, path)
+            self.plan_product(index, equation, found, products, position, path)
         # Results of a layer belong to the module around it, in which the next product without a weight is named.
         outside = owner[:-1] if owner in planner.owners else owner
         # A product with a bare argument may be one of activations: of such results softmax makes attention's scores.
@@ -393,7 +393,7 @@ class _Walk:
         result = result_origin(equation, [origins[place] for place in factors_of(equation)])
         return Origin(result.order, outside, position if weak else None, loops=result.loops), found.name, path
 
-    def describe(self, equation: Any, origins: Sequence[Origin], name: str) -> tuple[Found, Path | None]:
+    def describe(self, equation: Any, origins: Sequence[Origin], name: str) -> tuple[ProgramProduct, Path | None]:
         """The description of a product, and the path of the module that multiplies."""
         places = factors_of(equation)
         factors, kind = [origins[place] for place in places], LINEAR
@@ -414,7 +414,7 @@ class _Walk:
         of_layer = kind in (LINEAR, CONV)
         owner = factors[weight].owner if of_layer else common_owner(factors)
         times, count = self.planner.times, multiply_adds(equation)
-        found = Found(
+        found = ProgramProduct(
             product_name(name, owner, factors[weight].argument if of_layer else ""),
             kind,
             weight,
@@ -434,7 +434,9 @@ class _Walk:
             (variable,) = self.moves[variable].outvars
         return order
 
-    def lower(self, index: int, equation: Any, found: Found, products: Products, position: int, path: str) -> None:
+    def plan_product(
+        self, index: int, equation: Any, found: ProgramProduct, products: Products, position: int, path: str
+    ) -> None:
         """Plans an equation's product by a recipe."""
         if is_backward(equation) or BACKWARD in self.planner.around:
             raise ValueError(
@@ -490,7 +492,7 @@ class _Walk:
             kind = parameters(equation).target_name or primitive
             shapes = tuple(tuple(atom.aval.shape) for atom in equation.invars)
             reason = f"{primitive} of the program, whose products are not known"
-            planner.next_product(Found(name, kind, 1, shapes, 0, None, reason))
+            planner.next_product(ProgramProduct(name, kind, 1, shapes, 0, None, reason))
             return None
         inlined = primitive in INLINED
         carried = CONSTANT if all(map(is_constant, origins)) else COMPUTED

@@ -35,7 +35,7 @@ class Loop(NamedTuple):
 
 
 @dataclass
-class Found:
+class ProgramProduct:
     """A product of a program, which a recipe may lower.
 
     Attributes:
@@ -91,7 +91,7 @@ class Stacks:
         depths: for each product the depths of the scans in which each iteration has a product of its own.
     """
 
-    def __init__(self, found: Sequence[Found]) -> None:
+    def __init__(self, found: Sequence[ProgramProduct]) -> None:
         self.found = found
         layers = (one for one in found if one.kind in LAYERS)
         self._holding = {(depth, one.loops[depth].begin) for one in layers for depth in one.sliced if depth != WHILE}

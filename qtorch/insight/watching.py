@@ -24,7 +24,7 @@ from qtorch.insight.tensors import digest_of, lanes_between, packed_between
 from qtorch.linalg.operator import observed_by
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
-from qtorch.recipes.layers import Lowered, RoundingHook, RoundWeight, multiplies, named_layers, without_wrappers
+from qtorch.recipes.layers import RoundedPair, RoundingHook, RoundWeight, multiplies, named_layers, without_wrappers
 from qtorch.recipes.modes import Lowering
 
 _WATCHED = "watched"  # the role of the classes of quantizers while they are watched
@@ -274,7 +274,7 @@ def _site_of(path: str, model: nn.Module) -> Site:
         weight = parts[-2]
         return Site(".".join(parts[:-3]), "weight", "" if weight == "weight" else weight)
     parent = ".".join(parts[:-1])
-    inside = isinstance(model.get_submodule(parent), Lowered) and path
+    inside = isinstance(model.get_submodule(parent), RoundedPair) and path
     return Site(parent if inside else path, "output")
 
 

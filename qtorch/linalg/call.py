@@ -137,7 +137,7 @@ def _in_dtype(y: Any, dtype: torch.dtype) -> Any:
 
 
 @dataclass(slots=True)
-class Call:
+class ProductCall:
     """A product with its gradients, checked. It is not a tuple: torch.func would take a tuple's numbers for arguments.
 
     Attributes:
@@ -172,7 +172,7 @@ def prepare(
     key: Key,
     scaling: torch.Tensor | None = None,
     c: torch.Tensor | None = None,
-) -> tuple[torch.Tensor | None, torch.Tensor | None, Call]:
+) -> tuple[torch.Tensor | None, torch.Tensor | None, ProductCall]:
     """Checks the arguments of a product; returns the key's words, the state of delayed scales, and the call.
 
     Args:
@@ -206,7 +206,7 @@ def prepare(
     if history is not None or scaling is not None:
         _check_scaling(history, scaling)
     words = given_or_drawn(key, stochastic, is_plain_tensor(a))
-    return words, scaling, Call(geometry.text, products, a.shape, b.shape, shape)
+    return words, scaling, ProductCall(geometry.text, products, a.shape, b.shape, shape)
 
 
 def check_operand(name: str, x: Any) -> None:
@@ -287,7 +287,7 @@ class _Product(torch.autograd.Function):
         key: torch.Tensor | None,
         state: Any,
         which: str,
-        call: Call,
+        call: ProductCall,
     ) -> torch.Tensor:
         return multiply_tensors(first, second, key, state, call.spec(which), addend)
 
@@ -339,7 +339,7 @@ _DELAYED = (
 
 def _gradients(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
     first, second, key, scales = ctx.saved_tensors
-    call: Call = ctx.call
+    call: ProductCall = ctx.call
     if scales is not None and ctx.which != FORWARD:
         raise NotImplementedError(_DELAYED.format("second"))
     if ctx.state is not None:
@@ -366,7 +366,7 @@ def _apply(first: torch.Tensor, second: torch.Tensor, addend: Any, *call: Any) -
 
 
 def gradient_product(
-    first: torch.Tensor, second: torch.Tensor, which: str, call: Call, key: Any = None, scales: Any = None
+    first: torch.Tensor, second: torch.Tensor, which: str, call: ProductCall, key: Any = None, scales: Any = None
 ) -> torch.Tensor:
     """A product of a backward pass, which autograd differentiates where that pass is recorded."""
     # AOTAutograd refuses a second derivative of a compiled program; tracing another function would cost only time.
@@ -380,7 +380,7 @@ def differentiable_product(
     b: torch.Tensor,
     key: torch.Tensor | None,
     state: torch.Tensor | None,
-    call: Call,
+    call: ProductCall,
     c: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The product; its gradients are the two other products, which also advance the state of delayed scales.
@@ -415,7 +415,7 @@ class _AddBias(torch.autograd.Function):
         rows = gradient.movedim(ctx.dim, -1)
         rows = rows.reshape(prod(rows.shape[:-1]), rows.shape[-1])
         ones = torch.ones_like(rows[:, :1])
-        call = Call(_MATMUL, (_SUM, _SUM, _SUM), ones.shape, (1, rows.shape[1]), rows.shape)
+        call = ProductCall(_MATMUL, (_SUM, _SUM, _SUM), ones.shape, (1, rows.shape[1]), rows.shape)
         return gradient, gradient_product(rows, ones, GRAD_B, call)[0], None
 
 

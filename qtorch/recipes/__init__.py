@@ -22,7 +22,7 @@ from qtorch.quant import Quantizer
 from qtorch.recipes.coverage import measure_first_call
 from qtorch.recipes.layers import (
     GROUPS,
-    Lowered,
+    RoundedPair,
     RoundingHook,
     check_weights,
     is_rounded,
@@ -168,7 +168,7 @@ def sequential_lower(
     Example:
         >>> sequential_lower(nn.Sequential(nn.Linear(5, 1), nn.ReLU()), ["linear"], forward_number="int8")
         Sequential(
-          (0): Lowered(
+          (0): RoundedPair(
             (0): Linear(in_features=5, out_features=1, bias=True)
             (1): Quantizer(forward_number=FixedPoint (wl=8, fl=0), forward_rounding=stochastic)
           )
@@ -182,7 +182,7 @@ def sequential_lower(
     model = copy.deepcopy(model)
     matches = _matches(model, chosen, rules, outputs._rounds or weight_number is not None)
     outputs_of = {layer: rule.outputs for layer, (_, rule) in matches.items() if rule.outputs._rounds}
-    pairs = {layer: Lowered(layer, outputs) for layer, outputs in outputs_of.items()}
+    pairs = {layer: RoundedPair(layer, outputs) for layer, outputs in outputs_of.items()}
     for layer, (name, rule) in matches.items():
         round_weights(name, layer, rule)
     for parent in list(model.modules()):
@@ -256,7 +256,7 @@ def _matches(
     `chosen` are all rules in order, `given` the user's among them; `says` is True if other arguments have a format.
     """
     matches, matched = {}, False
-    inside_pairs = {module[0] for module in model.modules() if isinstance(module, Lowered)}
+    inside_pairs = {module[0] for module in model.modules() if isinstance(module, RoundedPair)}
     for name, layer in named_layers(model):
         if isinstance(layer, Quantizer) or is_inside_attention(model, name, layer):
             continue

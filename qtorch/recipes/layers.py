@@ -137,7 +137,7 @@ class RoundingHook:
         return _round_outputs(outputs, self.quantizer)
 
 
-class Lowered(nn.Sequential):
+class RoundedPair(nn.Sequential):
     """A layer and the quantizer of its outputs: `lowered[0]` is the layer, whose attributes are also the pair's.
 
     Parameters are saved under the pair's names, "0.weight", and loaded under these or the layer's own, "weight".
@@ -163,6 +163,9 @@ class Lowered(nn.Sequential):
             for name in names:
                 state_dict[f"{prefix}0.{name.removeprefix(prefix)}"] = state_dict.pop(name)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+Lowered = RoundedPair  # the name in older pickles
 
 
 def mark_called(layer: nn.Module) -> None:
@@ -372,12 +375,12 @@ def is_lowered(layer: nn.Module) -> bool:
 
 def is_rounded(layer: nn.Module) -> bool:
     """True if a layer's outputs or weights are rounded."""
-    return isinstance(layer, Lowered) or has_role(layer, ROUNDED)
+    return isinstance(layer, RoundedPair) or has_role(layer, ROUNDED)
 
 
 def rounds_outputs(layer: nn.Module) -> bool:
     """True if a layer's outputs are rounded."""
-    return isinstance(layer, Lowered) or "rounding_hook" in vars(layer)
+    return isinstance(layer, RoundedPair) or "rounding_hook" in vars(layer)
 
 
 def has_products(layer: nn.Module) -> bool:

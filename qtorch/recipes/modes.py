@@ -233,7 +233,7 @@ class ProductMode(TorchFunctionMode):
 
                 def law(*args: Any, **kwargs: Any) -> Any:
                     given = tensors_in((*args, *kwargs.values()))  # which may be copies in float32
-                    return of_products(_Lowered(self, found, given, names, own), *args, **kwargs)
+                    return of_products(_RoundingMultiplier(self, found, given, names, own), *args, **kwargs)
 
                 try:
                     with unseen_by_modes():
@@ -357,7 +357,7 @@ def rounded_in(layout: WeightLayout | None, quantizer: Quantizer, weight: torch.
     return quantizer(weight) if layout is None else layout.put_back(quantizer(layout.laid_out(weight)))
 
 
-class _Lowered:
+class _RoundingMultiplier:
     """A `Multiplier` that computes with the products of a `Lowering`."""
 
     def __init__(

@@ -12,7 +12,7 @@ from qcore.recipes.recipe import CONV, LINEAR
 from qtorch._classes import change_class, plain_class
 from qtorch._torch_internals import check_modes, own_parameters
 from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear, first_scaling
-from qtorch.recipes.layers import CONVOLUTIONS, Lowered, check_weights, has_products, named_layers, rounds_outputs
+from qtorch.recipes.layers import CONVOLUTIONS, RoundedPair, check_weights, has_products, named_layers, rounds_outputs
 from qtorch.recipes.modes import KINDS, LOWERED, Lowering, enter_forward, entering, product_arguments, weights_of
 
 _LAYERS: dict[type[nn.Module], tuple[str, Any]] = {
@@ -101,7 +101,7 @@ def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> 
     """
     named = [(name, layer) for name, layer in named_layers(model) if not is_inside_attention(model, name, layer)]
     for name, layer in named:
-        if has_products(layer) or (rounds_outputs(layer) and (has_functions(layer) or isinstance(layer, Lowered))):
+        if has_products(layer) or (rounds_outputs(layer) and (has_functions(layer) or isinstance(layer, RoundedPair))):
             raise ValueError(f"{name or type(model).__name__} is lowered already; allowed are layers that are not")
         check_weights(name, layer)
     named = [(name, layer) for name, layer in named if functions or is_plain(layer)]

@@ -22,7 +22,7 @@ from qtorch._rounding.gradients import apart, refuse_recording
 from qtorch._rounding.keys import key_tensor
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import apply_directly
-from qtorch.linalg.call import Call, differentiable_product, gradient_product, prepare
+from qtorch.linalg.call import ProductCall, differentiable_product, gradient_product, prepare
 from qtorch.linalg.matrices import LINEAR, MATMUL
 from qtorch.linalg.native import ProductSpec
 from qtorch.linalg.operator import OBSERVER
@@ -201,7 +201,7 @@ def _recorded_product(
 ) -> tuple[Any, ...]:
     """The gradients of `PRODUCT` by two products and a sum, each a function that autograd records."""
     a, b, _ = arrays
-    call, of_y = Call(geometry, products, a.shape, b.shape, shape), FUNCTIONS.settle(gradient)
+    call, of_y = ProductCall(geometry, products, a.shape, b.shape, shape), FUNCTIONS.settle(gradient)
     of_a = gradient_product(of_y, b, GRAD_A, call) if needed[0] else None
     of_b = gradient_product(of_y, a, GRAD_B, call) if needed[1] else None
     rows = tuple(range(gradient.ndim - 1))
@@ -216,7 +216,7 @@ _BOUND = {law.name: differentiable(law) for law in LAWS}
 
 
 @lru_cache(maxsize=1024)
-def _default_call(name: str, a: torch.Size, b: torch.Size) -> Call:
+def _default_call(name: str, a: torch.Size, b: torch.Size) -> ProductCall:
     """The call of a product of float32 numbers with float64 sums: its arguments are checked once for each shape."""
     geometry, of_a, of_b = _GEOMETRIES[name]
     x, y = (torch.empty((), dtype=torch.float32, device="cpu").expand(shape) for shape in (a, b))  # without memory

@@ -61,7 +61,7 @@ class Odd(nn.Module):
 
 
 def quantizers_of(model):
-    pairs = [m[1] for m in model.modules() if isinstance(m, recipes.Lowered)]
+    pairs = [m[1] for m in model.modules() if isinstance(m, recipes.RoundedPair)]
     hooks = [
         hook.quantizer for m in model.modules() for hook in m._forward_hooks.values() if hasattr(hook, "quantizer")
     ]

@@ -51,7 +51,7 @@ def keeps_children(module: nnx.Module) -> bool:
 SIGMOID, TANH, RELU = (nnx.sigmoid, jax.nn.sigmoid), (nnx.tanh, jnp.tanh, jax.lax.tanh), (nnx.relu, jax.nn.relu)
 
 
-class Parts(NamedTuple):
+class FloatWeights(NamedTuple):
     """A float layer's weights in torch's layout, each with its bias or None, and what makes the dynamic one of them."""
 
     make: Callable[..., Any]
@@ -67,11 +67,11 @@ def _gates(layers: list[Any]) -> tuple[jax.Array, jax.Array | None]:
     return jnp.concatenate(weights), None if biases[0] is None else jnp.concatenate(biases)
 
 
-def parts_of(module: Any) -> Parts:
+def parts_of(module: Any) -> FloatWeights:
     """The parts of a layer of a type that has a dynamic form."""
     if isinstance(module, (nnx.Linear, LinearReLU)):
         relu = isinstance(module, LinearReLU)
-        return Parts(partial(dynamic.Linear, relu=relu), [_linear(module.layer if relu else module)])
+        return FloatWeights(partial(dynamic.Linear, relu=relu), [_linear(module.layer if relu else module)])
     if type(module) in RECURRENT:
         return _recurrent(module)
     if isinstance(module, nnx.LSTMCell):
@@ -85,20 +85,20 @@ def parts_of(module: Any) -> Parts:
 LSTM_GATES = ("ii", "if_", "ig", "io"), ("hi", "hf", "hg", "ho")
 
 
-def _cell(class_: Any, weights: list[tuple[jax.Array, jax.Array | None]], **more: Any) -> Parts:
+def _cell(class_: Any, weights: list[tuple[jax.Array, jax.Array | None]], **more: Any) -> FloatWeights:
     def make(ih: dynamic.Linear, hh: dynamic.Linear) -> Any:
         cell = class_(ih, hh, **more)
         cell.dtype = str(weights[0][0].dtype)
         return cell
 
-    return Parts(make, weights)
+    return FloatWeights(make, weights)
 
 
 def _nonlinearity(cell: nnx.SimpleCell) -> str:
     return "relu" if cell.activation_fn in RELU else "tanh"
 
 
-def _recurrent(layer: Any) -> Parts:
+def _recurrent(layer: Any) -> FloatWeights:
     """The parts of an LSTM or a GRU: products with inputs, with hidden states and of projections in turn."""
     cells = layer.weights()
     weights = [(one, bias) for cell in cells for one, bias in ((cell.ih, cell.bias_ih), (cell.hh, cell.bias_hh))]
@@ -110,4 +110,4 @@ def _recurrent(layer: Any) -> Parts:
         settings = layer.bidirectional, layer.time_major, projections
         return RECURRENT[type(layer)]([*products[:count:2]], [*products[1:count:2]], *settings)
 
-    return Parts(make, weights)
+    return FloatWeights(make, weights)

@@ -1,8 +1,8 @@
 """Rounding and codes in programs that Inductor compiles: the law in its loops, which fuse with their neighbours.
 
-Programs contain the operators `qtorch::round`, `encode` and `decode`. `lower_round`, `lower_encode` and `lower_decode`
-replace their calls by loops. The law's own Python runs once for a loop's body, on `Lane`s that record operations of
-Inductor; `Body` is the array namespace.
+Programs contain the operators `qtorch::round`, `encode` and `decode`. `inline_round`, `inline_encode` and
+`inline_decode` replace their calls by loops. The law's own Python runs once for a loop's body, on `Lane`s that record
+operations of Inductor; `Body` is the array namespace.
 
     relu(x) * 1.5 -> qtorch::round        one loop: load, relu, multiply, 26 operations of the law, store
 
@@ -10,7 +10,7 @@ Traced through Dynamo instead, the law would be some forty operations for Dynamo
 writes each operation again at every use. A lowering evaluates each operation once.
 
 Where Inductor's loops do not have the bits of the kernels, or are slower, the operator stays a call: see `keeps_bits`,
-`is_faster`, `lower_encode` and `lower_decode`.
+`is_faster`, `inline_encode` and `inline_decode`.
 """
 
 from __future__ import annotations
@@ -184,12 +184,12 @@ def _register() -> None:
     parts = inductor()
     if parts is not None:
         operators = torch.ops.qtorch
-        parts.register(operators.round.default, lower_round)
-        parts.register(operators.encode.default, lower_encode)
-        parts.register(operators.decode.default, lower_decode)
+        parts.register(operators.round.default, inline_round)
+        parts.register(operators.encode.default, inline_encode)
+        parts.register(operators.decode.default, inline_decode)
 
 
-def lower_round(x: Any, key: Any, window: Any, number: str, rounding: str, overflow: str, law: str) -> Any:
+def inline_round(x: Any, key: Any, window: Any, number: str, rounding: str, overflow: str, law: str) -> Any:
     """The lowering of `torch.ops.qtorch.round`: loops, or the call as it is."""
     parts = inductor()
     assert parts is not None
@@ -202,7 +202,7 @@ def lower_round(x: Any, key: Any, window: Any, number: str, rounding: str, overf
     return parts.call(torch.ops.qtorch.round.default, x, key, window, number, rounding, overflow, law)
 
 
-def lower_encode(x: Any, key: Any, window: Any, number: str, rounding: str, overflow: str, law: str) -> Any:
+def inline_encode(x: Any, key: Any, window: Any, number: str, rounding: str, overflow: str, law: str) -> Any:
     """The lowering of `torch.ops.qtorch.encode`: a loop for codes of 8 bits; Inductor has no vectors of wider codes."""
     parts = inductor()
     assert parts is not None
@@ -214,7 +214,7 @@ def lower_encode(x: Any, key: Any, window: Any, number: str, rounding: str, over
     return parts.call(torch.ops.qtorch.encode.default, x, key, window, number, rounding, overflow, law)
 
 
-def lower_decode(codes: Any, scales: Any, scale: Any, number: str, dtype: torch.dtype, law: str) -> Any:
+def inline_decode(codes: Any, scales: Any, scale: Any, number: str, dtype: torch.dtype, law: str) -> Any:
     """The lowering of `torch.ops.qtorch.decode`: a loop from integers of `_VECTORS` to floats of 32 or 64 bits."""
     parts = inductor()
     assert parts is not None

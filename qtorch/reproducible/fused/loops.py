@@ -15,13 +15,13 @@ from qcore.trace import C_TYPES, Value
 from qcore.writer import Writer
 from qtorch._kernels import products, source, store
 from qtorch.linalg.native import Native, NoKernelError
-from qtorch.reproducible.fused.recording import Node, Number, Shape, in_order
+from qtorch.reproducible.fused.trace import ArrayValue, Number, Shape, in_order
 
 TEMPLATE = Path(store.__file__).with_name("loops.c")
 OUTER = 3  # dimensions outside the innermost one, as in `loops.c`
 
 
-def loop_for(results: Sequence[Node], is_memory: Container[str]) -> Native:
+def loop_for(results: Sequence[ArrayValue], is_memory: Container[str]) -> Native:
     """The loop that computes nodes of one shape; its sizes and the strides of all arrays are arguments.
 
     `is_memory` has the names of nodes that are in memory already. It raises NoKernelError without a compiler, and for
@@ -44,7 +44,7 @@ def loop_for(results: Sequence[Node], is_memory: Container[str]) -> Native:
     return Native(function, flat, values, [node.name for node in read], results)
 
 
-def sums_of(node: Node, read: Sequence[str], shape: Sequence[int], axes: Sequence[int]) -> Native:
+def sums_of(node: ArrayValue, read: Sequence[str], shape: Sequence[int], axes: Sequence[int]) -> Native:
     """The sums of an array along axes, or of its products with a second array; NoKernelError as for `loop_for`."""
     function = products.tree_sums_step()
     if function is None or len(shape) > products.MOST_AXES:
@@ -82,9 +82,9 @@ def _strides(own: Shape, shape: Shape) -> list[int]:
 
 
 def _source(
-    order: Sequence[Node],
-    read: Sequence[Node],
-    results: Sequence[Node],
+    order: Sequence[ArrayValue],
+    read: Sequence[ArrayValue],
+    results: Sequence[ArrayValue],
     numbers: Sequence[Number],
     inner: Sequence[int],
 ) -> str:
@@ -127,4 +127,4 @@ class _Loop(Writer):
         return self.names[value.name]
 
     def part(self, part: Any, of: Value) -> str:
-        return self.name(part) if isinstance(part, Node) else self.names.get(part) or part
+        return self.name(part) if isinstance(part, ArrayValue) else self.names.get(part) or part

@@ -15,7 +15,7 @@ from qcore.reproducible.differentiable import Differentiable, without_gradients
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch.linalg.native import Native, NoKernelError, Slots, product_steps, program
 from qtorch.reproducible.fused.loops import loop_for, sums_of
-from qtorch.reproducible.fused.recording import Multiplication, Names, Node, Recording, Sums, View, in_order
+from qtorch.reproducible.fused.trace import ArrayTrace, ArrayValue, Multiplication, Names, Sums, View, in_order
 
 Step = Callable[[Slots], None]
 _DTYPES = {torch.bool: "uint8"} | {
@@ -23,12 +23,12 @@ _DTYPES = {torch.bool: "uint8"} | {
 }
 
 
-class Call(NamedTuple):
+class TorchStep(NamedTuple):
     """A step that torch runs: a function of the tensors of nodes, by name."""
 
     function: Callable[..., torch.Tensor]
     reads: Sequence[str]
-    makes: Sequence[Node]
+    makes: Sequence[ArrayValue]
 
 
 class FusedProgram:
@@ -37,7 +37,7 @@ class FusedProgram:
     With `apart`, a loop makes parts of one result only. Without a kernel it raises NoKernelError.
     """
 
-    def __init__(self, arguments: Sequence[Node | None], results: Any, apart: bool = False) -> None:
+    def __init__(self, arguments: Sequence[ArrayValue | None], results: Any, apart: bool = False) -> None:
         wanted = _leaves(results)
         listed = _List(arguments, map(_leaves, results) if apart else [wanted])
         self._places = {node.name: place for place, node in enumerate(arguments) if node is not None}
@@ -95,9 +95,9 @@ class FusedProgram:
                 return False
         return True
 
-    def _append(self, part: Sequence[Native | Call], shared: set[str]) -> None:
+    def _append(self, part: Sequence[Native | TorchStep], shared: set[str]) -> None:
         """Appends a program, or a step of torch's; arrays that are shared are tensors."""
-        if isinstance(part[0], Call):
+        if isinstance(part[0], TorchStep):
             places = [self._tensor(name) for name in part[0].reads]
             self._steps.append(_call(part[0].function, places, self._new(part[0].makes[0].name)))
             return
@@ -147,20 +147,20 @@ class _List:
         constants: the nodes that do not depend on arguments.
     """
 
-    def __init__(self, arguments: Sequence[Node | None], groups: Iterable[list[Node]]) -> None:
+    def __init__(self, arguments: Sequence[ArrayValue | None], groups: Iterable[list[ArrayValue]]) -> None:
         self.memory = {node.name: node.name for node in arguments if node is not None}
         self.views: dict[str, View] = {}
         self.constants: dict[str, torch.Tensor] = {}
-        self.steps: list[Native | Call] = []
+        self.steps: list[Native | TorchStep] = []
         for wanted in groups:
             for node in in_order(wanted):
                 if node.step is not None and node.name not in self.memory:
                     self._note(node)
             self._place(wanted)
 
-    def _note(self, node: Node) -> None:
+    def _note(self, node: ArrayValue) -> None:
         """Appends the step of a node, after the steps of its operands."""
-        operands = [one for one in node.operands if isinstance(one, Node)]
+        operands = [one for one in node.operands if isinstance(one, ArrayValue)]
         self._place(operands)
         names = [one.name for one in operands]
         self.memory[node.name] = node.name
@@ -174,18 +174,18 @@ class _List:
         elif isinstance(node.step, Multiplication):
             self._multiply(node, names, operands)
         else:
-            self.steps.append(Call(node.step, names, [node]))
+            self.steps.append(TorchStep(node.step, names, [node]))
 
-    def _multiply(self, node: Node, names: Sequence[str], operands: Sequence[Node]) -> None:
+    def _multiply(self, node: ArrayValue, names: Sequence[str], operands: Sequence[ArrayValue]) -> None:
         """Appends the steps of a product: steps of C, or one step of torch without a kernel."""
         try:
             made = product_steps(node.step, [one.shape for one in operands], names, node)
         except NoKernelError:
-            made = [Call(node.step, names, [node])]
+            made = [TorchStep(node.step, names, [node])]
         self.steps += made
         self.memory |= {array.name: array.name for one in made for array in one.makes}
 
-    def _place(self, nodes: Iterable[Node]) -> None:
+    def _place(self, nodes: Iterable[ArrayValue]) -> None:
         """Appends the steps of nodes that are not in memory yet: a loop for each shape."""
         missing = {node.name: node for node in nodes if node.name not in self.memory}
         shapes = sorted(missing.values(), key=lambda node: node.shape)
@@ -194,19 +194,19 @@ class _List:
             self.steps.append(loop_for(results, self.memory))
             self.memory |= {node.name: node.name for node in results}
 
-    def parts(self) -> Iterator[list[Native | Call]]:
+    def parts(self) -> Iterator[list[Native | TorchStep]]:
         """The steps in parts: neighbouring steps of C are one part, each step of torch is a part of its own."""
-        for _, part in groupby(self.steps, lambda one: one.makes[0].name if isinstance(one, Call) else ""):
+        for _, part in groupby(self.steps, lambda one: one.makes[0].name if isinstance(one, TorchStep) else ""):
             yield list(part)
 
-    def shared(self, wanted: Iterable[Node]) -> set[str]:
+    def shared(self, wanted: Iterable[ArrayValue]) -> set[str]:
         """The nodes whose memory is seen by torch, by several parts, or outside."""
         found = {self.memory[node.name] for node in wanted}
         before: set[str] = set()
         for part in self.parts():
             names = {self.memory[name] for one in part for name in one.reads if name is not None}
             names |= {node.name for one in part for node in one.makes}
-            found |= names if isinstance(part[0], Call) else names & before
+            found |= names if isinstance(part[0], TorchStep) else names & before
             before |= names
         return found
 
@@ -218,7 +218,7 @@ def _call(function: Any, operands: Sequence[int], place: int) -> Step:
     return step
 
 
-def _leaves(results: Any) -> list[Node]:
+def _leaves(results: Any) -> list[ArrayValue]:
     """The nodes, without None."""
     if isinstance(results, tuple):
         return [leaf for one in results for leaf in _leaves(one)]
@@ -255,7 +255,7 @@ def _plan(
 ) -> FusedProgram | None:
     if not all(one is None or (0 not in one[0] and one[1] in _DTYPES and one[2]) for one in shapes):
         return None
-    recording = Recording()
+    recording = ArrayTrace()
     arguments = [None if one is None else recording.argument(_DTYPES[one[1]], tuple(one[0])) for one in shapes]
     try:
         if isinstance(results, str):

@@ -18,7 +18,7 @@ from qtorch.reproducible.modules.elementwise import equal, numbers
 from qtorch.reproducible.modules.registry import defines, float32, in_place, named, refuse, row
 
 
-class Found(NamedTuple):
+class ValuesAndIndices(NamedTuple):
     """What torch's sort, topk, max and min along an axis return."""
 
     values: Tensor
@@ -254,9 +254,9 @@ def _min(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
     return -FUNCTIONS.max(-x) if dim is None else _chosen(x, _argmin(x, dim, True), dim, keepdim)
 
 
-def _chosen(x: Tensor, indices: Tensor, dim: int, keepdim: bool) -> Found:
+def _chosen(x: Tensor, indices: Tensor, dim: int, keepdim: bool) -> ValuesAndIndices:
     values = FUNCTIONS.take_along_axis(x, indices, dim)
-    return Found(values, indices) if keepdim else Found(values.squeeze(dim), indices.squeeze(dim))
+    return ValuesAndIndices(values, indices) if keepdim else ValuesAndIndices(values.squeeze(dim), indices.squeeze(dim))
 
 
 @defines(torch.argsort, Tensor.argsort)
@@ -265,12 +265,12 @@ def _argsort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool
 
 
 @defines(torch.sort, Tensor.sort)
-def _sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = False) -> Found:
+def _sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = False) -> ValuesAndIndices:
     return _chosen(x, _argsort(x, dim, descending), dim, True)
 
 
 @defines(torch.topk, Tensor.topk)
-def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Found:
+def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesAndIndices:
     """The first k of the sorted numbers; of equal numbers the lower index comes first."""
     return _chosen(x, _argsort(x, dim, largest).narrow(dim, 0, k), dim, True)
 

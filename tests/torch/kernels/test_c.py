@@ -19,7 +19,7 @@ from qtorch._affine.kernels import laws as affine
 from qtorch._kernels import compiler, insight, laws, products, store
 from qtorch._rounding.plan import decoder_for
 from qtorch.reproducible.fused import loops
-from qtorch.reproducible.fused.recording import Number, Recording, in_order
+from qtorch.reproducible.fused.trace import ArrayTrace, Number, in_order
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wvla", "-Wno-missing-field-initializers", "-Werror"]
 WARNINGS += [f"-Wno-unused-{kind}" for kind in ("parameter", "variable", "function", "but-set-variable")]
@@ -52,7 +52,7 @@ def loaded(make, *arguments):
 
 
 def loop():
-    recording = Recording()
+    recording = ArrayTrace()
     x = recording.argument("float32", (3,))
     result = x * x + recording.argument("float64", (3,))
     order = in_order([result], {x.name})

@@ -1,6 +1,7 @@
 """`lower` and `sequential_lower`: which layers there are, and that their outputs and gradients are rounded."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch_auto_low_support import BOTH, FIXED, IMAGE, WAYS, F, Odd, Pair, netwo
 from qcore import FloatingPoint
 from qtorch.quant import Quantizer
 from qtorch.recipes import GROUPS, lower, sequential_lower
+from qtorch.recipes.layers import RoundedPair
 
 
 class ByHand(nn.Module):
@@ -195,3 +197,7 @@ def test_transformers(way, mode):
     assert (y - expected)[shown].abs().max() < 1.5
     with torch.no_grad():
         assert_same_bits(low.train()(x, src_key_padding_mask=mask)[shown], y[shown])
+
+
+def test_pickles_of_before_find_pairs():
+    assert pickle.loads(pickle.dumps(RoundedPair, protocol=0).replace(b"RoundedPair", b"Lowered")) is RoundedPair

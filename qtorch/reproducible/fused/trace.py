@@ -55,8 +55,8 @@ class Multiplication(ProductSpec):
         return tensor_product(first, second, self)
 
 
-class Node(Value):
-    """An array of a recording.
+class ArrayValue(Value):
+    """An array of a trace of arrays.
 
     Attributes:
         text: C for an element, with `{}` for elements of operands; "" for arguments and for results of a step.
@@ -65,7 +65,7 @@ class Node(Value):
     """
 
     def __init__(
-        self, trace: Recording, text: str, dtype: str, operands: tuple[Any, ...], shape: Shape, step: Any = None
+        self, trace: ArrayTrace, text: str, dtype: str, operands: tuple[Any, ...], shape: Shape, step: Any = None
     ) -> None:
         super().__init__(trace, f"n{trace.count()}", text, dtype, ELEMENT, operands)
         self.parts = operands
@@ -81,7 +81,7 @@ class Node(Value):
 
     __hash__ = Value.__hash__
 
-    def reshape(self, *shape: Any) -> Node:
+    def reshape(self, *shape: Any) -> ArrayValue:
         wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         known = prod(size for size in wanted if size >= 0)
         wanted = tuple(prod(self.shape) // known if size < 0 else size for size in wanted)
@@ -89,62 +89,64 @@ class Node(Value):
             return self
         return self.made_by(View(tuple(wanted)), tuple(wanted))
 
-    def __getitem__(self, index: Any) -> Node:
+    def __getitem__(self, index: Any) -> ArrayValue:
         shape = np.broadcast_to(0, self.shape)[index].shape
         return self.made_by(lambda x: x[index].contiguous(), shape)
 
-    def made_by(self, step: Callable[..., torch.Tensor], shape: Shape, *others: Node, dtype: str = "") -> Node:
+    def made_by(
+        self, step: Callable[..., torch.Tensor], shape: Shape, *others: ArrayValue, dtype: str = ""
+    ) -> ArrayValue:
         """What a step makes of this array and others; the same step of the same arrays is one."""
         key = step, dtype, self.name, *(one.name for one in others)
         found = self.recording.found
         if key not in found:
-            found[key] = Node(self.recording, "", dtype or self.dtype, (self, *others), shape, step)
+            found[key] = ArrayValue(self.recording, "", dtype or self.dtype, (self, *others), shape, step)
         return found[key]
 
     @property
-    def recording(self) -> Recording:
+    def recording(self) -> ArrayTrace:
         return self.trace  # type: ignore[return-value]
 
 
-class Recording(Trace):
+class ArrayTrace(Trace):
     """The arrays of a law; the same operation of the same arrays is one."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[tuple[Any, ...], Node] = {}
+        self.found: dict[tuple[Any, ...], ArrayValue] = {}
         self._count = 0
 
     def count(self) -> int:
         self._count += 1
         return self._count
 
-    def argument(self, dtype: str, shape: Shape) -> Node:
-        return Node(self, "", dtype, (), shape)
+    def argument(self, dtype: str, shape: Shape) -> ArrayValue:
+        return ArrayValue(self, "", dtype, (), shape)
 
-    def note(self, pattern: str, *operands: Any, dtype: str = "", like: str = "") -> Node:
+    def note(self, pattern: str, *operands: Any, dtype: str = "", like: str = "") -> ArrayValue:
         """See `Trace.note`; shapes broadcast."""
-        nodes = [one for one in operands if isinstance(one, Node)]
+        nodes = [one for one in operands if isinstance(one, ArrayValue)]
         like = like or nodes[0].dtype
-        read = tuple(one if isinstance(one, Node) else _number(one, like) for one in operands)
-        key = pattern, dtype or like, *(one.name if isinstance(one, Node) else one for one in read)
+        read = tuple(one if isinstance(one, ArrayValue) else _number(one, like) for one in operands)
+        key = pattern, dtype or like, *(one.name if isinstance(one, ArrayValue) else one for one in read)
         if key not in self.found:
             shape = np.broadcast_shapes(*(one.shape for one in nodes))
-            self.found[key] = Node(self, pattern, dtype or like, read, shape)
+            self.found[key] = ArrayValue(self, pattern, dtype or like, read, shape)
         return self.found[key]
 
-    def constant(self, text: str, dtype: str, shape: Shape) -> Node:
-        return self.found.setdefault((text, dtype, shape), Node(self, text, dtype, (), shape))
+    def constant(self, text: str, dtype: str, shape: Shape) -> ArrayValue:
+        return self.found.setdefault((text, dtype, shape), ArrayValue(self, text, dtype, (), shape))
 
 
-def in_order(results: Iterable[Node], is_memory: Container[str] = ()) -> list[Node]:
+def in_order(results: Iterable[ArrayValue], is_memory: Container[str] = ()) -> list[ArrayValue]:
     """The nodes that results are made of, operands first. Operands of nodes in memory (given by name) are left out."""
-    found: dict[str, Node] = {}
+    found: dict[str, ArrayValue] = {}
 
-    def visit(node: Node) -> None:
+    def visit(node: ArrayValue) -> None:
         if node.name in found:
             return
         for operand in () if node.name in is_memory else node.operands:
-            if isinstance(operand, Node):
+            if isinstance(operand, ArrayValue):
                 visit(operand)
         found[node.name] = node
 
@@ -174,15 +176,15 @@ class Names(operations.Names):
     arithmetic = staticmethod(nullcontext)
 
     @staticmethod
-    def where(condition: Node, a: Any, b: Any) -> Value:
+    def where(condition: ArrayValue, a: Any, b: Any) -> Value:
         return condition.trace.where(condition, a, b)
 
     @staticmethod
-    def root(x: Node) -> Value:
+    def root(x: ArrayValue) -> Value:
         return x.trace.note("__builtin_sqrt({})", x)
 
     @staticmethod
-    def is_float32(x: Node) -> bool:
+    def is_float32(x: ArrayValue) -> bool:
         return x.dtype == "float32"
 
     @staticmethod
@@ -194,13 +196,13 @@ class Names(operations.Names):
         return x.trace.note("(double){}", x, dtype="float64")
 
     @classmethod
-    def one_nan(cls, x: Node) -> Value:
+    def one_nan(cls, x: ArrayValue) -> Value:
         return x.trace.note("{0} == {0} ? {0} : float32(0x7fc00000)", x)
 
     @staticmethod
     def arange(size: int, like: Any) -> Any:
         step = partial(torch.arange, size, dtype=torch.int32, device="cpu")
-        return Node(like.recording, "", "int32", (), (size,), step)
+        return ArrayValue(like.recording, "", "int32", (), (size,), step)
 
     @staticmethod
     def zeros(shape: Sequence[int], like: Any) -> Any:
@@ -214,15 +216,15 @@ class Names(operations.Names):
         return first.made_by(lambda *tensors: torch.cat(tensors, axis), shape, *others)
 
     @staticmethod
-    def broadcast_to(x: Node, shape: Shape) -> Any:
-        return x if x.shape == shape else Node(x.recording, "{}", x.dtype, (x,), shape)
+    def broadcast_to(x: ArrayValue, shape: Shape) -> Any:
+        return x if x.shape == shape else ArrayValue(x.recording, "{}", x.dtype, (x,), shape)
 
     @staticmethod
     def greatest(x: Any, axes: tuple[int, ...]) -> Any:
         return x.made_by(partial(torch.amax, dim=axes, keepdim=True), _without(x.shape, axes))
 
     @staticmethod
-    def multiplied(first: Node, second: Node, spec: ProductSpec) -> Node:
+    def multiplied(first: ArrayValue, second: ArrayValue, spec: ProductSpec) -> ArrayValue:
         return first.made_by(Multiplication(*spec), spec.shape, second)
 
     @classmethod
