@@ -25,6 +25,7 @@ from qtorch.nn.quantized.quantize import DeQuantize, Quantize
 from qtorch.nn.quantized.weights import float_parameters
 from qtorch.quant import Quantizer
 from qtorch.quantization.observing import NAME, check_repeats, detach, has_range, has_seen, stop_counting
+from qtorch.quantization.pretrained import mark_quantized
 from qtorch.quantization.quantization_mappings import (
     get_default_static_quant_module_mappings,
     is_unobserved,
@@ -143,6 +144,7 @@ def converted(
     tie(made, ties)
     for layer in made.modules() if remove_qconfig else ():
         _clean(layer)
+    mark_quantized(made)
     return made
 
 

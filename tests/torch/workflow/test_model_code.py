@@ -1,6 +1,8 @@
 """What code of models asks of its layers: attributes, dtypes, parameters, arguments and strides of the float layers."""
 
+import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -185,3 +187,35 @@ def test_a_container_hands_integers_to_its_layers():
     with pytest.warns(UserWarning, match=r"layer 'attention' \(Window\): code of its own uses its table"):
         small = quantize_model(model, calibrate=[x])
     assert (small(x) - model(x)).norm() / model(x).norm() < 0.2
+
+
+class Config:
+    pass
+
+
+class PreTrainedModel(nn.Module):
+    """As transformers' base class, of which the workflow knows the name only."""
+
+    _tied_weights_keys = None
+
+    def __init__(self):
+        super().__init__()
+        self.config, self.table, self.head = Config(), nn.Embedding(8, 4), nn.Linear(4, 8, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, x):
+        return self.head(self.table(x))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_models_of_transformers_say_that_they_are_quantized_and_what_they_tie(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers.modeling_utils", SimpleNamespace(PreTrainedModel=PreTrainedModel))
+    model, x = PreTrainedModel(), torch.tensor([[1, 2]])
+    small = quantized(model, SETTINGS[name], x)
+    # from_pretrained raises for a configuration without quant_method, and takes any other for floats.
+    assert small.config.quantization_config.keys() == {"quantized_by", "to_load"}
+    assert not hasattr(model.config, "quantization_config")
+    state = small.state_dict()
+    tied = small._tied_weights_keys or {}
+    assert tied.keys() == {key for key in state if key.startswith("head") and "weight" in key and name != "dynamic"}
+    assert all(state[key].data_ptr() == state[first].data_ptr() for key, first in tied.items())
