@@ -8,6 +8,7 @@ which any hashable may identify: numbers in PyTorch, variables of a jaxpr in JAX
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Protocol, TypeVar
 
 Bounds = tuple[float | None, float | None]
@@ -110,6 +111,29 @@ class Flow:
                     yield row, how
                     break
 
+    def has_row(self, row: Sequence[str], function: Call | None) -> bool:
+        """True if layers run in a row, with a function behind them that clamps as this one; or if none of them runs."""
+        if not any(path in self.by_path for path in row):
+            return True
+        calls = [self.only_call(path) for path in row]
+        if any(
+            call is None or (after and self.only_next(call) is not after)
+            for call, after in zip_longest(calls, calls[1:])
+        ):
+            return False
+        after = self.only_next(calls[-1])  # type: ignore[arg-type]
+        return function is None or (after is not None and after.path is None and after.bounds == function.bounds)
+
+    def way(self) -> Hashable:
+        """The calls, with tensors numbered by their first use: equal for runs that take the same way in the code."""
+        numbers: dict[Hashable, int] = {}
+
+        def numbered(tensors: Iterable[Hashable]) -> tuple[int, ...]:
+            return tuple(numbers.setdefault(tensor, len(numbers)) for tensor in tensors)
+
+        calls = tuple((one.path, one.keeps, one.bounds, numbered(one.takes), numbered(one.gives)) for one in self.calls)
+        return calls, tuple(sorted(numbers[tensor] for tensor in self.returned if tensor in numbers))
+
     def clamped(self, layers: Iterable[str]) -> dict[str, Bounds]:
         """The layers whose results are clamped and go nowhere else, with the bounds.
 
@@ -124,14 +148,22 @@ class Flow:
                 found[path] = after.bounds
         return found
 
-    def stubs(self, layers: Collection[str], giving: Collection[Call] | None = None) -> dict[str, tuple[bool, bool]]:
+    def stubs(
+        self,
+        layers: Collection[str],
+        giving: Collection[Call] | None = None,
+        takers: Collection[str] | None = None,
+    ) -> dict[str, tuple[bool, bool]]:
         """Whether each layer in integers quantizes what it takes, and dequantizes what it gives.
 
         Args:
             layers: the names of the layers in integers.
             giving: the calls that may give integers; None for all.
+            takers: the names of the layers that may take integers; None for all.
         """
-        integers = self._integers(layers, self.calls if giving is None else giving)
+        integers = self._integers(
+            layers, self.calls if giving is None else giving, layers if takers is None else takers
+        )
         found = {}
         for path in layers:
             call = self.only_call(path)  # a layer that runs several times is between floats
@@ -145,7 +177,7 @@ class Flow:
         """True of the only call of a layer in integers."""
         return call.path in layers and self.only_call(call.path) is call
 
-    def _integers(self, layers: Collection[str], giving: Iterable[Call]) -> set[Hashable]:
+    def _integers(self, layers: Collection[str], giving: Iterable[Call], takers: Collection[str]) -> set[Hashable]:
         """The tensors that may be integers: layers in integers give them, and all that take them can."""
         suited = {tensor for call in giving for tensor in call.gives} - self.returned
         changed = True
@@ -154,7 +186,7 @@ class Flow:
                 tensor
                 for tensor in suited
                 if all(
-                    self.in_integers(call, layers) or (call.keeps and suited.issuperset(call.gives))
+                    self.in_integers(call, takers) or (call.keeps and suited.issuperset(call.gives))
                     for call in self._takers.get(tensor, [])
                 )
             }
@@ -164,3 +196,62 @@ class Flow:
             if self.in_integers(call, layers) or (call.keeps and found.issuperset(call.takes)):
                 found |= {tensor for tensor in call.gives if tensor in suited and self._givers[tensor] is call}
         return found
+
+
+class Flows:
+    """The runs of one model on several data: each layer is what suits all runs in which it is called.
+
+    Args:
+        flows: one for each way through the model's code.
+    """
+
+    def __init__(self, flows: Sequence[Flow]) -> None:
+        self.flows = flows
+        self.calls = [call for flow in flows for call in flow.calls]
+
+    def rows(
+        self, joins: Callable[[str], bool], fused: Callable[[list[str], Call | None], _How | None]
+    ) -> Iterator[tuple[list[str], _How]]:
+        """As `Flow.rows`, of the first run: the rows that every other run has, too."""
+        first, *others = self.flows
+
+        def agreed(row: list[str], function: Call | None) -> _How | None:
+            function = function if all(other.has_row(row, function) for other in others) else None
+            return fused(row, function) if all(other.has_row(row, function) for other in others) else None
+
+        return first.rows(joins, agreed)
+
+    def clamped(self, layers: Iterable[str]) -> dict[str, Bounds]:
+        """As `Flow.clamped`, of the layers that all runs clamp to the same bounds."""
+        layers = list(layers)
+        found = [(flow.by_path, flow.clamped(layers)) for flow in self.flows]
+        bounds = {path: {clamped.get(path) for paths, clamped in found if path in paths} for path in layers}
+        return {path: one for path, ones in bounds.items() if len(ones) == 1 and (one := next(iter(ones)))}
+
+    def stubs(self, layers: Collection[str], giving: Collection[Call] | None = None) -> dict[str, tuple[bool, bool]]:
+        """As `Flow.stubs`: a layer takes, or gives, integers if it does in all runs."""
+        takers, givers = set(layers), set(layers)
+        while True:
+            ends: dict[str, list[tuple[bool, bool]]] = {path: [] for path in layers}
+            for flow in self.flows:
+                may_give = {id(call) for call in (flow.calls if giving is None else giving)}
+                chosen = [
+                    call
+                    for call in flow.calls
+                    if id(call) in may_give and (call.path not in layers or call.path in givers)
+                ]
+                for path, one in flow.stubs(layers, chosen, takers).items():
+                    if path in flow.by_path:
+                        ends[path].append(one)
+            found = {
+                path: (any(one[0] for one in ones), any(one[1] for one in ones)) if ones else (True, True)
+                for path, ones in ends.items()
+            }
+            less = {path for path in takers if not found[path][0]}, {path for path in givers if not found[path][1]}
+            if len(self.flows) == 1 or less == (takers, givers):
+                return found
+            takers, givers = less
+
+    def in_integers(self, call: Call, layers: Collection[str]) -> bool:
+        """True of the only call of a layer in integers in its run."""
+        return any(flow.in_integers(call, layers) for flow in self.flows)

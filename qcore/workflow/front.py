@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from qcore.arguments import check_type
-from qcore.names import shown
-from qcore.workflow.flow import Bounds, Call, Flow
+from qcore.names import shown, some
+from qcore.workflow.flow import Bounds, Call, Flow, Flows
 from qcore.workflow.settings import (
     Arguments,
     arguments_of,
@@ -18,18 +18,22 @@ from qcore.workflow.settings import (
     warn_of_floats,
 )
 
+ASKED = (
+    "code of the model asks for its class (isinstance), and takes another way with the class of a quantized layer; "
+    "allowed are the settings None, and code that asks for something else"
+)
+
 
 class Workflow(Protocol):
     """A copy of a model on its way to integers. A subclass has the steps of a framework.
 
     Args:
-        model: the copy.
         qconfig, calibrate, train: as for `quantize_model`.
 
     Attributes:
-        model: the copy after the steps so far.
+        model: a copy after the steps so far.
         entries: the settings by names and types.
-        arguments: those of the model's first call on the data; None without data.
+        known: the arguments of the model's calls that show all known ways through its code; [] without data.
         run: runs a model on all data; None without data.
         trains: True if it trains the model.
     """
@@ -40,17 +44,20 @@ class Workflow(Protocol):
     remedy = ""  # the end of the warning of layers in floats
     model: Any
     entries: dict[Any, Any]
-    trains: bool
-    arguments: Arguments | None
+    known: list[Arguments]
     run: Callable[[Any], object] | None
+    trains: bool
     _data: Any
+    _ways: set[Hashable]
+    _others: list[Arguments]
 
-    def __init__(self, model: Any, qconfig: Any, calibrate: Any, train: Any) -> None:
+    def __init__(self, qconfig: Any, calibrate: Any, train: Any) -> None:
         check_train(train, calibrate)
-        self.model, self.trains = model, train is not None
+        self.trains = train is not None
+        self.model = self.make()
         self.entries = self._entries(qconfig)
-        self.arguments, self.run = None, train
-        self._data = calibrate
+        self.known, self.run = [], train
+        self._data, self._ways, self._others = calibrate, set(), []
 
     def quantized(self) -> Any:
         """The model after all steps, in evaluation."""
@@ -73,36 +80,83 @@ class Workflow(Protocol):
         """Fuses, observes or trains, and converts the layers that have settings."""
         self.propagate(entries)
         self._take_data()
+        self._observe()
+        while self._others:  # what was decided does not suit other ways through the model's code
+            if isinstance(self._data, Iterator):
+                raise ValueError(
+                    "calibrate can be read once, and later inputs take another way through the model's code than the "
+                    "first; allowed is a list, which is read again"
+                )
+            self.known, self._others, self.model = self.known + self._others, [], self.make()
+            self.propagate(entries)
+            self._observe()
+        self.convert()
+
+    def _observe(self) -> None:
+        """Fuses and observes or trains the layers that have settings."""
         bounds = dict[str, Bounds]()
-        if self.arguments is not None:
-            rows = list(self.record().rows(self.joins, self.fuses))
-            if rows:
+        if self.known:
+            self._leave_by_class()
+            if rows := list(self._flows().rows(self.joins, self.fuses)):
                 self.fuse(rows)
-            flow = self.record()
-            bounds = flow.clamped(self.integers())
+            flows = self._flows()
+            bounds = flows.clamped(self.integers())
             if not self.has_stubs():
-                self.add_stubs(flow)
+                self.add_stubs(flows)
         self.observe(bounds)
         if self.run is not None:
-            self.execute()
+            self.execute(self.run)
         elif missing := self.unseen():
             raise needs_data(missing[0])
-        self.convert()
+
+    def _flows(self) -> Flows:
+        return Flows([self.record(arguments) for arguments in self.known])
 
     def _take_data(self) -> None:
         """Finds the first arguments, and makes a list of inputs a function that runs a model on them."""
-        data = self.run or self._data
+        data = self.run if self.trains else self._data
         if data is None:
             return
         if callable(data) and not isinstance(data, self.module):
-            self.run, self.arguments = data, self.first_arguments(data)
+            self.run, self.known = data, [self.first_arguments(data)]
             return
         first, batches = first_and_all(data, self.is_one)
-        self.run, self.arguments = lambda model: self._call_on(model, batches), arguments_of(first)
+        self.known = [arguments_of(first)]
 
-    def _call_on(self, model: Any, batches: Iterable[Any]) -> None:
-        for batch in batches:
-            self.call(model, *arguments_of(batch))
+        def run(model: Any) -> None:
+            nonlocal batches
+            for index, batch in enumerate(batches):
+                arguments = arguments_of(batch)
+                if index:
+                    self.note(arguments)
+                self.call(model, *arguments)
+            batches = data  # of the next reading
+
+        self.run = run
+
+    def notes_calls(self) -> bool:
+        """True if each call of the prepared model is to be noted, where a function runs it; but for its first call."""
+        return callable(self._data) and not isinstance(self._data, self.module)
+
+    def note(self, arguments: Arguments) -> None:
+        """Keeps the arguments of a call in calibration if it takes another way through the model's code."""
+        self._ways = self._ways or {self.way(one) for one in self.known}
+        if (way := self.way(arguments)) not in self._ways:
+            self._ways.add(way)
+            self._others.append(self.held(arguments))
+
+    def _leave_by_class(self) -> None:
+        """Leaves layers in floats whose class the model's code asks for, since other classes take their place.
+
+        In front of a layer of another class, with the same numbers, such code takes another way.
+        """
+        layers = self.replaced()
+        if not self.asks_for(layers) or self.asks_for([]):  # and no run of such a model equals another
+            return
+        found = [layer for layer in layers if self.asks_for([layer])] or layers
+        if len(found) == len(layers):
+            raise ValueError(f"no layer can be quantized: {some(list(map(shown, found)))}: {ASKED}")
+        self.leave(found, ASKED)
 
     def _entries(self, qconfig: Any) -> dict[Any, Any]:
         """The settings by names and types."""
@@ -121,20 +175,26 @@ class Workflow(Protocol):
 
     # The steps of a framework
 
+    def make(self) -> Any: ...  # a copy of the user's model
     def default(self) -> Any: ...  # the settings if the user gives none
     def propagate(self, entries: Mapping[Any, Any]) -> None: ...  # gives each module its settings
     def is_one(self, data: Any) -> bool: ...  # one input, which is not a list of them
     def first_arguments(self, run: Callable[[Any], object]) -> Arguments: ...  # of the model's first call in a function
     def call(self, model: Any, args: Any, kwargs: Any) -> None: ...  # on one batch
-    def record(self) -> Flow: ...  # of the model's call on the first arguments, in evaluation
+    def way(self, arguments: Arguments) -> Hashable: ...  # equal if calls take the same way through the model's code
+    def held(self, arguments: Arguments) -> Arguments: ...  # what no later call changes
+    def replaced(self) -> list[str]: ...  # the names of layers that layers of other classes will replace
+    def asks_for(self, layers: Collection[str]) -> bool: ...  # behind other classes, the model has other results
+    def leave(self, layers: Collection[str], reason: str) -> None: ...  # in floats
+    def record(self, arguments: Arguments) -> Flow: ...  # the model's flow in evaluation
     def joins(self, path: str) -> bool: ...  # a layer may go into another, as it has one name
     def fuses(self, row: list[str], function: Call | None) -> Any: ...  # how a row becomes one, as in Flow.rows
     def fuse(self, rows: list[tuple[list[str], Any]]) -> None: ...  # the first layer of a row gives the settings
     def integers(self) -> Iterable[str]: ...  # the names of layers that become layers in integers
     def has_stubs(self) -> bool: ...  # the model says itself where integers begin and end
-    def add_stubs(self, flow: Flow) -> None: ...  # where floats enter and leave layers in integers
+    def add_stubs(self, flows: Flows) -> None: ...  # where floats enter and leave layers in integers
     def observe(self, bounds: Mapping[str, Bounds]) -> None: ...  # prepares layers; some are clamped before observers
-    def execute(self) -> None: ...  # runs the prepared model on all data
+    def execute(self, run: Callable[[Any], object]) -> None: ...  # the prepared model on all data
     def unseen(self) -> list[str]: ...  # the names of layers that need data and saw none
     def convert(self) -> None: ...
     def kinds(self) -> set[type]: ...  # the classes of all modules

@@ -70,16 +70,75 @@ def record(
     model, recorder = deepcopy(model).eval(), _Recorder()
     for path, module in leaves(model):
         recorder.watch(path, module, bool(keep(path, module)))
-    args, kwargs = _copied(arguments)
+    args, kwargs = copied_tensors(arguments)
     with torch.no_grad(), recorder:
         recorder.numbered((args, kwargs))
         recorder.returned = recorder.numbered(model(*args, **kwargs))
     return Flow(recorder.calls, recorder.returned), recorder.inputs
 
 
-def _copied(tree: Any) -> Any:
+def copied_tensors(tree: Any) -> Any:
     """Copies of the tensors in a tree, since a model may change its arguments in place."""
     return map_tree(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, tree)
+
+
+def with_same_parameters(model: nn.Module) -> nn.Module:
+    """A copy of a model in evaluation; only the parameters are the same tensors."""
+    return deepcopy(model, {id(parameter): parameter for parameter in model.parameters()}).eval()
+
+
+def results(model: nn.Module, arguments: Arguments) -> list[torch.Tensor]:
+    """The tensors that a model returns, with the same random numbers at each call."""
+    found = list[torch.Tensor]()
+    args, kwargs = copied_tensors(arguments)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        map_tree(lambda leaf: found.append(leaf) if isinstance(leaf, torch.Tensor) else None, model(*args, **kwargs))
+    return found
+
+
+def way(model: nn.Module, arguments: Arguments) -> tuple[str, ...]:
+    """The layers that a call of a model runs, and the functions outside of layers, by name."""
+    names = _Names()
+    for path, module in leaves(model):
+        names.watch(path, module)
+    try:
+        with names:
+            results(model, arguments)
+    finally:
+        for handle in names.handles:
+            handle.remove()
+    return tuple(names.found)
+
+
+class _Names(torch.overrides.TorchFunctionMode):
+    """Lists the names of layers, by hooks, and of functions between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.handles: list[Any] = []
+        self._inside = 0
+
+    def watch(self, path: str, module: nn.Module) -> None:
+        """Adds hooks to a layer."""
+
+        def before(module: nn.Module, args: Any) -> None:
+            self._note(path)
+            self._inside += 1
+
+        def after(module: nn.Module, args: Any, output: Any) -> None:
+            self._inside -= 1
+
+        self.handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+
+    def _note(self, name: str) -> None:
+        if not self._inside:
+            self.found.append(name)
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._note(_name_of(function))
+        return function(*args, **(kwargs or {}))
 
 
 def first_arguments(model: nn.Module, run: Callable[[nn.Module], Any]) -> Arguments:
@@ -90,7 +149,7 @@ def first_arguments(model: nn.Module, run: Callable[[nn.Module], Any]) -> Argume
     """
 
     def stop(module: nn.Module, args: Any, kwargs: Any) -> None:
-        raise _HasRunError(_copied((args, kwargs)))
+        raise _HasRunError(copied_tensors((args, kwargs)))
 
     model = deepcopy(model)
     model.register_forward_pre_hook(stop, prepend=True, with_kwargs=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrize, skip_init
 
 from qcore.arguments import quoted
-from qcore.workflow.flow import Bounds, Call, Flow
+from qcore.workflow.flow import Bounds, Call, Flow, Flows
 from qcore.workflow.front import Workflow
 from qcore.workflow.settings import Arguments
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
@@ -18,7 +18,7 @@ from qtorch._classes import check_model, plain_class
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization.computed import folded_copy, trainable_copy
 from qtorch.quantization.conversion import convert
-from qtorch.quantization.flow import first_arguments, leaves, record
+from qtorch.quantization.flow import copied_tensors, first_arguments, leaves, record, results, way, with_same_parameters
 from qtorch.quantization.fusion import fuse_modules, has_fused_layer
 from qtorch.quantization.observing import has_seen, observe_within
 from qtorch.quantization.one_call import quantize_dynamic
@@ -31,7 +31,7 @@ from qtorch.quantization.quantization_mappings import (
 )
 from qtorch.quantization.reasons import is_conv1d
 from qtorch.quantization.reporting import report
-from qtorch.quantization.rounding import rounds_only
+from qtorch.quantization.rounding import becomes_rounded, rounds_only
 from qtorch.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qtorch.quantization.subclasses import base_of, check_trusted, is_known, taken_apart
 from qtorch.quantization.swap import take_hooks
@@ -96,12 +96,8 @@ def quantize_model(
         ['0.quant', '0.module', '4.dequant', '4.module']
     """
     check_model("model", model)
-    copied = folded_copy(model) if train is None else trainable_copy(model)
-    model = rebuilt(copied, lambda _, layer: _as_linear(layer), keeps_children)
     check_trusted(trusted, model)
-    workflow = _Workflow(model, qconfig, calibrate, train)
-    workflow.trusted = set(trusted)
-    return workflow.quantized()
+    return _Workflow(model, trusted, qconfig, calibrate, train).quantized()
 
 
 def _as_linear(layer: Any) -> nn.Module:
@@ -118,13 +114,44 @@ def _as_linear(layer: Any) -> nn.Module:
     return made.train(layer.training)
 
 
+class _Other(nn.Module):
+    """A layer behind another class, which has its attributes and its results."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "layer":
+                raise
+            return getattr(self.layer, name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.layer(*args, **kwargs)
+
+
+def _equal(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return x.shape == y.shape and bool(((x == y) | (x.isnan() & y.isnan())).all())
+
+
 class _Workflow(Workflow):
     """The steps for modules of torch; see `qcore.workflow.front`."""
 
     module, settings, table = nn.Module, (QConfig, QConfigDynamic), nn.Embedding
     model: nn.Module
-    trusted: Collection[str | type[nn.Module]] = ()
     _examines = True
+    _float: nn.Module
+
+    def __init__(self, model: nn.Module, trusted: Iterable[str | type[nn.Module]], *others: Any) -> None:
+        self.user_model, self.trusted = model, set(trusted)
+        super().__init__(*others)
+
+    def make(self) -> nn.Module:
+        copied = trainable_copy(self.user_model) if self.trains else folded_copy(self.user_model)
+        return rebuilt(copied, lambda _, layer: _as_linear(layer), keeps_children)
 
     def default(self) -> QConfig:
         return get_default_qat_qconfig() if self.trains else get_default_qconfig()
@@ -135,6 +162,9 @@ class _Workflow(Workflow):
 
     def propagate(self, entries: Mapping[Any, Any]) -> None:
         propagate_qconfig_(self.model, entries)
+        self._examines = True
+        if self._data is not None:
+            self._float = with_same_parameters(self.model)
 
     def is_one(self, data: Any) -> bool:
         return isinstance(data, (torch.Tensor, nn.Module))
@@ -146,14 +176,48 @@ class _Workflow(Workflow):
     def call(self, model: nn.Module, args: Any, kwargs: Any) -> None:
         model(*args, **kwargs)
 
-    def record(self) -> Flow:
+    def way(self, arguments: Arguments) -> Hashable:
+        return way(self._float, arguments)
+
+    def held(self, arguments: Arguments) -> Arguments:
+        return copied_tensors(arguments)
+
+    def replaced(self) -> list[str]:
+        return [
+            path
+            for path, layer in leaves(self.model)
+            if _in_integers(layer) or self._is_trusted(path, layer) or becomes_rounded(layer)
+        ]
+
+    def asks_for(self, layers: Collection[str]) -> bool:
+        def change(path: str, layer: nn.Module) -> nn.Module:
+            return _Other(layer) if path in layers else layer
+
+        model = with_same_parameters(self.model)
+        other = rebuilt(with_same_parameters(self.model), change, lambda path, _: path in layers)
+        for arguments in self.known:
+            expected = results(model, arguments)
+            try:
+                found = results(other, arguments)
+            except Exception:  # of code that finds another class
+                return True
+            if len(found) != len(expected) or not all(map(_equal, found, expected)):
+                return True
+        return False
+
+    def leave(self, layers: Collection[str], reason: str) -> None:
+        for path in layers:
+            layer: Any = self.model.get_submodule(path)
+            layer.qconfig, layer.left_because = None, reason
+
+    def record(self, arguments: Arguments) -> Flow:
         self.model.train(self.trains)
-        flow, inputs = record(self.model, self.arguments, self._is_trusted)
+        flow, inputs = record(self.model, arguments, self._is_trusted)
         self._examines = False  # once is enough
         if not inputs:
             return flow
         self.model = taken_apart(self.model, inputs, _in_integers)
-        return self.record()
+        return self.record(arguments)
 
     def _is_trusted(self, path: str, layer: nn.Module) -> bool:
         """True of a layer of a subclass that may be torch's layer and others."""
@@ -181,7 +245,7 @@ class _Workflow(Workflow):
     def has_stubs(self) -> bool:
         return any(isinstance(module, (QuantStub, DeQuantStub)) for module in self.model.modules())
 
-    def add_stubs(self, flow: Flow) -> None:
+    def add_stubs(self, flows: Flows) -> None:
         layers = dict[str, nn.Module]()
         for path, layer in leaves(self.model):
             if isinstance(layer, FloatFunctional):
@@ -189,7 +253,7 @@ class _Workflow(Workflow):
             elif _in_integers(layer):
                 layers[path] = layer
 
-        wrapped = {id(layers[path]): ends for path, ends in flow.stubs(layers).items()}
+        wrapped = {id(layers[path]): ends for path, ends in flows.stubs(layers).items()}
 
         def change(path: str, layer: nn.Module) -> nn.Module:
             stubs = wrapped.get(id(layer), (False, False))
@@ -204,9 +268,19 @@ class _Workflow(Workflow):
             layer: Any = self.model.get_submodule(path)
             observe_within(layer.module if isinstance(layer, QuantWrapper) else layer, ends)
 
-    def execute(self) -> None:
+    def execute(self, run: Callable[[nn.Module], object]) -> None:
+        calls = list[Any]()
+
+        def note(module: nn.Module, args: Any, kwargs: Any) -> None:
+            calls.append(None)
+            if len(calls) > 1:
+                self.note((args, kwargs))
+
+        hook = self.model.register_forward_pre_hook(note, with_kwargs=True) if self.notes_calls() else None
         with torch.set_grad_enabled(self.trains):
-            self.run(self.model)  # type: ignore[misc]
+            run(self.model)
+        if hook is not None:
+            hook.remove()
 
     def unseen(self) -> list[str]:
         return [path.rpartition(".")[0] for path, layer in self.model.named_modules() if not has_seen(layer)]

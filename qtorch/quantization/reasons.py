@@ -50,6 +50,8 @@ def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
         >>> why_float(nn.Linear(1, 1), {nn.Linear: None})
         'it has no qconfig'
     """
+    if hasattr(module, "left_because"):
+        return module.left_because  # type: ignore[return-value]
     if isinstance(module, PASSING):
         return KEEPS_SCALE
     if not hasattr(module, "qconfig"):

@@ -50,6 +50,12 @@ def rounds_only(layer: Any) -> bool:
     return rounds(layer.qconfig.activation()) or (has_weight(layer) and rounds(weight_maker(layer)))
 
 
+def becomes_rounded(layer: nn.Module) -> bool:
+    """True if `rounded_layer` will replace a layer that is not prepared yet by one of another class."""
+    changes = isinstance(layer, (Fused, QATLayer)) or plain_class(layer) in (*_ROUNDED, *_RECURRENT)
+    return changes and getattr(layer, "qconfig", None) is not None and rounds_only(layer)
+
+
 def has_weight(layer: nn.Module) -> bool:
     """True for layers whose weight `rounded_layer` rounds."""
     return has_output(layer) or isinstance(layer, _TABLES) or plain_class(layer) in _RECURRENT

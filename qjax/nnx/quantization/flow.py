@@ -7,6 +7,7 @@ remat) has a flow of its own, so its arguments and results stay floats. `qcore.w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from qjax._jaxprs import bind, split_arrays
 from qjax._models import names_of, rebuilt
 from qjax._parameters import parameters
 from qjax.nnx.activations import ReLU, ReLU6
+from qjax.nnx.quantization.observing import Ran
 from qjax.nnx.quantization.quantization_mappings import keeps_children
 from qjax.nnx.quantization.reasons import PASSING
 from qjax.quantization import QTensor, quantize_per_tensor
@@ -143,7 +145,7 @@ def _jaxprs_in(equation: Any) -> Iterator[Any]:
             yield getattr(value, "jaxpr", value)
 
 
-class _Around(nnx.Module):
+class Around(nnx.Module):
     """A wrapper of a module that also offers the module's attributes."""
 
     def __init__(self, module: nnx.Module) -> None:
@@ -154,8 +156,12 @@ class _Around(nnx.Module):
             raise AttributeError(name)
         return getattr(self.module, name)
 
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        module: Any = self.module
+        return module(*arguments, **settings)
 
-class _Marked(_Around):
+
+class _Marked(Around):
     """A layer between two marks in the jaxpr."""
 
     def __init__(self, module: nnx.Module, path: str, has_settings: bool) -> None:
@@ -176,7 +182,7 @@ class _Marked(_Around):
         return checkpoint_name(module(checkpoint_name(arguments[0], _IN + self.path)), _OUT + self.path)
 
 
-class _Rehearsed(_Around):
+class _Rehearsed(Around):
     """A layer that takes floats and integers, and if so configured returns integers with an arbitrary scale."""
 
     def __init__(self, module: nnx.Module, gives_integers: bool) -> None:
@@ -244,6 +250,32 @@ def _program(model: nnx.Module, arguments: Arguments) -> tuple[Callable[..., Any
     return run, state, arrays
 
 
+def program_text(model: nnx.Module, arguments: Arguments) -> str:
+    """The program of a model's call in evaluation, as text; two models with equal texts compute the same."""
+    run, *inputs = _program(nnx.clone(model), arguments)
+    return re.sub(r"0x[0-9a-f]+", "", str(jax.make_jaxpr(run)(*inputs)))  # of functions in memory
+
+
+def shapes_of(arguments: Any) -> Any:
+    """Arguments with shapes and dtypes in the place of arrays."""
+    arrays, put = split_arrays(arguments)
+    return put([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays])
+
+
+class Noting(Around):
+    """A model that notes the arguments of its calls, but for the first."""
+
+    def __init__(self, model: nnx.Module, note: Callable[[Any], None]) -> None:
+        super().__init__(model)
+        self.note, self.ran = note, Ran()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.ran.count()
+        if self.ran.calls > 1:
+            self.note(shapes_of((args, kwargs)))
+        return super().__call__(*args, **kwargs)
+
+
 class _HasRunError(BaseException):
     """Ends a run at the model's first call. It is a BaseException, so that `except Exception` does not catch it."""
 
@@ -252,12 +284,11 @@ class _HasRunError(BaseException):
         self.arguments = arguments
 
 
-class _Stopping(_Around):
+class _Stopping(Around):
     """A model that ends a run when it is called."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        arrays, put = split_arrays((args, kwargs))
-        raise _HasRunError(put([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]))
+        raise _HasRunError(shapes_of((args, kwargs)))
 
 
 def first_arguments(model: nnx.Module, run: Callable[[nnx.Module], Any], name: str) -> Arguments:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
 from flax import nnx
 
-from qcore.workflow.flow import Bounds, Call, Flow
+from qcore.workflow.flow import Bounds, Call, Flow, Flows
 from qcore.workflow.front import Workflow
 from qjax._jaxprs import is_array
 from qjax._models import Model, all_names, check_model, names_of, rebuilt
 from qjax._rounding.inputs import PyTree
 from qjax.nnx.activations import ReLU, ReLU6
 from qjax.nnx.quantization.conversion import convert, unseen_layers
-from qjax.nnx.quantization.flow import first_arguments, record, takes_integers
+from qjax.nnx.quantization.flow import Around, Noting, first_arguments, program_text, record, shapes_of, takes_integers
 from qjax.nnx.quantization.fusion import aliases, fuse_modules, why_not_fused
 from qjax.nnx.quantization.observing import FloatFunctional, Observed
 from qjax.nnx.quantization.one_call import quantize_dynamic
@@ -84,7 +84,7 @@ def quantize_model(
         ['0.module', '0.quant', '3.dequant', '3.module']
     """
     check_model("model", model)
-    made = _Workflow(nnx.clone(model), qconfig, calibrate, train).quantized()
+    made = _Workflow(model, qconfig, calibrate, train).quantized()
     tie(made, ties_of(model))  # fused layers are other modules
     return made
 
@@ -99,20 +99,24 @@ class _Workflow(Workflow):
     )
     model: Any
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.original = self.model
+    def __init__(self, model: nnx.Module, *others: Any) -> None:
+        self.user_model = model
+        super().__init__(*others)
         self.static: Mapping[Any, Any] = {}
+        self._shapes: dict[str, Hashable] = {}
         self.own: dict[str, Any]
         self.all_settings = self.own = settings_of(self.model, self.entries, QConfig, QConfigDynamic)
         self.fused = set[str]()
+
+    def make(self) -> nnx.Module:
+        return nnx.clone(self.user_model)
 
     def default(self) -> QConfig:
         return get_default_qat_qconfig() if self.trains else get_default_qconfig()
 
     def propagate(self, entries: Mapping[Any, Any]) -> None:
-        self.static = entries
-        self.own = {path: one if isinstance(one, QConfig) else None for path, one in self.own.items()}
+        self.static, self.float, self.fused = entries, self.model, set()
+        self.own = {path: one if isinstance(one, QConfig) else None for path, one in self.all_settings.items()}
         if not self.has_stubs():  # then sums and products are between floats, as all functions are
             modules = names_of(self.model)
             self.own |= {path: None for path, module in modules.items() if isinstance(module, FloatFunctional)}
@@ -127,16 +131,48 @@ class _Workflow(Workflow):
         only_arrays = all(map(is_array, jax.tree.leaves((args, kwargs))))
         (_compiled if only_arrays else _call)(model, args, kwargs)
 
-    def record(self) -> Flow:
+    def way(self, arguments: Any) -> Hashable:
+        shapes = repr(self.held(arguments))
+        if shapes not in self._shapes:  # the same shapes lead the same way
+            self._shapes[shapes] = record(self.float, self._marks(self.float), arguments).way()
+        return self._shapes[shapes]
+
+    def held(self, arguments: Any) -> Any:
+        return shapes_of(arguments)
+
+    def replaced(self) -> list[str]:
+        return [path for path, own in self._marks(self.model).items() if own]
+
+    def asks_for(self, layers: Collection[str]) -> bool:
+        def change(path: str, module: nnx.Module) -> nnx.Module:
+            return Around(module) if path in layers else module
+
+        other = rebuilt(self.model, change, keeps_children)
+        for arguments in self.known:
+            expected = program_text(self.model, arguments)
+            try:
+                found = program_text(other, arguments)
+            except Exception:  # of code that finds another class
+                return True
+            if found != expected:
+                return True
+        return False
+
+    def leave(self, layers: Collection[str], reason: str) -> None:
+        modules: dict[str, Any] = names_of(self.model)
+        for path in layers:
+            modules[path].left_because = reason
+
+    def record(self, arguments: Any) -> Flow:
         self.model.eval()
-        flow = record(self.model, self._marks(), self.arguments)  # type: ignore[arg-type]
+        flow = record(self.model, self._marks(self.model), arguments)
         if self.trains:
             self.model.train()
         return flow
 
-    def _marks(self) -> dict[str, bool]:
+    def _marks(self, model: nnx.Module) -> dict[str, bool]:
         """The names of the layers that a flow needs, each with True if it has its own settings."""
-        modules = all_names(self.model)
+        modules = all_names(model)
         own = {path: self.own.get(path) is not None and not why_float(module) for path, module in modules}
         kinds = ReLU, ReLU6, nnx.Dropout, nnx.BatchNorm  # an Identity leaves no trace
         return {path: own[path] for path, module in modules if own[path] or isinstance(module, kinds)}
@@ -161,29 +197,29 @@ class _Workflow(Workflow):
         self.fused = {path for row, _ in rows for path in row}
 
     def integers(self) -> set[str]:
-        modules, marks = names_of(self.model), self._marks()
+        modules, marks = names_of(self.model), self._marks(self.model)
         return {path for path, own in marks.items() if own and not rounds_layer(modules[path], self.own[path])}
 
     def has_stubs(self) -> bool:
         return any(isinstance(module, (QuantStub, DeQuantStub)) for module in names_of(self.model).values())
 
-    def add_stubs(self, flow: Flow) -> None:
+    def add_stubs(self, flows: Flows) -> None:
         layers = self.integers()
         giving: list[Call] = []
-        stubs = flow.stubs(layers, giving)
+        stubs = flows.stubs(layers, giving)
 
         def admit(calls: list[Call]) -> None:
             """Adds the calls that may return integers. If the model fails with all, each half is tried alone."""
             nonlocal giving, stubs
-            more = flow.stubs(layers, [*giving, *calls])
+            more = flows.stubs(layers, [*giving, *calls])
             gives = {path: not ends[1] for path, ends in more.items()}
-            if more == stubs or takes_integers(self.model, gives, self.arguments):  # type: ignore[arg-type]
+            if more == stubs or all(takes_integers(self.model, gives, arguments) for arguments in self.known):
                 giving, stubs = [*giving, *calls], more
             elif len(calls) > 1:
                 admit(calls[: len(calls) // 2])
                 admit(calls[len(calls) // 2 :])
 
-        admit([call for call in flow.calls if flow.in_integers(call, layers) or call.keeps])
+        admit([call for call in flows.calls if flows.in_integers(call, layers) or call.keeps])
         for path in layers:
             self.own |= {
                 ".".join(filter(None, (path, part))): self.own[path] for part in ("quant", "dequant", "module")
@@ -197,15 +233,15 @@ class _Workflow(Workflow):
     def observe(self, bounds: Mapping[str, Bounds]) -> None:
         make = trained_layer if self.trains else _observed_layer
         self.model, done = with_observers(self.model, self.own, make)
-        check_effects(self.static, self.original, done | self.fused, "layer to observe")
+        check_effects(self.static, self.float, done | self.fused, "layer to observe")
         modules = names_of(self.model)
         for path, ends in bounds.items():
             layer: Any = modules[path]
             observed: Any = layer.module if isinstance(layer, QuantWrapper) else layer
             observed.bounds = ends
 
-    def execute(self) -> None:
-        self.run(self.model)  # type: ignore[misc]
+    def execute(self, run: Callable[[Any], object]) -> None:
+        run(Noting(self.model, self.note) if self.notes_calls() else self.model)
 
     def unseen(self) -> list[str]:
         return unseen_layers(self.model)[0]

@@ -38,6 +38,8 @@ def why_float(module: nnx.Module) -> str:
         'there is no quantized RMSNorm'
     """
     kind = type(module)
+    if reason := getattr(module, "left_because", ""):
+        return reason
     if kind in (QuantStub, FloatFunctional) or isinstance(module, (Observed, Activation, PReLU)):
         return ""
     if isinstance(module, PASSING):
