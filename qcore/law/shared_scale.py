@@ -72,6 +72,12 @@ class Shared(NamedTuple):
     shift: Any = 0
 
 
+def magnitudes(xp: Any, bits: Any, carrier: Carrier, kind: str) -> Any:
+    """The magnitudes of which a block's scale takes the largest."""
+    magnitude = bits & carrier.magnitude_mask
+    return xp.where(magnitude > carrier.infinity, 0, magnitude) if kind == "block" else magnitude  # no NaN there
+
+
 def shared_scale(
     xp: Any,
     bits: Any,
@@ -88,9 +94,7 @@ def shared_scale(
     element, gives the `others` of its sub-block instead, and `axes` are those of the block.
     """
     width, infinity = carrier.width, carrier.infinity
-    magnitude = bits & carrier.magnitude_mask
-    if kind == "block":  # here NaN does not count
-        magnitude = xp.where(magnitude > infinity, 0, magnitude)
+    magnitude = magnitudes(xp, bits, carrier, kind)
     largest = xp.amax(magnitude, axis=axes, keepdims=True) if axes else magnitude
 
     def scale_of(largest: Any) -> Any:

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from qcore.formats.text import parse
+from qcore.law.shared_scale import magnitudes
 from qcore.law.tiles import Tiles, tiles
 from qcore.trace import decided
 from qtorch._namespace import FLOATS
@@ -168,10 +169,6 @@ class Body:
         return self.note("to_dtype", converted, settings=(self.dtype, floats))
 
 
-class _MaximumReachedError(Exception):
-    """Ends a run of the law at its first maximum; the argument is the lane of which the law takes the maximum."""
-
-
 def register() -> None:
     """Registers the lowerings if Inductor is imported; called whenever a program with an operator is traced."""
     # Importing Inductor takes seconds, and programs for other backends do not need it.
@@ -244,7 +241,7 @@ def _loop_of_blocks(parts: Inductor, plan: RoundingPlan, x: Any, shape: tuple[An
     blocks = _blocks(plan, shape)
     view, amax = parts.lowerings["view"], parts.lowerings["amax"]
     tiled = view(x, list(blocks.tiled))
-    largest = amax(_magnitudes(parts, plan, tiled, blocks.axes), list(blocks.axes), True)
+    largest = amax(_magnitudes(parts, plan, tiled), list(blocks.axes), True)
     largest.realize()  # or each element of a block would compute the block's maximum again
     return view(_loop(parts, plan, tiled, blocks.axes, largest), list(shape))
 
@@ -256,11 +253,12 @@ def keeps_bits(plan: RoundingPlan, dtype: torch.dtype, shape: tuple[Any, ...]) -
       them, and NaNs lose bits where they are stored.
     - Not for blocks that do not fill their dimension: torch 2.13's Inductor splits such loops and leaves out the last
       block where a program goes on with a part of the result.
-    - Not for scales of a format, whose law divides, nor for long tables, which are arrays beside the loop's own.
+    - Not for scales of a format or of float32, whose laws divide, nor for long tables, which are arrays beside the
+      loop's own.
     - Not for blocks with sub-blocks, whose law has maxima of maxima.
     """
     program = plan.program
-    if dtype not in (torch.float32, torch.float64) or program.kind == "levels" or program.searches:
+    if dtype not in (torch.float32, torch.float64) or program.float_scaled or program.searches:
         return False
     if not program.has_kernels:
         return False
@@ -316,19 +314,13 @@ def _loop(parts: Inductor, plan: RoundingPlan, x: Any, axes: tuple[int, ...], la
     return parts.pointwise(x, plan.dtype, inner)
 
 
-def _magnitudes(parts: Inductor, plan: RoundingPlan, x: Any, axes: tuple[int, ...]) -> Any:
+def _magnitudes(parts: Inductor, plan: RoundingPlan, x: Any) -> Any:
     """The lanes of which the law takes the maximum of a block."""
-    load, lanes = x.make_loader(), lane_dtype(plan.program.carrier)
+    load, program = x.make_loader(), plan.program
+    lanes = lane_dtype(program.carrier)
 
     def inner(index: Any) -> Any:
-        def found(lane: Lane, _: tuple[int, ...]) -> Lane:
-            raise _MaximumReachedError(lane)
-
-        body = Body(parts.ops, lanes, found)
-        try:
-            plan.program.run(body, body.load(load(index)), plan.constants, axes)
-        except _MaximumReachedError as reached:
-            return reached.args[0].value
-        raise AssertionError("the law of blocks takes no maximum")
+        body = Body(parts.ops, lanes, _no_maximum)
+        return magnitudes(body, body.load(load(index)), program.carrier, program.kind).value
 
     return parts.pointwise(x, lanes, inner)

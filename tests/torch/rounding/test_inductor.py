@@ -153,18 +153,19 @@ def test_which_codes_stay_calls():
 
 
 BLOCKS_OF_CALLS = "nvfp4", "scaled(e4m3fn,{0:24})", "mxfp8_e4m3", "scaled(e4m3fn,{0:4})"
+BLOCKS_OF_CALLS += ("scaled(e4m3fn,{-1:256},scale=float32)",)
 
 
 def test_what_stays_a_call():
-    """Stochastic rounding, 16 bits, two levels of scales, blocks with a rest, short ones, outer ones and in memory."""
+    """Stochastic rounding, 16 bits, two levels of scales, blocks with a rest, short, outer, divided, and in memory."""
 
     def program(x, narrow):
         blocks = [qtorch.quantize(-x, text) for text in BLOCKS_OF_CALLS]
         in_memory = qtorch.quantize(x, "block(8,dim=0)")
         return *blocks, in_memory, qtorch.quantize(-x, "e5m2", "stochastic", key=3), qtorch.quantize(-narrow, "e5m2")
 
-    x = torch.randn(32, 64)
-    check(program, x, x.bfloat16(), calls=7)
+    x = torch.randn(32, 256)
+    check(program, x, x.bfloat16(), calls=8)
 
 
 def test_strides_scalars_and_sizes_that_change():
