@@ -1,9 +1,12 @@
-"""Dotted names of modules in a model; "" is the model itself: names of children, and names as messages have them."""
+"""Names of modules in a model, where "" is the model itself; and of functions and classes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from inspect import cleandoc
+from typing import Any, TypeVar
 
+F = TypeVar("F", bound=Callable[..., Any])
 MOST = 12  # names in a message
 
 
@@ -49,3 +52,15 @@ def full_name(kind: type, library: object) -> str:
     """
     is_other = getattr(library, kind.__name__, kind) is not kind
     return f"{kind.__module__}.{kind.__name__}" if is_other else kind.__name__
+
+
+def in_dimensions(dimensions: int, function: F) -> F:
+    """The member of a family for one, two or three dimensions: its name, and its docstring, a template with that name.
+
+    The docstring has {name}, {sizes} for the names of the sizes, and {ones} for the sizes of 1 before the last one.
+    """
+    name = f"{function.__name__}{dimensions}d"
+    sizes = ("length", "height, width", "depth, height, width")[dimensions - 1]
+    function.__doc__ = cleandoc(function.__doc__ or "").format(name=name, sizes=sizes, ones="1, " * (dimensions - 1))
+    function.__name__ = function.__qualname__ = name
+    return function

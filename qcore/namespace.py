@@ -71,7 +71,7 @@ def _unsigned(x: A) -> A:
     return x + 0.0
 
 
-def _named(function: str, /, **values: Any) -> None:
+def _named(function: str, /, **values: object) -> None:
     return None
 
 

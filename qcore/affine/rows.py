@@ -101,15 +101,3 @@ def operation(**row: Any) -> Callable[[F], F]:
         return function
 
     return add
-
-
-def in_dimensions(dimensions: int, function: F) -> F:
-    """The member of a family for one, two or three dimensions: its name, and its docstring, a template with that name.
-
-    The docstring has {name}, {sizes} for the names of the sizes, and {ones} for the sizes of 1 before the last one.
-    """
-    name = f"{function.__name__}{dimensions}d"
-    sizes = ("length", "height, width", "depth, height, width")[dimensions - 1]
-    function.__doc__ = cleandoc(function.__doc__ or "").format(name=name, sizes=sizes, ones="1, " * (dimensions - 1))
-    function.__name__ = function.__qualname__ = name
-    return function

@@ -9,142 +9,73 @@ import jax
 from qcore.linalg.accumulator import AccumulatorLike
 from qcore.linalg.convolution import convolution_geometry
 from qcore.linalg.product import Operands, ProductLike
+from qcore.names import in_dimensions
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.keys import Key
 from qjax.linalg.call import add_bias, call
 from qjax.linalg.states import ScalingState
 
 
-def conv1d(
-    input: ArrayLike,
-    weight: ArrayLike,
-    bias: ArrayLike | None = None,
-    stride: int | tuple[int, ...] = 1,
-    padding: int | tuple[int, ...] = 0,
-    dilation: int | tuple[int, ...] = 1,
-    groups: int = 1,
-    *,
-    c: ArrayLike | None = None,
-    operands: Operands = None,
-    accumulator: AccumulatorLike = None,
-    grad_input: ProductLike = None,
-    grad_weight: ProductLike = None,
-    key: Key = None,
-    scaling: jax.Array | ScalingState | None = None,
-) -> jax.Array:
-    """A convolution of (batch, channels, length); see `conv2d`.
+def _conv(dimensions: int):  # its result has the type of the function, which checkers infer
+    def conv(
+        input: ArrayLike,
+        weight: ArrayLike,
+        bias: ArrayLike | None = None,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+        *,
+        c: ArrayLike | None = None,
+        operands: Operands = None,
+        accumulator: AccumulatorLike = None,
+        grad_input: ProductLike = None,
+        grad_weight: ProductLike = None,
+        key: Key = None,
+        scaling: jax.Array | ScalingState | None = None,
+    ) -> jax.Array:
+        """A convolution of (batch, channels, {sizes}) with a defined accumulator.
 
-    Args:
-        input: float32 array of shape (batch, channels, length).
-        weight: float32 array of shape (outputs, channels / groups, length).
-        bias, stride, padding, dilation, groups: as for `conv2d`, and so are all others.
+        It sums over the channel of the group and the taps, row-major. The gradient of the input sums over the output
+        channel of the group and the taps, that of the weight over the example and the output position. Terms that the
+        padding or a stride leaves out are products with zero. The bias is added in float32, as in `linear`.
 
-    Returns:
-        A float32 array of shape (batch, outputs, length).
+        For blocks a convolution is a linear layer at each position and tap, in each group. Axis -1 of blocks is the
+        channels of the group; axis -2 is the batch of inputs and gradients, and the outputs of the group in weights. So
+        {{-1: 32}} has blocks along the input channels, as microxcaling's convolutions, and {{-2: 128, -1: 128}} tiles
+        of outputs and input channels for each tap. Operands with tiles or transforms sum over the channels of a tap
+        first, in chunks that end with it, and in the gradient of the weight over the batch of an output position.
 
-    Raises:
-        TypeError, ValueError: as `conv2d` does.
+        Args:
+            input: float32 array of shape (batch, channels, {sizes}).
+            weight: float32 array of shape (outputs, channels / groups, {sizes}).
+            bias: float32 array of shape (outputs,), or None.
+            stride, padding, dilation: an int, or one for each spatial dimension. Padding is zeros on both sides.
+            groups: the number of parts into which channels and outputs are split.
+            c: float32 array of the result's shape, at which the accumulators start; None is +0.
+            operands, accumulator, key, scaling: as for `matmul`.
+            grad_input, grad_weight: the products of both gradients, as grad_a and grad_b of `matmul`.
 
-    Example:
-        >>> import jax.numpy as jnp
-        >>> conv1d(jnp.ones((1, 1, 3)), jnp.ones((1, 1, 2))).ravel()
-        Array([2., 2.], dtype=float32)
-    """
-    products = operands, accumulator, grad_input, grad_weight
-    return _convolution(1, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling, c)
+        Returns:
+            A float32 array of shape (batch, outputs, {sizes}).
 
+        Raises:
+            ValueError: if shapes do not fit, stochastic rounding has no key, or an argument is out of range.
 
-def conv2d(
-    input: ArrayLike,
-    weight: ArrayLike,
-    bias: ArrayLike | None = None,
-    stride: int | tuple[int, ...] = 1,
-    padding: int | tuple[int, ...] = 0,
-    dilation: int | tuple[int, ...] = 1,
-    groups: int = 1,
-    *,
-    c: ArrayLike | None = None,
-    operands: Operands = None,
-    accumulator: AccumulatorLike = None,
-    grad_input: ProductLike = None,
-    grad_weight: ProductLike = None,
-    key: Key = None,
-    scaling: jax.Array | ScalingState | None = None,
-) -> jax.Array:
-    """A convolution of images with a defined accumulator.
+        Example:
+            >>> import jax.numpy as jnp
+            >>> {name}(jnp.ones((1, 1, {ones}3)), jnp.ones((1, 1, {ones}2))).ravel()
+            Array([2., 2.], dtype=float32)
+        """
+        settings, products = (stride, padding, dilation, groups), (operands, accumulator, grad_input, grad_weight)
+        return _convolution(dimensions, input, weight, bias, settings, products, key, scaling, c)
 
-    It sums over the channel of the group and the taps, row-major. The gradient of the input sums over the output
-    channel of the group and the taps, that of the weight over the example and the output position. Terms that the
-    padding or a stride leaves out are products with zero. The bias is added in float32, as in `linear`.
-
-    For blocks a convolution is a linear layer at each position and tap, in each group. Axis -1 of blocks is the
-    channels of the group; axis -2 is the batch of inputs and gradients, and the outputs of the group in weights. So
-    {-1: 32} has blocks along the input channels, as microxcaling's convolutions, and {-2: 128, -1: 128} tiles of
-    outputs and input channels for each tap. Operands with tiles or transforms sum over the channels of a tap first, in
-    chunks that end with it, and in the gradient of the weight over the batch of an output position.
-
-    Args:
-        input: float32 array of shape (batch, channels, height, width).
-        weight: float32 array of shape (outputs, channels / groups, height, width).
-        bias: float32 array of shape (outputs,), or None.
-        stride, padding, dilation: an int, or one for each spatial dimension. Padding is zeros on both sides.
-        groups: the number of parts into which channels and outputs are split.
-        c: float32 array of the result's shape, at which the accumulators start; None is +0.
-        operands, accumulator, key, scaling: as for `matmul`.
-        grad_input, grad_weight: the products of both gradients, as grad_a and grad_b of `matmul`.
-
-    Returns:
-        A float32 array of shape (batch, outputs, height, width).
-
-    Raises:
-        ValueError: if shapes do not fit, stochastic rounding has no key, or an argument is out of range.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> conv2d(jnp.ones((1, 1, 2, 2)), jnp.ones((1, 1, 3, 3)), padding=1).ravel()
-        Array([4., 4., 4., 4.], dtype=float32)
-    """
-    products = operands, accumulator, grad_input, grad_weight
-    return _convolution(2, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling, c)
+    return in_dimensions(dimensions, conv)
 
 
-def conv3d(
-    input: ArrayLike,
-    weight: ArrayLike,
-    bias: ArrayLike | None = None,
-    stride: int | tuple[int, ...] = 1,
-    padding: int | tuple[int, ...] = 0,
-    dilation: int | tuple[int, ...] = 1,
-    groups: int = 1,
-    *,
-    c: ArrayLike | None = None,
-    operands: Operands = None,
-    accumulator: AccumulatorLike = None,
-    grad_input: ProductLike = None,
-    grad_weight: ProductLike = None,
-    key: Key = None,
-    scaling: jax.Array | ScalingState | None = None,
-) -> jax.Array:
-    """A convolution of (batch, channels, depth, height, width); see `conv2d`.
-
-    Args:
-        input: float32 array of shape (batch, channels, depth, height, width).
-        weight: float32 array of shape (outputs, channels / groups, depth, height, width).
-        bias, stride, padding, dilation, groups: as for `conv2d`, and so are all others.
-
-    Returns:
-        A float32 array of shape (batch, outputs, depth, height, width).
-
-    Raises:
-        TypeError, ValueError: as `conv2d` does.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> conv3d(jnp.ones((1, 1, 2, 2, 2)), jnp.ones((1, 1, 2, 2, 2))).ravel()
-        Array([8.], dtype=float32)
-    """
-    products = operands, accumulator, grad_input, grad_weight
-    return _convolution(3, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling, c)
+conv1d = _conv(1)
+conv2d = _conv(2)
+conv3d = _conv(3)
 
 
 def _convolution(

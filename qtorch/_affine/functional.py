@@ -13,8 +13,8 @@ import torch
 from qcore.affine import AffineInteger, QParams
 from qcore.affine.functional.convolutions import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
-from qcore.affine.rows import in_dimensions
 from qcore.arguments import check_type
+from qcore.names import in_dimensions
 from qtorch._affine import conversion
 from qtorch._affine.activations import celu, elu, hardswish  # noqa: F401  # where older pickles have them
 from qtorch._affine.affine import make_qparams

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch  # noqa: F401  # for examples
 
 from qcore.affine import functional
-from qcore.affine.rows import in_dimensions
 from qcore.arguments import quoted
+from qcore.names import in_dimensions
 
 if TYPE_CHECKING:  # the class has a table of these functions
     from qtorch._affine.tensor import QTensor

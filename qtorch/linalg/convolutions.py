@@ -6,145 +6,75 @@ from typing import Any
 
 import torch
 
-from qcore.arguments import quoted
+from qcore.arguments import check_sizes, quoted
 from qcore.linalg.accumulator import AccumulatorLike
 from qcore.linalg.convolution import convolution_geometry
 from qcore.linalg.product import Operands, ProductLike
+from qcore.names import in_dimensions
 from qtorch._rounding.keys import Key
 from qtorch.linalg.call import add_bias, check_operand, differentiable_product, in_float32, prepare
 
 
-@in_float32
-def conv1d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: int | tuple[int, ...] = 1,
-    padding: int | tuple[int, ...] | str = 0,
-    dilation: int | tuple[int, ...] = 1,
-    groups: int = 1,
-    *,
-    c: torch.Tensor | None = None,
-    operands: Operands = None,
-    accumulator: AccumulatorLike = None,
-    grad_input: ProductLike = None,
-    grad_weight: ProductLike = None,
-    key: Key = None,
-    scaling: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """A convolution of (batch, channels, length); see `conv2d`.
+def _conv(dimensions: int):  # its result has the type of the function, which checkers infer
+    def conv(
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] | str = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+        *,
+        c: torch.Tensor | None = None,
+        operands: Operands = None,
+        accumulator: AccumulatorLike = None,
+        grad_input: ProductLike = None,
+        grad_weight: ProductLike = None,
+        key: Key = None,
+        scaling: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """A convolution of (batch, channels, {sizes}) with a defined accumulator.
 
-    Args:
-        input: float32 tensor of shape (batch, channels, length).
-        weight: float32 tensor of shape (outputs, channels / groups, length).
-        bias, stride, padding, dilation, groups: as for `conv2d`, and so are all others.
+        It sums over the channel of the group and the taps, row-major. The gradient of the input sums over the output
+        channel of the group and the taps, that of the weight over the example and the output position. Terms that the
+        padding or a stride leaves out are products with zero. The bias is added in float32, as in `linear`.
 
-    Returns:
-        A float32 tensor of shape (batch, outputs, length).
+        For blocks a convolution is a linear layer at each position and tap, in each group. Axis -1 of blocks is the
+        channels of the group; axis -2 is the batch of inputs and gradients, and the outputs of the group in weights. So
+        {{-1: 32}} has blocks along the input channels, as microxcaling's convolutions, and {{-2: 128, -1: 128}} tiles
+        of outputs and input channels for each tap. Operands with tiles or transforms sum over the channels of a tap
+        first, in chunks that end with it, and in the gradient of the weight over the batch of an output position.
 
-    Raises:
-        TypeError, ValueError: as `conv2d` does.
+        Args:
+            input: float32 tensor of shape (batch, channels, {sizes}), or without the batch.
+            weight: float32 tensor of shape (outputs, channels / groups, {sizes}).
+            bias: float32 tensor of shape (outputs,), or None.
+            stride, padding, dilation: an int, or one for each spatial dimension. Padding is a number of zeros on both
+                sides, "valid" for 0, or "same" for a result with the sizes of the input.
+            groups: the number of parts into which channels and outputs are split.
+            c: float32 tensor of the result's shape, at which the accumulators start; None is +0.
+            operands, accumulator, key, scaling: as for `matmul`.
+            grad_input, grad_weight: the products of both gradients, as grad_a and grad_b of `matmul`.
 
-    Example:
-        >>> conv1d(torch.ones(1, 1, 3), torch.ones(1, 1, 2)).flatten()
-        tensor([2., 2.])
-    """
-    products = operands, accumulator, grad_input, grad_weight
-    return _convolution(1, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling, c)
+        Returns:
+            A float32 tensor of shape (batch, outputs, {sizes}).
 
+        Raises:
+            ValueError: if shapes do not fit, or an argument is out of range.
 
-@in_float32
-def conv2d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: int | tuple[int, ...] = 1,
-    padding: int | tuple[int, ...] | str = 0,
-    dilation: int | tuple[int, ...] = 1,
-    groups: int = 1,
-    *,
-    c: torch.Tensor | None = None,
-    operands: Operands = None,
-    accumulator: AccumulatorLike = None,
-    grad_input: ProductLike = None,
-    grad_weight: ProductLike = None,
-    key: Key = None,
-    scaling: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """A convolution of images with a defined accumulator.
+        Example:
+            >>> {name}(torch.ones(1, 1, {ones}2), torch.ones(1, 1, {ones}3), padding="same").flatten()
+            tensor([2., 2.])
+        """
+        settings, products = (stride, padding, dilation, groups), (operands, accumulator, grad_input, grad_weight)
+        return _convolution(dimensions, input, weight, bias, settings, products, key, scaling, c)
 
-    It sums over the channel of the group and the taps, row-major. The gradient of the input sums over the output
-    channel of the group and the taps, that of the weight over the example and the output position. Terms that the
-    padding or a stride leaves out are products with zero. The bias is added in float32, as in `linear`.
-
-    For blocks a convolution is a linear layer at each position and tap, in each group. Axis -1 of blocks is the
-    channels of the group; axis -2 is the batch of inputs and gradients, and the outputs of the group in weights. So
-    {-1: 32} has blocks along the input channels, as microxcaling's convolutions, and {-2: 128, -1: 128} tiles of
-    outputs and input channels for each tap. Operands with tiles or transforms sum over the channels of a tap first, in
-    chunks that end with it, and in the gradient of the weight over the batch of an output position.
-
-    Args:
-        input: float32 tensor of shape (batch, channels, height, width), or without the batch.
-        weight: float32 tensor of shape (outputs, channels / groups, height, width).
-        bias: float32 tensor of shape (outputs,), or None.
-        stride, padding, dilation: an int, or one for each spatial dimension. Padding is a number of zeros on both
-            sides, "valid" for 0, or "same" for a result with the sizes of the input.
-        groups: the number of parts into which channels and outputs are split.
-        c: float32 tensor of the result's shape, at which the accumulators start; None is +0.
-        operands, accumulator, key, scaling: as for `matmul`.
-        grad_input, grad_weight: the products of both gradients, as grad_a and grad_b of `matmul`.
-
-    Returns:
-        A float32 tensor of shape (batch, outputs, height, width).
-
-    Raises:
-        ValueError: if shapes do not fit, or an argument is out of range.
-
-    Example:
-        >>> conv2d(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 3, 3), padding=1).flatten()
-        tensor([4., 4., 4., 4.])
-    """
-    products = operands, accumulator, grad_input, grad_weight
-    return _convolution(2, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling, c)
+    return in_float32(in_dimensions(dimensions, conv))
 
 
-@in_float32
-def conv3d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: int | tuple[int, ...] = 1,
-    padding: int | tuple[int, ...] | str = 0,
-    dilation: int | tuple[int, ...] = 1,
-    groups: int = 1,
-    *,
-    c: torch.Tensor | None = None,
-    operands: Operands = None,
-    accumulator: AccumulatorLike = None,
-    grad_input: ProductLike = None,
-    grad_weight: ProductLike = None,
-    key: Key = None,
-    scaling: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """A convolution of (batch, channels, depth, height, width); see `conv2d`.
-
-    Args:
-        input: float32 tensor of shape (batch, channels, depth, height, width).
-        weight: float32 tensor of shape (outputs, channels / groups, depth, height, width).
-        bias, stride, padding, dilation, groups: as for `conv2d`, and so are all others.
-
-    Returns:
-        A float32 tensor of shape (batch, outputs, depth, height, width).
-
-    Raises:
-        TypeError, ValueError: as `conv2d` does.
-
-    Example:
-        >>> conv3d(torch.ones(1, 1, 2, 2, 2), torch.ones(1, 1, 2, 2, 2)).flatten()
-        tensor([8.])
-    """
-    products = operands, accumulator, grad_input, grad_weight
-    return _convolution(3, input, weight, bias, (stride, padding, dilation, groups), products, key, scaling, c)
+conv1d = _conv(1)
+conv2d = _conv(2)
+conv3d = _conv(3)
 
 
 def padding_sizes(padding: Any, kernel: Any, dilation: Any) -> list[int]:
@@ -184,6 +114,7 @@ def _convolution(
     if isinstance(padding, str):
         check_operand("input", input)
         check_operand("weight", weight)
+        dilation = check_sizes("dilation", dilation, 1, dims)
         padding, sizes = 0, padding_sizes(padding, tuple(weight.shape[2:]), dilation)
         input = torch.nn.functional.pad(input, sizes) if any(sizes) else input
     geometry, names = convolution_geometry(dims, stride, padding, dilation, groups), ("grad_input", "grad_weight")

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from qcore.affine import AffineInteger, QParams, check_qparams, requantize
 from qcore.affine.functional.convolutions import pad_images
 from qcore.affine.quantized import check_convolution, check_linear
-from qcore.affine.rows import in_dimensions
 from qcore.arguments import check_flag
+from qcore.names import in_dimensions
 from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike
 from qjax.quantization.affine import Form, form_of, qparams_of
