@@ -40,7 +40,7 @@ def some(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST]) + (", ..." if len(names) > MOST else "")
 
 
-def full_name(kind: type, library: object) -> str:
+def full_name(class_: type, library: object) -> str:
     """The name of a class of layers, with its module if it is not the class of this name in a library.
 
     Example:
@@ -50,8 +50,8 @@ def full_name(kind: type, library: object) -> str:
         ... )
         ('int', 'mine.Linear')
     """
-    is_other = getattr(library, kind.__name__, kind) is not kind
-    return f"{kind.__module__}.{kind.__name__}" if is_other else kind.__name__
+    is_other = getattr(library, class_.__name__, class_) is not class_
+    return f"{class_.__module__}.{class_.__name__}" if is_other else class_.__name__
 
 
 def in_dimensions(dimensions: int, function: F) -> F:

@@ -152,15 +152,15 @@ class SumUnit:
     def _decoded(self, number: Any, code: str) -> str:
         return f"number_of(lane({code}))" if number == FLOAT32_NUMBER else f"{_number_of(number.text)}({code})"
 
-    def term(self, side: str, place: str, stop: str) -> str:
-        """C for a number at a place; 0 from `stop` on, where missing terms are zeros."""
+    def term(self, side: str, index: str, stop: str) -> str:
+        """C for a number at an index; 0 from `stop` on, where missing terms are zeros."""
         if side.startswith("scale"):
-            return f"term_of_{_SIDES[side]}({_SIDES[side]}, {place}, end / {self.trace.block})"
+            return f"term_of_{_SIDES[side]}({_SIDES[side]}, {index}, end / {self.trace.block})"
         if self.trace.order:
-            return f"term_of_{_SIDES[side]}({_SIDES[side]}, {place}, count)"
+            return f"term_of_{_SIDES[side]}({_SIDES[side]}, {index}, count)"
         if stop:
-            return f"term_of_{_SIDES[side]}({_SIDES[side]}, {place}, {stop})"
-        return self._decoded(self.numbers["xy".index(side)], f"{_SIDES[side]}[{place}]")
+            return f"term_of_{_SIDES[side]}({_SIDES[side]}, {index}, {stop})"
+        return self._decoded(self.numbers["xy".index(side)], f"{_SIDES[side]}[{index}]")
 
     def _sums(self) -> Iterator[str]:
         """The functions of folds."""

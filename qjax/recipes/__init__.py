@@ -370,7 +370,7 @@ def _runs(planner: Planner) -> Iterator[tuple[ProgramProduct, Products | None, F
         return
     runs: list[tuple[int, Products | None, int]] = []
     last: dict[int, int] = {}  # the number of the latest run of each product
-    for place, at in planner.stacks.places():
+    for place, at in planner.stacks.instances():
         products = planner.chosen[place].get(at)
         if place in last and runs[last[place]][1] == products:
             runs[last[place]] = place, products, runs[last[place]][2] + 1

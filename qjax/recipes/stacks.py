@@ -80,7 +80,7 @@ class State(NamedTuple):
         return *(loop.length for _, loop in self.stack), self.rows, 1 + self.history
 
 
-Place = tuple[int, tuple[int, ...]]  # a product, and the iterations of its stacks
+Instance = tuple[int, tuple[int, ...]]  # a product, and the iterations of its stacks
 
 
 class Stacks:
@@ -104,11 +104,11 @@ class Stacks:
         """The depths of those scans that are stacks."""
         return [depth for depth, loop in enumerate(loops) if (depth, loop.begin) in self._holding]
 
-    def places(self) -> list[Place]:
+    def instances(self) -> list[Instance]:
         """All products in the order of their run; one that all iterations share is in the first."""
         return list(self._run(range(len(self.found)), ()))
 
-    def _run(self, products: Sequence[int], at: tuple[int, ...]) -> Iterator[Place]:
+    def _run(self, products: Sequence[int], at: tuple[int, ...]) -> Iterator[Instance]:
         depth = len(at)
 
         def loop_of(one: int) -> Loop | None:
@@ -128,7 +128,7 @@ class Stacks:
 
     def choose(self, recipe: Recipe) -> list[dict[tuple[int, ...], Products | None]]:
         """The recipe's products at each place of each product that can be lowered."""
-        reached = [place for place in self.places() if not self.found[place[0]].reason]
+        reached = [one for one in self.instances() if not self.found[one[0]].reason]
         layers = [(self.found[one].name, self.found[one].kind) for one, _ in reached]
         chosen: list[dict[tuple[int, ...], Products | None]] = [{} for _ in self.found]
         for (one, at), products in zip(reached, recipe._products_of(layers), strict=True):

@@ -64,7 +64,7 @@ class QATLayer(nn.Module):
         layer: Any = module[0] if isinstance(module, nn.Sequential) else module
         made = cls(**settings_of(layer), qconfig=getattr(module, "qconfig", None), **cls._more_settings(module))
         made.weight, made.bias = layer.weight, layer.bias
-        made._take(module)
+        made._copy_state(module)
         made.weight_fake_quant.to(layer.weight.device)
         return made.train(module.training)
 
@@ -73,7 +73,7 @@ class QATLayer(nn.Module):
         """The constructor's arguments that are not settings of the first part of a fused layer."""
         return {}
 
-    def _take(self, module: nn.Module) -> None:
+    def _copy_state(self, module: nn.Module) -> None:
         """Copies the state of the other parts of a fused layer."""
 
     def rounded_weight(self) -> torch.Tensor:

@@ -99,7 +99,7 @@ def results(model: nn.Module, arguments: Arguments) -> list[torch.Tensor]:
 
 def way(model: nn.Module, arguments: Arguments) -> tuple[str, ...]:
     """The layers that a call of a model runs, and the functions outside of layers, by name."""
-    names = _Names()
+    names = _NameListing()
     for path, module in leaves(model):
         names.watch(path, module)
     try:
@@ -111,7 +111,7 @@ def way(model: nn.Module, arguments: Arguments) -> tuple[str, ...]:
     return tuple(names.found)
 
 
-class _Names(torch.overrides.TorchFunctionMode):
+class _NameListing(torch.overrides.TorchFunctionMode):
     """Lists the names of layers, by hooks, and of functions between them."""
 
     def __init__(self) -> None:

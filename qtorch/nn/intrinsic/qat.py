@@ -125,7 +125,7 @@ class QATConvBn(QATConv):
             raise ValueError("the batch norm has affine=False or track_running_stats=False; allowed is True for both")
         return {"eps": bn.eps, "momentum": bn.momentum}
 
-    def _take(self, module: nn.Module) -> None:
+    def _copy_state(self, module: nn.Module) -> None:
         self.bn = module[1]  # type: ignore[index]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
