@@ -81,7 +81,6 @@ def read(path: str | os.PathLike[str]) -> Contents:
         Tensors by name, in the order of the file, and metadata by key.
 
     Raises:
-        TypeError: if path is not a path.
         FileNotFoundError: if there is no such file.
         ValueError: if the file is cut off or contradicts itself, or a tensor has a type that is not known. The message
             names the tensor or the key.

@@ -48,7 +48,6 @@ def load_quantized(path: str | os.PathLike[str]) -> dict[str, Encoded[np.ndarray
         without scales are `Encoded` too. Others are NumPy arrays: scales of activations, norms, biases.
 
     Raises:
-        TypeError: if path is not a path.
         FileNotFoundError: if there is no such file.
         ValueError: if a file is cut off or contradicts itself, or has parts of weights in a dialect that is not known.
             The message names the tensors; `qcore.exchange.safetensors.read_header` gives each as it is.

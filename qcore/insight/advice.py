@@ -78,7 +78,6 @@ def findings(record: Record) -> list[Finding]:
         A finding for each site and format.
 
     Raises:
-        TypeError: if record is not a Record.
         ValueError: if it has no entries.
 
     Example:

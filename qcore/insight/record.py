@@ -209,7 +209,6 @@ class Record:
         """The entries of both, for example of two processes that each had a part of the data.
 
         Raises:
-            TypeError: if other is not a Record.
             ValueError: if it is of another model, or a site has different formats.
         """
         if not isinstance(other, Record):

@@ -158,7 +158,6 @@ class Accumulator:
             instruction; `Product` raises for all others.
 
         Raises:
-            TypeError: if name is not a str.
             ValueError: if no design has this name; the message has the nearest ones.
 
         Example:

@@ -120,7 +120,6 @@ def first_scaling(history: int) -> np.ndarray:
         of the result: the current scale, then the largest magnitudes of past calls, the newest first.
 
     Raises:
-        TypeError: if history is not an int.
         ValueError: if history is less than 1.
 
     Example:

@@ -377,7 +377,6 @@ def design_for(on: Any, first: Any, second: Any) -> Design:
         first, second: the formats; None is float32.
 
     Raises:
-        TypeError: if on is not a str.
         ValueError: if there is no such machine, or it has no instruction for these formats.
     """
     if not isinstance(on, str):

@@ -141,7 +141,6 @@ class Product:
             A `Product`.
 
         Raises:
-            TypeError: if machine is not a str.
             ValueError: if there is no such machine, or it has no instruction for the operands; the message lists the
                 formats that it has.
 

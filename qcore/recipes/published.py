@@ -240,7 +240,6 @@ def recipe_of(layer_types: Any, recipe: Any, is_default: bool) -> Any:
     """The argument `layer_types` of `lower`, or `recipe`, which is another name of it; `is_default` if it was left out.
 
     Raises:
-        TypeError: if recipe is not a Recipe.
         ValueError: if both are given.
     """
     if recipe is None:

@@ -218,7 +218,6 @@ class Recipe:
             A `Recipe`. Layers that stay wide still do.
 
         Raises:
-            TypeError: if machine is not a str.
             ValueError: if there is no such machine, or it has no instruction for a product; the message lists the
                 formats that it has, and names the entry.
 

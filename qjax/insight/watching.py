@@ -55,7 +55,6 @@ def watch(fn: Callable[..., Result], digests: bool = False) -> Callable[..., tup
         Call it under jit, because it traces fn at each call.
 
     Raises:
-        TypeError: if fn is not a function.
         ValueError: in a call: if fn rounds nothing, or rounds in a Pallas kernel, from which statistics cannot come
             out.
 

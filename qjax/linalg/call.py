@@ -94,7 +94,6 @@ def first_scaling(history: int) -> ScalingState:
         A `ScalingState` of shape (3, 1 + history).
 
     Raises:
-        TypeError: if history is not an int.
         ValueError: if history is less than 1.
 
     Example:
@@ -172,7 +171,6 @@ def share_scaling(scaling: jax.Array | ScalingState, uses: int) -> tuple[jax.Arr
         The state, `uses` times, for one product each.
 
     Raises:
-        TypeError: if uses is not an int.
         ValueError: if uses is less than 1, or scaling has another shape or dtype.
 
     Example:

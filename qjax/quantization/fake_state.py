@@ -171,7 +171,6 @@ def _on(name: str, field: str, what: str) -> Callable[..., Any]:
             A pytree of the same structure.
 
         Raises:
-            TypeError: if enabled is not a bool.
             ValueError: if enabled has a dimension, or a dictionary in states has keys without an order, say an int and
                 a str.
 
@@ -234,7 +233,6 @@ def get_observer_dict(states: PyTree, prefix: str = "") -> dict[str, Extremes | 
         `FakeQuantizeState`, as `save` takes them and `qtorch.quantization.get_observer_dict` names them.
 
     Raises:
-        TypeError: if prefix is not a string.
         ValueError: if a dictionary in states has keys without an order, say an int and a str.
 
     Example:

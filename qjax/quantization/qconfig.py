@@ -72,7 +72,6 @@ class QConfig(_Checked):
             bfloat16's, posits, and fixed point with a fraction get none, and a `qjax.quantizer` rounds as it says.
 
     Raises:
-        TypeError: if an argument is none of these.
         ValueError: if a text does not name a format, a format can only be decoded, or a quantizer is stochastic.
 
     Example:

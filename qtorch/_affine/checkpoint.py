@@ -54,7 +54,6 @@ def load(path: str | os.PathLike[str]) -> dict[str, torch.Tensor | QTensor]:
         Tensors and QTensors by name. The entries without the QTensors are a state_dict.
 
     Raises:
-        TypeError: if path is not a path.
         ImportError: if safetensors is missing.
         FileNotFoundError: if there is no file of this name.
 

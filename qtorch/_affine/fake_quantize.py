@@ -274,9 +274,6 @@ def _for_apply(name: str) -> Callable[[torch.nn.Module], None]:
     Returns:
         Nothing; a `FakeQuantize` is changed in place.
 
-    Raises:
-        TypeError: if module is not a module.
-
     Example:
         >>> model = torch.nn.Sequential(FakeQuantize(), torch.nn.ReLU())
         >>> model.apply({name})[0].{name.partition("_")[2]}_enabled

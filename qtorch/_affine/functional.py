@@ -42,9 +42,6 @@ def quantize_per_tensor(
     Returns:
         A QTensor of x's shape and device, of the integers that dtype names.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Example:
         >>> quantize_per_tensor(torch.tensor([-1.0, 0.0, 1.0]), 0.1, 10, torch.quint8).int_repr()
         tensor([ 0, 10, 20], dtype=torch.uint8)

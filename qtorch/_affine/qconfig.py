@@ -170,7 +170,6 @@ def get_default_qconfig(backend: str = "x86") -> QConfig:
         `MinMaxObserver` for "qnnpack".
 
     Raises:
-        TypeError: if backend is not a text.
         ValueError: if backend is none of these.
 
     Example:
@@ -192,7 +191,6 @@ def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
         A `QConfig` that makes a `FakeQuantize` for activations, and one for weights, per channel except for "qnnpack".
 
     Raises:
-        TypeError: if backend is not a text.
         ValueError: if backend is none of these.
 
     Example:

@@ -60,9 +60,6 @@ def quantize(
     Returns:
         A new tensor of x's shape, dtype, device and memory format, and of a DTensor's placements.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Example:
         >>> from qtorch import FloatingPoint
         >>> quantize(torch.tensor([0.1241, 0.3602, -0.7104]), FloatingPoint(exp=5, man=2))

@@ -47,7 +47,6 @@ def first_scaling(history: int, device: torch.device | str | None = None) -> tor
         A float32 tensor of shape (3, 1 + history).
 
     Raises:
-        TypeError: if history is not an int.
         ValueError: if history is less than 1.
         RuntimeError: if torch does not have this device.
 

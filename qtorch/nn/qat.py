@@ -189,9 +189,6 @@ class Conv2d(QATConv, nn.Conv2d):
     Args:
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
 
-    Raises:
-        TypeError: if qconfig is not a `QConfig`.
-
     Example:
         >>> from qtorch.quantization import default_qat_qconfig
         >>> Conv2d(1, 3, 2, qconfig=default_qat_qconfig)(torch.zeros(1, 1, 4, 4)).shape

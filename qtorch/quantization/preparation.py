@@ -57,7 +57,6 @@ def prepare(
         The prepared model.
 
     Raises:
-        TypeError: if an argument, or settings, have the wrong type.
         ValueError: if nothing would be observed.
 
     Example:
@@ -96,7 +95,6 @@ def prepare_qat(
         The prepared model.
 
     Raises:
-        TypeError: if an argument, or settings, have the wrong type.
         ValueError: if the model is not in training, was prepared for calibration, or nothing would be quantized.
 
     Warns:

@@ -39,7 +39,6 @@ def propagate_qconfig_(
         Nothing; the attributes `qconfig` are written.
 
     Raises:
-        TypeError: if an argument, or settings, have the wrong type.
         ValueError: if an entry names nothing in the model, so that it has no effect.
 
     Example:

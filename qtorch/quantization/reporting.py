@@ -36,9 +36,6 @@ def report(model: nn.Module) -> Report:
         A `Report` with a `LayerReport` for each layer that computes, or has parameters of its own, in the order of
         `named_modules`; a shared layer is listed once.
 
-    Raises:
-        TypeError: if model is not a module.
-
     Example:
         >>> from qtorch.quantization import default_qconfig, prepare
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())

@@ -55,9 +55,6 @@ class QuantWrapper(torch.nn.Module):
         module: the wrapped module; its qconfig becomes that of all three.
         quant, dequant: whether there is a `QuantStub`, and a `DeQuantStub`.
 
-    Raises:
-        TypeError: if module is not a module.
-
     Example:
         >>> QuantWrapper(torch.nn.Linear(2, 3))(torch.zeros(1, 2)).shape
         torch.Size([1, 3])
@@ -102,9 +99,6 @@ def add_quant_dequant(module: torch.nn.Module) -> torch.nn.Module:
 
     Returns:
         module, or its wrapper.
-
-    Raises:
-        TypeError: if module is not a module.
 
     Example:
         >>> from qtorch.quantization import default_qconfig, propagate_qconfig_

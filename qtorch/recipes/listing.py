@@ -42,9 +42,6 @@ def report(model: nn.Module, *inputs: object, **options: object) -> RunReport:
     Returns:
         One row for each forward product, in order. `print` shows a table.
 
-    Raises:
-        TypeError: if model is not a module.
-
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
         >>> [(row.path, row.multiply_adds, row.reason) for row in report(model, torch.ones(5, 2))]

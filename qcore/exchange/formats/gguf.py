@@ -34,7 +34,6 @@ class GGUF(BytesNumber):
             "nvfp4", "q1_0" or "q2_0"; to decode only "iq4_nl" or "iq4_xs". Capitals have no meaning.
 
     Raises:
-        TypeError: if type is not a str.
         ValueError: if it is not one of these.
 
     Source: ggml, ggml-quants.c.

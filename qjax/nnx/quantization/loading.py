@@ -139,9 +139,6 @@ def to_torch(model: nnx.Module) -> dict[str, np.ndarray]:
     Returns:
         NumPy arrays, for `safetensors.numpy.save_file`.
 
-    Raises:
-        TypeError: if model is not a module.
-
     Example:
         >>> {name: array.shape for name, array in to_torch(nnx.Linear(2, 3, rngs=nnx.Rngs(0))).items()}
         {'weight': (3, 2), 'bias': (3,)}

@@ -109,7 +109,6 @@ def prepare_qat(model: nnx.Module, qconfig: SettingsOf[QConfig]) -> nnx.Module:
         The prepared model.
 
     Raises:
-        TypeError: if an argument, or settings, have the wrong type.
         ValueError: if all batch norms and Dropouts are in evaluation, an entry names nothing, or nothing would be
             quantized.
 

@@ -37,9 +37,6 @@ def report(model: nnx.Module) -> Report:
     Returns:
         One entry for each layer, with its name in PyTorch. `rich.print` shows a table, `print` the same in plain text.
 
-    Raises:
-        TypeError: if model is not a module.
-
     Example:
         >>> from qjax.nnx import prepare, relu
         >>> from qjax.quantization import default_qconfig

@@ -171,9 +171,6 @@ def freeze_bn_stats(mod: nn.Module) -> None:
     Returns:
         Nothing; a `QATConvBn` is changed in place: its running statistics stay as they are from now on.
 
-    Raises:
-        TypeError: if mod is not a module.
-
     Example:
         >>> from qtorch.nn.intrinsic.qat import ConvBn2d
         >>> from qtorch.quantization import default_qat_qconfig
@@ -194,9 +191,6 @@ def update_bn_stats(mod: nn.Module) -> None:
 
     Returns:
         Nothing; a `QATConvBn` is changed in place: in training it updates its running statistics from now on.
-
-    Raises:
-        TypeError: if mod is not a module.
 
     Example:
         >>> from qtorch.nn.intrinsic.qat import ConvBn2d
@@ -237,9 +231,6 @@ class ConvBn2d(QATConvBn, nn.Conv2d):
         eps, momentum: of the batch norm.
         freeze_bn: True leaves running statistics as they are.
         qconfig: a `QConfig`, whose weight makes `weight_fake_quant`.
-
-    Raises:
-        TypeError: if qconfig is not a `QConfig`.
 
     Example:
         >>> from qtorch.quantization import default_qat_qconfig
