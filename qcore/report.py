@@ -108,8 +108,8 @@ class ProductReport:
         shapes: the shapes of the operands.
         multiply_adds: the number of multiply-adds of the forward product; None if it is not known. A complex one counts
             as four; numbers that a sparse tensor does not store do not count.
-        products: the formats and accumulators, forward and of both gradients; None if the product stayed wide.
-        reason: the reason why the product, or both gradients, stayed wide; else "".
+        products: the formats and accumulators, forward and of both gradients; None in high precision.
+        reason: the reason why the product, or both gradients, stayed in high precision; else "".
         share: its part of all known multiply-adds of the run, from 0 to 1.
 
     Example:
@@ -158,7 +158,7 @@ class RunReport:
     def lowered(self) -> float:
         """The part of all known multiply-adds with formats of fewer than 16 bits, from 0 to 1; sums alone count, too.
 
-        A product whose gradients stayed wide counts by a third: each gradient has as many multiply-adds.
+        A product whose gradients stayed in high precision counts by a third: each gradient has as many multiply-adds.
         """
         return self._part(lambda products: not products.forward.has_16_bits)
 
@@ -227,7 +227,7 @@ def _run_cells(one: ProductReport, names: dict[Products, str]) -> tuple[str, ...
     path = numbered(one.path or "(model)", one.number)
     shapes = " ".join("x".join(map(str, shape)) or "()" for shape in one.shapes)
     share = "?" if one.multiply_adds is None else f"{one.share:.1%}"
-    formats = f"wide: {one.reason}" if one.products is None else names[one.products]
+    formats = f"none: {one.reason}" if one.products is None else names[one.products]
     return path, one.kind, shapes, share, f"{formats}, {one.reason}" if one.products and one.reason else formats
 
 
@@ -237,10 +237,10 @@ def with_own_gradients(products: Products, function: str) -> tuple[Products, str
     Example:
         >>> forward = Product("e4m3fn", "e4m3fn")
         >>> with_own_gradients(Products(forward, forward, forward), "mine")[1]
-        'its gradients stay wide: mine has a derivative of its own'
+        'its gradients stay in high precision: mine has a derivative of its own'
     """
     products = replace(products, grad_a=Product(), grad_b=Product())
-    return products, f"its gradients stay wide: {function} has a derivative of its own"
+    return products, f"its gradients stay in high precision: {function} has a derivative of its own"
 
 
 def numbered(path: str, number: int) -> str:
@@ -291,11 +291,11 @@ def _plain_table(head: Sequence[str], lines: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(line for row in fitted_table(head, lines) for line in row)
 
 
-def _rich_lines(head: Sequence[str], lines: Iterable[tuple[str, ...]], is_wide: Iterable[bool], width: int) -> Any:
-    """The same table for rich, in which wide layers and products are dim."""
+def _rich_lines(head: Sequence[str], lines: Iterable[tuple[str, ...]], is_dim: Iterable[bool], width: int) -> Any:
+    """The same table for rich, in which layers and products in high precision are dim."""
     from rich.text import Text
 
     head_lines, *rows = fitted_table(head, lines, width)
     yield Text("\n".join(head_lines), style="bold")
-    for row, dim in zip(rows, is_wide, strict=True):
+    for row, dim in zip(rows, is_dim, strict=True):
         yield Text("\n".join(row), style="dim" if dim else "")

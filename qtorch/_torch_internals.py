@@ -224,7 +224,8 @@ def show_to_modes(functions: Iterable[Any]) -> None:
     if known is None:
         warn(
             f"torch {torch.__version__} hides functions from modes in compiled programs: products by grouped_mm, "
-            "scaled_mm and sparse.mm stay wide there, and functions of converted models such as hardswish are torch's"
+            "scaled_mm and sparse.mm stay in high precision there, and functions of converted models such as hardswish "
+            "are torch's"
         )
     else:
         known().update(functions)

@@ -39,7 +39,7 @@ def _remedy(recipe: Recipe, most: ProductReport) -> str:
         return "an entry of the recipe has 16 bits for them, as for the first and the last layer"
     if most.kind not in LAYER_TYPES:
         return most.reason
-    # An entry that is there, but leaves the product wide or cannot lower it, is not what is missing.
+    # An entry that is there, but leaves the product in high precision or cannot lower it, is not what is missing.
     if any(entry._matches(most.path, most.kind) for entry in recipe.entries):
         return most.reason
     name = next((name for name, one in RECIPES.items() if one == recipe), "")

@@ -62,8 +62,9 @@ def _deepseek() -> Recipe:
     E4M3 for all operands; scales amax / 448 in float32, just in time, of 1 x 128 tiles of inputs and gradients along
     the sum and of 128 x 128 blocks of weights; sums promoted to float32 every 128 terms. Here the 128 terms are summed
     exactly; an inner accumulator can give them the sums of Hopper (docs/products.md). All linear layers but the last
-    one, the head; norms, gating, attention and embedding stay wide. Two details are left out (†): scales that are
-    powers of two for the inputs of linear layers after attention, and E5M6 for such inputs in caches.
+    one, the head; norms, gating, attention and embedding stay in high precision. Two details are left out (†):
+    scales that are powers of two for the inputs of linear layers after attention, and E5M6 for such inputs in
+    caches.
     """
     tile, block = (Operand(_E4M3_SATURATING, scale=Scale(rows, 128)) for rows in (1, 128))
     promoted = Accumulator(chunk=128)

@@ -31,7 +31,7 @@ Layers = Sequence[tuple[str, str]]  # dotted names, and what is multiplied there
 
 @dataclass(frozen=True, repr=False)
 class Entry:
-    """A row of a recipe: layers or products by pattern, and their three products; without products they stay wide.
+    """A row of a recipe: layers or products by pattern, and their three products, or none in high precision.
 
     Args:
         name: a shell pattern for the dotted name of the layer, or of the place of a product: "features.*",
@@ -123,7 +123,7 @@ class Entry:
 
     @property
     def products(self) -> Products | None:
-        """The three products; None for layers that are left wide."""
+        """The three products; None for layers that are left in high precision."""
         if self.forward is None or self.grad_input is None or self.grad_weight is None:
             return None
         return Products(self.forward, self.grad_input, self.grad_weight)
@@ -159,7 +159,9 @@ class Entry:
 
 @dataclass(frozen=True, repr=False)
 class Recipe:
-    """The products of a model's layers: the first entry that matches a layer counts; layers without an entry stay wide.
+    """The products of a model's layers: the first entry that matches a layer counts.
+
+    Layers without an entry stay in high precision.
 
     Args:
         entries: `Entry`s, in order.
@@ -215,7 +217,7 @@ class Recipe:
             machine: a chip, or a chip and an instruction, as for `Product.on`; None returns the recipe.
 
         Returns:
-            A `Recipe`. Layers that stay wide still do.
+            A `Recipe`. Layers that stay in high precision still do.
 
         Raises:
             ValueError: if there is no such machine, or it has no instruction for a product; the message lists the
@@ -240,7 +242,7 @@ class Recipe:
         return any(entry.products is not None and entry.products.history is not None for entry in self.entries)
 
     def _products_of(self, layers: Layers) -> list[Products | None]:
-        """The products of each layer of a model, given in order with names and types; None leaves it wide."""
+        """The products of each layer of a model, given in order with names and types; None in high precision."""
         found: dict[int, Products | None] = {}
         for entry in self.entries:
             for place in entry._places(layers):
@@ -248,7 +250,7 @@ class Recipe:
         return [found.get(place) for place in range(len(layers))]
 
     def products_for(self, name: str, layer_type: str) -> Products | None:
-        """The products of a layer of this dotted name and type that is the only one; None leaves it wide."""
+        """The products of a layer of this dotted name and type that is the only one; None in high precision."""
         return self._products_of([(name, layer_type)])[0]
 
     def _entry_at(self, name: str, layer_type: str) -> Entry | None:
@@ -256,9 +258,11 @@ class Recipe:
         return next((entry for entry in self.entries if not entry.counts and entry._matches(name, layer_type)), None)
 
     def why_wide(self, name: str, layer_type: str) -> str:
-        """Why a product of this dotted name and type stays wide, if the recipe has no products for it."""
+        """Why a product of this dotted name and type stays in high precision, if the recipe has no products for it."""
         matches = any(entry._matches(name, layer_type) for entry in self.entries)
-        return "the recipe leaves it wide" if matches else f"no entry of the recipe is for {layer_type} here"
+        return (
+            "the recipe leaves it in high precision" if matches else f"no entry of the recipe is for {layer_type} here"
+        )
 
     def check(self, layers: Layers, paths: Sequence[str] = ()) -> None:
         """Raises if no entry of the recipe matches, and for patterns other than "*" that match nothing.

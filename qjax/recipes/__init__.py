@@ -179,7 +179,7 @@ def lower(
 
 
 def lower_part(fn: Callable[Given, Returned], recipe: Recipe) -> _LoweredFunction[Given, Returned]:
-    """`lower` by a recipe that means a few layers, without a warning that most of the work stays wide."""
+    """`lower` by a recipe that means a few layers, without a warning that most of the work stays in high precision."""
     return _lowered(fn, _Settings((), (), recipe), {_MEASURED})
 
 
@@ -275,7 +275,7 @@ def _warn_of_unreached(recipe: Recipe, found: Sequence[ProgramProduct], warned: 
         entry = recipe._entry_at(one.name, one.kind) if one.reason else None
         if entry is not None and entry.products is not None:
             _warn_once(
-                f"{quoted(one.name)} ({one.kind}) stays wide: {one.reason}; "
+                f"{quoted(one.name)} ({one.kind}) stays in high precision: {one.reason}; "
                 "qjax.recipes.report(fn, *inputs) lists all "
                 "products",
                 warned,
@@ -347,7 +347,7 @@ def report(fn: Callable[..., object], *args: object, **kwargs: object) -> RunRep
 
 
 def _run(planner: Planner) -> RunReport:
-    """The products that a planner found, with their formats, or the reasons why they stay wide."""
+    """The products that a planner found, with their formats, or the reasons why they stay in high precision."""
     numbers: Counter[str] = Counter()
     rows = []
     for one, products, share in _runs(planner):

@@ -177,7 +177,7 @@ class Planner:
         numbers: how many products before each of them have its name.
         stacks: the scans among them whose iterations count as layers of their own; None in the first pass, which finds
             the products.
-        chosen: for each product the recipe's products by the iterations of its stacks, or None where it stays wide;
+        chosen: for each product the recipe's products by the iterations of its stacks, or None in high precision;
             None as a whole without a recipe, and in the first pass.
         matched: the rules that match a layer.
         layers: the names and groups of all layers that rules may match.

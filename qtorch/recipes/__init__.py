@@ -129,7 +129,7 @@ def lower(
 
 
 def lower_part(model: nn.Module, recipe: Recipe) -> nn.Module:
-    """`lower` by a recipe that means a few layers, without a warning that most of the work stays wide."""
+    """`lower` by a recipe that means a few layers, without a warning that most of the work stays in high precision."""
     lower_products(model, recipe)
     keep_encoders_dense(model)
     return model

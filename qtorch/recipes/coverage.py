@@ -1,4 +1,4 @@
-"""The first call of a model that a recipe lowers: a warning if most of its work stays wide."""
+"""The first call of a model that a recipe lowers: a warning if most of its work stays in high precision."""
 
 from __future__ import annotations
 

@@ -509,7 +509,7 @@ PRODUCTS: dict[str, Function] = {
 
 
 def why_left(name: str, kwargs: Mapping[str, Any]) -> str:
-    """Why a call stays wide whatever its tensors are; "" if there is no such reason."""
+    """Why a call stays in high precision whatever its tensors are; "" if there is no such reason."""
     if kwargs.get("out") is not None:
         return "it writes its result into out; without out it is lowered"
     function = PRODUCTS[name]
@@ -519,7 +519,7 @@ def why_left(name: str, kwargs: Mapping[str, Any]) -> str:
 
 
 def why_refused(tensors: Sequence[torch.Tensor]) -> str:
-    """Why a product of these tensors stays wide; "" if it can be lowered."""
+    """Why a product of these tensors stays in high precision; "" if it can be lowered."""
     for x in tensors:
         if x.is_complex():
             return f"its numbers are complex ({x.dtype}); products of their real and imaginary parts are lowered"

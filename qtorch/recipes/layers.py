@@ -384,7 +384,7 @@ def rounds_outputs(layer: nn.Module) -> bool:
 
 
 def has_products(layer: nn.Module) -> bool:
-    """True if a recipe gives the products of a layer, or leaves them wide."""
+    """True if a recipe gives the products of a layer, or leaves them in high precision."""
     lowering = vars(layer).get("qtorch_lowering")
     return multiplies(layer) or (isinstance(lowering, Lowering) and bool(lowering.products))
 

@@ -77,7 +77,7 @@ def listed(modules: list[tuple[str, nn.Module]]) -> Iterator[Listing]:
 
 
 class _Wide(ProductMode):
-    """Lists the products that no module's own mode computes, as functions that stay wide."""
+    """Lists the products that no module's own mode computes, as functions that stay in high precision."""
 
     def __init__(self, found: Listing, reason: str) -> None:
         super().__init__(Lowering(""))

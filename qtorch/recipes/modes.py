@@ -76,8 +76,8 @@ class Lowering:
 
     Attributes:
         path: the module's dotted name.
-        products: the products by kind; None leaves a kind wide.
-        reasons: the reasons by kind why products stay wide.
+        products: the products by kind; None leaves a kind in high precision.
+        reasons: the reasons by kind why products stay in high precision.
         weight: the quantizer of the weights that are multiplied, before a recipe's products round them; or None.
         states: for each own weight the name of the buffer with the state of its delayed scales.
         warned: the functions with a warning so far.
@@ -221,7 +221,7 @@ class ProductMode(TorchFunctionMode):
                 return func(*args, **kwargs)
             tensors = tensors_in((*args, *kwargs.values()))
         found = self.kinds_of(name, args)
-        # A product that matches a recipe but cannot be lowered stays wide, with a warning.
+        # A product that matches a recipe but cannot be lowered stays in high precision, with a warning.
         reason = ""
         if any(self.lowering.arguments[kind] is not None for kind in found):
             reason = why_left(name, kwargs) or why_refused(tensors)
@@ -259,7 +259,8 @@ class ProductMode(TorchFunctionMode):
         if any(map(is_checkpoint, _frames_within())):
             raise RuntimeError(
                 f"{_where(self.lowering, name)} is in a function that torch.utils.checkpoint runs again for the "
-                "backward pass, where it would stay wide; allowed are modules and their methods, and torch.compile"
+                "backward pass, where it would stay in high precision; allowed are modules and their methods, and "
+                "torch.compile"
             )
 
     def part_of_function(self) -> str:
@@ -387,7 +388,7 @@ class _RoundingMultiplier:
         if len(self.kinds) == 1:  # the mode has found the kind, as of the products of an attention layer
             kind = self.kinds[0]
         arguments = self.mode.lowering.arguments[kind]
-        # One of attention's two products may stay wide while the other is lowered.
+        # One of attention's two products may stay in high precision while the other is lowered.
         if arguments is None:
             y = a @ b.mT
         else:
@@ -593,15 +594,15 @@ def _show_products() -> int:
 
 @constant_result  # traced programs warn when they are traced
 def _warn(where: str, reason: str) -> int:
-    warn(f"{where} stays wide: {reason}; qtorch.recipes.report(model, *inputs) lists all products")
+    warn(f"{where} stays in high precision: {reason}; qtorch.recipes.report(model, *inputs) lists all products")
     return 0
 
 
 @constant_result
 def _warn_of_gradients(where: str, own: str) -> int:
     warn(
-        f"gradients of {where} stay wide: they are those of {own}, whose backward a recipe does not reach; a product "
-        "outside of torch.autograd.Function has gradients of the recipe"
+        f"gradients of {where} stay in high precision: they are those of {own}, whose backward a recipe does not "
+        "reach; a product outside of torch.autograd.Function has gradients of the recipe"
     )
     return 0
 

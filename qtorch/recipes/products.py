@@ -114,7 +114,9 @@ def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> 
         if found is not None:
             layer.__class__ = _LAYERS[type(layer)][1]
             layer.set_products(product_arguments(found))  # type: ignore[operator]
-        elif functions and has_functions(layer):  # layers that stay wide too: else the module around them finds theirs
+        elif functions and has_functions(
+            layer
+        ):  # layers that stay in high precision too: else the module around them finds theirs
             check_modes()
             _enter(name, layer, recipe, chosen)
 

@@ -1,4 +1,4 @@
-"""Tables of products: shares, what stayed wide, and how they print."""
+"""Tables of products: shares, what stayed in high precision, and how they print."""
 
 import pickle
 
@@ -31,7 +31,7 @@ def test_tables_name_formats_and_reasons(monkeypatch):
     assert lines[0].split()[:4] == ["a", "linear", "2x8", "4x8"]
     assert "33.3%" in lines[0]
     assert lines[1].startswith("(model) #1")
-    assert [line.split("%")[-1].strip() for line in lines[:2]] == ["(1)", "wide: no entry"]
+    assert [line.split("%")[-1].strip() for line in lines[:2]] == ["(1)", "none: no entry"]
     assert lines[2].split()[3] == "?"
     rows, columns = "scaled(e4m3fn,{-1:32},rule=rceil)", "scaled(e4m3fn,{-2:32},rule=rceil)"
     assert forward == f"(1) forward: {rows} x {rows}"
@@ -65,7 +65,7 @@ def test_a_run_fits_and_says_all(width, monkeypatch):
     text = str(RUN)
     assert max(map(len, text.splitlines())) <= width
     words = "".join(text.split())
-    for part in ("wide: qtorch.linalg has no such product", "33.3%", "(model) #1", *RUN._legend()):
+    for part in ("none: qtorch.linalg has no such product", "33.3%", "(model) #1", *RUN._legend()):
         assert "".join(part.split()) in words
 
 

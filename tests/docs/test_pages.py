@@ -77,9 +77,10 @@ def test_each_claim_of_the_readme_has_its_command():
 # What a newcomer meets on the first pages.
 TERMS = """
 accumulator, affine, block, calibrate, chunk, code, convert, design, dynamic, exponent, fake quantization, fixed
-point, format, fuse, key, law, lower, mantissa, MX, nearest, NVFP4, observer, overflow, posit, prepare, product, QAT,
+point, format, fuse, high precision, key, law, lower, mantissa, MX, nearest, NVFP4, observer, overflow, posit, prepare,
+product, QAT,
 QTensor, quantizer, quantum, recipe, report, saturate, scale, significand, simulate, site, SQNR, static, stochastic
-rounding, stub, subnormal, test vectors, tie, tile, underflow, wide, zero point
+rounding, stub, subnormal, test vectors, tie, tile, underflow, zero point
 """
 
 

@@ -59,7 +59,7 @@ def test_lowered_models(name, machine):
     model = torch.nn.Sequential(*(torch.nn.Linear(64, len(w), bias=False) for w in weights))
     for layer, w in zip(model, weights, strict=True):
         layer.weight.data = torch.from_numpy(w.copy())
-    recipe = Recipe(RECIPES[name].entries[-1:])  # float32 products of layers that stay wide differ
+    recipe = Recipe(RECIPES[name].entries[-1:])  # float32 products of layers that stay in high precision differ
     if recipe.stochastic:  # one key for all products is not the same in both; each product is tested in test_designs
         low = qtorch.recipes.lower(model, recipe, on=machine)
         low(torch.from_numpy(x)).square().mean().backward()

@@ -270,12 +270,12 @@ def test_names_of_operators_and_of_traced_parts():
 
 
 def test_without_a_look_into_attention(monkeypatch):
-    """A mode gets the call as a whole: its products stay wide, with a warning."""
+    """A mode gets the call as a whole: its products stay in high precision, with a warning."""
     name = torch.nn.functional.multi_head_attention_forward.__name__
     assert internals.opened(torch.nn.functional.relu_) is None  # which no mode may open
     monkeypatch.delitem(recipe_functions.OPENED, name)
     monkeypatch.setitem(recipe_functions.PRODUCTS, name, recipe_functions.Function(None, (LINEAR,)))
     layer, x = torch.nn.MultiheadAttention(8, 2), torch.randn(3, 2, 8)
     expected = layer(x, x, x)[0]
-    with pytest.warns(UserWarning, match=f"{name} in the model itself stays wide"):
+    with pytest.warns(UserWarning, match=f"{name} in the model itself stays in high precision"):
         assert_same_bits(lower(layer, RECIPES["mxfp8"])(x, x, x)[0], expected)

@@ -43,9 +43,9 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
 
     Args:
         model: any module; it does not change.
-        recipe: the products of its linear layers and convolutions. Products that it leaves wide, or all without a
-            recipe, have float32 operands and the sequential float64 sum; products of attention modules always have
-            these. Layers of `qjax.nnx` keep their products. `Entry(first=1, last=1)` counts layers in the order in
+        recipe: the products of its linear layers and convolutions. Products that it leaves in high precision, or all
+            without a recipe, have float32 operands and the sequential float64 sum; products of attention modules always
+            have these. Layers of `qjax.nnx` keep their products. `Entry(first=1, last=1)` counts layers in the order in
             which modules set them, as in PyTorch; models that `nnx.merge` or `nnx.clone` made have them by name.
 
     Returns:

@@ -54,8 +54,8 @@ def convert(model: Model, recipe: Recipe | None = None) -> Model:
     Args:
         model: any module; its own code and the code of its layers may call any function of torch.
         recipe: the products of its linear layers and convolutions, as for `qtorch.recipes.lower`. Products that it
-            leaves wide, or all without a recipe, have float32 operands and the sequential float64 sum; products of
-            attention modules always have these. A model that `lower` made keeps its products.
+            leaves in high precision, or all without a recipe, have float32 operands and the sequential float64 sum;
+            products of attention modules always have these. A model that `lower` made keeps its products.
 
     Returns:
         The same model. If products or dropout are random, `set_key` must set their keys before each step.

@@ -212,7 +212,7 @@ def test_reports_count_loops_and_name_what_is_wide():
     rows = report(lower(fn, Recipe([Entry("head"), Entry("*", "linear", LOW)])), weights, normal(4, 4))
     assert [(one.path, one.multiply_adds, one.reason) for one in rows] == [
         ("loop", 192, ""),
-        ("head", 64, "the recipe leaves it wide"),
+        ("head", 64, "the recipe leaves it in high precision"),
         ("", None, "no entry of the recipe is for matmul here"),
     ]
     assert [one.share for one in rows] == [0.75, 0.25, 0.0]

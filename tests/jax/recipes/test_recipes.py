@@ -51,11 +51,11 @@ def test_products_that_cannot_be_reached_are_named():
 
     fn = lower(grouped, CHUNKED)
     weights = {"conv": {"w": np.ones((3, 4, 1), np.float32)}, "w": W}
-    with pytest.warns(UserWarning, match=r"'conv' \(conv\) stays wide: .* batch_group_count"):
+    with pytest.warns(UserWarning, match=r"'conv' \(conv\) stays in high precision: .* batch_group_count"):
         fn(weights, X[..., None])
     fn(weights, X[..., None])  # warns once
     assert [one.reason[:13] for one in report(fn, weights, X[..., None])] == ["a convolution", ""]
-    with pytest.warns(UserWarning, match=r"\(linear\) stays wide: its numbers are complex \(complex64\)"):
+    with pytest.warns(UserWarning, match=r"\(linear\) stays in high precision: its numbers are complex \(complex64\)"):
         y = lower(lambda w, x: x @ w["w"], CHUNKED)({"w": W * 1j}, X)
     assert_same_bits(y, jnp.asarray(X) @ (W * 1j))
 

@@ -62,7 +62,7 @@ SPARSE = {
 def test_complex_and_sparse_products_stay_wide_with_a_row_and_a_warning(reason):
     for name, (function, operand, work) in (COMPLEX if "complex" in reason else SPARSE).items():
         fn = lower(lambda w, v, x, function=function: function(x @ w["w"], v), ALL)
-        with pytest.warns(UserWarning, match=f"stays wide: .*{reason}"):
+        with pytest.warns(UserWarning, match=f"stays in high precision: .*{reason}"):
             found = report(fn, W, operand, X)
         rows = [row for row in found if reason in row.reason]
         assert [(row.multiply_adds, row.products) for row in rows] == [(work, None)], name
@@ -101,7 +101,7 @@ def test_kernels_count_once_for_each_point_of_their_grid(kind):
         x = x @ w["w"]
         return by_kernel(x, w["v"] if kind == "linear" else x.T)
 
-    with pytest.warns(UserWarning, match="stays wide: pallas_call stays as it is"):
+    with pytest.warns(UserWarning, match="stays in high precision: pallas_call stays as it is"):
         found = report(lower(program, ALL), {**W, "v": jnp.ones((16, 4))}, X)
     assert [(row.kind, row.multiply_adds) for row in found] == [("linear", LAYER), (kind, 4 * 4 * 16)]
     assert found.lowered == 16 / (16 + 4)
@@ -149,7 +149,7 @@ def test_a_function_with_its_own_derivative_has_wide_gradients(function):
     (row,) = found
     assert row.products is not None
     assert (row.products.forward, row.products.grad_a, row.products.grad_b) == (NARROW, Product(), Product())
-    assert row.reason.startswith("its gradients stay wide: ")
+    assert row.reason.startswith("its gradients stay in high precision: ")
     assert found.lowered == pytest.approx(1 / 3)
     x = jnp.float32(np.random.default_rng(0).normal(size=(4, 16)))
     gradient = jax.grad(lambda w: (fn(w, x) * x).sum())(W)["w"]
@@ -166,7 +166,7 @@ def test_scaled_products_have_a_row():
         ),
         ALL,
     )
-    with pytest.warns(UserWarning, match="stays wide: qjax.linalg has no such product"):
+    with pytest.warns(UserWarning, match="stays in high precision: qjax.linalg has no such product"):
         found = report(fn, W, X)
     assert [row.multiply_adds for row in found] == [LAYER, LAYER]
 
@@ -174,7 +174,7 @@ def test_scaled_products_have_a_row():
 def test_a_program_without_a_product_that_can_be_lowered_is_wide():
     fn = lower(lambda v, x: complex_(x) @ v["v"], RECIPES["mxfp8"])
     v = {"v": jnp.ones((16, 8), jnp.complex64)}
-    with pytest.warns(UserWarning, match="stays wide: its numbers are complex"):
+    with pytest.warns(UserWarning, match="stays in high precision: its numbers are complex"):
         y = fn(v, X)
     assert np.array_equal(y, complex_(X) @ v["v"])
 

@@ -99,7 +99,7 @@ def test_loops_warn():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.compile(low, backend="eager")(X)
-    assert any("scan in the model itself stays wide" in str(one.message) for one in caught)
+    assert any("scan in the model itself stays in high precision" in str(one.message) for one in caught)
 
 
 class Flex(nn.Module):
@@ -110,7 +110,9 @@ class Flex(nn.Module):
 @pytest.mark.filterwarnings("ignore:.*flex_attention called without")
 def test_flex_attention_is_listed_and_warned_of():
     low, x = lower(nn.Sequential(nn.Linear(16, 16), Flex()), ALL), torch.randn(1, 2, 16, 16)
-    with pytest.warns(UserWarning, match="flex_attention in '1' stays wide: qtorch.linalg has no such product"):
+    with pytest.warns(
+        UserWarning, match="flex_attention in '1' stays in high precision: qtorch.linalg has no such product"
+    ):
         found = report(low, x)
     assert [row.kind for row in found] == ["linear", "attention_scores", "attention_output"]
     assert [row.multiply_adds for row in found] == [2 * 16**3] * 3

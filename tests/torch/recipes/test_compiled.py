@@ -129,7 +129,7 @@ def differing(model, recipe, dtype):
         probes = [[torch.zeros_like(x, requires_grad=True) for x in seen.numbers] for _ in range(2)]
         numbers, gradients, of_weights = run(torch.compile(compiled), x, probes[0])
         expected = run(eager, x, probes[1], list(zip(numbers, gradients, strict=True)))
-    # What a recipe leaves wide is torch's and Inductor's: such convolutions, and biases' gradients, differ.
+    # What stays in high precision is torch's and Inductor's: such convolutions, and biases' gradients, differ.
     lowered = linalg.Linear, linalg.Conv2d
     layers = [(name, one) for name, one in eager.named_modules() if isinstance(one, (nn.Linear, nn.Conv2d))]
     wide = {name for name, one in layers if not isinstance(one, lowered)}

@@ -255,7 +255,7 @@ class Odd(nn.Module):
 
 def test_what_stays_wide_is_named_once():
     low, x = lower(Odd(), ALL), torch.randn(2, 5, 32)
-    with pytest.warns(UserWarning, match="stays wide") as caught:
+    with pytest.warns(UserWarning, match="stays in high precision") as caught:
         found = report(low, x)
     assert [str(one.message).partition(" in the model")[0] for one in caught] == ["cdist", "einsum", "mm.default"]
     with pytest.warns(UserWarning, match="lowers 0.0% .*; 66.7% are cdist products: qtorch.linalg has no") as caught:
