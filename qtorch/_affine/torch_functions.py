@@ -15,7 +15,7 @@ import torch
 from qcore.affine import functional
 from qcore.affine.quantized import moving
 from qcore.affine.rows import OPERATIONS
-from qtorch._affine import elementwise, moves, pools
+from qtorch._affine import elementwise, moves, pools, resize
 from qtorch._affine.activations import hardsigmoid, leaky_relu
 from qtorch._affine.elementwise import clamp, hardtanh, relu, relu6, threshold  # noqa: F401  # some for older pickles
 from qtorch._affine.moves import pad
@@ -117,7 +117,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: moves.move(name) for name in moves.NAMES},
     # Layers in integers give images with channels last, of which a view may need a copy that floats do not need.
     "view": moving("view", torch.Tensor.reshape),
-    **{name: getattr(pools, name) for name in pools.__all__},
+    **{name: getattr(room, name) for room in (pools, resize) for name in room.__all__},
     **{name: row.law for name, row in OPERATIONS.items() if row.limits},  # which need no parameters
     **_KEEPING,
     **{f"{name}_": _in_place(function) for name, function in _KEEPING.items()},

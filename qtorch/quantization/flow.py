@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from qcore.affine import UINT8, QParams
+from qcore.affine.rows import OPERATIONS
 from qcore.workflow.flow import Bounds, Flow
 from qcore.workflow.settings import Arguments
 from qtorch._affine import pools
@@ -27,7 +28,7 @@ from qtorch.quantization.tree import is_leaf, walk
 # Functions that read a tensor's properties, not its numbers.
 _ABOUT = {"size", "dim", "ndimension", "numel", "is_floating_point", "is_complex", "stride", "element_size"}
 # Pools: the means of integers are rounded to the input's scale, so a pool may stand between integer layers.
-_MEANS = {name for name in pools.__all__ if "avg" in name}
+_MEANS = {name for name in pools.__all__ if OPERATIONS[name[:-2]].rounds}
 # A power of two near 0: clamps change nothing there, and a number that a function inserts is too large.
 _STEP, _ZERO_POINT = 2.0**-10, 96
 
@@ -232,7 +233,8 @@ class _Recorder(torch.overrides.TorchFunctionMode):
 def keeps_scale(function: Any, args: Any, kwargs: Any) -> bool:
     """True if a function, or layer, of one tensor takes a quantized tensor, and its result has the same parameters.
 
-    It is called with integers instead of the tensor: the result must equal its result for their numbers.
+    It is called with integers instead of the tensor: the result must equal its result for their numbers. No table of
+    names tells that: `pad` with 0 keeps the parameters, with 0.3 it rounds, and a user's layer is any code.
     """
 
     def quantized(leaf: Any) -> Any:
@@ -253,14 +255,14 @@ def keeps_scale(function: Any, args: Any, kwargs: Any) -> bool:
         return QTensor.__torch_function__(function, (QTensor,), args, kwargs)  # methods of torch.Tensor do not ask it
 
     tensors = list[QTensor]()
-    given, settings = map_tree(quantized, tuple(args)), map_tree(quantized, dict(kwargs))
+    given, settings = map_tree(quantized, (tuple(args), dict(kwargs)))
     if len(tensors) != 1:
         return False
     qparams = tensors[0].qparams
-    exact = map_tree(dequantized, given), map_tree(dequantized, settings)
+    exact, exact_settings = map_tree(dequantized, (given, settings))
     try:
         results = of_integers(*given, **settings)
-        numbers = function(*exact[0], **exact[1])
+        numbers = function(*exact, **exact_settings)
     except Exception:  # a function that does not take integers may raise any error
         return False
     if isinstance(results, QTensor):
