@@ -61,25 +61,28 @@ from qcore.law.tapered import encode as encode_posit
 from qcore.random.threefry import identity
 
 Constants = tuple[int | tuple[int, ...], ...]  # of a program; those of tables are rows
-KINDS: dict[str, tuple[type[Any], ...]] = {
+KINDS: dict[str, tuple[type[Any], ...]] = {  # of programs, and the classes of their constants
+    # Floats and fixed point: see `round_to_grid` for the first six.
     "grid": (Grid,),
     "overflowing": (Grid,),
     "propagating": (Grid,),
     "deep": (Grid,),
     "general": (Grid,),
     "wide": (Grid,),
-    "wrap": (Grid, FixedCodes),
-    "normal_wrap": (Grid, SmallCodes),
+    "wrap": (Grid, FixedCodes),  # a grid, then modulo its range
+    "normal_wrap": (Grid, SmallCodes),  # the same if the step is a normal number of the carrier
     "posit": (Taper,),
-    "wide_posit": (Taper,),
+    "wide_posit": (Taper,),  # posits that are subnormal numbers of the carrier
     "table": (Steps,),
-    "table_gaps": (Gaps,),
+    "table_gaps": (Gaps,),  # under stochastic rounding
     "long_table": (Starts, Steps),
     "long_table_gaps": (Starts, Gaps),
+    # Blocks: scales that are powers of two, float32 numbers, and numbers of a format.
     **dict.fromkeys(SHARED, (Shared,)),
     "float_scaled": (FloatScale,),
     "levels": (Levels, Grid),
-    "e2m1": (Grid,),
+    "e2m1": (Grid,),  # elements under scales of a format
+    # Formats whose law is in another room, see `qcore.formats.foreign`.
     "bytes": (),
     "nested": (),
 }
@@ -108,15 +111,10 @@ class Program:
     Attributes:
         carrier: the layout of the input, and of results that are numbers.
         mode: the rounding mode.
-        kind: "grid", "propagating", "overflowing", "deep", "general" or "wide" (see `round_to_grid`); "wrap" (a grid,
-            then modulo its range), or "normal_wrap" if the step is a normal number of the carrier; "posit" or
-            "wide_posit" (see `round_to_posit`); "table" or "long_table", under stochastic rounding "table_gaps" or
-            "long_table_gaps"; for blocks "levels", "float_scaled" or a key of `qcore.law.shared_scale.KINDS`; "bytes"
-            or "nested" for formats whose law is not here (`qcore.formats.foreign`).
+        kind: which law runs, a key of `KINDS`.
         codes: the kind of the results, a key of `CODES`; "" for numbers.
         storage: the width of the integers that store the codes.
-        element: the kind with which a block's elements are encoded, or rounded under float scales; "e2m1" for e2m1
-            elements under scales of a format.
+        element: the kind with which a block's elements are encoded, or rounded under float scales.
         unscaled: True if elements are so far above the carrier's smallest numbers that they can be divided by their
             block's scale before they are rounded; otherwise they are rounded first.
         entries, steps: the length of the rows of a table, and the steps of a search in a long table.
