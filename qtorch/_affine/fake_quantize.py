@@ -25,6 +25,7 @@ from qtorch._affine.observer import (
     RangeObserver,
     RuleObserver,
     fit,
+    shows_nothing,
     store,
 )
 from qtorch._affine.scaled import check_scaled, round_with_scale, scale_of_range
@@ -130,10 +131,10 @@ class FakeQuantize(Unscripted, torch.nn.Module):
         if observes and plain and self._rounds and self.number is None and (run := self._in_one_pass(x)):
             return with_gradient(x, run)
         check_input(x, Names)
-        if observes and x.numel():
+        if observes and x.numel() and not shows_nothing(x, self.scale):
             self.activation_post_process(x.detach())
             self._update_qparams()
-        if not self._rounds:
+        if not self._rounds or shows_nothing(x, self.scale):
             return x
         for name in ("scale", "zero_point"):
             check_device(name, getattr(self, name), x.device, "x")

@@ -101,6 +101,11 @@ def store(module: torch.nn.Module, name: str, value: torch.Tensor) -> None:
         setattr(module, name, value)
 
 
+def shows_nothing(x: torch.Tensor, state: torch.Tensor) -> bool:
+    """True for a tensor on the device meta beside an observer with memory: it has no numbers to observe."""
+    return x.is_meta and not state.is_meta
+
+
 def fit(module: torch.nn.Module, name: str, shape: torch.Size) -> None:
     """Gives a buffer the shape of a checkpoint's entry, which may be the buffer itself: its numbers stay."""
     buffer = getattr(module, name)
@@ -154,7 +159,7 @@ class RangeObserver(ObserverBase, FixedDtypes):
             ValueError: if x has another number of channels than earlier tensors.
         """
         check_input(x, Names)
-        if x.numel():
+        if x.numel() and not shows_nothing(x, self.eps):
             self._update(x.detach())
         return x
 

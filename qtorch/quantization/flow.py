@@ -240,9 +240,10 @@ def keeps_scale(function: Any, args: Any, kwargs: Any) -> bool:
     def quantized(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
             return leaf
-        bytes_ = torch.arange(leaf.numel(), device=leaf.device).mul(37).remainder(251).to(torch.uint8)
+        device = "cpu" if leaf.is_meta else leaf.device  # numbers are compared, which meta does not have
+        bytes_ = torch.arange(leaf.numel(), device=device).mul(37).remainder(251).to(torch.uint8)
         scale, zero_point = torch.tensor(_STEP), torch.tensor(_ZERO_POINT, dtype=torch.int32)
-        made = QTensor(bytes_.reshape(leaf.shape), QParams(scale.to(leaf.device), zero_point.to(leaf.device)), UINT8)
+        made = QTensor(bytes_.reshape(leaf.shape), QParams(scale.to(device), zero_point.to(device)), UINT8)
         tensors.append(made)
         return made
 

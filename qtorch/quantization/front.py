@@ -60,7 +60,8 @@ def quantize_model(
     `report` of the result lists quantized layers, and float layers with the reason.
 
     Args:
-        model: the float model; it stays as it is.
+        model: the float model; it stays as it is. One on the device meta, with data there, is converted without scales
+            and numbers, which `load_state_dict(state_dict, assign=True)` then brings.
         qconfig: the settings, or a dictionary of settings by names and types of modules, where "" is the model and None
             leaves a part in floats. A `QConfig` of observers quantizes weights and activations; a `QConfig` of formats
             rounds to them; with None as activation only weights are quantized. A `QConfigDynamic` quantizes activations
@@ -286,7 +287,9 @@ class _Workflow(Workflow):
         return [path.rpartition(".")[0] for path, layer in self.model.named_modules() if not has_seen(layer)]
 
     def convert(self) -> None:
-        self.model = convert(self.model.eval())
+        # A model without memory is made for a state_dict, which has the scales.
+        on_meta = any(parameter.is_meta for parameter in self.model.parameters())
+        self.model = convert(self.model.eval(), allow_uncalibrated=on_meta)
 
     def kinds(self) -> set[type]:
         return {plain_class(module) for module in self.model.modules()}

@@ -37,7 +37,8 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
     weights have the width of their entries.
 
     Args:
-        model: the float model, with the same layers fused as in the saved one.
+        model: the float model, with the same layers fused as in the saved one; its numbers are not used, so that it may
+            be on the device meta.
         state_dict: of a model that `convert` or `quantize_dynamic` returned; of torch.ao's after `from_torch_ao`.
 
     Returns:
@@ -88,7 +89,8 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
     if dynamic:
         model = quantize_dynamic(model, dynamic)
     try:
-        model.load_state_dict(state_dict)
+        # A model on the device meta has no memory to copy to.
+        model.load_state_dict(state_dict, assign=any(one.is_meta for one in model.state_dict().values()))
     except RuntimeError as error:
         raise ValueError(
             f"state_dict does not fit model; allowed is the float model with the same layers fused: {error}"

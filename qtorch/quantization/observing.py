@@ -93,7 +93,8 @@ def attach(path: str, module: torch.nn.Module, settings: Any, by_hook: bool = Tr
     if not isinstance(observer, torch.nn.Module):
         raise TypeError(f"{shown(path)}: qconfig.activation made a {type(observer).__name__}; allowed are modules")
     device = next((tensor.device for tensor in module.parameters()), None) if device is None else device
-    module.add_module(NAME, observer if device is None else observer.to(device))
+    has_memory = device is not None and torch.device(device).type != "meta"  # observers keep theirs
+    module.add_module(NAME, observer.to(device) if has_memory else observer)
     _count_calls(path, observer)
     if by_hook and type(module).forward is not nn.Sequential.forward:  # it only calls its children
         module.register_forward_hook(ObserveOutput(path), prepend=True)

@@ -18,7 +18,7 @@ from qtorch.nn.quantized.base import KeepsMade
 from qtorch.nn.quantized.weights import Weight
 from qtorch.nn.rounded import RoundedLayer
 from qtorch.quantization.computed import why_computed
-from qtorch.quantization.observing import CountCalls, ObserveOutput
+from qtorch.quantization.observing import NAME, CountCalls, ObserveOutput
 from qtorch.quantization.tree import LayerType, check_mapping
 
 _OURS = {"qconfig", "call_count"}  # attributes of layers that the workflow writes
@@ -111,7 +111,9 @@ def _device(mod: nn.Module, path: str) -> torch.device | None:
     Raises:
         ValueError: if they are on several devices.
     """
-    devices = {tensor.device for tensor in [*mod.parameters(), *mod.buffers()]}
+    observing = [*getattr(mod, NAME, nn.Identity()).buffers()]  # in memory also where the module is on meta
+    own = [one for one in mod.buffers() if all(one is not other for other in observing)]
+    devices = {tensor.device for tensor in [*mod.parameters(), *own] or observing}
     if len(devices) > 1:
         raise ValueError(f"{shown(path)} is on the devices {sorted(map(str, devices))}; allowed is one")
     return next(iter(devices), None)

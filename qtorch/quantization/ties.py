@@ -66,8 +66,9 @@ def _equal(first: Weight, second: Weight) -> bool:
     """True if weights have the same settings and the same bits; unknown on the device meta."""
     if (repr(first), first.dtype) != (repr(second), second.dtype):  # classes and settings
         return False
-    mine, other = first.state_dict(), second.state_dict()
-    return mine.keys() == other.keys() and all(
-        not value.is_meta and value.shape == other[name].shape and torch.equal(value, other[name])
-        for name, value in mine.items()
+    mine, others = first.state_dict(), second.state_dict()
+    pairs = [(value, others.get(name)) for name, value in mine.items()]
+    return mine.keys() == others.keys() and all(
+        not (one.is_meta or other.is_meta) and one.shape == other.shape and torch.equal(one, other)
+        for one, other in pairs
     )

@@ -8,6 +8,7 @@ import pytest
 import torch
 from record_torch_ao import ROWS as NET_ROWS
 from record_torch_ao import Net, Recurrent
+from support import assert_same_bits
 from torch import nn
 from workflow_support import ROWS, Residual, digits, mlp, recorded, with_qconfig
 
@@ -19,6 +20,7 @@ from qtorch.quantization import (
     MinMaxObserver,
     PerChannelMinMaxObserver,
     QConfig,
+    QConfigDynamic,
     QuantStub,
     convert,
     from_torch_ao,
@@ -28,6 +30,7 @@ from qtorch.quantization import (
     per_channel_dynamic_qconfig,
     prepare,
     quantize_dynamic,
+    quantize_model,
     to_torch_ao,
 )
 
@@ -147,3 +150,43 @@ def test_a_recurrent_layer_lacks_a_half():
     hidden = {f"hh.0.{name}": value for name, value in INT8.items() if "weight" in name}
     with pytest.raises(ValueError, match=re.escape("state_dict has hh.0.weight and no ih.0.weight")):
         to_torch_ao(hidden)
+
+
+WEIGHTS_ALONE = {
+    "integers": QConfig(None, weights(8)),
+    "codes": QConfig(None, "nvfp4"),
+    "bytes": QConfig(None, "gguf(q8_0)"),
+    "dynamic": {nn.Linear: QConfigDynamic(weight=weights(8))},
+}
+
+
+def on_meta(make):
+    with torch.device("meta"):
+        return make().eval()
+
+
+def mixed():
+    """A row that is fused, a clamp, an average that keeps scales, and a linear layer."""
+    torch.manual_seed(1)
+    first = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU6(), nn.AvgPool2d(2)
+    return nn.Sequential(*first, nn.Conv2d(4, 8, 3, padding=1), nn.Flatten(), nn.Linear(128, 5)).eval()
+
+
+@pytest.mark.parametrize("settings", [None, QConfig("e4m3fn", "e4m3fn"), QConfig("mxfp8_e4m3", "mxfp4")])
+def test_models_on_meta_are_converted_for_a_state(settings):
+    """What follows from names and shapes is the same without memory; scales and numbers come with the state."""
+    x = torch.randn(3, 2, 10, 10)
+    small = quantize_model(mixed(), settings, calibrate=[x])
+    empty = quantize_model(on_meta(mixed), settings, calibrate=[x.to("meta")])
+    empty.load_state_dict(small.state_dict(), assign=True)
+    assert_same_bits(empty(x), small(x))
+
+
+@pytest.mark.parametrize("name", WEIGHTS_ALONE)
+def test_states_need_no_float_weights(name):
+    settings, x = WEIGHTS_ALONE[name], torch.randn(3, 2, 10, 10)
+    small, model = quantize_model(mixed(), settings), on_meta(mixed)
+    model.qconfig = None if isinstance(settings, dict) else settings
+    loaded = load_converted(model, small.state_dict())
+    assert not any(one.is_meta for one in loaded.state_dict().values())
+    assert_same_bits(loaded(x), small(x))
