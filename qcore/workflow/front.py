@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from math import inf, isnan, log10
 from typing import Any, Protocol
 
 from qcore.arguments import check_type
-from qcore.names import shown, some
+from qcore.names import MOST, shown, some
+from qcore.notices import warn
 from qcore.workflow.flow import Bounds, Call, Flow, Flows
 from qcore.workflow.settings import (
     Arguments,
@@ -22,6 +24,14 @@ ASKED = (
     "code of the model asks for its class (isinstance), and takes another way with the class of a quantized layer; "
     "allowed are the settings None, and code that asks for something else"
 )
+
+# A layer is named if its errors have more than 6 dB more power than those of rounding, which count from 50 dB below.
+_MORE, _LEAST = 10**0.6, 1e-5
+
+
+def _decibels(signal: float, noise: float) -> str:
+    """A ratio of powers in decibels, as text."""
+    return "no errors" if noise == 0 else f"{10 * log10(signal / noise) if signal > 0 and noise < inf else -inf:.1f} dB"
 
 
 class Workflow(Protocol):
@@ -91,6 +101,23 @@ class Workflow(Protocol):
             self.propagate(entries)
             self._observe()
         self.convert()
+        if self.known and not self.trains:
+            self._warn_of_noise()
+
+    def _warn_of_noise(self) -> None:
+        """Warns of layers whose results have more errors than rounding alone makes."""
+        try:
+            found = self.noises()
+        except Exception as error:
+            return warn(f"the quantized model does not run on the first inputs: {error}")
+        worse = [
+            f"{shown(path)} ({_decibels(signal, noise)}; rounding alone has {_decibels(signal, rounding)})"
+            for path, (signal, noise, rounding) in found.items()
+            if noise > _MORE * max(rounding, _LEAST * signal) or isnan(noise) > isnan(rounding)
+        ]
+        if worse:
+            named = "; ".join(worse[:MOST])
+            warn(f"these layers have larger errors than rounding has: {named}; allowed are the settings None")
 
     def _observe(self) -> None:
         """Fuses and observes or trains the layers that have settings."""
@@ -172,6 +199,10 @@ class Workflow(Protocol):
 
     def check_entries(self, entries: Mapping[Any, Any]) -> None:
         """Raises TypeError unless settings by names and types are settings; may wait for `propagate`."""
+
+    def noises(self) -> Mapping[str, tuple[float, float, float]]:
+        """The power of layers' results on the first inputs, of their errors, and of the errors of rounding alone."""
+        return {}
 
     # The steps of a framework
 

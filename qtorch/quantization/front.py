@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ from qtorch.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qtorch.quantization.subclasses import base_of, check_trusted, is_known, taken_apart
 from qtorch.quantization.swap import take_hooks
 from qtorch.quantization.tree import NameOrType, rebuilt
+from qtorch.quantization.twins import noises
 
 Inputs = torch.Tensor | Sequence[object] | Mapping[str, object]  # of one call of a model
 
@@ -144,7 +146,8 @@ class _Workflow(Workflow):
     module, settings, table = nn.Module, (QConfig, QConfigDynamic), nn.Embedding
     model: nn.Module
     _examines = True
-    _float: nn.Module
+    _float: nn.Module  # the copy before it is fused
+    _fused: nn.Module  # and before it is observed
 
     def __init__(self, model: nn.Module, trusted: Iterable[str | type[nn.Module]], *others: Any) -> None:
         self.user_model, self.trusted = model, set(trusted)
@@ -214,6 +217,7 @@ class _Workflow(Workflow):
     def record(self, arguments: Arguments) -> Flow:
         self.model.train(self.trains)
         flow, inputs = record(self.model, arguments, self._is_trusted)
+        self._uses = Counter(id(module) for _, module in self.model.named_modules(remove_duplicate=False))
         self._examines = False  # once is enough
         if not inputs:
             return flow
@@ -227,8 +231,7 @@ class _Workflow(Workflow):
         return path in self.trusted or plain_class(layer) in self.trusted or is_known(layer)
 
     def joins(self, path: str) -> bool:
-        layer = self.model.get_submodule(path)
-        return sum(one is layer for _, one in self.model.named_modules(remove_duplicate=False)) == 1
+        return self._uses[id(self.model.get_submodule(path))] == 1
 
     def fuses(self, row: list[str], function: Call | None) -> bool | None:
         layers = [self.model.get_submodule(path) for path in row]
@@ -263,6 +266,8 @@ class _Workflow(Workflow):
         self.model = rebuilt(self.model, change, lambda path, layer: path in layers)
 
     def observe(self, bounds: Mapping[str, Bounds]) -> None:
+        if self.known and not self.trains:
+            self._fused = with_same_parameters(self.model)
         self.model.train(self.trains)
         self.model = prepare_qat(self.model) if self.trains else prepare(self.model, inplace=True)
         for path, ends in bounds.items():
@@ -290,6 +295,9 @@ class _Workflow(Workflow):
         # A model without memory is made for a state_dict, which has the scales.
         on_meta = any(parameter.is_meta for parameter in self.model.parameters())
         self.model = convert(self.model.eval(), allow_uncalibrated=on_meta)
+
+    def noises(self) -> dict[str, tuple[float, float, float]]:
+        return noises(self._fused, self.model, self.known[0])
 
     def kinds(self) -> set[type]:
         return {plain_class(module) for module in self.model.modules()}

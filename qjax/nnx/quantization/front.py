@@ -166,6 +166,7 @@ class _Workflow(Workflow):
     def record(self, arguments: Any) -> Flow:
         self.model.eval()
         flow = record(self.model, self._marks(self.model), arguments)
+        self._modules, self._aliases = names_of(self.model), aliases(self.model)
         if self.trains:
             self.model.train()
         return flow
@@ -178,12 +179,11 @@ class _Workflow(Workflow):
         return {path: own[path] for path, module in modules if own[path] or isinstance(module, kinds)}
 
     def joins(self, path: str) -> bool:
-        return len(aliases(self.model)[id(names_of(self.model)[path])]) == 1
+        return len(self._aliases[id(self._modules[path])]) == 1
 
     def fuses(self, row: list[str], function: Call | None) -> bool | None:
         """True if a row is fused with a function as its ReLU, False if without; None if it is not fused."""
-        modules = names_of(self.model)
-        parts = [modules[path] for path in row]
+        parts = [self._modules[path] for path in row]
         if self.own.get(row[0]) is None:
             return None
         if function is not None and function.bounds == (0.0, None) and not why_not_fused(parts, True):

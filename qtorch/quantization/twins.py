@@ -1,0 +1,99 @@
+"""Twins of converted models: the float model whose weights and results are only rounded, to judge the converted one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import nn
+
+from qcore.workflow.settings import Arguments
+from qtorch._affine.conversion import quantize
+from qtorch._affine.tensor import QTensor
+from qtorch._classes import has_role
+from qtorch.nn.intrinsic import Fused
+from qtorch.nn.quantized.base import Quantized
+from qtorch.nn.quantized.quantize import Quantize
+from qtorch.nn.quantized.weights import Weight
+from qtorch.nn.rounded import RoundedLayer
+from qtorch.quantization.flow import results, with_same_parameters
+from qtorch.quantization.observing import NAME
+
+
+def noises(model: nn.Module, made: nn.Module, arguments: Arguments) -> dict[str, tuple[float, float, float]]:
+    """The power of layers' results, of the converted layers' errors, and of the errors of rounding, by path.
+
+    Args:
+        model: the float model with the layers of the converted one; it stays as it is.
+        made: the converted model.
+        arguments: those of a call.
+    """
+    known = {path for path, _ in model.named_modules()}
+    layers = {path: layer for path, layer in made.named_modules() if path in known and _is_converted(layer)}
+    judged = [path for path, layer in layers.items() if not isinstance(layer, Quantize)]
+    twin = with_same_parameters(model)
+    for path, layer in layers.items():
+        _round(twin.get_submodule(path), layer)
+    expected, rounded, found = (_outputs(one, judged, arguments) for one in (model, twin, made))
+    return {
+        path: (_power(expected[path]), _distance(expected[path], found[path]), _distance(expected[path], rounded[path]))
+        for path in judged
+        if expected[path]
+    }
+
+
+def _is_converted(layer: nn.Module) -> bool:
+    return isinstance(layer, (Quantized, RoundedLayer)) or has_role(layer, "weight")
+
+
+def _round(layer: Any, made: Any) -> None:
+    """Gives a float layer the weight of a converted one, and rounds its results as that does."""
+    weight = getattr(made, "rounded_weight", getattr(made, "weight", None))
+    inner = layer[0] if isinstance(layer, Fused) else layer
+    if isinstance(weight, Weight) and inner._parameters.get("weight") is not None:
+        old: Any = inner.weight
+        inner.weight = nn.Parameter(weight.numbers().reshape(old.shape).to(old.dtype), requires_grad=False)
+    output = made.output if isinstance(made, RoundedLayer) else getattr(made, NAME, None)
+
+    def rounded(layer: nn.Module, inputs: Any, y: torch.Tensor) -> torch.Tensor:
+        if isinstance(made, Quantized):
+            result: Any = QTensor(quantize(y, made.output, made.form), made.output, made.form)
+        else:
+            result = y if output is None else output(y)
+        return _numbers(result).to(y.dtype)
+
+    layer.register_forward_hook(rounded)
+
+
+def _numbers(y: Any) -> torch.Tensor:
+    return y.dequantize() if isinstance(y, QTensor) else y
+
+
+def _outputs(model: nn.Module, paths: Collection[str], arguments: Arguments) -> dict[str, list[torch.Tensor]]:
+    """The results of layers, in order, in a call of a model."""
+    found = defaultdict[str, list[torch.Tensor]](list)
+
+    def kept(path: str) -> Any:
+        # A copy: code behind a layer may change its result in place.
+        return lambda layer, inputs, y: found[path].append(_numbers(y).clone())
+
+    handles = [model.get_submodule(path).register_forward_hook(kept(path)) for path in paths]
+    try:
+        results(model, arguments)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _power(tensors: list[torch.Tensor]) -> float:
+    return sum(float(one.double().square().sum()) for one in tensors)
+
+
+def _distance(expected: list[torch.Tensor], found: list[torch.Tensor]) -> float:
+    """The power of a difference; infinite if there are more or fewer results, or others."""
+    if [one.shape for one in expected] != [one.shape for one in found]:
+        return float("inf")
+    return _power([one.double() - other.double() for one, other in zip(expected, found, strict=True)])
