@@ -67,7 +67,7 @@ for number, one, another in zip((expected.scale, expected.zero_point), (by_jax.s
     assert_same_bits(another.reshape(()), number)
 """,
     "activation": """
-from arithmetic_support import in_jax, params_in_jax
+from functional_support import in_jax, params_in_jax
 from flax import nnx
 from qcore.affine import QArray, QParams
 from qcore.affine.functional import softsign
@@ -96,7 +96,7 @@ assert abs(y.dequantize().numpy() - exact / (1 + abs(exact))).max() < 0.51 * y.q
 assert "scale, zero_point: of the result" in quantized.Softsign.__doc__
 """,
     "elementwise": """
-from arithmetic_support import in_jax
+from functional_support import in_jax
 from qcore.affine import QArray, QParams, functional
 from qtorch import quantization as tq
 from qtorch.nn import quantized
@@ -113,7 +113,7 @@ assert_same_bits(functional.hardshrink(given, 1.25).values, layer(q).int_repr())
 assert_same_bits(qjax.quantization.functional.hardshrink(in_jax(given), 1.25).values, layer(q).int_repr())
 """,
     "binary": """
-from arithmetic_support import in_jax, params_in_jax
+from functional_support import in_jax, params_in_jax
 from qcore.affine import QArray, QParams
 from qjax import nnx as qnn
 from qtorch import quantization as tq
@@ -133,7 +133,7 @@ for functional, one in ((quantized.FloatFunctional(), torch.tensor), (qnn.FloatF
     assert float(functional.sub(one(3.0), one(1.5))) == 1.5
 """,
     "pool": """
-from arithmetic_support import in_jax
+from functional_support import in_jax
 from qcore.affine import QArray, QParams
 from qtorch import quantization as tq
 from qtorch.quantization.reasons import PASSING
@@ -177,7 +177,7 @@ made = qjax.quantization.functional.rms_norm(given, (64,), None, 1e-5, output, r
 assert_same_bits(made.values, rms.int_repr())
 """,
     "move": """
-from arithmetic_support import in_jax
+from functional_support import in_jax
 from qcore.affine import QArray, QParams
 from qtorch import quantization as tq
 

@@ -1,4 +1,4 @@
-"""Products of tensors with a defined accumulator: the order of their sums, and the steps that round.
+"""Products (GEMM, convolutions, attention) with a defined accumulator: the order of sums, and the steps that round.
 
 `docs/products.md` has the law.
 """

@@ -1,4 +1,4 @@
-"""Products of arrays with a defined accumulator: the bits of `qcore.linalg` and `qtorch.linalg`."""
+"""Products (GEMM, convolutions, attention) with a defined accumulator: bits of `qcore.linalg` and `qtorch.linalg`."""
 
 from qcore.lazy import public_names
 from qjax.linalg.attention import scaled_dot_product_attention

@@ -1,4 +1,4 @@
-"""Products of tensors with a defined accumulator: the bits of `qcore.linalg` and `qjax.linalg`."""
+"""Products (GEMM, convolutions, attention) with a defined accumulator: bits of `qcore.linalg` and `qjax.linalg`."""
 
 from qcore.lazy import public_names
 from qtorch.linalg.attention import scaled_dot_product_attention

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 import torch
-from arithmetic_support import in_jax, in_torch, operand, params_in_jax, params_in_torch
 from covering import some
+from functional_support import in_jax, in_torch, operand, params_in_jax, params_in_torch
 from support import assert_same_bits
 
 from qcore.affine import INT8, UINT8, AffineInteger, Names, QParams

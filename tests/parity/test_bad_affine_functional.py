@@ -4,7 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
-from arithmetic_support import in_jax, in_torch, params_in_jax, params_in_torch
+from functional_support import in_jax, in_torch, params_in_jax, params_in_torch
 
 from qcore.affine import INT32, UINT8, QArray, QParams
 from qcore.affine import functional as law
