@@ -42,9 +42,17 @@ def folded_copy(model: nn.Module) -> nn.Module:
             with torch.no_grad():
                 first, second = getattr(layer, name), getattr(layer, name)
             if torch.equal(first, second):
+                _give_own_class(layer)
                 parametrize.remove_parametrizations(layer, name)
         layer.train(training)
     return made
+
+
+def _give_own_class(layer: nn.Module) -> None:
+    """Gives a parametrized layer a class like its own: copies share theirs, from which torch removes the weight."""
+    kind = type(layer)
+    body = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+    layer.__class__ = type(kind)(kind.__name__, kind.__bases__, body)  # type: ignore[assignment]
 
 
 def trainable_copy(model: nn.Module) -> nn.Module:

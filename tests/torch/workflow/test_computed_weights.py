@@ -56,8 +56,11 @@ def model(way):
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("way", WAYS)
 def test_weights_are_computed_once(way, settings):
-    x = torch.randn(4, 16)
-    small = quantize_model(model(way), SETTINGS[settings], None if settings == "dynamic" else [x])
+    x, original = torch.randn(4, 16), model(way)
+    before = original(x)
+    small = quantize_model(original, SETTINGS[settings], None if settings == "dynamic" else [x])
+    assert torch.equal(original(x), before)
+    assert [*original.state_dict()] == [*model(way).state_dict()]
     plain = model(way)
     for layer in plain[::2]:
         WAYS[way][1](layer)
