@@ -67,8 +67,7 @@ def _equal(first: Weight, second: Weight) -> bool:
     if (repr(first), first.dtype) != (repr(second), second.dtype):  # classes and settings
         return False
     mine, others = first.state_dict(), second.state_dict()
-    pairs = [(value, others.get(name)) for name, value in mine.items()]
     return mine.keys() == others.keys() and all(
         not (one.is_meta or other.is_meta) and one.shape == other.shape and torch.equal(one, other)
-        for one, other in pairs
+        for one, other in ((value, others[name]) for name, value in mine.items())
     )
