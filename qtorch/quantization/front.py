@@ -298,7 +298,8 @@ class _Workflow(Workflow):
         self.model = convert(self.model.eval(), allow_uncalibrated=on_meta)
 
     def noises(self) -> dict[str, tuple[float, float, float]]:
-        return noises(self._fused, self.model, self.known[0])
+        has_numbers = not any(tensor.is_meta for tensor in self.model.buffers())
+        return noises(self._fused, self.model, self.known[0]) if has_numbers else {}
 
     def kinds(self) -> set[type]:
         return {plain_class(module) for module in self.model.modules()}
