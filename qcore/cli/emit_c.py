@@ -16,6 +16,7 @@ from qcore.files import write_texts
 from qcore.formats.number import check_number
 from qcore.law.rounding import check_rounding
 from qcore.linalg.accumulator import is_accumulator
+from qcore.version import __version__
 
 
 class Written(Protocol):
@@ -24,6 +25,7 @@ class Written(Protocol):
     Attributes:
         name: of the files.
         title: one sentence.
+        options: of the command that writes it.
         about: lines for readers.
         includes: the names of headers.
         prototypes: the functions that others call.
@@ -35,6 +37,9 @@ class Written(Protocol):
 
     @property
     def title(self) -> str: ...
+
+    @property
+    def options(self) -> str: ...
 
     @property
     def about(self) -> list[str]: ...
@@ -93,7 +98,10 @@ def emit(
 
 def _source(unit: Written) -> str:
     """The file of C."""
-    head = [f"/* {unit.title}", "", *(f"   {line}" for line in unit.about), "*/", ""]
+    about = [f"Written by qcore {__version__}: qbits emit-c {unit.options}", *unit.about]
+    about += [f"To check it: cc -std=c99 -DSELF_CHECK {unit.name}.c -o check && ./check"]
+    about += ["A comment is the function of the law that computes the values below it; values have its names."]
+    head = [f"/* {unit.title}", "", *(f"   {line}" for line in about), "*/", ""]
     includes = [f"#include <{name}.h>" for name in unit.includes]
     return "\n".join([*head, *includes, "", *(f"{one};" for one in unit.prototypes), "", unit.body])
 

@@ -24,7 +24,6 @@ from qcore.law.table import FEW
 from qcore.namespace import Names
 from qcore.random.threefry import Noise, as_lane, leading_bits, leading_bits_mask, rounding_words, threefry
 from qcore.trace import BLOCK, CONSTANT, ELEMENT, TENSOR, Value
-from qcore.version import __version__
 
 _KEY, _START = 0x0123_4567_89AB_CDEF, 2**32 - 7  # of the vectors; indices pass 2^32
 _VECTORS, _BLOCK = 256, 32  # numbers; elements of a block where the format has no size
@@ -96,15 +95,19 @@ class FormatUnit:
         """Constants, functions, and the program that checks them."""
         lines = [*(self._of_blocks() if self.blocks else self._of_elements()), "", *self._main()]
         text = "\n".join(lines)
-        fields = [line for one in (self.rounding, self.encoding, self.decoding) if one for line in one.declared(text)]
+        parts = (one for one in (self.rounding, self.encoding, self.decoding) if one)
+        fields = [line for one in parts for line in one.constants.declared(text)]
         return "\n".join([*fields, *called_in(text), "", text, ""])
+
+    @property
+    def options(self) -> str:
+        """Those of `qbits emit-c`."""
+        return f"'{self.number.text}' --rounding {self.mode.value}"
 
     @property
     def about(self) -> list[str]:
         """What a reader of the file should know."""
-        command = f"qbits emit-c '{self.number.text}' --rounding {self.mode.value}"
-        lines = [f"Written by qcore {__version__}: {command}"]
-        lines += ["The bits are those of qcore.quantize. Floats are IEEE 754's; a lane is the bits of a float."]
+        lines = ["The bits are those of qcore.quantize. Floats are IEEE 754's; a lane is the bits of a float."]
         if self.blocks:
             lines += [f"{self.name} rounds blocks of count elements each, which lie side by side."]
         else:
@@ -118,11 +121,7 @@ class FormatUnit:
             lines += [
                 "key is the seed. An element's index chooses its random word; start is the index of the first one."
             ]
-        lines += [f"To check it: cc -std=c99 -DSELF_CHECK {self.name}.c -o check && ./check"]
-        return [
-            *lines,
-            "A comment is the function of the law that computes the values below it; values have its names.",
-        ]
+        return lines
 
     # Functions.
 
@@ -348,10 +347,6 @@ class _Rounding:
         trace.named("", **dict(zip(("rounded", "scale", "of_all"), results, strict=False)))
         self.body = Body(trace, results, ("codes", "scales", "whole"))
 
-    def declared(self, text: str) -> list[str]:
-        """The constants that a text reads."""
-        return self.constants.declared(text)
-
     def function(self, name: str) -> Iterator[str]:
         """The function of a lane."""
         words = ", int32_t key0, int32_t key1, int32_t high, int32_t low" if self.program.mode.stochastic else ""
@@ -374,10 +369,6 @@ class Decoder:
         found = program.run(trace, code, self.constants.given, scale, whole)
         trace.named("", number=found)
         self.body = Body(trace, [found], ("code", "codes", "scale", "scales", "whole", "of_all"))
-
-    def declared(self, text: str) -> list[str]:
-        """The constants that a text reads."""
-        return self.constants.declared(text)
 
     def function(self, name: str) -> Iterator[str]:
         """The function of a code."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from qcore.arguments import quoted
 from qcore.cli.c_helpers import called_in
-from qcore.cli.c_text import Body, identifier, listed
+from qcore.cli.c_text import Body, identifier, listed, table
 from qcore.cli.emit_formats import Decoder
 from qcore.cli.sum_inputs import draw
 from qcore.cli.sums import Unit
@@ -25,7 +25,6 @@ from qcore.linalg.accumulator import FLOAT32_NUMBER, Accumulator, check_accumula
 from qcore.linalg.geometry import FORWARD, MatrixGeometry
 from qcore.packing import storage
 from qcore.trace import BLOCK, C_TYPES, ELEMENT
-from qcore.version import __version__
 
 _SIZE, _TERMS = 5632, 32  # of the vectors: numbers of a, in whole rows; terms of a row at least
 _SIDES = {"x": "a", "y": "b", "scale_x": "scale_a", "scale_y": "scale_b"}  # numbers, and their codes
@@ -72,22 +71,21 @@ class SumUnit:
         return f"The sum of an addend and of products of {of}: {self._text}."
 
     @property
+    def options(self) -> str:
+        """Those of `qbits emit-c`."""
+        operands = "".join(f" '{text}'" for text in self.operands or ())
+        return f"'{self._text}'{' --operands' + operands if operands else ''}"
+
+    @property
     def about(self) -> list[str]:
         """What a reader of the file should know."""
-        operands = "".join(f" '{text}'" for text in self.operands or ())
-        command = f"qbits emit-c '{self._text}'{' --operands' + operands if operands else ''}"
-        lines = [f"Written by qcore {__version__}: {command}"]
-        lines += [f"{self.name} takes count codes of a and of b, and the bits of a float32 addend."]
+        lines = [f"{self.name} takes count codes of a and of b, and the bits of a float32 addend."]
         if self.trace.block:
             lines += [f"Each {self.trace.block} of them have the code of a scale in scale_a and scale_b."]
         whole = self.trace.block or (self.accumulator.innermost.tree and self.accumulator.innermost.chunk)
         lines += [f"count is a multiple of {whole}."] if whole else []
         lines += ["The bits of the float32 result are those of qcore.linalg.matmul. Doubles are IEEE 754's."]
-        lines += [f"To check it: cc -std=c99 -DSELF_CHECK {self.name}.c -o check && ./check"]
-        return [
-            *lines,
-            "A comment is the function of the law that computes the values below it; values have its names.",
-        ]
+        return lines
 
     @property
     def _codes(self) -> list[str]:
@@ -124,7 +122,7 @@ class SumUnit:
         for text, decoder in self._decoders.items():
             name, body = _number_of(text), decoder.body
             lines = ["    const int32_t code = lane(word);", *body.commented(body.results, ELEMENT, "    ")]
-            constants = [f"    {line}" for line in decoder.declared("\n".join(lines))]
+            constants = [f"    {line}" for line in decoder.constants.declared("\n".join(lines))]
             lines = [f"static float {name}(uint32_t word)", "{", *constants, *lines]
             yield name, [*lines, f"    return number_of({body.name(body.results[0])});", "}", ""]
         order = self.trace.order
@@ -201,10 +199,7 @@ class SumUnit:
                 yield from (f"     {line}" + ("," if line is not lines[-1] else "},") for line in lines[1:])
             yield "};"
         for name, words in (("c", given.c.view(np.uint32)), ("expected", expected)):
-            yield f"static const uint32_t {name}[{rows}] = {{"
-            texts = [f"0x{word:08X}" for word in words.tolist()]
-            yield from (f"    {', '.join(texts[i : i + 8])}," for i in range(0, rows, 8))
-            yield "};"
+            yield from [f"static const uint32_t {name}[{rows}] = {{", *table(words), "};"]
         passed = ", ".join(f"{name}[i]" for name in tables)
         yield from [
             "",
