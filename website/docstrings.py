@@ -30,7 +30,8 @@ class Docstrings(griffe.Extension):
                 members = pkg[inside] if inside else pkg
                 for name in module.__all__:
                     thing = getattr(module, name)
-                    if inspect.isroutine(thing) and not _is_function(members[name]):
+                    # A bound method is a package's own, also where only another package's file names it.
+                    if inspect.ismethod(thing) or (inspect.isroutine(thing) and not _is_function(members[name])):
                         members.set_member(name, Made(name, thing))
                     elif inspect.isfunction(thing) or getattr(thing, "law", None) in OPERATIONS:
                         _complete(members[name], inspect.getdoc(thing) or "")
