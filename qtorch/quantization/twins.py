@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import Any
 
 import torch
@@ -36,12 +37,11 @@ def noises(model: nn.Module, made: nn.Module, arguments: Arguments) -> dict[str,
     twin = with_same_parameters(model)
     for path, layer in layers.items():
         _round(twin.get_submodule(path), layer)
-    expected, rounded, found = (_outputs(one, judged, arguments) for one in (model, twin, made))
-    return {
-        path: (_power(expected[path]), _distance(expected[path], found[path]), _distance(expected[path], rounded[path]))
-        for path in judged
-        if expected[path]
-    }
+    expected = defaultdict[str, list[torch.Tensor]](list)
+    # Copies: code behind a layer may change its result in place.
+    _watched(model, judged, lambda path, y: expected[path].append(y.clone()), arguments)
+    errors, rounding = _errors(made, expected, arguments), _errors(twin, expected, arguments)
+    return {path: (sum(map(_power, ones)), errors[path], rounding[path]) for path, ones in expected.items()}
 
 
 def _is_converted(layer: nn.Module) -> bool:
@@ -71,29 +71,31 @@ def _numbers(y: Any) -> torch.Tensor:
     return y.dequantize() if isinstance(y, QTensor) else y
 
 
-def _outputs(model: nn.Module, paths: Collection[str], arguments: Arguments) -> dict[str, list[torch.Tensor]]:
-    """The results of layers, in order, in a call of a model."""
-    found = defaultdict[str, list[torch.Tensor]](list)
+def _watched(model: nn.Module, paths: Iterable[str], see: Callable[[str, torch.Tensor], Any], arguments: Any) -> None:
+    """Shows the results of layers in a call of a model."""
 
-    def kept(path: str) -> Any:
-        # A copy: code behind a layer may change its result in place.
-        return lambda layer, inputs, y: found[path].append(_numbers(y).clone())
+    def hook(path: str) -> Any:
+        return lambda layer, inputs, y: see(path, _numbers(y)) and None
 
-    handles = [model.get_submodule(path).register_forward_hook(kept(path)) for path in paths]
+    handles = [model.get_submodule(path).register_forward_hook(hook(path)) for path in paths]
     try:
         results(model, arguments)
     finally:
         for handle in handles:
             handle.remove()
-    return found
 
 
-def _power(tensors: list[torch.Tensor]) -> float:
-    return sum(float(one.double().square().sum()) for one in tensors)
+def _errors(model: nn.Module, expected: Mapping[str, list[torch.Tensor]], arguments: Arguments) -> dict[str, float]:
+    """The power of the differences of layers' results; infinite if there are more or fewer results, or others."""
+    powers = {path: list[float]() for path in expected}
+
+    def see(path: str, y: torch.Tensor) -> None:
+        other = expected[path][min(len(powers[path]), len(expected[path]) - 1)]
+        powers[path].append(_power(y.double() - other.double()) if y.shape == other.shape else inf)
+
+    _watched(model, expected, see, arguments)
+    return {path: sum(ones) if len(ones) == len(expected[path]) else inf for path, ones in powers.items()}
 
 
-def _distance(expected: list[torch.Tensor], found: list[torch.Tensor]) -> float:
-    """The power of a difference; infinite if there are more or fewer results, or others."""
-    if [one.shape for one in expected] != [one.shape for one in found]:
-        return float("inf")
-    return _power([one.double() - other.double() for one, other in zip(expected, found, strict=True)])
+def _power(x: torch.Tensor) -> float:
+    return float(x.double().square().sum())

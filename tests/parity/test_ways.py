@@ -1,55 +1,12 @@
 """quantize_model, where the code of a model asks for classes, or later data take another way through it."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-from flax import nnx
-from torch import nn
-
-import qjax.nnx as qnn
-import qjax.quantization as jq
-import qtorch.quantization as tq
+from module_packages import Flax, Torch
+from support import assert_same_bits
 
 X = np.random.default_rng(0).standard_normal((16, 4), np.float32)
 FEW = X[:3]
-
-
-class Torch:
-    """What the models below are made of, in PyTorch."""
-
-    called = "forward"
-    package, Module, array = tq, nn.Module, staticmethod(torch.from_numpy)
-    relu, clip, cat = torch.relu, staticmethod(lambda x: torch.clamp(x, 0, 6)), torch.cat
-    quantize_model, report = staticmethod(tq.quantize_model), staticmethod(tq.report)
-    Linear = nn.Linear
-
-    @staticmethod
-    def linear(outputs=4):
-        return nn.Linear(4, outputs)
-
-    @staticmethod
-    def ready(make):
-        torch.manual_seed(0)
-        return make().eval()
-
-
-class Flax:
-    """The same in flax."""
-
-    called = "__call__"
-    package, Module, array = jq, nnx.Module, staticmethod(jnp.asarray)
-    relu, clip, cat = staticmethod(nnx.relu), staticmethod(lambda x: jnp.clip(x, 0, 6)), staticmethod(jnp.concatenate)
-    quantize_model, report = staticmethod(qnn.quantize_model), staticmethod(qnn.report)
-    Linear = nnx.Linear
-
-    @staticmethod
-    def linear(outputs=4):
-        return nnx.Linear(4, outputs, rngs=nnx.Rngs(0))
-
-    @staticmethod
-    def ready(make):
-        return make()
 
 
 both = pytest.mark.parametrize("of", [Torch, Flax])
@@ -73,10 +30,8 @@ def asking(of, all_layers):
 
 
 def error(of, made, model, x):
-    expected = np.asarray(model(x).detach() if of is Torch else model(x))
-    return np.linalg.norm(np.asarray(made(x).detach() if of is Torch else made(x)) - expected) / np.linalg.norm(
-        expected
-    )
+    expected = of.numbers(model(x))
+    return np.linalg.norm(of.numbers(made(x)) - expected) / np.linalg.norm(expected)
 
 
 SETTINGS = {
@@ -165,3 +120,52 @@ def test_data_that_can_be_read_once(of):
     with pytest.raises(ValueError, match="calibrate can be read once, and later inputs take another way"):
         of.quantize_model(model, None, iter(batches))
     of.quantize_model(model, None, iter(batches[:1] * 2))
+
+
+MODEL = "model"
+WRONG = [
+    (3, (), TypeError, "model is a int"),
+    (MODEL, (3,), TypeError, "qconfig is a int; .*; data is calibrate="),
+    (MODEL, ({"": 3},), TypeError, "the entry '' .*int; allowed are .*QConfig.* and None"),
+    (MODEL, ({"": None},), ValueError, "no settings but None"),
+    (MODEL, (), ValueError, "calibrate=None; the model itself needs the range"),
+    (MODEL, (None, X), TypeError, r"calibrate is a \w+; allowed are None, a list of inputs"),
+    (MODEL, (None, []), ValueError, "calibrate has no inputs"),
+    (MODEL, (None, lambda model: None), ValueError, "calibrate has not run the model"),
+    (MODEL, ({"fc": None, "": "default"}, [X]), ValueError, "names no module"),
+]
+
+
+@both
+@pytest.mark.parametrize(("model", "arguments", "kind", "text"), WRONG)
+def test_wrong_calls(of, model, arguments, kind, text):
+    def own(value):
+        if isinstance(value, dict):
+            return {name: of.package.default_qconfig if one == "default" else one for name, one in value.items()}
+        return of.array(value) if value is X else [own(one) for one in value] if isinstance(value, list) else value
+
+    with pytest.raises(kind, match=text):
+        of.quantize_model(of.linear() if model is MODEL else model, *map(own, arguments))
+
+
+@both
+def test_wrong_functions(of):
+    with pytest.raises(TypeError, match="train is a int"):
+        of.quantize_model(of.linear(), train=3)
+    with pytest.raises(TypeError, match="calibrate and train are given"):
+        of.quantize_model(of.linear(), None, [of.array(X)], train=lambda model: None)
+
+
+@both
+def test_functions_that_calibrate_and_arguments_by_name(of):
+    model, x, settings = branching(of, lambda x: x, lambda x: x), of.array(X), of.package.default_qconfig
+    data = [x], lambda model: model(x), [{"x": x}], [(x,)], ((one,) for one in [x])
+    first, *others = (of.quantize_model(model, settings, one) for one in data)
+    for other in others:
+        assert_same_bits(of.numbers(other(x)), of.numbers(first(x)))
+
+
+@both
+def test_wrappers_have_the_attributes_of_their_layer(of):
+    made = of.quantize_model(of.linear(), of.package.default_qconfig, [of.array(X)])
+    assert made.weight is made.module.weight

@@ -250,6 +250,11 @@ class _Workflow(Workflow):
         self.model.eval()
         self.model = convert(self.model)
 
+    def noises(self) -> dict[str, Any]:
+        # Programs of floats, of rounding and of integers would be compiled. The last one is traced, to see if it runs.
+        program_text(self.model, self.known[0])
+        return {}
+
     def kinds(self) -> set[type]:
         return {type(module) for _, module in all_names(self.model)}
 

@@ -182,49 +182,6 @@ def test_dynamic_settings_and_parts(floats):
     assert kinds(mixed.blocks[3], nn.BatchNorm2d) == ["bn"]
 
 
-def test_functions_that_calibrate_and_arguments_by_name(floats, small):
-    def run(model):
-        for x in images():
-            model(x)
-
-    x = images()[0]
-    assert torch.equal(quantize_model(floats, calibrate=run)(x), small(x))
-    assert torch.equal(quantize_model(floats, calibrate=({"x": x} for x in images()))(x), small(x))
-    assert torch.equal(quantize_model(floats, calibrate=[(x,) for x in images()])(x), small(x))
-    layer = quantize_model(nn.Linear(3, 2), default_qconfig, [torch.randn(4, 3)])
-    assert isinstance(layer.module, quantized.Linear)
-    assert layer.weight is layer.module.weight
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ((3,), TypeError, "model is a int"),
-        ((nn.Linear(1, 1), [torch.ones(2, 1)]), TypeError, "qconfig is a list; .*; data is calibrate="),
-        ((nn.Linear(1, 1), {"": None}), ValueError, "no settings but None"),
-        ((nn.Linear(1, 1),), ValueError, "calibrate=None; the model itself needs the range"),
-        (
-            (nn.Linear(1, 1), None, torch.ones(1)),
-            TypeError,
-            r"calibrate is a Tensor; allowed are None, a list of inputs",
-        ),
-        ((nn.Linear(1, 1), None, []), ValueError, "calibrate has no inputs"),
-        ((nn.Linear(1, 1), None, lambda model: None), ValueError, "calibrate has not run the model"),
-        ((nn.Linear(1, 1), {"fc": default_qconfig}, [torch.ones(1)]), ValueError, "names no module"),
-    ],
-)
-def test_wrong_calls(arguments, error, text):
-    with pytest.raises(error, match=text):
-        quantize_model(*arguments)
-
-
-def test_wrong_functions():
-    with pytest.raises(TypeError, match="train is a int"):
-        quantize_model(nn.Linear(1, 1), train=3)
-    with pytest.raises(TypeError, match="calibrate and train are given"):
-        quantize_model(nn.Linear(1, 1), None, [torch.ones(1, 1)], train=train)
-
-
 class Positions(nn.Sequential):
     """A model that owns a table itself, as vision transformers do."""
 
