@@ -16,6 +16,14 @@ DOMAIN = "qbits"
 WANTED: ContextVar[bool] = ContextVar("nodes of the laws instead of their operations", default=False)
 
 
+NEAR: ContextVar[bool] = ContextVar("functions of numbers instead of the laws of integers", default=False)
+
+
+def is_near() -> bool:
+    """True while a model is traced for a file that need not be exact."""
+    return is_wanted() and NEAR.get()
+
+
 def is_wanted() -> bool:
     """True while a model is traced for ONNX."""
     return not torch.compiler.is_dynamo_compiling() and WANTED.get()

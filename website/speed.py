@@ -282,6 +282,30 @@ def layers() -> str:
     return f"Measured with {threads} of torch on {where(record)} ({links}).\n\n{shown}"
 
 
+def taken_out() -> str:
+    """What files of quantized models cost in onnxruntime, and how near the fast ones are."""
+    record = results("taken_out")
+    rows = (
+        (
+            row["model"],
+            *(f"{row[name] / row['floats']:.2f}" for name in ("exact", "near", "theirs")),
+            f"{row['decibels']:.1f} / {row['decibels_of_theirs']:.1f}",
+            "" if row["differing"] is None else f"{row['differing']:.2%}",
+        )
+        for row in record["rows"]
+    )
+    head = (
+        "times the file of floats",
+        "exact",
+        "`exact=False`",
+        "onnxruntime's quantizer",
+        "dB, ours / theirs",
+        "differ",
+    )
+    shown, version = table(head, rows), record["versions"]["onnxruntime"]
+    return f"onnxruntime {version}, one thread, {where(record)} ({link('taken_out')}):\n\n{shown}"
+
+
 def products() -> str:
     record = results("linalg")
     found = _of_products(record)

@@ -8,7 +8,7 @@ MatMulInteger and ConvInteger; known integers alone leave as DequantizeLinear.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -42,10 +42,18 @@ def dequantize(q: Any, scale: Any, zero_point: Any, axis: int | None, dtype: str
         return law.dequantize(Names, Names.astype(q, "int32"), scale, zero_point, axis, dtype)
 
 
-def stored(graph: Graph, q: np.ndarray, scale: Any, zero_point: Any, axis: int | None, form: AffineInteger) -> Symbol:
+def stored(
+    graph: Graph,
+    q: np.ndarray,
+    scale: Any,
+    zero_point: Any,
+    axis: int | None,
+    form: AffineInteger,
+    apart: bool = True,
+) -> Symbol:
     """`qcore.affine.dequantize` of known integers, which leave as they are: DequantizeLinear has the law.
 
-    Integers of 4 bits are packed two in a byte.
+    Integers of 4 bits are packed two in a byte. Unless they stand apart, runtimes may fuse them with what reads them.
 
     Example:
         >>> graph = Graph("weight")
@@ -67,7 +75,7 @@ def stored(graph: Graph, q: np.ndarray, scale: Any, zero_point: Any, axis: int |
     made = _node(graph, "DequantizeLinear", "float32", q.ndim, *operands, axis=0 if axis is None else axis)
     # Without bounds it changes nothing. Next to DequantizeLinear onnxruntime would make MatMulNBits of a MatMul, which
     # rounds the activations to 8 bits.
-    return made._made("Clip")
+    return made._made("Clip") if apart else made
 
 
 def fake_quantize(x: Symbol, scale: Any, zero_point: Any, axis: int | None, form: AffineInteger) -> Symbol:
@@ -169,12 +177,7 @@ def windows(
         raise ValueError(
             f"weight has shape {tuple(w.shape)}, whose sums ConvInteger cannot hold in int32; allowed are fewer terms"
         )
-    settings: dict[str, Any] = {
-        "strides": list(stride),
-        "pads": [before for before, _ in padding] + [after for _, after in padding],
-        "dilations": list(dilation),
-        "group": groups,
-    }
+    settings = places({"stride": stride, "padding": padding, "dilation": dilation, "groups": groups})
     if dtype == "int32":
         return _convolved(_unsigned(x, x_zero), _unsigned(w, w_zero), settings)
     total: Any = np.float64(0)
@@ -182,6 +185,17 @@ def windows(
         for second, filters in _bytes(w, w_zero):
             total = total + Names.astype(_convolved(images, filters, settings), "float64") * np.float64(first * second)
     return total
+
+
+def places(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the windows of a convolution lie, as attributes of ONNX; see `windows`."""
+    padding = settings["padding"]
+    return {
+        "strides": list(settings["stride"]),
+        "pads": [before for before, _ in padding] + [after for _, after in padding],
+        "dilations": list(settings["dilation"]),
+        "group": settings["groups"],
+    }
 
 
 def _convolved(images: tuple[Any, Any], filters: tuple[Any, Any], settings: dict[str, Any]) -> Symbol:

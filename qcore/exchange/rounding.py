@@ -162,7 +162,9 @@ def _count(x: Any, starts: np.ndarray) -> Symbol:
     return count
 
 
-def decoded(graph: Graph, codes: np.ndarray, scales: Any, scale: Any, number: str, dtype: str) -> Symbol:
+def decoded(
+    graph: Graph, codes: np.ndarray, scales: Any, scale: Any, number: str, dtype: str, apart: bool = True
+) -> Symbol:
     """The numbers of known codes, from a type of ONNX that holds the elements and DequantizeLinear, or as floats.
 
     Args:
@@ -171,6 +173,7 @@ def decoded(graph: Graph, codes: np.ndarray, scales: Any, scale: Any, number: st
         scales, scale: the codes of the scales of blocks, and the scale of the whole, or None.
         number: the format's text.
         dtype: of the result.
+        apart: as for `laws.stored`.
     """
     found: Any = parse(number)
     given = scales if scale is None else (scales, scale)
@@ -191,7 +194,7 @@ def decoded(graph: Graph, codes: np.ndarray, scales: Any, scale: Any, number: st
         if exact and not wide:
             names = graph.constant(stored), graph.constant(factor)
             made = Symbol(graph, graph.node("DequantizeLinear", *names, dtype=dtype, **settings), dtype, numbers.ndim)
-            return made._made("Clip")  # for onnxruntime, as in `laws.stored`
+            return made._made("Clip") if apart else made
     return Symbol(graph, graph.constant(numbers), dtype, numbers.ndim)
 
 

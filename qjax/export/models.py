@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from qcore.affine.checkpoint import check_path
-from qcore.arguments import check_type
+from qcore.arguments import check_flag, check_type
 from qcore.exchange.graph import Graph, onnx_package
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.scopes import LAYER
-from qjax.export.operations import OPERATIONS, STORED, reader
+from qjax.export.operations import FUSED, OPERATIONS, STORED, reader
 from qjax.export.primitives import PRIMITIVES
 from qjax.export.walk import Translation, Walk
 
@@ -28,12 +28,16 @@ def to_onnx(
     file: str | PathLike[str],
     *,
     kwargs: Mapping[str, object] | None = None,
+    exact: bool = True,
 ) -> None:
     """Writes a function or a model as ONNX: a runtime that follows the standard computes the same integers.
 
     Quantized layers become MatMulInteger and ConvInteger with the law's own rounding, weights keep their integers, and
     roundings become the operators that have the same results. Inputs have the names of fn's parameters; results are
     output, or output_0, output_1 and so on. The opset is the smallest that has all operators.
+
+    With exact=False layers become QuantizeLinear and DequantizeLinear around operators of floats, which runtimes fuse
+    to fast kernels: some integers differ by one.
 
     Args:
         fn: a function of arrays, or a module of flax nnx: converted, dynamic, weight-only, trained with fake
@@ -43,6 +47,7 @@ def to_onnx(
         file: path of the file, which is written whole or not at all. The weights of a model of more than 2 GB lie
             beside it, in a file with its name and .data behind it.
         kwargs: the arguments that the call takes by name, which are the file's inputs too.
+        exact: False for a fast file whose integers are near the model's.
 
     Returns:
         Nothing; the file is written, and an existing file is replaced.
@@ -59,7 +64,8 @@ def to_onnx(
         ...     to_onnx(lambda x: jax.nn.relu(x @ x.T), (jnp.ones((2, 3)),), f"{folder}/model.onnx")
     """
     check_path(file)
-    made_of(fn, args, kwargs, reader(OPERATIONS, STORED)).save(file)
+    check_flag("exact", exact)
+    made_of(fn, args, kwargs, reader(OPERATIONS if exact else FUSED, STORED)).save(file)
 
 
 def made_of(fn: Any, args: tuple[Any, ...], kwargs: Any, operations: Translation) -> Graph:

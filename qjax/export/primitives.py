@@ -57,6 +57,21 @@ def by_kind(floats: Any, integers: Any, bools: Any = None) -> Callable[..., Valu
     return translate
 
 
+_greater = elementwise("Max")
+
+
+def _greater_integers(walk: Walk, equation: Any, *values: Value) -> Value:
+    """The greater of two integers; a bound that is the least integer of the type, as of a ReLU, changes nothing."""
+    for x, bound in zip(values, values[::-1], strict=True):
+        known, dtype = known_arrays([bound]), x.dtype
+        if x.node is not None and x.node.op == "Cast" and x.node.inputs[0] is not None:
+            inner = x.node.inputs[0].dtype
+            dtype = inner if inner.kind in "iu" and np.can_cast(inner, dtype) else dtype
+        if known is not None and x.shape == kind_of(equation)[0] and (known[0] <= jnp.iinfo(dtype).min).all():
+            return x
+    return _greater(walk, equation, *values)
+
+
 def composed(function: Callable[..., Value]) -> Callable[..., Value]:
     """A translation that function(walk, params, *operands) writes, with operands in a wide dtype."""
 
@@ -470,7 +485,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "div": _divide,
     "rem": by_kind(elementwise("Mod", fmod=1), elementwise("Mod", fmod=1)),
     "pow": elementwise("Pow"),
-    "max": by_kind(elementwise("Max"), elementwise("Max"), elementwise("Or")),
+    "max": by_kind(_greater, _greater_integers, elementwise("Or")),
     "min": by_kind(elementwise("Min"), elementwise("Min"), elementwise("And")),
     "and": by_kind(None, elementwise("BitwiseAnd"), elementwise("And")),
     "or": by_kind(None, elementwise("BitwiseOr"), elementwise("Or")),

@@ -35,9 +35,10 @@ class Value:
         name: of the result in the file; None before something needs it.
         unexpanded: a smaller value that broadcasts to this one, or None.
         label: the name that known numbers get in the file; "" for any.
+        symbol: what a law returned, if one made the value.
     """
 
-    __slots__ = ("dtype", "graph", "known", "label", "name", "node", "shape", "unexpanded")
+    __slots__ = ("dtype", "graph", "known", "label", "name", "node", "shape", "symbol", "unexpanded")
 
     def __init__(self, shape: Sequence[int], dtype: Any, known: np.ndarray | None = None) -> None:
         self.shape, self.dtype, self.known = tuple(map(int, shape)), np.dtype(dtype), known
@@ -46,6 +47,7 @@ class Value:
         self.unexpanded: Value | None = None
         self.graph: Graph | None = None
         self.label = ""
+        self.symbol: Any = None
 
     @property
     def ndim(self) -> int:
@@ -155,6 +157,10 @@ class Walk:
             raise self.error("the bits of a number have no form in ONNX", "use qjax.quantize")
         if node.op in (_REFUSED, _KEY):
             raise node.attributes["error"]
+        if node.op == DEFERRED:
+            with self.inner(graph):
+                node.results[0].name = self.name(node.attributes["made"]())
+            return
         inputs = ["" if x is None else str(x.name) for x in node.inputs]
         dtypes = {value.dtype.name for value in node.results}
         settings: dict[str, Any] = {"dtype": dtypes.pop() if len(dtypes) == 1 else None, **node.attributes}
@@ -371,6 +377,7 @@ def _has_operations(equation: Any) -> bool:
     return any(_has_operations(one) for program in inner for one in program.eqns)
 
 
+DEFERRED = "Deferred"  # what a function makes if it is needed: `made` returns the value
 BITS = "Bits"  # the integers that are a number's bits: a node that the translation of the next equations takes away
 NO_RANDOM = "use deterministic roundings, and model.eval()"
 _REFUSED, _KEY = "Refused", "Key"  # results of equations without a form, and random keys, which no node may need

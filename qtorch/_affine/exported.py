@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from qcore.affine import AffineInteger, QParams
+from qcore.affine.quantized import QuantizedArray
 from qtorch._exported import DOMAIN, named, node
+from qtorch._exported import is_near as is_near
 from qtorch._exported import is_wanted as is_wanted
+
+
+def of_numbers(function: Callable[..., torch.Tensor], *operands: Any, output: QParams, form: AffineInteger) -> Any:
+    """A quantized tensor of what a function makes of the numbers of quantized tensors: near its law, and fast."""
+    first = next(one for one in operands if not isinstance(one, str))
+    kind = type(first[0] if isinstance(first, (list, tuple)) else first)
+    return kind._made(quantize(function(*map(_numbers, operands)), output, form), output, form)
+
+
+def _numbers(operand: Any) -> Any:
+    if isinstance(operand, (list, tuple)):
+        return [_numbers(one) for one in operand]
+    return operand.dequantize() if isinstance(operand, QuantizedArray) else operand
 
 
 def quantize(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch.Tensor:

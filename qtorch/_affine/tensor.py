@@ -14,11 +14,13 @@ import torch
 
 from qcore import affine
 from qcore.affine import AffineInteger, QParams, law
+from qcore.affine.functional.activations import unit_qparams
 from qcore.affine.quantized import QuantizedArray, moving
 from qcore.arguments import check_float, check_type, quoted
+from qtorch._affine import exported
 from qtorch._affine.conversion import dequantize, quantize
 from qtorch._affine.namespace import Names
-from qtorch._affine.torch_functions import FUNCTIONS, JOINS, without_integers
+from qtorch._affine.torch_functions import FUNCTIONS, JOINS, OF_NUMBERS, without_integers
 from qtorch._affine.traced import keeps_first, of_traced_sizes
 from qtorch._rounding.dense import listed
 from qtorch._rounding.paths.choice import check_device
@@ -33,6 +35,14 @@ def _refusal(operator: str) -> Callable[..., NoReturn]:
         raise TypeError(without_integers(operator))
 
     return method
+
+
+def _of_numbers(name: str, function: Any, first: QTensor, arguments: Any, settings: Any) -> QTensor:
+    """torch's function of the numbers, in a file that need not be exact."""
+    others, rest = arguments[1:], {key: value for key, value in settings.items() if key != "input"}
+    signed = OF_NUMBERS[name]
+    output = first.qparams if signed is None else unit_qparams(first, first.form, signed)
+    return exported.of_numbers(lambda x: function(x, *others, **rest), first, output=output, form=first.form)
 
 
 class _NoFunctionError(TypeError, AttributeError):
@@ -83,6 +93,8 @@ class QTensor(QuantizedArray):
         first = arguments[0] if arguments else settings.get("input")
         if method is None or not isinstance(first, cls):
             raise TypeError(without_integers(name))
+        if exported.is_near() and name in OF_NUMBERS and first.qparams.axis is None:
+            return _of_numbers(name, function, first, arguments, settings)
         return method(*arguments, **settings)
 
     def __getattr__(self, name: str) -> Any:
@@ -249,6 +261,9 @@ class QTensor(QuantizedArray):
     def mean(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> QTensor:
         """The mean of the integers, rounded to nearest even."""
         self._whole("mean")
+        if exported.is_near():
+            function = torch.mean if dim is None else lambda x: torch.mean(x, dim, keepdim)
+            return exported.of_numbers(function, self, output=self.qparams, form=self.form)
         values, counted = self.values, {0} if dim is None else {dim} if isinstance(dim, int) else {*dim}
         if torch.jit.is_tracing() and counted & {0, -self.ndim}:  # type: ignore[attr-defined]
             values = of_traced_sizes(values, True)

@@ -133,3 +133,9 @@ JOINS: dict[str, Callable[..., Any]] = {
     "stack": _stack,
     "einsum": _einsum,
 }
+# Functions that files which need not be exact have of the numbers. True and False say that the parameters are those of
+# numbers from -1 or from 0 to 1; None that they are the input's.
+OF_NUMBERS: dict[str, bool | None] = {
+    **dict.fromkeys((*pools.__all__, "interpolate", "mean")),
+    **{name: row.limits.startswith("from -1") for name, row in OPERATIONS.items() if row.limits},
+}

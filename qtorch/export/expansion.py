@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ast import literal_eval
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from qcore.affine import AffineInteger, law
 from qcore.arguments import quoted
 from qcore.arrays import quantize
-from qcore.exchange import laws
+from qcore.exchange import fused, laws
 from qcore.exchange.graph import Graph, dtype_of, number_of, onnx_package
 from qcore.exchange.rounding import decoded, rounded, scaled
 from qcore.exchange.symbols import Names, Symbol, is_known
@@ -50,6 +51,9 @@ def expanded(model: Any, written: Laws) -> Graph:
             for name, found in zip(node.output, _evaluated(node, graph), strict=True):
                 graph.constant(found, name)
             continue
+        if node.domain != DOMAIN and (bounded := _without_bound(node, graph)) and node.output[0] not in finals:
+            values[node.output[0]] = values[bounded] if bounded in values else _operand(graph, bounded, infos)
+            continue
         if node.domain != DOMAIN:
             inputs = [values[name].name if name in values else name for name in node.input]
             if node.op_type == "GatherND" and graph.types[inputs[1]] == "int32":  # torch's exporter keeps index types
@@ -75,6 +79,8 @@ def expanded(model: Any, written: Laws) -> Graph:
             result.rename(name if name in finals else graph.free_name(f"{layer}/{node.op_type}"))
             values[name] = result
     for one in source.output:
+        if one.name in values:
+            assert values[one.name].name == one.name  # sums are written where somebody asks for their name
         graph.outputs.append(one)
     return graph
 
@@ -91,6 +97,15 @@ _FOLDED = set(
     "Greater GreaterOrEqual Identity Less LessOrEqual Mod Mul Neg Not Or Range Reshape Shape Slice Squeeze "
     "Stack Sub Transpose Unsqueeze Where Xor ConstantOfShape".split()
 )
+
+
+def _without_bound(node: Any, graph: Graph) -> str:
+    """The operand of a Max that changes nothing, since its bound is the least integer of the type; else ""."""
+    if node.op_type != "Max" or len(node.input) != 2 or node.input[1] not in graph.constants:
+        return ""
+    bound = graph.constants[node.input[1]]
+    is_least = bound.dtype.kind in "iu" and bound.ndim == 0 and bound == np.iinfo(bound.dtype).min
+    return node.input[0] if is_least else ""
 
 
 def _is_foldable(node: Any, graph: Graph) -> bool:
@@ -128,17 +143,28 @@ def _quantize(law: Callable[..., Symbol]) -> Callable[..., Symbol]:
     return lambda graph, x, scale, zero_point, axis=None, **form: law(x, scale, zero_point, axis, form_of(**form))
 
 
-def _dequantize(graph: Graph, q: Any, scale: Any, zero_point: Any, axis: int | None = None, **form: int) -> Symbol:
-    if is_known(q, scale, zero_point):
-        return laws.stored(graph, q, scale, zero_point, axis, form_of(**form))
-    return laws.dequantize(q, scale, zero_point, axis)
+def _dequantize(apart: bool, law: Callable[..., Symbol]) -> Callable[..., Symbol]:
+    """A law of integers and their parameters; known ones leave as they are."""
+
+    def dequantize(graph: Graph, q: Any, scale: Any, zero_point: Any, axis: int | None = None, **form: int) -> Symbol:
+        if is_known(q, scale, zero_point):
+            return laws.stored(graph, q, scale, zero_point, axis, form_of(**form), apart)
+        return law(q, scale, zero_point, axis, form_of(**form))
+
+    return dequantize
 
 
-def _fake_quantize(graph: Graph, x: Any, scale: Any, zero_point: Any, axis: int | None = None, **form: int) -> Symbol:
-    if is_known(x, scale, zero_point):
-        integers = law.quantize(Names, x, scale, zero_point, axis, form_of(**form))
-        return Names.astype(laws.stored(graph, integers, scale, zero_point, axis, form_of(**form)), x.dtype.name)
-    return laws.fake_quantize(x, scale, zero_point, axis, form_of(**form))
+def _fake_quantize(apart: bool, fake: Callable[..., Symbol]) -> Callable[..., Symbol]:
+    """A law of an array and its parameters; known integers leave as they are."""
+
+    def quantize(graph: Graph, x: Any, scale: Any, zero_point: Any, axis: int | None = None, **form: int) -> Symbol:
+        if is_known(x, scale, zero_point):
+            integers = law.quantize(Names, x, scale, zero_point, axis, form_of(**form))
+            made = laws.stored(graph, integers, scale, zero_point, axis, form_of(**form), apart)
+            return Names.astype(made, x.dtype.name)
+        return fake(x, scale, zero_point, axis, form_of(**form))
+
+    return quantize
 
 
 def _round(graph: Graph, x: Any, number: str, rounding: RoundingName, overflow: str) -> Any:
@@ -147,12 +173,15 @@ def _round(graph: Graph, x: Any, number: str, rounding: RoundingName, overflow: 
     return rounded(x, number, rounding, overflow)
 
 
-def _round_scaled(graph: Graph, x: Any, scale: Any, number: str, axis: int) -> Any:
-    if not is_known(scale):
-        raise ValueError(f"rounding to {quoted(number)} with a scale of the call cannot be said in ONNX")
-    if is_known(x):
-        x = Symbol(graph, graph.constant(x), x.dtype.name, x.ndim)
-    return scaled(x, scale, number, axis)
+def _round_scaled(law: Callable[..., Symbol]) -> Callable[..., Symbol]:
+    def round_scaled(graph: Graph, x: Any, scale: Any, number: str, axis: int) -> Symbol:
+        if not is_known(scale):
+            raise ValueError(f"rounding to {quoted(number)} with a scale of the call cannot be said in ONNX")
+        if is_known(x):
+            x = Symbol(graph, graph.constant(x), x.dtype.name, x.ndim)
+        return law(x, scale, number, axis)
+
+    return round_scaled
 
 
 def _unpack(graph: Graph, packed: Any, bits: int, size: int) -> Any:
@@ -161,23 +190,41 @@ def _unpack(graph: Graph, packed: Any, bits: int, size: int) -> Any:
     return unpack(packed, bits, size)
 
 
-def _decode(graph: Graph, codes: Any, scales: Any = None, scale: Any = None, *, number: str, dtype: str) -> Symbol:
+def _decode(
+    graph: Graph, codes: Any, scales: Any = None, scale: Any = None, apart: bool = True, *, number: str, dtype: str
+) -> Symbol:
     if not is_known(codes, scales, scale):
         raise ValueError(f"codes of {quoted(number)} that a model computes cannot be decoded in ONNX")
-    return decoded(graph, codes, scales, scale, number, dtype)
+    return decoded(graph, codes, scales, scale, number, dtype, apart)
 
 
-def _requantize(graph: Graph, sums: Symbol, *parameters: Any, axis: int, **form: int) -> Symbol:
-    input_scale, weight_scale, bias, scale, zero_point = parameters
-    return laws.requantize(sums, input_scale, weight_scale, bias, scale, zero_point, axis, form_of(**form))
+def _requantize(law: Callable[..., Symbol]) -> Callable[..., Symbol]:
+    return lambda graph, *parameters, axis, **form: law(*parameters, axis, form_of(**form))
 
 
-def _dynamic(graph: Graph, x: Any, w: Any, scale: Any, zero: Any, bias: Any = None, *, dtype: str, **form: int) -> Any:
-    return laws.dynamic(x, w, scale, zero, bias, form_of(**form), dtype)
+def _dynamic(law: Callable[..., Symbol]) -> Callable[..., Symbol]:
+    def dynamic(
+        graph: Graph, x: Any, w: Any, scale: Any, zero: Any, bias: Any = None, *, dtype: str, **form: int
+    ) -> Symbol:
+        return law(x, w, scale, zero, bias, form_of(**form), dtype)
+
+    return dynamic
 
 
-def _windows(graph: Graph, x: Any, x_zero: Any, w: Any, w_zero: Any, padding: Any, **settings: Any) -> Symbol:
-    return laws.windows(x, x_zero, w, w_zero, padding=[(size, size) for size in padding], **settings)
+def _products(graph: Graph, *operands: Any, **settings: Any) -> Symbol:
+    return laws.products(*operands, **settings)
+
+
+def _windows(graph: Graph, *operands: Any, padding: Any, **settings: Any) -> Symbol:
+    return laws.windows(*operands, padding=[(size, size) for size in padding], **settings)
+
+
+def _fused_products(graph: Graph, *operands: Any, **settings: Any) -> Symbol:
+    return fused.Sums(laws.products, operands, settings)
+
+
+def _fused_windows(graph: Graph, *operands: Any, padding: Any, **settings: Any) -> Symbol:
+    return fused.Sums(laws.windows, operands, {"padding": [(size, size) for size in padding], **settings})
 
 
 _OF_CONSTANTS = {
@@ -190,15 +237,27 @@ _OF_CONSTANTS = {
 }  # what follows from constants is constant
 LAWS: Laws = {
     "Quantize": _quantize(laws.quantize),
-    "Dequantize": _dequantize,
-    "FakeQuantize": _fake_quantize,
-    "Requantize": _requantize,
-    "Dynamic": _dynamic,
+    "Dequantize": _dequantize(True, lambda q, scale, zero, axis, form: laws.dequantize(q, scale, zero, axis)),
+    "FakeQuantize": _fake_quantize(True, laws.fake_quantize),
+    "Requantize": _requantize(laws.requantize),
+    "Dynamic": _dynamic(laws.dynamic),
     "Cell": lambda graph, *products, law: laws.cell(law, *products),
-    "Products": lambda graph, *operands, **settings: laws.products(*operands, **settings),
+    "Products": _products,
     "Windows": _windows,
     "Round": _round,
-    "RoundScaled": _round_scaled,
+    "RoundScaled": _round_scaled(scaled),
     "Decode": _decode,
     "Unpack": _unpack,
+}
+FUSED: Laws = {
+    **LAWS,
+    "Quantize": _quantize(fused.quantize),
+    "Dequantize": _dequantize(False, fused.dequantize),
+    "FakeQuantize": _fake_quantize(False, fused.fake_quantize),
+    "Requantize": _requantize(fused.requantize),
+    "Dynamic": _dynamic(fused.dynamic),
+    "Products": _fused_products,
+    "Windows": _fused_windows,
+    "RoundScaled": _round_scaled(fused.scaled),
+    "Decode": partial(_decode, apart=False),
 }

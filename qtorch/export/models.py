@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from qcore.affine.checkpoint import check_path
-from qcore.arguments import check_type
+from qcore.arguments import check_flag, check_type
 from qcore.exchange.graph import OPSETS, Graph, onnx_package
 from qtorch._classes import check_model
-from qtorch._exported import WANTED
+from qtorch._exported import NEAR, WANTED
 from qtorch._torch_internals import exported_operators, map_tree
-from qtorch.export.expansion import LAWS, Laws, expanded
+from qtorch.export.expansion import FUSED, LAWS, Laws, expanded
 
 
 def to_onnx(
@@ -28,11 +28,15 @@ def to_onnx(
     *,
     kwargs: Mapping[str, object] | None = None,
     dynamic_shapes: Mapping[str, object] | tuple[object, ...] | list[object] | None = None,
+    exact: bool = True,
 ) -> None:
     """Writes a model as ONNX: a runtime that follows the standard computes the same integers at every layer.
 
     Quantized layers become MatMulInteger and ConvInteger with the law's own rounding, weights keep their integers, and
     other operations are those of `torch.onnx.export`. The opset is the smallest that has all operators.
+
+    With exact=False they become QuantizeLinear and DequantizeLinear around operators of floats, which runtimes fuse to
+    fast kernels: some integers differ by one.
 
     Args:
         model: a module in evaluation: converted, dynamic, weight-only, trained with fake quantization, or of floats.
@@ -41,6 +45,7 @@ def to_onnx(
             beside it, in a file with its name and .data behind it.
         kwargs: the inputs that the call takes by name, which are the file's too.
         dynamic_shapes: the sizes that may vary, as `torch.export.export` takes them.
+        exact: False for a fast file whose integers are near the model's.
 
     Returns:
         Nothing; the file is written, and an existing file is replaced.
@@ -58,7 +63,12 @@ def to_onnx(
         ...     to_onnx(model, (x,), f"{folder}/model.onnx")
     """
     check_path(file)
-    graph, opset = made_of(model, args, kwargs, dynamic_shapes, LAWS)
+    check_flag("exact", exact)
+    token = NEAR.set(not exact)
+    try:
+        graph, opset = made_of(model, args, kwargs, dynamic_shapes, LAWS if exact else FUSED)
+    finally:
+        NEAR.reset(token)
     graph.save(file, opset)
 
 

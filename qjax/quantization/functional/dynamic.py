@@ -20,6 +20,7 @@ from qcore.arguments import check_choice, check_type, quoted
 from qcore.law.carrier import check_dtype
 from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike, as_array
+from qjax._rounding.scopes import operation
 from qjax.quantization.integer import sums_of_products
 from qjax.quantization.rounding import FormatRounding
 from qjax.quantization.tensor import QTensor
@@ -140,7 +141,12 @@ def _product(x: jax.Array, weight: Weight, bias: Any) -> jax.Array:
         return y if bias is None else y + bias
     if x.size == 0:
         return jnp.zeros((*x.shape[:-1], weight.shape[0]))
-    form: AffineInteger = ACTIVATIONS
+    parameters, form = (weight.qparams.scale, weight.qparams.zero_point), ACTIVATIONS
+    with operation("dynamic", x, weight.values, *parameters, bias, form=form.text, bias=bias is not None):
+        return _multiplied(x, weight, bias, form)
+
+
+def _multiplied(x: jax.Array, weight: QTensor, bias: Any, form: AffineInteger) -> jax.Array:
     q, qparams = recurrent.quantize_dynamic(Names, jax.lax.stop_gradient(x), form)
     whole = QParams(jnp.ones_like(qparams.scale), qparams.zero_point)  # a scale may be NaN
     grouped = QTensor(q.astype(form.storage)[..., None, :], whole, form)

@@ -15,6 +15,7 @@ from qcore.arguments import check_flag
 from qcore.names import in_dimensions
 from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike
+from qjax._rounding.scopes import operation
 from qjax.quantization.affine import Form, form_of, qparams_of
 from qjax.quantization.functional.dynamic import check_bias
 from qjax.quantization.functional.images import channels_first
@@ -157,7 +158,16 @@ def _windows(
 def _requantized(
     sums: jax.Array, input: QTensor, weight: QTensor, bias: Any, output: QParams, form: AffineInteger
 ) -> jax.Array:
-    return requantize(sums, input.qparams.scale, weight.qparams.scale, bias, output, form, xp=Names)
+    return _rounded(form, sums, input.qparams.scale, weight.qparams.scale, bias, output)
+
+
+@partial(jax.jit, static_argnums=0)
+def _rounded(
+    form: AffineInteger, sums: jax.Array, input_scale: Any, weight_scale: Any, bias: Any, output: QParams
+) -> jax.Array:
+    arrays = sums, input_scale, weight_scale, bias, output.scale, output.zero_point
+    with operation("requantize", *arrays, form=form.text, bias=bias is not None):
+        return requantize(sums, input_scale, weight_scale, bias, output, form, xp=Names)
 
 
 def output_of(input: QTensor, weight: QTensor, scale: Any, zero_point: Any, form: AffineInteger) -> QParams:

@@ -140,6 +140,9 @@ class PReLU(FunctionLayer):
     def _function(self, input: QTensor) -> QTensor:
         return functional.prelu(input, self.weight(), self.output, self.form)
 
+    def _of_numbers(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.prelu(x, self.weight().dequantize())
+
     def set_weight(self, weight: QTensor) -> None:
         """Replaces the slopes; raises TypeError or ValueError if weight has another type or shape."""
         check_weight(self, weight)

@@ -12,6 +12,7 @@ from qcore.affine import AffineInteger, QParams, check_qparams
 from qcore.affine.functional.operands import check_operand
 from qcore.affine.rows import OPERATIONS
 from qcore.arguments import quoted
+from qtorch._affine import exported
 from qtorch._affine.documents import of_layer
 from qtorch._affine.dtypes import FixedDtypes, integers
 from qtorch._affine.namespace import Names
@@ -192,7 +193,14 @@ class FunctionLayer(Quantized):
             ValueError: if its shape does not fit.
         """
         self._check_input(input)
+        if exported.is_near():
+            return exported.of_numbers(self._of_numbers, input, output=self.output, form=self.form)
         return checked(self, self._function, input)
+
+    def _of_numbers(self, x: torch.Tensor) -> torch.Tensor:
+        """The float layer's function: that of the row's layer with these settings."""
+        layer = getattr(torch.nn, OPERATIONS[self.law].layers[0])
+        return layer(**{name: getattr(self, name) for name in self.settings})(x)
 
 
 class ProductLayer(Quantized):

@@ -11,6 +11,7 @@ from qcore.affine import AffineInteger, QParams
 from qcore.affine.functional.convolutions import filters_of, margins_of
 from qcore.affine.quantized import PADDING_MODES, check_convolution, check_convolution_sizes
 from qcore.arguments import check_choice, check_flag, check_sizes
+from qtorch._affine import exported
 from qtorch._affine.functional import WIDTHS, conv_to
 from qtorch._affine.moves import spread
 from qtorch._affine.products import Geometry
@@ -228,6 +229,10 @@ class _ConvTranspose(_Convolution):
         more = self.output_padding
         if output_size is not None:
             more = checked(self, self._more_for, tuple(input.shape[2:]), output_size)
+        if exported.is_near():
+            return exported.of_numbers(
+                lambda x, w: self._of_numbers(x, w, more), input, weight, output=self.output, form=self.form
+            )
         pairs = margins_of(self.kernel_size, self.padding, more, self.dilation)
         zero = input.qparams.zero_point.to(input.values.dtype)
         images = input._with(spread(input.values, zero, pairs, self.stride, 2))
@@ -237,6 +242,11 @@ class _ConvTranspose(_Convolution):
         geometry = ones, (0,) * self.dimensions, self.dilation, self.groups, "zeros"
         checked(self, check_convolution, images, filters, *geometry, self.dimensions, WIDTHS)
         return conv_to(images, filters, in_float32(self.bias), geometry, self.output, self.form)
+
+    def _of_numbers(self, x: torch.Tensor, weight: torch.Tensor, more: tuple[int, ...]) -> torch.Tensor:
+        """The float layer's function, which runtimes have as one node."""
+        function = getattr(torch.nn.functional, f"conv_transpose{self.dimensions}d")
+        return function(x, weight, in_float32(self.bias), self.stride, self.padding, more, self.groups, self.dilation)
 
     def _more_for(self, sizes: tuple[int, ...], output_size: Sequence[int]) -> tuple[int, ...]:
         """The `output_padding` with which the result has the sizes in output_size."""

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import torch
 
 from qcore.affine import functional
+from qtorch._affine import exported
 from qtorch._affine.launch import binary_on_cpu
 from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.base import Quantized, layer_name, uncalibrated
@@ -140,16 +141,22 @@ class QFunctional(Quantized):
     def matmul(self, x: QTensor, y: QTensor) -> QTensor:
         """The product of matrices, or of stacks of them; see `qcore.affine.functional.matmul`."""
         self._check(x, y)
+        if exported.is_near():
+            return self._of_numbers("matmul", x, y)
         return functional.matmul(x, y, self.output, self.form)
 
     def einsum(self, equation: str, x: QTensor, y: QTensor) -> QTensor:
         """The contraction that an equation describes; see `qcore.affine.functional.einsum`."""
         self._check(x, y)
+        if exported.is_near():
+            return self._of_numbers("einsum", equation, x, y)
         return functional.einsum(equation, x, y, self.output, self.form)
 
     def cat(self, x: Sequence[QTensor], dim: int = 0) -> QTensor:
         """The tensors one after the other; see `qcore.affine.functional.cat`."""
         self._check(*x)
+        if exported.is_near():
+            return self._of_numbers("cat", x, dim)
         return functional.cat(x, dim, self.output, self.form)
 
     def add_scalar(self, x: QTensor, y: float) -> QTensor:
@@ -170,7 +177,13 @@ class QFunctional(Quantized):
             if values is not None:
                 return QTensor._made(values, output, self.form)
         self._check(x, y)
+        if exported.is_near():
+            return self._of_numbers(f"{name}_relu" if relu else name, x, y)
         return getattr(functional, name)(x, y, self.output, self.form, relu=relu)
+
+    def _of_numbers(self, name: str, *operands: Any) -> QTensor:
+        function = getattr(FXFloatFunctional(), name)
+        return exported.of_numbers(function, *operands, output=self.output, form=self.form)
 
     def _check(self, *operands: Any) -> None:
         if self.is_uncalibrated:

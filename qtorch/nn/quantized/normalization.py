@@ -99,6 +99,10 @@ class LayerNorm(_Norm):
         settings = self.normalized_shape, in_float32(self.weight), in_float32(self.bias), self.eps
         return functional.layer_norm(input, *settings, self.output, self.form)
 
+    def _of_numbers(self, x: torch.Tensor) -> torch.Tensor:
+        settings = self.normalized_shape, in_float32(self.weight), in_float32(self.bias), self.eps
+        return torch.nn.functional.layer_norm(x, *settings)
+
 
 class GroupNorm(_Norm):
     """`torch.nn.GroupNorm` of quantized tensors (`qcore.affine.functional.group_norm`).
@@ -142,6 +146,10 @@ class GroupNorm(_Norm):
     def _function(self, input: QTensor) -> QTensor:
         affine = in_float32(self.weight), in_float32(self.bias)
         return functional.group_norm(input, self.num_groups, *affine, self.eps, self.output, self.form)
+
+    def _of_numbers(self, x: torch.Tensor) -> torch.Tensor:
+        affine = in_float32(self.weight), in_float32(self.bias)
+        return torch.nn.functional.group_norm(x, self.num_groups, *affine, self.eps)
 
 
 class _InstanceNorm(GroupNorm):
@@ -222,6 +230,11 @@ class _BatchNorm(FunctionLayer):
     def _function(self, input: QTensor) -> QTensor:
         given = input, in_float32(self.weight), in_float32(self.bias), self.running_mean, self.running_var
         return functional.batch_norm(*given, self.eps, self.output, self.form, self._relu)
+
+    def _of_numbers(self, x: torch.Tensor) -> torch.Tensor:
+        affine = in_float32(self.weight), in_float32(self.bias)
+        y = torch.nn.functional.batch_norm(x, self.running_mean, self.running_var, *affine, eps=self.eps)
+        return torch.relu(y) if self._relu else y
 
     @classmethod
     def from_float(cls, mod: Any) -> Self:
