@@ -32,7 +32,7 @@ from qtorch.quantization.quantization_mappings import (
     keeps_children,
 )
 from qtorch.quantization.reasons import name_of_observer, why_float
-from qtorch.quantization.rounding import has_output, has_weight, rounded_layer, stays_in_floats
+from qtorch.quantization.rounding import has_output, has_weight, rounded_layer, stays_in_floats, with_coded_stacks
 from qtorch.quantization.stubs import DeQuantStub
 from qtorch.quantization.swap import in_place_of, swap_module
 from qtorch.quantization.ties import tie, ties_of
@@ -120,8 +120,8 @@ def converted(
     def change(path: str, layer: nn.Module) -> nn.Module:
         rounded = _is_rounded(layer, mapping)
         observer = getattr(layer, NAME, None)
+        made: Any = with_coded_stacks(layer)
         own = any(True for _ in layer.parameters(recurse=False))
-        made: Any = layer
         if rounded:
             made = rounded_layer(layer)
             made = made if made is layer else in_place_of(made, layer, path)

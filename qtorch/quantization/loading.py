@@ -72,7 +72,9 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
             layer.qconfig, static = settings or _static(path, state_dict), True
         elif found := _dynamic(path, own, state_dict):
             dynamic[path] = settings if isinstance(settings, QConfigDynamic) else found
-        elif any(_ROUNDED.intersection(name.split(".")[:-1]) for name in own):  # rounded modules
+        elif any(_ROUNDED.intersection(name.split(".")[:-1]) for name in own) or any(
+            f"{name}.codes" in own for name, _ in layer.named_parameters(recurse=False)
+        ):  # rounded modules, and stacks of matrices
             if isinstance(settings, QConfigDynamic):
                 dynamic[path] = settings
             else:

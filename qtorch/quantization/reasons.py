@@ -15,6 +15,7 @@ from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._classes import plain_class
 from qtorch.quant import Quantizer
 from qtorch.quantization.computed import why_computed
+from qtorch.quantization.rounding import is_stack
 from qtorch.quantization.subclasses import SamePad
 
 
@@ -73,7 +74,11 @@ def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
     own = [name for name, _ in module.named_parameters(recurse=False)]
     if own and next(module.children(), None) is not None:
         return f"code of its own uses its {', '.join(own)}"
-    return no_quantized(full_name(plain_class(module), nn))
+    missing = no_quantized(full_name(plain_class(module), nn))
+    stacks = [name for name, parameter in module.named_parameters(recurse=False) if is_stack(parameter)]
+    if stacks and not plain_class(module).__module__.startswith("torch."):
+        return f'{missing}: QConfig(None, "mxfp4") or another format stores its {", ".join(stacks)} as codes'
+    return missing
 
 
 def name_of_observer(observer: Any) -> str:

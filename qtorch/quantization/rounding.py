@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from qcore.names import shown
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
+from qtorch._affine.qconfig import QConfig
 from qtorch._affine.scaled import ScaledRounding
 from qtorch._classes import plain_class
 from qtorch.nn import intrinsic
@@ -20,6 +22,7 @@ from qtorch.nn.quantized.dynamic.product import dtype_of, product_rounding
 from qtorch.nn.quantized.quantize import Quantize
 from qtorch.nn.quantized.weights import float_parameters, rounds, weight_maker, weight_module
 from qtorch.nn.rounded import RoundedLayer, with_weight
+from qtorch.quant import Quantizer
 from qtorch.quantization.observing import NAME
 
 _ROUNDED = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d  # exact types; fused and trained layers too
@@ -106,6 +109,36 @@ def rounded_layer(layer: nn.Module) -> nn.Module:
     return RoundedLayer(
         inner, weight_module(maker, plain, numbers), bias, getattr(layer, "has_relu", False), _output(layer)
     )
+
+
+def with_coded_stacks(layer: Any) -> nn.Module:
+    """A layer whose stacks of matrices are codes, if its settings have a format for weights alone.
+
+    Experts of a mixture are such stacks: parameters of three axes in a layer that is not torch's. The layer's code
+    reads them as tensors.
+    """
+    maker = _weights_alone(layer)
+    for name, stack in [*layer.named_parameters(recurse=False)] if maker is not None else ():
+        if is_stack(stack):
+            delattr(layer, name)
+            setattr(layer, name, weight_module(maker, layer, stack.detach()))
+    return layer
+
+
+def is_stack(parameter: torch.Tensor) -> bool:
+    """True for several matrices in one parameter; a table of positions with a first axis of 1 is none."""
+    return parameter.dim() == 3 and min(parameter.shape) > 1 and parameter.is_floating_point()
+
+
+def _weights_alone(layer: Any) -> Quantizer | None:
+    """What rounds the weights of a layer that is not torch's, where nothing else is rounded; else None."""
+    settings = getattr(layer, "qconfig", None)
+    if not isinstance(settings, QConfig) or has_weight(layer) or plain_class(layer).__module__.startswith("torch."):
+        return None
+    if not isinstance(settings.activation(), nn.Identity):
+        return None
+    maker = settings.weight()
+    return maker if isinstance(maker, Quantizer) and maker.quantization.forward_number is not None else None
 
 
 def _leaves_input(layer: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from math import prod
 from typing import Any
 
@@ -20,6 +21,7 @@ from qtorch._affine.tensor import QTensor
 from qtorch._conversion import converted
 from qtorch._rounding.dispatch import decode, encode, quantize
 from qtorch._rounding.packing import pack, unpack
+from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._states import keeps_zero_point
 from qtorch._torch_internals import map_tree
 from qtorch.quant import Quantizer
@@ -154,6 +156,29 @@ class CodedWeight(Weight):
         scales = tuple(getattr(self, name) for name in self.scales)
         codes = unpack(self.codes, self.bits, self.shape[-1])
         return decode(codes, self.number, scales=scales[0] if len(scales) == 1 else scales or None)
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        """A part of the numbers; of one matrix of a stack only this matrix is decoded."""
+        known = type(index) is int or (
+            isinstance(index, torch.Tensor)
+            and is_plain_tensor(index)
+            and index.is_cpu
+            and index.dim() == 0
+            and index.dtype in (torch.int32, torch.int64)
+        )
+        matrix = self._matrix(int(index)) if known and self.dim() > 2 else None
+        return self.numbers()[index] if matrix is None else converted(matrix, self.dtype)
+
+    def _matrix(self, index: int) -> torch.Tensor | None:
+        """The numbers at an index of the first axis, in float32; None if blocks reach over several indices."""
+        sizes, scales = self.number.block_sizes(self.dim()), [getattr(self, name) for name in self.scales]
+        apart = sizes[0] == 1 and self.number.block_sizes(self.dim() - 1) == sizes[1:]
+        if not apart or any(one.dim() not in (0, self.dim()) for one in scales):
+            return None
+        made = copy.copy(self)  # with the buffers of one index
+        made._buffers = {name: one[index] if one.dim() else one for name, one in self._buffers.items()}
+        made.shape = self.shape[1:]
+        return made()
 
     def extra_repr(self) -> str:
         return f"{self.shape}, {self.number.text}"
