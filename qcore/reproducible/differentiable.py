@@ -22,7 +22,7 @@ class Differentiable:
             Second derivatives then take saved arrays for constants; else the arrays themselves are kept for them.
         several: True if results are a tuple, even of one array.
         fusible: False if PyTorch runs the law operation by operation: it uses names that
-            `qtorch.reproducible.fused.recording` does not have.
+            `qtorch.reproducible.fused.trace` does not have.
         name: a name that differs between laws. A traced program looks up a text faster than an object.
     """
 
