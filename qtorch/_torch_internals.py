@@ -196,6 +196,12 @@ def operator_of(function: Any) -> str:
     return getattr(function, "_qualified_op_name", "")
 
 
+def name_of(function: Any) -> str:
+    """torch's name of a function; "" of a program's operator, which may have torch's name as well."""
+    operator = operator_of(function)
+    return getattr(function, "__name__", "") if operator == "" or operator.startswith("aten::") else ""
+
+
 def own_parameters(module: torch.nn.Module) -> dict[str, Any]:
     """The parameters of a module without its children's, and what `torch.func.functional_call` puts in their places."""
     return {name: x for name, x in getattr(module, "_parameters", {}).items() if x is not None}

@@ -24,6 +24,7 @@ from qtorch._affine.torch_functions import FUNCTIONS, JOINS, OF_NUMBERS, without
 from qtorch._affine.traced import keeps_first, of_traced_sizes
 from qtorch._rounding.dense import listed
 from qtorch._rounding.paths.choice import check_device
+from qtorch._torch_internals import name_of, operator_of
 
 _TOKENS = {affine.UINT8: torch.quint8, affine.INT8: torch.qint8, affine.INT32: torch.qint32}
 
@@ -86,13 +87,13 @@ class QTensor(QuantizedArray):
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), settings: Any = None) -> Any:
         """Runs torch's functions by `FUNCTIONS` and the methods of the same names."""
-        name, settings = function.__name__, settings or {}
+        name, settings = name_of(function), settings or {}
         if name in JOINS:
             return JOINS[name](*arguments, **settings)
         method = FUNCTIONS.get(name) or getattr(cls, name, None)
         first = arguments[0] if arguments else settings.get("input")
         if method is None or not isinstance(first, cls):
-            raise TypeError(without_integers(name))
+            raise TypeError(without_integers(name or operator_of(function)))
         if exported.is_near() and name in OF_NUMBERS and first.qparams.axis is None:
             return _of_numbers(name, function, first, arguments, settings)
         return method(*arguments, **settings)

@@ -20,7 +20,7 @@ from qcore.workflow.settings import Arguments
 from qtorch._affine import pools
 from qtorch._affine.tensor import QTensor
 from qtorch._classes import plain_class
-from qtorch._torch_internals import map_tree
+from qtorch._torch_internals import map_tree, name_of
 from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings, keeps_children
 from qtorch.quantization.reasons import ROUNDING
 from qtorch.quantization.tree import is_leaf, walk
@@ -138,7 +138,7 @@ class _NameListing(torch.overrides.TorchFunctionMode):
             self.found.append(name)
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._note(_name_of(function))
+        self._note(name_of(function))
         return function(*args, **(kwargs or {}))
 
 
@@ -271,17 +271,13 @@ def keeps_scale(function: Any, args: Any, kwargs: Any) -> bool:
     return (
         isinstance(results, (tuple, list))
         and all(isinstance(one, QTensor) and one.qparams is qparams for one in results)
-        and (_name_of(function) in _MEANS or all(map(torch.equal, map(QTensor.dequantize, results), numbers)))
+        and (name_of(function) in _MEANS or all(map(torch.equal, map(QTensor.dequantize, results), numbers)))
     )
-
-
-def _name_of(function: Any) -> str:
-    return getattr(function, "__name__", "")
 
 
 def _only_reads(function: Any) -> bool:
     """True for a function or attribute that reads a property of a tensor, and exists for quantized tensors too."""
-    name = _name_of(function)
+    name = name_of(function)
     if name == "__get__":
         name = getattr(getattr(function, "__self__", None), "__name__", "")
         return hasattr(QTensor, name)
@@ -297,7 +293,7 @@ def _bounds_of_layer(module: nn.Module) -> Bounds:
 
 def _bounds_of_function(function: Any, args: Any, kwargs: Any) -> Bounds:
     """The bounds to which a function clamps, by its name."""
-    name = _name_of(function).removesuffix("_")
+    name = name_of(function).removesuffix("_")
     if name in ("relu", "relu6"):
         return 0.0, 6.0 if name == "relu6" else None
     if name == "hardtanh":

@@ -18,7 +18,7 @@ from qcore.notices import warn
 from qcore.recipes.coverage import shortfall
 from qcore.recipes.recipe import LINEAR
 from qcore.report import RunReport
-from qtorch._torch_internals import constant_result, is_compiled, traced_calls, traced_program
+from qtorch._torch_internals import constant_result, is_compiled, name_of, traced_calls, traced_program
 from qtorch.linalg.native import product_of
 from qtorch.recipes.functions import PRODUCTS
 from qtorch.recipes.layers import multiplies, named_layers
@@ -31,7 +31,6 @@ from qtorch.recipes.modes import (
     is_product,
     list_wide,
     listing,
-    name_of,
     tensors_in,
 )
 

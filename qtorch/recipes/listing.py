@@ -12,6 +12,7 @@ from torch import nn
 from qcore.recipes.recipe import CONV, LINEAR
 from qcore.report import RunReport
 from qtorch._classes import check_model
+from qtorch._torch_internals import name_of
 from qtorch.linalg.modules import products_of
 from qtorch.recipes.functions import OPENED, PRODUCTS
 from qtorch.recipes.layers import multiplies, named_layers
@@ -24,7 +25,6 @@ from qtorch.recipes.modes import (
     list_operator,
     list_wide,
     listing,
-    name_of,
     tensors_in,
 )
 

@@ -37,6 +37,7 @@ from qtorch._torch_internals import (
     hidden_products,
     is_checkpoint,
     map_tree,
+    name_of,
     operator_of,
     own_parameters,
     show_to_modes,
@@ -64,8 +65,6 @@ LOWERED = "lowered"  # the role of the made classes
 KINDS: tuple[str, ...] = (LINEAR, CONV, SCORES, OUTPUT, MATMUL)
 _CONVOLUTIONS = {1: linalg.conv1d, 2: linalg.conv2d, 3: linalg.conv3d}
 _GROUPS = 6  # the place of a convolution's groups among its arguments
-# Operators of torch.ops that have laws; a program's operator may have the same name in a namespace of its own.
-_OPERATORS = frozenset(f"aten::{name}" for name in PRODUCTS)
 _TORCHS = frozenset(("", "aten", "prims", "prim", "higher_order", "qtorch", "c10d", COLLECTIVES, "profiler"))
 _SOME_FUNCTION = "the torch.autograd.Function around it"
 
@@ -524,12 +523,6 @@ def list_wide(
             add(kinds[0], shapes[:2], None)
         return
     lists.add(path, name, shapes[:2], left_work(name, shapes, y), None, reasons[kinds[0]])
-
-
-def name_of(func: Any) -> str:
-    """torch's name of a function that a mode sees; "" of a program's operator, which may have torch's name as well."""
-    operator = operator_of(func)
-    return getattr(func, "__name__", "") if operator == "" or operator in _OPERATORS else ""
 
 
 def list_operator(lists: Listing, path: str, func: Any, args: Any) -> None:

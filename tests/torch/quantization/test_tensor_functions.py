@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from qcore.affine import INT8, INT32, UINT8, AffineInteger
-from qtorch.quantization import QTensor, QuantStub, quantize_per_channel, quantize_per_tensor
+from qtorch.quantization import QTensor, QuantStub, quantize_model, quantize_per_channel, quantize_per_tensor
 
 FORMS = [UINT8, INT8, AffineInteger.of_width(16, signed=False), INT32]
 X = (torch.randn(2, 4, 4, 6, generator=torch.Generator().manual_seed(1)) * 3).contiguous()
@@ -249,3 +249,28 @@ def test_margins_are_torchs(size):
                 F.pad(q, margins)
         else:
             assert_same_bits(F.pad(q, margins).dequantize(), expected)
+
+
+@torch.library.custom_op("qtorch_tests::relu", mutates_args=())
+def own_relu(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def test_a_programs_operator_is_not_torchs_function_of_its_name():
+    """Neither of quantized tensors, nor where quantize_model asks to which bounds a function clamps."""
+    with pytest.raises(TypeError, match="qtorch_tests::relu of a QTensor; allowed are its methods"):
+        torch.ops.qtorch_tests.relu(quantize_per_tensor(X, 0.1, 120, torch.quint8))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 6)
+
+        def forward(self, x):
+            return torch.ops.qtorch_tests.relu(self.fc(x))
+
+    torch.manual_seed(0)
+    model, x = Model().eval(), X.reshape(-1, 6)
+    y, found = model(x), quantize_model(model, calibrate=[x])(x)
+    assert y.min() < -1
+    assert (found - y).abs().max() < (y.max() - y.min()) / 50
