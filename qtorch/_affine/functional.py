@@ -88,9 +88,6 @@ def dequantize(q: QTensor) -> torch.Tensor:
     Returns:
         A float32 tensor of q's shape and device.
 
-    Raises:
-        TypeError: if q is something else.
-
     Example:
         >>> dequantize(quantize_per_tensor(torch.tensor([1.2, 3.0]), 0.5, 0, torch.quint8))
         tensor([1., 3.])

@@ -167,7 +167,8 @@ def test_functions_say_what_they_return(name):
 
 
 # A layer that gets floats for integers is no wrong call of a function.
-KINDS = r"an argument (has the wrong type|is not as above|is out of range)|(?!it )\w+ is not an? (?!QTensor)[\w.`]+"
+KINDS = r"an argument (has the wrong type|is not as above|is out of range)|\w+ is something else"
+KINDS += r"|(?!it )\w+ is not an? (?!QTensor)[\w.`]+"
 GENERIC = re.compile(rf"^ *(TypeError|ValueError|TypeError, ValueError): if ({KINDS})\.$", re.M)
 
 

@@ -105,9 +105,6 @@ def _switch(name: str, what: str) -> Callable[[nnx.Module], nnx.Module]:
         Returns:
             A module of model's class with its own arrays; model is not changed.
 
-        Raises:
-            TypeError, ValueError: if it is something else.
-
         Example:
             >>> from qjax.nnx import prepare_qat
             >>> from qjax.quantization import default_qat_qconfig
