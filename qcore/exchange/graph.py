@@ -8,15 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from io import TextIOBase
 from os import PathLike
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from qcore.arguments import quoted
+from qcore.arguments import check_type, quoted
 from qcore.files import is_regular, replaced, replaced_together
 from qcore.version import __version__
 
+Target = str | PathLike[str] | BinaryIO  # where a model is written: a path, or a file that is open for bytes
 OPSETS = range(19, 26)
 _IR_VERSIONS = {19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12, 25: 13}  # the oldest that knows an opset's types
 
@@ -181,16 +183,19 @@ class Graph:
             )
         return self._made(least, [self._tensor(*one) for one in weights.items()])
 
-    def save(self, file: str | PathLike[str], least: int = OPSETS[0]) -> None:
+    def save(self, file: Target, least: int = OPSETS[0]) -> None:
         """Writes the finished model, whole or not at all; see `model`.
 
         A file of protobuf has at most 2 GB. The constants of larger models lie beside it, in a file with its name and
         .data behind it.
         """
-        weights, name = self._weights(), os.fspath(file)
+        weights = self._weights()
         if sum(one.nbytes for one in weights.values()) <= _MOST:
             save(self.model(least), file)
             return
+        if not isinstance(file, (str, bytes, PathLike)):
+            raise ValueError(f"file is a {type(file).__name__}; allowed for a model of more than 2 GB is a path")
+        name = os.fspath(file)
         if not is_regular(name):
             raise ValueError(f"file is {quoted(name)}; allowed for a model of more than 2 GB is a file on a disk")
         path = os.path.realpath(name)
@@ -319,8 +324,18 @@ def _copy(source: Any, target: Any, *without: str) -> None:
             setattr(target, field.name, value)
 
 
-def save(model: Any, file: str | PathLike[str]) -> None:
+def check_target(file: Any) -> None:
+    """Raises TypeError unless a model may be written to a file: by its path, or as it is open."""
+    if not hasattr(file, "write") or isinstance(file, TextIOBase):
+        allowed = "a str, an os.PathLike, or a file that is open for bytes, such as io.BytesIO"
+        check_type("file", file, (str, bytes, PathLike), allowed)
+
+
+def save(model: Any, file: Target) -> None:
     """Writes an `onnx.ModelProto`, whole or not at all."""
+    if not isinstance(file, (str, bytes, PathLike)):
+        file.write(model.SerializeToString())
+        return
     with replaced(file) as fresh:
         onnx_package().save(model, fresh)
 

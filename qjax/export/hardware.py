@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from os import PathLike
-from typing import Any
+from typing import Any, BinaryIO
 
 from qcore import decode, parse
-from qcore.affine.checkpoint import check_path
 from qcore.affine.integers import AffineInteger
 from qcore.exchange import qonnx
 from qcore.exchange.accumulators import finished
-from qcore.exchange.graph import save
+from qcore.exchange.graph import check_target, save
 from qjax._rounding.scopes import DECODE, ROUND, text_of
 from qjax.export.models import made_of
 from qjax.export.operations import OPERATIONS, STORED, given, known_scales, reader, taken
@@ -21,7 +20,7 @@ from qjax.export.walk import Value, Walk
 def to_qonnx(
     fn: Callable[..., object],
     args: tuple[object, ...],
-    file: str | PathLike[str],
+    file: str | PathLike[str] | BinaryIO,
     *,
     kwargs: Mapping[str, object] | None = None,
 ) -> None:
@@ -36,7 +35,7 @@ def to_qonnx(
         fn: a function of arrays, or a module of flax nnx in evaluation, with layers of formats (`quantize_model` with a
             `QConfig` of formats), calls of `qjax.quantize`, or fake quantization whose scales are powers of two.
         args: the arguments of one call, as for `to_onnx`; tools for hardware want batches of one.
-        file: path of the file, which is written whole or not at all.
+        file: path of the file, which is written whole or not at all, or a file that is open for bytes.
         kwargs: the arguments that the call takes by name.
 
     Returns:
@@ -57,7 +56,7 @@ def to_qonnx(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     to_qonnx(layer, (jnp.ones((1, 3)),), f"{folder}/model.onnx")
     """
-    check_path(file)
+    check_target(file)
     save(finished(made_of(fn, args, kwargs, reader(_LAWS, (*STORED, "round"))).model()), file)
 
 

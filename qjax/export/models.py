@@ -7,14 +7,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import NoneType
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import jax.numpy as jnp
 
-from qcore.affine.checkpoint import check_path
 from qcore.arguments import check_flag, check_type
-from qcore.exchange.graph import Graph, onnx_package
+from qcore.exchange.graph import Graph, check_target, onnx_package
 from qjax._rounding.inputs import ArrayLike
 from qjax._rounding.scopes import LAYER
 from qjax.export.operations import FUSED, OPERATIONS, STORED, reader
@@ -25,7 +24,7 @@ from qjax.export.walk import Translation, Walk
 def to_onnx(
     fn: Callable[..., object],
     args: tuple[object, ...],
-    file: str | PathLike[str],
+    file: str | PathLike[str] | BinaryIO,
     *,
     kwargs: Mapping[str, object] | None = None,
     exact: bool = True,
@@ -44,8 +43,9 @@ def to_onnx(
             quantization, or of floats. A module is in evaluation; its arrays are constants of the file.
         args: the arguments of one call, whose shapes and dtypes the file has: arrays, `jax.ShapeDtypeStruct`s, and
             pytrees of them.
-        file: path of the file, which is written whole or not at all. The weights of a model of more than 2 GB lie
-            beside it, in a file with its name and .data behind it.
+        file: path of the file, which is written whole or not at all, or a file that is open for bytes, such as
+            `io.BytesIO`. The weights of a model of more than 2 GB lie beside its path, in a file with its name and
+            .data behind it.
         kwargs: the arguments that the call takes by name, which are the file's inputs too.
         exact: False for a fast file whose integers are near the model's.
 
@@ -63,7 +63,7 @@ def to_onnx(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     to_onnx(lambda x: jax.nn.relu(x @ x.T), (jnp.ones((2, 3)),), f"{folder}/model.onnx")
     """
-    check_path(file)
+    check_target(file)
     check_flag("exact", exact)
     made_of(fn, args, kwargs, reader(OPERATIONS if exact else FUSED, STORED)).save(file)
 

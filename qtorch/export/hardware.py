@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
-from qcore.affine.checkpoint import check_path
 from qcore.arrays import decode
 from qcore.exchange import qonnx
 from qcore.exchange.accumulators import finished
-from qcore.exchange.graph import Graph, save
+from qcore.exchange.graph import Graph, check_target, save
 from qcore.exchange.symbols import is_known
 from qtorch.export.expansion import LAWS, Laws, form_of
 from qtorch.export.models import made_of
@@ -21,7 +20,7 @@ from qtorch.export.models import made_of
 def to_qonnx(
     model: torch.nn.Module,
     args: tuple[object, ...],
-    file: str | os.PathLike[str],
+    file: str | os.PathLike[str] | BinaryIO,
     *,
     kwargs: Mapping[str, object] | None = None,
 ) -> None:
@@ -36,7 +35,7 @@ def to_qonnx(
         model: a module in evaluation, with layers of formats (`quantize_model` with a `QConfig` of formats),
             quantizers, or fake quantization whose scales are powers of two.
         args: the inputs of one call, whose shapes the file has; tools for hardware want batches of one.
-        file: path of the file, which is written whole or not at all.
+        file: path of the file, which is written whole or not at all, or a file that is open for bytes.
         kwargs: the inputs that the call takes by name.
 
     Returns:
@@ -59,7 +58,7 @@ def to_qonnx(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     to_qonnx(model, (x,), f"{folder}/model.onnx")
     """
-    check_path(file)
+    check_target(file)
     graph, opset = made_of(model, args, kwargs, None, _LAWS)
     save(finished(graph.model(opset)), file)
 

@@ -8,13 +8,12 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import NoneType
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
-from qcore.affine.checkpoint import check_path
 from qcore.arguments import check_flag, check_type
-from qcore.exchange.graph import OPSETS, Graph, onnx_package
+from qcore.exchange.graph import OPSETS, Graph, check_target, onnx_package
 from qtorch._classes import check_model
 from qtorch._exported import NEAR, WANTED
 from qtorch._torch_internals import exported_operators, map_tree
@@ -24,7 +23,7 @@ from qtorch.export.expansion import FUSED, LAWS, Laws, expanded
 def to_onnx(
     model: torch.nn.Module,
     args: tuple[object, ...],
-    file: str | os.PathLike[str],
+    file: str | os.PathLike[str] | BinaryIO,
     *,
     kwargs: Mapping[str, object] | None = None,
     dynamic_shapes: Mapping[str, object] | tuple[object, ...] | list[object] | None = None,
@@ -41,8 +40,9 @@ def to_onnx(
     Args:
         model: a module in evaluation: converted, dynamic, weight-only, trained with fake quantization, or of floats.
         args: the inputs of one call, tensors whose shapes and types the file has.
-        file: path of the file, which is written whole or not at all. The weights of a model of more than 2 GB lie
-            beside it, in a file with its name and .data behind it.
+        file: path of the file, which is written whole or not at all, or a file that is open for bytes, such as
+            `io.BytesIO`. The weights of a model of more than 2 GB lie beside its path, in a file with its name and
+            .data behind it.
         kwargs: the inputs that the call takes by name, which are the file's too.
         dynamic_shapes: the sizes that may vary, as `torch.export.export` takes them.
         exact: False for a fast file whose integers are near the model's.
@@ -62,7 +62,7 @@ def to_onnx(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     to_onnx(model, (x,), f"{folder}/model.onnx")
     """
-    check_path(file)
+    check_target(file)
     check_flag("exact", exact)
     token = NEAR.set(not exact)
     try:

@@ -1,5 +1,7 @@
 """to_onnx(exact=False): onnxruntime fuses the nodes, and no integer is further from the model's than one."""
 
+import io
+
 import jax
 import numpy as np
 import onnx
@@ -8,7 +10,7 @@ import pytest
 from flax import nnx
 
 import qjax.nnx as qnn
-from qjax.export import to_onnx
+from qjax.export import to_onnx, to_qonnx
 from qjax.quantization import QConfig
 
 
@@ -72,6 +74,14 @@ def test_formats_of_8_bits(tmp_path):
     assert {"QuantizeLinear", "DequantizeLinear"} <= written
     wanted = np.asarray(nnx.jit(lambda model, x: model(x))(small, x))
     assert np.linalg.norm(found - wanted) < 0.01 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("write", [to_onnx, to_qonnx])
+def test_a_file_in_memory(write, tmp_path):
+    file = io.BytesIO()
+    write(lambda x: x + 1, (normal(2),), file)
+    write(lambda x: x + 1, (normal(2),), tmp_path / "model.onnx")
+    assert file.getvalue() == (tmp_path / "model.onnx").read_bytes()
 
 
 def test_wrong_arguments(tmp_path):

@@ -5,6 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from covering import usually
 from export_support import operators
 from front_models import decibels
 from torch import nn
@@ -72,10 +73,6 @@ LAYERS = {
     ),
 }
 _LAWS = {"MatMulInteger", "ConvInteger", "Round", "ScatterND"}
-
-
-def usually(quick, names):
-    return [pytest.param(name, marks=[] if name in quick else pytest.mark.heavy) for name in names]
 
 
 @pytest.mark.parametrize("name", usually(("images", "sequences"), LAYERS))

@@ -1,5 +1,7 @@
 """Models as ONNX: onnxruntime has the library's integers at every layer, with and without its optimizations."""
 
+import io
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -14,7 +16,7 @@ from torch import nn
 import qtorch
 from qcore import RECIPES
 from qcore.exchange import graph
-from qtorch.export import to_onnx
+from qtorch.export import to_onnx, to_qonnx
 from qtorch.quant import Quantizer
 from qtorch.quantization import (
     FakeQuantize,
@@ -218,6 +220,19 @@ def test_wrong_arguments(tmp_path):
             to_onnx(nn.ReLU().eval(), args, tmp_path / "model.onnx")
     with pytest.raises(TypeError, match=r"dynamic_shapes is a str; allowed is None, a dict, a tuple or a list"):
         to_onnx(nn.ReLU().eval(), (normal(1),), tmp_path / "model.onnx", dynamic_shapes="batch")
+
+
+@pytest.mark.parametrize("write", [to_onnx, to_qonnx])
+def test_a_file_in_memory(write, tmp_path):
+    model, x, file = nn.Sequential(nn.Linear(4, 3)).eval(), normal(2, 4), io.BytesIO()
+    write(model, (x,), file)
+    write(model, (x,), tmp_path / "model.onnx")
+    assert file.getvalue() == (tmp_path / "model.onnx").read_bytes()
+    for wrong in (3, io.StringIO()):
+        with pytest.raises(
+            TypeError, match=r"file is a (int|StringIO); allowed is .* open for bytes, such as io\.BytesIO"
+        ):
+            write(model, (x,), wrong)
 
 
 def test_models_of_float64(tmp_path):
