@@ -81,10 +81,10 @@ def fitted_text(text: str, width: int | None = None, indent: str = "") -> list[s
     return wrap(" ".join(words), width, initial_indent=indent, subsequent_indent=inner, break_on_hyphens=False)
 
 
-def _pieces(word: str, room: int) -> Iterator[str]:
-    """A word in parts that fit: two of them are longer than a line, so that no space comes between them."""
-    while len(word) > room:
-        cut = max(word.rfind(mark, 0, room) for mark in ".,_:/") + 1 or room
-        yield word[:cut]
-        word = word[cut:]
-    yield word
+def _pieces(text: str, room: int) -> Iterator[str]:
+    """A text in parts that fit: two of them are longer than a line, so that no space comes between them."""
+    while len(text) > room:
+        cut = max(text.rfind(mark, 0, room) for mark in ".,_:/") + 1 or room
+        yield text[:cut]
+        text = text[cut:]
+    yield text

@@ -34,10 +34,10 @@ def _find(path: str) -> Any:
     return found
 
 
-def _knows(word: str, file: str) -> bool:
-    """True if a file of torch has a word; to import the file would take longer."""
+def _knows(name: str, file: str) -> bool:
+    """True if a file of torch has a name; to import the file would take longer."""
     path = Path(torch.__file__).parent / file
-    return path.is_file() and word in path.read_text(encoding="utf-8")
+    return path.is_file() and name in path.read_text(encoding="utf-8")
 
 
 _dispatch_modes = _find("_C._len_torch_dispatch_stack")

@@ -24,7 +24,7 @@ class Sense(NamedTuple):
 
 # Laws have arrays of any package as arguments, which are Any.
 PARAMETERS = {
-    "form": Sense("AffineInteger", ("qcore/affine", "qtorch/_affine", "qtorch/export")),
+    "form": Sense("AffineInteger", ("qcore/affine", "qtorch/_affine", "qtorch/export", "qjax/export")),
     "geometry": Sense("(Convolution|Matrix)?Geometry", ("qcore/linalg", "qtorch/linalg")),
     "whole": Sense("nothing"),
     "narrow": Sense("bool"),
@@ -36,6 +36,14 @@ PARAMETERS = {
     "site": Sense("str|Site|LayerSite"),
     "sites": Sense("str|Site"),
     "constant": Sense("int|torch.Tensor", ("qcore/namespace.py",)),
+    "grid": Sense("Grid"),
+    "carrier": Sense("Carrier|str", ("qcore/formats",)),
+    "design": Sense("Design", ("qcore/linalg",)),
+    "recipe": Sense("Recipe", ("qcore/recipes",)),
+    "plain": Sense("bool"),
+    "usual": Sense("bool|Kernel"),
+    "word": Sense("int", ("qcore", "qtorch", "qjax")),
+    "trace": Sense("(Affine|Array)?Trace|Reading"),
 }
 # What users, standards and files call so.
 OTHERS = {

@@ -119,7 +119,7 @@ def _product(sums: Sums, operands: list[Any], outputs: int, scale: Any, zero_poi
     """The quantized product of dequantized operands."""
     x = sums.operands[0]
     if "stride" in sums.settings:
-        made = _node(x, "Conv", "float32", *operands, **laws.places(sums.settings))
+        made = _node(x, "Conv", "float32", *operands, **laws.window_attributes(sums.settings))
         return quantize(made, scale, zero_point, None, form)
     made = _node(x, "Gemm", "float32", *operands, ndim=2, transB=1)
     q = quantize(made, scale, zero_point, None, form)

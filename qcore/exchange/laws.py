@@ -177,7 +177,7 @@ def windows(
         raise ValueError(
             f"weight has shape {tuple(w.shape)}, whose sums ConvInteger cannot hold in int32; allowed are fewer terms"
         )
-    settings = places({"stride": stride, "padding": padding, "dilation": dilation, "groups": groups})
+    settings = window_attributes({"stride": stride, "padding": padding, "dilation": dilation, "groups": groups})
     if dtype == "int32":
         return _convolved(_unsigned(x, x_zero), _unsigned(w, w_zero), settings)
     total: Any = np.float64(0)
@@ -187,7 +187,7 @@ def windows(
     return total
 
 
-def places(settings: Mapping[str, Any]) -> dict[str, Any]:
+def window_attributes(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Where the windows of a convolution lie, as attributes of ONNX; see `windows`."""
     padding = settings["padding"]
     return {
