@@ -180,10 +180,19 @@ class Workflow(Protocol):
         layers = self.replaced()
         if not self.asks_for(layers) or self.asks_for([]):  # and no run of such a model equals another
             return
-        found = [layer for layer in layers if self.asks_for([layer])] or layers
+        found = self._asked_for(layers)
         if len(found) == len(layers):
             raise ValueError(f"no layer can be quantized: {some(list(map(shown, found)))}: {ASKED}")
         self.leave(found, ASKED)
+
+    def _asked_for(self, layers: list[str]) -> list[str]:
+        """The layers among others whose class, alone or with its neighbours', the model's code asks for."""
+        if not self.asks_for(layers):
+            return []
+        if len(layers) == 1:
+            return layers
+        half = len(layers) // 2
+        return self._asked_for(layers[:half]) + self._asked_for(layers[half:]) or layers
 
     def _entries(self, qconfig: Any) -> dict[Any, Any]:
         """The settings by names and types."""

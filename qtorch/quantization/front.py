@@ -147,6 +147,7 @@ class _Workflow(Workflow):
     module, settings, table = nn.Module, (QConfig, QConfigDynamic), nn.Embedding
     model: nn.Module
     _examines = True
+    _expected: list[list[torch.Tensor]]  # what the model returns for each of the known arguments
     _float: nn.Module  # the copy before it is fused
     _fused: nn.Module  # and before it is observed
 
@@ -167,7 +168,7 @@ class _Workflow(Workflow):
 
     def propagate(self, entries: Mapping[Any, Any]) -> None:
         propagate_qconfig_(self.model, entries)
-        self._examines = True
+        self._examines, self._expected = True, []
         if self._data is not None:
             self._float = with_same_parameters(self.model)
 
@@ -198,10 +199,9 @@ class _Workflow(Workflow):
         def change(path: str, layer: nn.Module) -> nn.Module:
             return _Other(layer) if path in layers else layer
 
-        model = with_same_parameters(self.model)
+        self._expected = self._expected or [results(with_same_parameters(self.model), one) for one in self.known]
         other = rebuilt(with_same_parameters(self.model), change, lambda path, _: path in layers)
-        for arguments in self.known:
-            expected = results(model, arguments)
+        for arguments, expected in zip(self.known, self._expected, strict=True):
             try:
                 found = results(other, arguments)
             except Exception:  # of code that finds another class

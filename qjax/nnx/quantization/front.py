@@ -116,6 +116,7 @@ class _Workflow(Workflow):
 
     def propagate(self, entries: Mapping[Any, Any]) -> None:
         self.static, self.float, self.fused = entries, self.model, set()
+        self._expected: list[str] = []
         self.own = {path: one if isinstance(one, QConfig) else None for path, one in self.all_settings.items()}
         if not self.has_stubs():  # then sums and products are between floats, as all functions are
             modules = names_of(self.model)
@@ -148,8 +149,8 @@ class _Workflow(Workflow):
             return Around(module) if path in layers else module
 
         other = rebuilt(self.model, change, keeps_children)
-        for arguments in self.known:
-            expected = program_text(self.model, arguments)
+        self._expected = self._expected or [program_text(self.model, arguments) for arguments in self.known]
+        for arguments, expected in zip(self.known, self._expected, strict=True):
             try:
                 found = program_text(other, arguments)
             except Exception:  # of code that finds another class
