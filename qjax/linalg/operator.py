@@ -105,7 +105,7 @@ def _result(found: jax.Array, factor: Any, sums: Sums) -> jax.Array:
 def _rounded(
     key: Any, which: str, x: jax.Array, operand: Operand, given: Any, role: int, coded: bool = False
 ) -> tuple[jax.Array, Any]:
-    """An operand rounded, and the inverse of its scale or None; see `qcore.linalg.product.Round`."""
+    """An operand rounded, and the inverse of its scale or None; see `qcore.linalg.rounded.Round`."""
     x, inverse = prepared(Float64, x, operand, given)
     if operand.number is None:
         return x, inverse

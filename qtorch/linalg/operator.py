@@ -254,7 +254,7 @@ def _rounded(
     role: int,
     coded: bool = False,
 ) -> tuple[torch.Tensor, Any]:
-    """An operand rounded, and the inverse of its scale or None; see `qcore.linalg.product.Round`."""
+    """An operand rounded, and the inverse of its scale or None; see `qcore.linalg.rounded.Round`."""
     x, inverse = prepared(Float64, x, operand, given)
     if operand.number is None:
         return x, inverse

@@ -1,4 +1,4 @@
-"""Hashes of results, committed: bits never change by accident.
+"""Hashes of results, committed: bits never change by accident. Formats and inputs are `benchmarks.support.inputs`.
 
 Run this file as a program to write them anew, and say why in CHANGELOG under "Numerics".
 """
