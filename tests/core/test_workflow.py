@@ -6,7 +6,7 @@ from itertools import chain, combinations
 
 import pytest
 
-from qcore.workflow.flow import Flow
+from qcore.workflow.flow import Flow, Flows
 from qcore.workflow.settings import check_entries, first_and_all
 
 
@@ -91,6 +91,58 @@ def test_stubs_stand_where_no_set_of_integers_reaches(seed):
         for step in steps
         if step.path in layers
     }
+
+
+def drawn(draw, names):
+    """A run of some of the layers, each of one tensor and once, with functions between them."""
+    steps = []
+    for number, name in enumerate(draw.sample(names, draw.randint(2, len(names))), 1):
+        takes = [draw.choice(range(max(0, 3 * number - 7), 3 * number - 2))]
+        steps.append(Step(name, takes, [3 * number - 2]))
+        for tensor in (3 * number - 1, 3 * number):
+            steps.append(Step(None, [draw.choice(range(max(0, tensor - 3), tensor))], [tensor], draw.random() < 0.7))
+    return Flow(steps, {steps[-1].gives[0]})
+
+
+def runs(flow, stubs):
+    """True if each layer and function gets the kind of tensors that it takes: floats, or integers if it has no stub."""
+    integers = set()
+    for step in flow.calls:
+        has = {tensor in integers for tensor in step.takes}
+        if step.path is not None and has != {not stubs[step.path][0]}:
+            return False
+        if step.path is None and not step.keeps and True in has:
+            return False
+        gives = True in has if step.path is None else not stubs[step.path][1]
+        integers |= set(step.gives) if gives else set()
+    return not integers & flow.returned
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_stubs_suit_all_runs(seed):
+    draw, names = random.Random(seed), list("abcde")
+    flows = [drawn(draw, names) for _ in range(draw.randint(1, 3))]
+    stubs = Flows(flows).stubs(names)
+    assert all(runs(flow, stubs) for flow in flows)
+    assert all(stubs[name] == (True, True) for name in names if not any(name in flow.by_path for flow in flows))
+    for flow in flows:  # what one run refuses, all do
+        alone = flow.stubs(names)
+        for name in flow.by_path:
+            assert all(one <= both for one, both in zip(alone[name], stubs[name], strict=True))
+    assert Flows(flows[:1]).stubs(names) == flows[0].stubs(names)
+
+
+def test_rows_and_bounds_are_those_of_all_runs():
+    def rows(*flows):
+        return list(Flows(flows).rows(lambda path: True, lambda row, function: len(row) > 1 or None))
+
+    first, other = flow(*ROW), flow(("conv", [0], [1]), ("norm", [1], [2]), ("fc", [2], [3]))
+    assert rows(first) == rows(first, first) == rows(first, flow(("fc", [0], [1]))) == [(["conv", "norm"], True)]
+    assert rows(first, flow(*FORKED)) == rows(first, flow(*SHARED)) == []
+    assert Flows([first, first]).clamped(["norm", "fc"]) == {"norm": (0.0, None)}
+    assert Flows([first, flow(("fc", [0], [1]))]).clamped(["norm", "none"]) == {"norm": (0.0, None)}
+    assert Flows([first, other]).clamped(["norm"]) == Flows([other, first]).clamped(["norm"]) == {}
+    assert first.way() == flow(*ROW).way() != other.way()
 
 
 def test_only_the_calls_that_give_integers_give_them():
