@@ -79,8 +79,8 @@ def record(
 
 
 def copied_tensors(tree: Any) -> Any:
-    """Copies of the tensors in a tree, since a model may change its arguments in place."""
-    return map_tree(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, tree)
+    """Copies of the tensors and objects in a tree, since a model may change its arguments, such as caches."""
+    return map_tree(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else deepcopy(leaf), tree)
 
 
 def with_same_parameters(model: nn.Module) -> nn.Module:
@@ -93,7 +93,7 @@ def results(model: nn.Module, arguments: Arguments) -> list[torch.Tensor]:
     found = list[torch.Tensor]()
     args, kwargs = copied_tensors(arguments)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         map_tree(lambda leaf: found.append(leaf) if isinstance(leaf, torch.Tensor) else None, model(*args, **kwargs))
     return found
 

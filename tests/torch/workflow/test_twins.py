@@ -57,6 +57,26 @@ def test_results_that_are_changed_in_place():
     quantize_model(Sums().eval(), calibrate=[X])  # without a warning
 
 
+class Cache(list):
+    """What torch does not take for a tree of tensors."""
+
+
+class Cached(nn.Module):
+    """Code that changes an argument, as models of text do with their cache, and draws random numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x, cache):
+        cache.append(self.one(x))
+        return self.two(torch.cat(list(cache), -2) + torch.rand(()))
+
+
+def test_arguments_that_a_model_changes():
+    quantize_model(Cached().eval(), calibrate=[(X, Cache())])  # without a warning
+
+
 def test_a_model_that_does_not_run_says_so(monkeypatch):
     def broken(self, x):
         raise ValueError("no bits")
