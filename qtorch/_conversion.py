@@ -28,7 +28,9 @@ def converted(x: torch.Tensor, dtype: torch.dtype, exported: bool = False) -> to
         dtype: of the result.
         exported: whether programs of `torch.export` hold the operator; such a program cannot run without qtorch.
     """
-    if not torch.compiler.is_compiling() or x.dtype is dtype or not (x.dtype in HALVES or dtype in HALVES):
+    if x.dtype is dtype:
+        return x  # as `to` does, but a traced program would have two nodes for it
+    if not torch.compiler.is_compiling() or not (x.dtype in HALVES or dtype in HALVES):
         return x.to(dtype)
     if exported or not torch.compiler.is_exporting():
         return torch.ops.qtorch.convert(x, dtype)

@@ -80,7 +80,7 @@ def integers(xp: Any, steps: Any, form: AffineInteger) -> Any:
 
 def without_subnormals(xp: Any, x: Any) -> Any:
     """x with 0 for every subnormal number; XLA takes them for zeros anyway."""
-    return xp.where(abs(x) < _SMALLEST, xp.full_like(x, 0, "float32"), x)
+    return xp.where(abs(x) < _SMALLEST, 0.0, x)
 
 
 def along(parameter: Any, axis: int | None, ndim: int) -> Any:

@@ -15,6 +15,7 @@ from qtorch._affine import exported
 from qtorch._affine.conversion import dequantize, requantize
 from qtorch._affine.kernels import dynamic, integers
 from qtorch._affine.namespace import Names
+from qtorch._conversion import converted
 from qtorch._namespace import reinterpreted
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import INT8_TERMS, int8_product, is_memory, multiplies_int8
@@ -240,8 +241,8 @@ def corrected(
     # The sum of (x - z) * (w - y) over n terms is sum(x * w) - y * (sum(x) - z * n) - z * sum(w).
     if not are_zero(zeros):
         of_rows = (row_sums(rows) - zero * rows.shape[1]).unsqueeze(1) * zeros
-        sums = sums.to(torch.int32) - of_rows
-    return sums.sub_((zero * row_sums(filters)).to(sums.dtype))
+        sums = converted(sums, torch.int32) - of_rows
+    return sums.sub_(converted(zero * row_sums(filters), sums.dtype))
 
 
 def are_zero(zeros: torch.Tensor) -> bool:
@@ -252,7 +253,7 @@ def are_zero(zeros: torch.Tensor) -> bool:
 def row_sums(rows: torch.Tensor) -> torch.Tensor:
     """The sums of int8 matrices' rows, int32. Up to 2^17 numbers are added in float32, which is exact and faster."""
     if rows.shape[1] <= 1 << 17:
-        return rows.to(torch.float32).sum(1).to(torch.int32)
+        return rows.sum(1, dtype=torch.float32).to(torch.int32)
     return rows.sum(1, dtype=torch.int32)
 
 

@@ -375,7 +375,7 @@ def float_parameters(module: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 def in_float32(bias: torch.Tensor | None) -> torch.Tensor | None:
     """A layer's bias, which has the model's dtype, in the dtype of sums; exactly, as float32 holds them all."""
-    return None if bias is None else bias.to(torch.float32)
+    return bias if bias is None or bias.dtype is torch.float32 else bias.to(torch.float32)
 
 
 def weight_module(maker: Any, owner: Any, numbers: torch.Tensor) -> Weight:

@@ -64,6 +64,10 @@ def test_exported(model):
         assert_same_bits(program.module()(X), model(X))
         assert_same_bits(program.module()(3 * X), model(3 * X))
     assert {"conv.weight.int_repr", "head.weight.int_repr"} <= program.state_dict.keys()
+    # The time of an export is that of its nodes: none converts to the type that is there.
+    casts = [node for node in program.graph.nodes if node.target == torch.ops.aten.to.dtype]
+    assert casts
+    assert not [node for node in casts if node.args[0].meta["val"].dtype is node.args[1]]
 
 
 SETTINGS = {
