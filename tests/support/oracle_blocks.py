@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 from oracle_carrier import INF, NAN, Carrier
@@ -31,6 +32,7 @@ class Scaled:
     log2, units, count, largest = Carrier.log2, Carrier.units, Carrier.count, Carrier.largest
 
 
+@cache
 def element_ends(element):
     """Returns the largest number of an element format, a Fraction, and its bits of precision."""
     kind, *arguments = element
@@ -45,8 +47,9 @@ def element_ends(element):
 
 def floor_log2(a):
     """Returns floor(log2 a) of a Fraction above zero."""
-    e = a.numerator.bit_length() - a.denominator.bit_length()
-    return e if Fraction(2) ** e <= a else e - 1
+    n, d = a.as_integer_ratio()
+    e = n.bit_length() - d.bit_length()
+    return e if d << max(e, 0) <= n << max(-e, 0) else e - 1
 
 
 def to_bits(value, digits):
@@ -70,16 +73,21 @@ def scale_exponent(a, largest, precision, rule, digits=24):
         k = next(k for k in (k - 1, k, k + 1) if a <= largest * Fraction(2) ** k)
     if rule == "round":
         k = round_log2(a) - round_log2(largest)
-    quotient = to_bits(a / largest, digits)
-    if rule == "nearest":
-        k = round_log2(quotient)
-    if rule == "nearest_mantissa":
-        k = min(range(k - 2, k + 3), key=lambda k: (abs(quotient - Fraction(2) ** k), -k))
-    if rule == "oas":
-        full = 2 - Fraction(2) ** (1 - precision)  # the significand that is all ones, and the next one's middle
-        constant = to_bits(2 * full / ((full + 2) / 2), digits)
-        k = floor_log2(to_bits(to_bits(quotient * constant, digits), 8))
+    if rule in ("nearest", "nearest_mantissa", "oas"):
+        k = quotient_exponent(to_bits(a / largest, digits), precision, rule, digits)
     return min(max(k, -127), 127)
+
+
+def quotient_exponent(quotient, precision, rule, digits):
+    """Returns the k of rules that first divide the largest magnitude by the element's."""
+    if rule == "nearest":
+        return round_log2(quotient)
+    if rule == "nearest_mantissa":
+        middle = floor_log2(quotient)
+        return min(range(middle - 2, middle + 3), key=lambda k: (abs(quotient - Fraction(2) ** k), -k))
+    full = 2 - Fraction(2) ** (1 - precision)  # the significand that is all ones, and the next one's middle
+    constant = to_bits(2 * full / ((full + 2) / 2), digits)
+    return floor_log2(to_bits(to_bits(quotient * constant, digits), 8))
 
 
 def round_log2(a):

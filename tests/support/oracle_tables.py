@@ -3,6 +3,7 @@
 It shares no code with the library, like `oracle`.
 """
 
+from bisect import bisect_right
 from fractions import Fraction
 
 import ml_dtypes
@@ -90,6 +91,7 @@ def quantize(x, values, thresholds, ties, beyond, mode, words=None, random_bits=
     infinite = {} if beyond is None else {Fraction(beyond): np.inf, Fraction(-beyond): -np.inf}
     known = [(value, infinite.get(value, on_carrier(value, name)), threshold) for value, threshold in every]
     known = [one for one in known if one[1] is not None]
+    ordered = [value for value, *_ in known]
     with np.errstate(invalid="ignore"):  # signaling NaN
         numbers, codes = x.astype(np.float64), np.zeros(x.shape, np.int64)
     for place, given in enumerate(numbers.tolist()):
@@ -100,14 +102,14 @@ def quantize(x, values, thresholds, ties, beyond, mode, words=None, random_bits=
             chosen = known[-1 if given > 0 else 0]
         else:
             exact = Fraction(given)
-            below = [index for index, (value, *_) in enumerate(known) if value <= exact]
-            chosen = known[below[-1] if below else 0]
-            if below and below[-1] + 1 < len(known) and chosen[0] != exact:
+            below = bisect_right(ordered, exact) - 1
+            chosen = known[max(below, 0)]
+            if 0 <= below < len(known) - 1 and chosen[0] != exact:
                 low, _, threshold = chosen
                 word = 0 if words is None else int(words[place])
-                arguments = low, known[below[-1] + 1][0], firsts[low] % 2, threshold
+                arguments = low, known[below + 1][0], firsts[low] % 2, threshold
                 if is_upper(exact, *arguments, mode, name, word, random_bits, ties):
-                    chosen = known[below[-1] + 1]
+                    chosen = known[below + 1]
             chosen = kept(exact, chosen, known, firsts, mode, infinite)
         codes[place] = firsts[chosen[0]]
         result = float(chosen[1])
