@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -26,7 +28,7 @@ def pack(codes: ArrayLike, bits: int) -> jax.Array:
     """
     codes = as_integers(codes, "codes")
     bits = check_packing(bits, codes.shape)
-    return pack_lanes(Names, codes.astype(lane_type(bits)), bits).astype(jnp.uint8)
+    return _packed(codes.astype(lane_type(bits)), bits)
 
 
 def unpack(packed: ArrayLike, bits: int, size: int) -> jax.Array:
@@ -46,5 +48,18 @@ def unpack(packed: ArrayLike, bits: int, size: int) -> jax.Array:
     """
     packed = as_integers(packed, "packed")
     bits = check_packing(bits, packed.shape, size)
-    lanes = unpack_lanes(Names, packed.astype(jnp.uint8).astype(lane_type(bits)), bits, size)
+    return _unpacked(packed.astype(jnp.uint8), bits, size)
+
+
+# One program each, where operations one by one would be a dozen for each shape.
+
+
+@partial(jax.jit, static_argnames="bits")
+def _packed(lanes: ArrayLike, bits: int) -> jax.Array:
+    return pack_lanes(Names, lanes, bits).astype(jnp.uint8)
+
+
+@partial(jax.jit, static_argnames=("bits", "size"))
+def _unpacked(packed: ArrayLike, bits: int, size: int) -> jax.Array:
+    lanes = unpack_lanes(Names, packed.astype(lane_type(bits)), bits, size)
     return lanes.astype(f"uint{storage(bits)}")

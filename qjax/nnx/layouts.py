@@ -30,8 +30,8 @@ def torch_layout(layer: Any) -> jax.Array:
 
 def flax_layout(weight: Any, transposed: bool = False) -> Any:
     """A weight with outputs first as flax stores it: inputs and outputs last, mirrored if `transposed`."""
-    weight = jnp.asarray(weight)
-    return jnp.moveaxis(mirrored(weight) if transposed else weight, (0, 1), (-1, -2))
+    weight = mirrored(weight) if transposed else weight
+    return jnp.asarray(weight.transpose(*range(2, weight.ndim), 1, 0))  # NumPy's arrays turn without a program
 
 
 def mirrored(weight: Any) -> Any:

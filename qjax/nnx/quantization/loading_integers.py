@@ -118,7 +118,8 @@ def weight_from(shape: tuple[int, ...], entries: Entries, form: AffineInteger | 
 
 def check_range(values: jax.Array, form: AffineInteger, name: str) -> None:
     """Raises ValueError if the integers of a weight are out of range."""
-    if ((values < form.qmin) | (values > form.qmax)).any():
+    host = np.asarray(values)  # XLA would compile each comparison for each shape
+    if ((host < form.qmin) | (host > form.qmax)).any():
         raise ValueError(f"{quoted(name)} of tensors has integers outside of {form}; allowed are none")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from qcore.arguments import check_tensors, numbers_of, quoted
@@ -36,7 +37,7 @@ def _outputs_first(x: Any) -> Any:
 
 
 def _outputs_last(x: Any) -> Any:
-    return jnp.moveaxis(jnp.asarray(x), (0, 1), (-1, -2))
+    return x.transpose(*range(2, x.ndim), 1, 0)
 
 
 def _flat(x: Any) -> Any:
@@ -118,8 +119,8 @@ def load_state_dict(model: nnx.Module, tensors: Mapping[str, ArrayLike]) -> None
         if arrays[name].shape != shape:
             raise ValueError(f"tensors[{quoted(name)}] has shape {arrays[name].shape}; allowed is the model's, {shape}")
     for name, (variables, _, back) in entries.items():
-        for variable, x in zip(variables, back(jnp.asarray(arrays[name])), strict=True):
-            variable[...] = x
+        for variable, x in zip(variables, back(arrays[name]), strict=True):  # NumPy's: XLA compiles nothing
+            variable[...] = jnp.asarray(x)
 
 
 def is_scaling(name: str) -> bool:
@@ -183,7 +184,7 @@ def _of_general(name: str, layer: nnx.LinearGeneral) -> list[Entry]:
 
 
 def _thirds(x: Any) -> Any:
-    return jnp.split(jnp.asarray(x), 3)
+    return np.split(x, 3)
 
 
 def _entries(model: nnx.Module) -> list[Entry]:
