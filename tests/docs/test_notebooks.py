@@ -8,7 +8,9 @@ from documents import DOCS
 
 from website import notebooks
 
-PATHS = pytest.mark.parametrize("path", sorted(DOCS.rglob("*.ipynb")), ids=lambda path: path.stem)
+NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
+PATHS = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+LONG = {"serve-in-jax"}  # of quantized models, as long pages of test_programs.py; CI runs it beside its other steps
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
@@ -21,7 +23,10 @@ def outputs(notebook):
     return words, pictures, [float(number) for cell in texts for text in cell for number in NUMBER.findall(text)]
 
 
-@PATHS
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.heavy] if path.stem in LONG else []) for path in NOTEBOOKS],
+)
 def test_the_outputs_are_fresh(path):
     """If not: `python -m website.notebooks`. Numbers differ a little, since torch's sums do between processors."""
     *kept, numbers = outputs(notebooks.read(path))

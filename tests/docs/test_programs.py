@@ -33,12 +33,16 @@ def qbits(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
 
 
+# Quantized models in JAX, of which XLA compiles a hundred programs and more; CI runs them beside its other steps.
+LONG = {("quantize-a-model", "JAX"), ("workflow", "JAX")}
+
+
 def pages():
-    """Pages with programs, and their tabs; those that a walk of tests/docs/test_walks.py runs in CI are heavy here."""
+    """Pages with programs, and their tabs; LONG ones are heavy, and those that a walk of test_walks.py runs in CI."""
     for name in NAMES:
         for tab in tabs(name):
             if list(steps(name, tab)) and not name.endswith(".ipynb"):
-                marks = [pytest.mark.heavy] if (Path(name).stem, tab) in WALKS else []
+                marks = [pytest.mark.heavy] if (Path(name).stem, tab) in WALKS.keys() | LONG else []
                 yield pytest.param(name, tab, marks=marks, id=f"{name}-{tab}" if tab else name)
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from covering import usually
 from flax import nnx
 from support import assert_all_same_bits
 from threads_support import in_threads, threads_that_switch_often  # noqa: F401  # a fixture
@@ -107,10 +108,11 @@ KINDS = {
 
 
 SLOW = ("QAT", "gradients", "watched with digests")  # to trace
-USUAL = [kind for kind in KINDS if kind not in SLOW]
+ALIKE = ("jitted", "dynamic")  # as "recipe" and "converted"
+USUAL = [kind for kind in KINDS if kind not in SLOW + ALIKE]
 
 
-@pytest.mark.parametrize("kind", [*USUAL, *(pytest.param(kind, marks=pytest.mark.heavy) for kind in SLOW)])
+@pytest.mark.parametrize("kind", usually(USUAL, KINDS))
 def test_one_kind(kind):
     call = KINDS[kind]()
     expected = KINDS[kind]()()  # of another object, so that the threads are the first to trace this one

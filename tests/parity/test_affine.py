@@ -266,7 +266,7 @@ def test_methods_of_quantized_tensors():
                 q.max()
 
 
-@pytest.mark.parametrize("axis", [None, 0])
+@pytest.mark.parametrize("axis", [pytest.param(None, marks=pytest.mark.heavy), 0])
 def test_layers(axis):
     rng = np.random.default_rng(6)
     bias = rng.normal(size=8).astype(np.float32)

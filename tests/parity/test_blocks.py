@@ -221,7 +221,7 @@ def test_sharded_over_8_devices():
         assert_same_bits(y, by_numpy(x, number, "stochastic", 7))
 
 
-@pytest.mark.parametrize("text", usually(("nvfp4", "nf4(block=40)"), ("mxfp8_e4m3", "nvfp4", "mx9", "nf4(block=40)")))
+@pytest.mark.parametrize("text", usually(("nvfp4",), ("mxfp8_e4m3", "nvfp4", "mx9", "nf4(block=40)")))
 def test_explicit_shards_that_cut_blocks(text):
     """12 columns on each device, of blocks of 32 and 16."""
     mesh = jax.make_mesh((8,), ("a",), axis_types=(jax.sharding.AxisType.Explicit,))

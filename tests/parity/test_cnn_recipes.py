@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from covering import usually
 from flax import linen, nnx
+from flax_support import layer_of
 from support import assert_same_bits
 from torch import nn
 
@@ -207,7 +208,7 @@ def flax_layer(kind, name, *shape, **options):
     kernel = np.float32(np.random.default_rng(2).standard_normal(shape))
     inputs, outputs = shape[2] * options.get("feature_group_count", 1), shape[3]
     if kind == "nnx":
-        layer = getattr(nnx, name)(inputs, outputs, shape[:2], use_bias=False, rngs=nnx.Rngs(0), **options)
+        layer = layer_of(getattr(nnx, name), inputs, outputs, shape[:2], use_bias=False, **options)
         graph, state = nnx.split(layer)
 
         def call(w, x):

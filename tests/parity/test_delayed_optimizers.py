@@ -117,7 +117,8 @@ def transformation(roles, stochastic=False):
 
 
 @pytest.mark.parametrize(
-    ("roles", "stochastic"), [(tuple(ELEMENTS), True), (tuple(ELEMENTS), False), (("weight",), False)]
+    ("roles", "stochastic"),
+    [(tuple(ELEMENTS), True), pytest.param(tuple(ELEMENTS), False, marks=pytest.mark.heavy), (("weight",), False)],
 )
 def test_equals_a_loop(roles, stochastic):
     """Also saved and loaded in the middle of the run."""

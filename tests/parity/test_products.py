@@ -61,7 +61,7 @@ def check(geometry, a, b, products, call, backends=("torch", "jax.jit")):
 
 
 # Each way compiles for seconds, and eager JAX three functions: `tests/jax/linalg/test_parts.py` has more of these.
-USUAL = ("exact", "chunks", "sequential", "two levels", "aligned", "toward zero")
+USUAL = ("exact", "sequential", "two levels", "aligned", "toward zero")
 MORE = dict.fromkeys(USUAL, ()) | {"exact": ("torch.compile", "jax")}
 
 
@@ -115,7 +115,7 @@ SHAPES = {  # geometry, shapes, arguments
 
 @pytest.mark.parametrize(
     "shape",
-    usually(("batches", "no terms", "linear, a weight for each of a batch", "conv2d"), SHAPES),
+    usually(("no terms", "linear, a weight for each of a batch", "conv2d"), SHAPES),
 )
 def test_all_shapes(shape):
     kind, shape_a, shape_b, arguments = SHAPES[shape]
@@ -165,7 +165,7 @@ def test_bias(bias):
         assert_same_bits(gradients[2], np.cumsum(rows, 0)[-1].astype(np.float32))
 
 
-@pytest.mark.parametrize("mask", usually(("causal", "float"), ("none", "causal", "bool", "float")))
+@pytest.mark.parametrize("mask", usually(("causal",), ("none", "causal", "bool", "float")))
 def test_attention(mask):
     """The same bits and gradients in torch and JAX; nearly torch's own results."""
     rng = np.random.default_rng(8)

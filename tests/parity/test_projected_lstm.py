@@ -6,6 +6,7 @@ import pytest
 import torch
 from carrying_support import tensors_of
 from flax import nnx
+from flax_support import layer_of
 from support import assert_same_bits
 from torch import nn
 
@@ -25,7 +26,7 @@ def floats(**more):
 
 
 def in_jax(**more):
-    return qnn.LSTM(4, 6, 2, bidirectional=True, proj_size=3, rngs=nnx.Rngs(0), **more)
+    return layer_of(qnn.LSTM, 4, 6, 2, bidirectional=True, proj_size=3, **more)
 
 
 def product(x, part):

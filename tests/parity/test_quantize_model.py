@@ -78,7 +78,9 @@ TOKENS = np.random.default_rng(2).normal(size=(2, 3, 8)).astype(np.float32)
     "settings",
     [
         lambda package: package.default_dynamic_qconfig,
-        lambda package: package.QConfig(None, package.default_per_channel_weight_observer),
+        pytest.param(
+            lambda package: package.QConfig(None, package.default_per_channel_weight_observer), marks=pytest.mark.heavy
+        ),
         pytest.param(
             lambda package: package.QConfig(None, BlockScaled("int4", {-1: 4}, scale="float32")),
             marks=pytest.mark.heavy,

@@ -33,7 +33,7 @@ class Program(torch.nn.Module):
         return self.program(torch, x, self.w)
 
 
-@some((0, 0), (1, 1), program=[experts, two], dtype=["float32", "bfloat16"])
+@some((1, 1), program=[experts, two], dtype=["float32", "bfloat16"])
 def test_products_of_programs(program, dtype):
     rng = np.random.default_rng(0)
     x, w = (jnp.asarray(rng.standard_normal(shape), dtype) for shape in ((2, 3, 32, 32), (3, 32, 32)))

@@ -53,9 +53,9 @@ def test_blocks_lie_along_the_terms_of_each_product():
     ],
 )
 def test_lowered_models(name, machine):
-    """Three linear layers: results and gradients in torch and JAX."""
+    """Three linear layers of one size, whose products are few programs: results and gradients in torch and JAX."""
     rng = np.random.default_rng(3)
-    x, *weights = (rng.standard_normal(shape).astype(np.float32) for shape in ((64, 64), (64, 64), (64, 64), (32, 64)))
+    x, *weights = (rng.standard_normal(shape).astype(np.float32) for shape in [(64, 64)] * 4)
     model = torch.nn.Sequential(*(torch.nn.Linear(64, len(w), bias=False) for w in weights))
     for layer, w in zip(model, weights, strict=True):
         layer.weight.data = torch.from_numpy(w.copy())

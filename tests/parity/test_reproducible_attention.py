@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
-from flax_support import module_of
+from flax_support import layer_of, module_of
 from numerics_support import numbers, with_gradient
 from support import assert_same_bits
 from torch import nn
@@ -157,7 +157,7 @@ def test_what_has_no_law_raises():
         with pytest.raises(ValueError, match=f"layer '0' has {next(iter(options))}.*allowed"):
             qtorch.reproducible.convert(nn.Sequential(nn.MultiheadAttention(SIZE, HEADS, **options)))
     for options in ({"dropout_rate": 0.5}, {"qkv_features": 4}):
-        layer = nnx.MultiHeadAttention(HEADS, SIZE, **options, rngs=nnx.Rngs(0))
+        layer = layer_of(nnx.MultiHeadAttention, HEADS, SIZE, **options)
         with pytest.raises(ValueError, match=r"layer '0' has .*allowed is the default"):
             qjax.reproducible.convert(nnx.Sequential(layer))
     x, layer = torch.from_numpy(X), qtorch.reproducible.convert(nn.MultiheadAttention(SIZE, HEADS))

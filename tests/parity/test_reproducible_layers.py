@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
+from flax_support import layer_of
 from numerics_support import numbers
 from support import assert_same_bits
 from torch import nn
@@ -15,12 +16,12 @@ import qtorch
 RNG, RNGS = np.random.default_rng(41), nnx.Rngs(0)
 X = numbers(RNG, 2, 4, 7, 6)  # (batch, channels, height, width)
 FLAX = {
-    "strides": lambda: nnx.Conv(4, 3, (3, 4), strides=2, padding="SAME", rngs=RNGS),
-    "lower": lambda: nnx.Conv(4, 3, (2, 2), padding="SAME_LOWER", rngs=RNGS),
-    "reflect": lambda: nnx.Conv(4, 3, (3, 4), padding="REFLECT", rngs=RNGS),
-    "pairs": lambda: nnx.Conv(4, 3, (3, 3), padding=((1, 2), (0, 1)), rngs=RNGS),
-    "causal": lambda: nnx.Conv(4, 3, (3,), padding="CAUSAL", kernel_dilation=2, rngs=RNGS),
-    "several axes": lambda: nnx.LinearGeneral((6, 4), (2, 3), axis=(-2, -1), rngs=RNGS),
+    "strides": lambda: layer_of(nnx.Conv, 4, 3, (3, 4), strides=2, padding="SAME"),
+    "lower": lambda: layer_of(nnx.Conv, 4, 3, (2, 2), padding="SAME_LOWER"),
+    "reflect": lambda: layer_of(nnx.Conv, 4, 3, (3, 4), padding="REFLECT"),
+    "pairs": lambda: layer_of(nnx.Conv, 4, 3, (3, 3), padding=((1, 2), (0, 1))),
+    "causal": lambda: layer_of(nnx.Conv, 4, 3, (3,), padding="CAUSAL", kernel_dilation=2),
+    "several axes": lambda: layer_of(nnx.LinearGeneral, (6, 4), (2, 3), axis=(-2, -1)),
 }
 
 
@@ -39,11 +40,11 @@ def test_layers_of_flax(name):
 
 def pairs():
     """Layers of torch and flax with the same parameters."""
-    yield nn.Conv2d(4, 3, (3, 4), padding="same"), nnx.Conv(4, 3, (3, 4), padding="SAME", rngs=RNGS)
+    yield nn.Conv2d(4, 3, (3, 4), padding="same"), layer_of(nnx.Conv, 4, 3, (3, 4), padding="SAME")
     circular = nn.Conv2d(4, 3, 3, padding=1, padding_mode="circular")
-    yield circular, nnx.Conv(4, 3, (3, 3), padding="CIRCULAR", rngs=RNGS)
-    yield nn.GroupNorm(2, 4), nnx.GroupNorm(4, 2, epsilon=1e-5, rngs=RNGS)
-    yield nn.InstanceNorm2d(4, affine=True), nnx.InstanceNorm(4, epsilon=1e-5, rngs=RNGS)
+    yield circular, layer_of(nnx.Conv, 4, 3, (3, 3), padding="CIRCULAR")
+    yield nn.GroupNorm(2, 4), layer_of(nnx.GroupNorm, 4, 2, epsilon=1e-5)
+    yield nn.InstanceNorm2d(4, affine=True), layer_of(nnx.InstanceNorm, 4, epsilon=1e-5)
     yield nn.PReLU(), nnx.PReLU()
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from carrying_support import tensors_of
 from flax import nnx
-from flax_support import module_of
+from flax_support import layer_of, module_of
 from support import assert_same_bits
 from torch import nn
 
@@ -161,12 +161,12 @@ def recurrent_layers():
         "lstm": (nn.LSTM(8, 6, batch_first=True), nnx.RNN(nnx.OptimizedLSTMCell(8, 6, **zero))),
         "gru": (
             nn.GRU(8, 6, bidirectional=True, batch_first=True),
-            qnn.GRU(8, 6, bidirectional=True, rngs=nnx.Rngs(0)),
+            layer_of(qnn.GRU, 8, 6, bidirectional=True),
         ),
         "lstm cell": (nn.LSTMCell(8, 6), nnx.OptimizedLSTMCell(8, 6, **zero)),
         "gru cell": (nn.GRUCell(8, 6), nnx.GRUCell(8, 6, **zero)),
         "simple cell": (nn.RNNCell(8, 6), nnx.SimpleCell(8, 6, **zero)),
-        "linear": (nn.Linear(8, 6), nnx.Linear(8, 6, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))),
+        "linear": (nn.Linear(8, 6), layer_of(nnx.Linear, 8, 6, param_dtype=jnp.bfloat16)),
     }
 
 

@@ -14,6 +14,11 @@ def module_of(make):
     return nnx.merge(graph, nnx.from_flat_state(flat))
 
 
+def layer_of(kind, *arguments, **settings):
+    """A layer of flax, by its class and arguments, with values of its own."""
+    return module_of(lambda: kind(*arguments, **settings, rngs=nnx.Rngs(0)))
+
+
 def _value(rng, name, leaf):
     """What flax begins with, but kernels and tables by NumPy."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):

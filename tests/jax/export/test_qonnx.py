@@ -54,7 +54,7 @@ def test_layers_of_integers_are_refused_by_name(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("weight", ["e4m3fn", "mxfp4"])
+@pytest.mark.parametrize("weight", ["mxfp4", pytest.param("e4m3fn", marks=pytest.mark.heavy)])
 def test_narrow_floats_are_float_quant_and_products(tmp_path, weight):
     """QONNX's executor has no arrays of float8 or of 4 bits."""
     rounded, x = network(QConfig("e4m3fn", weight))

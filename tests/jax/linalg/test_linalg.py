@@ -7,6 +7,7 @@ import pytest
 import torch
 from covering import some, usually
 from flax import nnx
+from flax_support import layer_of
 from jax.sharding import NamedSharding, PartitionSpec
 from products_support import ACCUMULATORS
 from support import assert_same_bits
@@ -26,8 +27,7 @@ A, B = (RNG.standard_normal(shape).astype(np.float32) for shape in ((16, 64), (6
     [
         "exact",
         "stochastic chunks",
-        "two levels",
-        *(pytest.param(name, marks=pytest.mark.heavy) for name in ("sequential", "float64", "aligned")),
+        *(pytest.param(name, marks=pytest.mark.heavy) for name in ("two levels", "sequential", "float64", "aligned")),
     ],
 )
 def test_vmap_and_scan_are_loops(name):
@@ -67,9 +67,7 @@ CONV_SPECS = {  # of the input (batch, channels, ...), the weight (outputs, chan
 }
 
 
-@pytest.mark.parametrize(
-    "specs", ["examples", "channels", *(pytest.param(one, marks=pytest.mark.heavy) for one in ("outputs", "rows"))]
-)
+@pytest.mark.parametrize("specs", usually(("channels",), CONV_SPECS))
 def test_shardings_of_convolutions_do_not_matter(specs):
     """Exact ones and their gradients, on four devices: of what is summed over, and of what is not."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("x",))
@@ -99,7 +97,8 @@ def test_the_flag_stays():
 @pytest.mark.parametrize("padding", usually((1,), (0, 1, "VALID")))
 def test_flax_layers_have_torchs_bits(padding):
     options = {"operands": ("e4m3fn", "e5m2"), "accumulator": Accumulator("float(6,9)", chunk=4)}
-    layer = qjax.nnx.Conv(4, 6, (3, 2), strides=2, padding=padding, feature_group_count=2, rngs=nnx.Rngs(0), **options)
+    settings = {"strides": 2, "padding": padding, "feature_group_count": 2}
+    layer = layer_of(qjax.nnx.Conv, 4, 6, (3, 2), **settings, **options)
     x = RNG.standard_normal((2, 7, 6, 4)).astype(np.float32)
     weight = torch.from_numpy(np.moveaxis(np.asarray(layer.kernel[...]), (-1, -2), (0, 1)).copy())
     bias = torch.from_numpy(np.asarray(layer.bias[...]).copy())
@@ -107,7 +106,7 @@ def test_flax_layers_have_torchs_bits(padding):
     size = 0 if padding == "VALID" else padding
     expected = qtorch.linalg.conv2d(images, weight, bias, 2, size, groups=2, **options)
     assert_same_bits(layer(x), expected.permute(0, 2, 3, 1))
-    dense = qjax.nnx.Linear(64, 3, rngs=nnx.Rngs(0), **options)
+    dense = layer_of(qjax.nnx.Linear, 64, 3, **options)
     expected = linalg.linear(A, dense.kernel[...].T, dense.bias[...], **options)
     assert_same_bits(nnx.jit(lambda layer, x: layer(x))(dense, A), expected)
 
@@ -116,7 +115,7 @@ def test_flax_layers_have_torchs_bits(padding):
 def test_flax_attention_has_torchs_bits(causal):
     low = {"operands": ("e4m3fn", "e5m2"), "accumulator": Accumulator("float(6,9)", chunk=4)}
     options = {"linear": low, "scores": low, "output": {"operands": ("e4m3fn", "e4m3fn"), "grad_a": "product(e5m2)"}}
-    layer = qjax.nnx.MultiheadAttention(2, 8, **options, rngs=nnx.Rngs(0))
+    layer = layer_of(qjax.nnx.MultiheadAttention, 2, 8, **options)
     theirs = qtorch.linalg.MultiheadAttention(8, 2, **options)
     inward, weights = (layer.query, layer.key, layer.value), lambda one: torch.from_numpy(np.array(one.kernel[...].T))
     biases = RNG.standard_normal(24).astype(np.float32)
@@ -252,13 +251,13 @@ def test_what_is_no_state_is_not_shared(state, uses):
 
 
 def test_flax_attention_draws_keys():
-    layer = qjax.nnx.MultiheadAttention(2, 8, scores={"accumulator": HALF}, rngs=nnx.Rngs(0))
+    layer = layer_of(qjax.nnx.MultiheadAttention, 2, 8, scores={"accumulator": HALF})
     run = nnx.jit(lambda layer, x: layer(x))
     assert not np.array_equal(run(layer, A[:, :8]), run(layer, A[:, :8]))
 
 
 def test_flax_layers_draw_keys():
-    layer = qjax.nnx.Linear(64, 3, accumulator=HALF, rngs=nnx.Rngs(0))
+    layer = layer_of(qjax.nnx.Linear, 64, 3, accumulator=HALF)
     assert not np.array_equal(layer(A), layer(A))
 
 

@@ -5,12 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from flax_support import layer_of
 
 import qjax.nnx as qnn
 from qjax.quantization import default_qat_qconfig, default_qconfig
 
 RUN = nnx.jit(lambda model, x: model(x))
-X = jax.random.normal(jax.random.key(0), (64, 4))
+X = jnp.asarray(np.random.default_rng(0).standard_normal((64, 4), np.float32))
 
 
 class Scalars(nnx.Module):
@@ -71,9 +72,8 @@ def test_unfused_batch_norms_are_said():
 
 
 def test_attention_stays_in_floats_and_works():
-    rngs = nnx.Rngs(0)
-    attention = nnx.MultiHeadAttention(2, 8, rngs=rngs, decode=False)
-    model, x = nnx.Sequential(attention, qnn.QuantWrapper(nnx.Linear(8, 4, rngs=rngs))), jnp.ones((2, 3, 8))
+    attention = layer_of(nnx.MultiHeadAttention, 2, 8, decode=False)
+    model, x = nnx.Sequential(attention, qnn.QuantWrapper(layer_of(nnx.Linear, 8, 4))), jnp.ones((2, 3, 8))
     prepared = qnn.prepare(model, default_qconfig)
     assert type(prepared.layers[0].query) is nnx.LinearGeneral
     RUN(prepared, x)

@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from covering import usually
 from flax import nnx
+from flax_support import layer_of
 from support import assert_same_bits
 
 from qcore import affine
@@ -20,19 +22,15 @@ CASES = {
     "pairs": ((1, 5, 3, 4), (3, 2), {"strides": (1, 2), "padding": ((2, 1), (0, 1)), "use_bias": False}),
     "volume": ((1, 2, 3, 2, 2), (2, 2, 2), {"strides": 2, "padding": 1}),
 }
-HEAVY_BUT_TWO = [
-    "wide steps",
-    "image",
-    *(pytest.param(one, marks=pytest.mark.heavy) for one in ("line", "pairs", "volume")),
-]
+HEAVY_BUT_ONE = usually(("image",), CASES)
 FORMS = [INT8, AffineInteger.of_width(4), AffineInteger.of_width(12)]
 
 
-@pytest.mark.parametrize("name", HEAVY_BUT_TWO)
+@pytest.mark.parametrize("name", HEAVY_BUT_ONE)
 def test_sums(name):
     shape, kernel, settings = CASES[name]
     rng = np.random.default_rng(3)
-    layer = nnx.ConvTranspose(shape[-1], 5, kernel, **settings, rngs=nnx.Rngs(0))
+    layer = layer_of(nnx.ConvTranspose, shape[-1], 5, kernel, **settings)
     bias = None if layer.bias is None else rng.normal(size=5).astype(np.float32)
     x, output = rng.integers(0, 256, shape), QParams.of(np.float32(0.4), 120)
     q = QTensor(jnp.asarray(x, jnp.uint8), QParams(jnp.float32(0.05), jnp.int32(100)), UINT8)
@@ -52,10 +50,10 @@ def test_sums(name):
     assert_same_bits(own(q[0]).values, expected[0])
 
 
-@pytest.mark.parametrize("name", HEAVY_BUT_TWO)
+@pytest.mark.parametrize("name", HEAVY_BUT_ONE)
 def test_near_the_layer_of_floats(name):
     shape, kernel, settings = CASES[name]
-    model = qnn.QuantWrapper(nnx.ConvTranspose(shape[-1], 5, kernel, **settings, rngs=nnx.Rngs(0)))
+    model = qnn.QuantWrapper(layer_of(nnx.ConvTranspose, shape[-1], 5, kernel, **settings))
     x = jnp.asarray(np.random.default_rng(4).normal(size=shape), jnp.float32)
     prepared = qnn.prepare(model, default_qconfig)
     prepared(x)

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from flax_support import module_of
+from flax_support import layer_of, module_of
 from support import assert_same_bits
 
 import qjax.nnx as qnn
@@ -117,9 +117,8 @@ def train(model):
 
 
 def convolutions():
-    rngs = nnx.Rngs(0)
-    parts = nnx.Conv(4, 4, (3,), rngs=rngs), nnx.BatchNorm(4, rngs=rngs), qnn.ReLU(), nnx.Linear(4, 2, rngs=rngs)
-    return nnx.Sequential(*parts)
+    norm = nnx.BatchNorm(4, rngs=nnx.Rngs(0))
+    return nnx.Sequential(layer_of(nnx.Conv, 4, 4, (3,)), norm, qnn.ReLU(), layer_of(nnx.Linear, 4, 2))
 
 
 @pytest.mark.parametrize(

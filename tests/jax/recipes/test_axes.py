@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from jax_auto_low_support import KEY, NEAREST, ROUNDINGS, STOCHASTIC, F, G, W, X, by_hand, integers, value_and_gradients
@@ -26,13 +27,13 @@ def test_vmap_of_the_lowered_repeats_the_words_and_takes_a_key_an_example(roundi
     assert_same_bits(jax.vmap(lambda x, key: f(W, b, x, key=key))(X, keys), jnp.stack(rows))
 
 
-@pytest.mark.parametrize("recipe", ["mxfp8", "swalp"])
+@pytest.mark.parametrize("recipe", ["mxfp8", pytest.param("swalp", marks=pytest.mark.heavy)])
 @pytest.mark.filterwarnings("ignore:the recipe lowers")
 def test_an_example_is_a_batch_of_one(recipe):
     """Blocks along examples, and one for each, in programs of one example, which vmap calls for a batch."""
-    numbers = jax.random.normal(jax.random.key(0), (3, 64))
+    numbers = jnp.asarray(np.random.default_rng(0).standard_normal((3, 64), np.float32))
     one = value_and_gradients(partial(lower(lambda w, x: w @ x, RECIPES[recipe]), key=KEY))
-    w, rows = jax.random.normal(jax.random.key(1), (2, 64)), numbers[:, None]
+    w, rows = numbers[:2] - 0.1, numbers[:, None]
     batch = value_and_gradients(partial(lower(lambda w, x: x @ w.T, RECIPES[recipe]), key=KEY))
     assert_same_trees(
         jax.vmap(one, (None, 0))(w, numbers), jax.tree.map(jnp.squeeze, jax.vmap(batch, (None, 0))(w, rows))
@@ -47,7 +48,11 @@ def test_named_axes():
 
 
 @pytest.mark.parametrize(
-    ("check_vma", "rounding"), [(False, NEAREST), (True, STOCHASTIC)], ids=["nearest", "stochastic"]
+    ("check_vma", "rounding"),
+    [
+        pytest.param(False, NEAREST, id="nearest", marks=pytest.mark.heavy),
+        pytest.param(True, STOCHASTIC, id="stochastic"),
+    ],
 )
 def test_shard_map(check_vma, rounding):
     mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from covering import some
 from jax.custom_derivatives import SymbolicZero
 from jax_auto_low_support import KEY, NEAREST, ROUNDINGS, F, G, W, X, by_hand, check, layer
 from support import assert_same_bits
@@ -57,20 +58,23 @@ def own_vjp(symbolic_zeros):
 
 
 @ROUNDINGS
-@pytest.mark.parametrize("symbolic_zeros", [False, True])
-@pytest.mark.parametrize("own", [own_jvp, own_vjp])
+@some((0, 1), (1, 0), own=[own_jvp, own_vjp], symbolic_zeros=[False, True])
 def test_own_derivatives_stay_and_values_are_rounded(own, symbolic_zeros, rounding):
     check(own(symbolic_zeros), W, X, rounding=rounding)
 
 
-@pytest.mark.parametrize("own", [own_jvp, own_vjp])
-def test_own_derivatives_inside_other_constructs(own):
-    def program(q):
-        f = jax.checkpoint(jax.jit(own(False)(q)))
-        return lambda w, x: jax.lax.scan(lambda x, _: (jnp.sign(f(w, x)), f(w, x)), x, length=2)
+def scanned(q, own):
+    f = jax.checkpoint(jax.jit(own(False)(q)))
+    return lambda w, x: jax.lax.scan(lambda x, _: (jnp.sign(f(w, x)), f(w, x)), x, length=2)
 
-    check(program, W, X)
-    check(lambda q: lambda w, x: jax.vmap(own(False)(q), (None, 0))(w, x[:, None]), W, X)
+
+def vmapped(q, own):
+    return lambda w, x: jax.vmap(own(False)(q), (None, 0))(w, x[:, None])
+
+
+@some((0, 1), (1, 0), own=[own_jvp, own_vjp], construct=[scanned, vmapped])
+def test_own_derivatives_inside_other_constructs(own, construct):
+    check(lambda q: construct(q, own), W, X)
 
 
 def test_own_derivatives_of_a_function_without_layers():

@@ -16,9 +16,11 @@ from qjax.recipes import lower, report
 NARROW = Product("e5m2", "e5m2")
 pytestmark = pytest.mark.filterwarnings("ignore:the recipe lowers")  # less than half of what a program multiplies
 ALL = Recipe([Entry("*", kind, NARROW, NARROW, NARROW) for kind in (None, "attention", "matmul")])
-X, W = jnp.ones((4, 16)), {"w": jnp.eye(16)}
-EDGES = jnp.eye(4)
-CAPTURED = sparse.BCOO.fromdense(EDGES)
+X, W = np.ones((4, 16), np.float32), {"w": np.eye(16, dtype=np.float32)}
+# Four edges, written out: `fromdense` is some twenty programs for XLA.
+ONES, PLACES = np.ones(4, np.float32), np.arange(4, dtype=np.int32)
+EDGES = sparse.BCOO((ONES, np.stack([PLACES, PLACES], 1)), shape=(4, 4))
+ROWS = np.arange(5, dtype=np.int32)
 LAYER = 4 * 16 * 16  # multiply-adds of x @ w
 
 
@@ -28,31 +30,31 @@ def complex_(x):
 
 # A function of x @ w, an operand, and the product's multiply-adds.
 COMPLEX = {
-    "matmul": (lambda x, v: complex_(x) @ v["v"], {"v": jnp.ones((16, 8), jnp.complex64)}, 4 * 4 * 16 * 8),
+    "matmul": (lambda x, v: complex_(x) @ v["v"], {"v": np.ones((16, 8), np.complex64)}, 4 * 4 * 16 * 8),
     "einsum": (
         lambda x, v: jnp.einsum("bx,xio->bio", jnp.fft.fft(x), v["v"]),
-        {"v": jnp.ones((16, 3, 5), jnp.complex64)},
+        {"v": np.ones((16, 3, 5), np.complex64)},
         4 * 4 * 16 * 15,
     ),
     "convolution": (
         lambda x, v: jax.lax.conv_general_dilated(complex_(x)[:, None], v["v"], (1,), "VALID"),
-        {"v": jnp.ones((2, 1, 3), jnp.complex64)},
+        {"v": np.ones((2, 1, 3), np.complex64)},
         4 * 4 * 2 * 14 * 3,
     ),
     "no weight": (lambda x, v: complex_(x) @ complex_(x).T, {}, 4 * 4 * 4 * 16),
 }
 SPARSE = {
-    "BCOO": (lambda x, e: e @ x, sparse.BCOO.fromdense(EDGES), 4 * 16),
-    "BCOO last": (lambda x, e: x.T @ e, sparse.BCOO.fromdense(EDGES), 4 * 16),
-    "BCOO of a vector": (lambda x, e: e @ x[:, 0], sparse.BCOO.fromdense(EDGES), 4),
-    "captured": (lambda x, _: CAPTURED @ x, None, 4 * 16),
-    "BCSR": (lambda x, e: e @ x, sparse.BCSR.fromdense(EDGES), 4 * 16),
-    "COO": (lambda x, e: e @ x, sparse.COO.fromdense(EDGES), 4 * 16),
-    "CSR of a vector": (lambda x, e: e @ x[:, 0], sparse.CSR.fromdense(EDGES), 4),
-    "both": (lambda x, e: (e @ e).data * x[0, 0], sparse.BCOO.fromdense(EDGES), 4),
+    "BCOO": (lambda x, e: e @ x, EDGES, 4 * 16),
+    "BCOO last": (lambda x, e: x.T @ e, EDGES, 4 * 16),
+    "BCOO of a vector": (lambda x, e: e @ x[:, 0], EDGES, 4),
+    "captured": (lambda x, _: EDGES @ x, None, 4 * 16),
+    "BCSR": (lambda x, e: e @ x, sparse.BCSR((ONES, PLACES, ROWS), shape=(4, 4)), 4 * 16),
+    "COO": (lambda x, e: e @ x, sparse.COO((ONES, PLACES, PLACES), shape=(4, 4)), 4 * 16),
+    "CSR of a vector": (lambda x, e: e @ x[:, 0], sparse.CSR((ONES, PLACES, ROWS), shape=(4, 4)), 4),
+    "both": (lambda x, e: (e @ e).data * x[0, 0], EDGES, 4),
     "sampled": (
         lambda x, e: sparse.bcoo_dot_general_sampled(x, x.T, e.indices, dimension_numbers=(((1,), (0,)), ((), ()))),
-        sparse.BCOO.fromdense(EDGES),
+        EDGES,
         4 * 16,
     ),
 }
@@ -77,7 +79,7 @@ def test_complex_and_sparse_products_stay_wide_with_a_row_and_a_warning(reason):
 def test_shapes_of_sparse_products_are_those_of_their_matrices():
     fn = lower(lambda w, e, x: e @ (x @ w["w"]), ALL)
     with pytest.warns(UserWarning, match="of a sparse array"):
-        rows = report(fn, W, sparse.BCOO.fromdense(EDGES), X)
+        rows = report(fn, W, EDGES, X)
     assert [row.shapes for row in rows] == [((4, 16), (16, 16)), ((4, 4), (4, 16))]
 
 
@@ -173,7 +175,7 @@ def test_scaled_products_have_a_row():
 
 def test_a_program_without_a_product_that_can_be_lowered_is_wide():
     fn = lower(lambda v, x: complex_(x) @ v["v"], RECIPES["mxfp8"])
-    v = {"v": jnp.ones((16, 8), jnp.complex64)}
+    v = {"v": np.ones((16, 8), np.complex64)}
     with pytest.warns(UserWarning, match="stays in high precision: its numbers are complex"):
         y = fn(v, X)
     assert np.array_equal(y, complex_(X) @ v["v"])
