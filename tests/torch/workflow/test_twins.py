@@ -57,6 +57,9 @@ def test_results_that_are_changed_in_place():
     quantize_model(Sums().eval(), calibrate=[X])  # without a warning
 
 
+LENGTHS = []  # of the caches that the model below is called with
+
+
 class Cache(list):
     """What torch does not take for a tree of tensors."""
 
@@ -69,12 +72,15 @@ class Cached(nn.Module):
         self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 8)
 
     def forward(self, x, cache):
+        LENGTHS.append(len(cache))
         cache.append(self.one(x))
         return self.two(torch.cat(list(cache), -2) + torch.rand(()))
 
 
 def test_arguments_that_a_model_changes():
     quantize_model(Cached().eval(), calibrate=[(X, Cache())])  # without a warning
+    assert len(LENGTHS) > 3
+    assert set(LENGTHS) == {0}
 
 
 def test_a_model_that_does_not_run_says_so(monkeypatch):
