@@ -148,7 +148,7 @@ class Workflow(Protocol):
             self.run, self.known = data, [self.first_arguments(data)]
             return
         first, batches = first_and_all(data, self.is_one)
-        self.known = [arguments_of(first)]
+        self.known = [self.held(arguments_of(first))]
 
         def run(model: Any) -> None:
             nonlocal batches
