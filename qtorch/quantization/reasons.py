@@ -15,6 +15,10 @@ from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._classes import plain_class
 from qtorch.quant import Quantizer
 from qtorch.quantization.computed import why_computed
+from qtorch.quantization.quantization_mappings import (
+    get_default_dynamic_quant_module_mappings,
+    get_default_static_quant_module_mappings,
+)
 from qtorch.quantization.rounding import is_stack
 from qtorch.quantization.subclasses import SamePad
 
@@ -62,7 +66,7 @@ def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
     if is_conv1d(module):
         return "it is transformers' Conv1D, with its weight the other way round: quantize_model makes it a Linear"
     if isinstance(module, nn.MultiheadAttention):
-        return "attention is not quantized"
+        return "attention is not quantized: nn.Linear layers with scaled_dot_product_attention behind them are"
     if computed := why_computed(module):
         return computed
     bases = [kind.__name__ for kind in mapping if isinstance(module, kind)]
@@ -74,7 +78,12 @@ def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
     own = [name for name, _ in module.named_parameters(recurse=False)]
     if own and next(module.children(), None) is not None:
         return f"code of its own uses its {', '.join(own)}"
-    missing = no_quantized(full_name(plain_class(module), nn))
+    kind = full_name(plain_class(module), nn)
+    missing, dynamic = no_quantized(kind), get_default_dynamic_quant_module_mappings()
+    if plain_class(module) in dynamic.keys() - mapping.keys() - {nn.Embedding}:
+        return f"{missing} with fixed ranges: the settings {{nn.{kind}: default_dynamic_qconfig}} have one"
+    if plain_class(module) in get_default_static_quant_module_mappings().keys() - mapping.keys():
+        return f"there is no dynamic {kind}: a QConfig, and data, quantize it"
     stacks = [name for name, parameter in module.named_parameters(recurse=False) if is_stack(parameter)]
     if stacks and not plain_class(module).__module__.startswith("torch."):
         return f'{missing}: QConfig(None, "mxfp4") or another format stores its {", ".join(stacks)} as codes'

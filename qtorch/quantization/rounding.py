@@ -69,8 +69,9 @@ def has_output(layer: nn.Module) -> bool:
 
     Subclasses of torch's layers, with children and a forward pass of their own, are such layers as well.
     """
-    return isinstance(layer, (Fused, QATLayer)) or (
-        isinstance(layer, _KEEPING_CODE) and "weight" in dict(layer.named_parameters(recurse=False))
+    first = layer[0] if isinstance(layer, Fused) else layer  # of a batch norm and its ReLU only the result is rounded
+    return isinstance(layer, QATLayer) or (
+        isinstance(first, _KEEPING_CODE) and "weight" in dict(first.named_parameters(recurse=False))
     )
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from workflow_support import bits, with_qconfig
 
 from qcore import BlockScaled, encode, parse
+from qtorch import quantize
 from qtorch.nn.quantized import dynamic
 from qtorch.nn.rounded import CodedWeight, RoundedLayer
 from qtorch.quant import Quantizer
@@ -212,3 +213,16 @@ def test_weights_are_like_tensors():
 def _seen(model, x):
     model(x)
     return model
+
+
+def test_a_batch_norm_and_its_relu_have_a_rounded_result():
+    torch.manual_seed(0)
+    model, x = (
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.Sigmoid(), nn.BatchNorm2d(4), nn.ReLU()).eval(),
+        torch.randn(2, 1, 6, 6),
+    )
+    small = quantize_model(model, QConfig("e4m3fn", "e4m3fn"), [x])
+    scale = small[2].activation_post_process.scale
+    y = small(x)
+    assert torch.equal(y, quantize(y / scale, "e4m3fn", "nearest") * scale)
+    assert (y - model(x)).norm() / model(x).norm() < 0.1

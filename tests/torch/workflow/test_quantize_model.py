@@ -197,3 +197,22 @@ def test_tables_of_models_are_named():
     with pytest.warns(UserWarning, match=r"the model itself \(Positions\): code of its own uses its table"):
         small = quantize_model(Positions().eval(), calibrate=[torch.randn(2, 3)])
     assert isinstance(small[0].module, quantized.Linear)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_layers_say_which_settings_quantize_them(kind):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.head = kind(8, 16, batch_first=True), nn.Linear(16, 4)
+
+        def forward(self, x):
+            self.rnn.flatten_parameters()
+            return self.head(self.rnn(x)[0])
+
+    x = torch.randn(2, 6, 8)
+    with pytest.warns(UserWarning, match=rf"layer 'rnn' .*\{{nn.{kind.__name__}: default_dynamic_qconfig\}} have one"):
+        quantize_model(Net(), calibrate=[x])
+    small = quantize_model(Net(), {"": default_qconfig, kind: default_dynamic_qconfig}, [x])
+    assert report(small)["rnn"].state == "quantized"
+    assert small(x).shape == (2, 6, 4)

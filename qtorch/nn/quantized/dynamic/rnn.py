@@ -379,6 +379,9 @@ class _Recurrent(Unscripted, torch.nn.Module):
             x = torch.cat(results, -1) if directions > 1 else results[0]
         return x, [torch.stack(one) for one in zip(*last, strict=True)]
 
+    def flatten_parameters(self) -> None:
+        """Does nothing; models call it for torch's layers, whose weights it puts together for cuDNN."""
+
     def _forward(self, input: Any, states: tuple[torch.Tensor, ...] | None, count: int) -> Any:
         packed = isinstance(input, PackedSequence)
         x, ranks = (input.data, (2,)) if packed else (input, (2, 3))
