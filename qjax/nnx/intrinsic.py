@@ -45,8 +45,14 @@ class Fused(nnx.Module):
         self.layer: Any = layer
         self.bn = nnx.data(bn)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        x = self.layer(x)
+    def __getattr__(self, name: str) -> Any:
+        """An attribute of the layer, for code that reads `conv.strides`."""
+        if name == "layer" or name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.layer, name)
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        x = self.layer(inputs)
         x = x if self.bn is None else self.bn(x)
         return relu(x) if self.has_relu else x
 

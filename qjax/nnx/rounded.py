@@ -96,7 +96,7 @@ class RoundedLayer(nnx.Module):
             self.layer.bias, self.layer.use_bias, self.layer.dtype = nnx.data(None), bias is not None, None
         self.weight, self.bias, self.relu, self.output = weight, float_variable("bias", bias), relu, output
 
-    def __call__(self, input: Any) -> Any:
+    def __call__(self, inputs: Any) -> Any:
         """The rounded result in the input's dtype, or a QTensor if `output` returns one; sums are in float32."""
         check_calibrated(self)
         weight: Any = self.weight
@@ -104,7 +104,7 @@ class RoundedLayer(nnx.Module):
         set_torch_weight(layer, Names.astype(weight().astype(self.dtype), "float32"))
         if self.bias is not None:
             layer.bias = nnx.data(self.bias)
-        x = input.dequantize() if isinstance(input, QTensor) else input
+        x = inputs.dequantize() if isinstance(inputs, QTensor) else inputs
         y = layer(Names.astype(x, "float32")).astype(x.dtype)
         output: Any = self.output
         return output(relu(y) if self.relu else y)

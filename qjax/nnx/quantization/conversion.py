@@ -24,7 +24,14 @@ from qjax.nnx.quantization.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.quantization.one_call import needs_no_observer, quantized_layer
 from qjax.nnx.quantization.quantization_mappings import NORMS, UNTRAINED, WEIGHTED, keeps_children
 from qjax.nnx.quantization.reasons import name_of_observer
-from qjax.nnx.quantization.rounding import has_weight, quantized_weight, rounded_layer, rounding_output, stays_in_floats
+from qjax.nnx.quantization.rounding import (
+    has_weight,
+    quantized_weight,
+    rounded_layer,
+    rounding_output,
+    stays_in_floats,
+    take_attributes,
+)
 from qjax.nnx.quantization.stubs import DeQuantStub, QuantStub
 from qjax.nnx.quantization.ties import tie, ties_of
 from qjax.nnx.quantization.training import Trained, folded
@@ -171,6 +178,7 @@ def converted(name: str, module: Any, in_integers: bool) -> nnx.Module:
         made = _of_observed(module, *output_of(module.activation_post_process))
     if made is not module:
         made.layer_name = name
+        take_attributes(made, module.module if isinstance(module, Observed) else module)
         if isinstance(module, (Observed, FloatFunctional)):
             made.observed_by = name_of_observer(module.activation_post_process.description)
     return made

@@ -170,6 +170,8 @@ class _Marked(Around):
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         module: Any = self.module
+        if not arguments and settings.keys() in ({"inputs"}, {"x"}):  # as flax's layers call their input
+            arguments, settings = (*settings.values(),), {}
         if (len(arguments) != 1 or settings) and not self.has_settings:
             return module(*arguments, **settings)
         if len(arguments) != 1 or settings:
@@ -189,8 +191,9 @@ class _Rehearsed(Around):
         super().__init__(module)
         self.gives_integers = gives_integers
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
         module: Any = self.module
+        (x,) = (*arguments, *settings.values())
         y = module(x.dequantize() if isinstance(x, QTensor) else x)
         return quantize_per_tensor(y, 1.0, 0, "quint8") if self.gives_integers else y
 

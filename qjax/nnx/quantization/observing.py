@@ -180,6 +180,12 @@ class Observed(nnx.Module):
         self.activation_post_process = Observer(qconfig.activation)
         self.bounds: tuple[float | None, float | None] = (None, None)
 
+    def __getattr__(self, name: str) -> Any:
+        """A setting of the layer, for code that reads `conv.strides`; flax writes modes to all that have them."""
+        if name.startswith("_") or name in ("module", "qconfig", "deterministic", "use_running_average"):
+            raise AttributeError(name)
+        return getattr(self.module, name)
+
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         module: Any = self.module
         return self.observed(module(*arguments, **settings))

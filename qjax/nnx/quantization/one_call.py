@@ -17,7 +17,7 @@ from qjax.nnx.layouts import torch_weight
 from qjax.nnx.quantization.propagation import ByPart, check_effects, settings_of
 from qjax.nnx.quantization.quantization_mappings import CELLS, RECURRENT, keeps_children, parts_of
 from qjax.nnx.quantization.reasons import why_not_dynamic
-from qjax.nnx.quantization.rounding import quantized_weight, rounded_layer
+from qjax.nnx.quantization.rounding import quantized_weight, rounded_layer, take_attributes
 from qjax.nnx.quantization.stubs import Identity
 from qjax.nnx.quantization.ties import tie, ties_of
 from qjax.nnx.quantized import Embed, dynamic
@@ -87,7 +87,9 @@ def quantize_dynamic(
         if type(module) is nnx.Embed and isinstance(wanted.weight, NoopObserver):  # halves are for products
             return module
         done.add(place)
-        return quantized_layer(name, module, wanted)
+        quantized = quantized_layer(name, module, wanted)
+        take_attributes(quantized, module)
+        return quantized
 
     made: Any = rebuilt(model, change, keeps_children)
     check_effects(qconfig_spec, model, done, f"layer that is quantized dynamically; allowed are exactly {_NAMES}")

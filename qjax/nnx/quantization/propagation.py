@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from flax import nnx
 
 from qcore.arguments import quoted
-from qcore.names import full_name, is_in
+from qcore.names import full_name, is_in, joined, shown
 from qcore.workflow.settings import check_entries
 from qjax._models import all_names, modules_of, name_of
 from qjax.quantization import QConfig
@@ -19,6 +19,7 @@ Type = type[nnx.Module]
 # last one alone would refuse a dictionary of names.
 ByPart = Mapping[str, One | None] | Mapping[Type, One | None] | Mapping[str | Type, One | None]
 SettingsOf = One | ByPart[One]
+_COMPUTING = nnx.WeightNorm, nnx.SpectralNorm
 
 
 def settings_of(model: nnx.Module, entries: Any, *classes: type) -> dict[str, Any]:
@@ -51,6 +52,12 @@ def settings_of(model: nnx.Module, entries: Any, *classes: type) -> dict[str, An
         outer = next((names[path[:end]] for end in range(len(path) - 1, -1, -1) if path[:end] in names), None)
         inherited = found.get(outer) if outer is not None else None
         found[names[path]] = entries.get(names[path], entries.get(type(module), inherited))
+    for name, module in all_names(model):
+        if isinstance(module, _COMPUTING) and found.get(joined(name, "layer_instance")) is not None:
+            raise ValueError(
+                f"{shown(name)} is a {type(module).__name__}, which computes its layer's weights at each call; allowed "
+                f"is the layer: after a call in evaluation put {joined(name, 'layer_instance')} in its place"
+            )
     return found
 
 

@@ -73,3 +73,13 @@ def rounding_output(observer: Observer, qparams: Any) -> nnx.Module:
     if isinstance(description, FakeQuantize) and description.number is not None:
         return ScaledRounding(description.number, observer.qparams().scale, description.observer.axis or 0)
     return observer if isinstance(description, FormatRounding) else quantized.Quantize(*qparams())
+
+
+def take_attributes(made: nnx.Module, module: Any) -> None:
+    """Gives a layer the settings of the float layer that it lacks, since code of models reads `conv.strides`."""
+    for name, value in vars(module.layer if isinstance(module, Fused) else module).items():
+        if not name.startswith("_") and isinstance(value, _SETTINGS) and not hasattr(made, name):
+            setattr(made, name, value)
+
+
+_SETTINGS = int, float, str, tuple, type(None)

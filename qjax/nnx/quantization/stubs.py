@@ -65,9 +65,13 @@ class QuantWrapper(nnx.Module):
             raise AttributeError(name)
         return getattr(self.module, name)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, *args: Any, **kwargs: Any) -> jax.Array:
+        """The module's result; of its arguments the first is quantized."""
         module: Any = self.module
-        return self.dequant(module(self.quant(x)))
+        if args:
+            return self.dequant(module(self.quant(args[0]), *args[1:], **kwargs))
+        (name, x), *more = kwargs.items()
+        return self.dequant(module(**{name: self.quant(x)}, **dict(more)))
 
 
 class Identity(nnx.Module):

@@ -50,7 +50,8 @@ class Trained(Observed):
         self.weight_fake_quant = Observer(qconfig.weight, torch_layout(layer).shape)
         self.frozen = False
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        x = inputs
         module: Any = self.module
         layer: Any = module.layer if isinstance(module, Fused) else module
         bn = module.bn if isinstance(module, Fused) else None

@@ -74,22 +74,22 @@ class Conv(Quantized):
         self.bias = float_variable("bias", bias, weight.shape[:1])
         self._pairs((1 << 16,) * self.dimensions)  # wrong paddings raise here
 
-    def __call__(self, input: QTensor) -> QTensor:
+    def __call__(self, inputs: QTensor) -> QTensor:
         """The convolution of a quantized array of shape (..., *sizes, in_features).
 
         Raises:
-            TypeError: if input is not a QTensor, or has more than 16 bits.
+            TypeError: if inputs is not a QTensor, or has more than 16 bits.
             ValueError: if its shape does not fit.
         """
-        self._check_input(input)
+        self._check_input(inputs)
         weight, bias = self.weight(), None if self.bias is None else self.bias[...]
         channels = weight.shape[1] * self.feature_group_count
-        if input.ndim <= self.dimensions or input.shape[-1] != channels:
+        if inputs.ndim <= self.dimensions or inputs.shape[-1] != channels:
             sizes = ", ".join(("depth", "height", "width")[-self.dimensions :])
             allowed = f"(..., {sizes}, {channels}), as weight says"
-            raise ValueError(f"{layer_name(self)}: input has shape {input.shape}; allowed is {allowed}")
-        batch, rest = input.shape[: -self.dimensions - 1], input.shape[-self.dimensions - 1 :]
-        images, pairs = input.reshape(-1, *rest), checked(self, self._pairs, rest[:-1])
+            raise ValueError(f"{layer_name(self)}: input has shape {inputs.shape}; allowed is {allowed}")
+        batch, rest = inputs.shape[: -self.dimensions - 1], inputs.shape[-self.dimensions - 1 :]
+        images, pairs = inputs.reshape(-1, *rest), checked(self, self._pairs, rest[:-1])
         if self.padding in _OWN:
             images = checked(self, pad_images, images, pairs, _OWN[self.padding], first=1)
             pairs = ((0, 0),) * self.dimensions
@@ -206,22 +206,22 @@ class ConvTranspose(Quantized):
         self.pairs = _pairs(padding, reach, self.strides)
         self.bias = float_variable("bias", bias, weight.shape[1:2])
 
-    def __call__(self, input: QTensor) -> QTensor:
+    def __call__(self, inputs: QTensor) -> QTensor:
         """The transposed convolution of a quantized array of shape (..., *sizes, in_features).
 
         Raises:
-            TypeError: if input is not a QTensor, or has more than 16 bits.
+            TypeError: if inputs is not a QTensor, or has more than 16 bits.
             ValueError: if its shape does not fit.
         """
-        self._check_input(input)
+        self._check_input(inputs)
         weight, bias = self.weight(), None if self.bias is None else self.bias[...]
-        if input.ndim <= self.dimensions or input.shape[-1] != weight.shape[0]:
+        if inputs.ndim <= self.dimensions or inputs.shape[-1] != weight.shape[0]:
             raise ValueError(
-                f"{layer_name(self)}: input has shape {input.shape}; allowed are {self.dimensions} sizes before "
+                f"{layer_name(self)}: input has shape {inputs.shape}; allowed are {self.dimensions} sizes before "
                 f"{weight.shape[0]} channels, as weight says"
             )
-        batch, rest = input.shape[: -self.dimensions - 1], input.shape[-self.dimensions - 1 :]
-        images = input.reshape(-1, *rest)
+        batch, rest = inputs.shape[: -self.dimensions - 1], inputs.shape[-self.dimensions - 1 :]
+        images = inputs.reshape(-1, *rest)
         between = [(*pair, step - 1) for pair, step in zip(self.pairs, self.strides, strict=True)]
         zero = images.qparams.zero_point.astype(images.values.dtype)
         images = images._with(jax.lax.pad(images.values, zero, [(0, 0, 0), *between, (0, 0, 0)]))

@@ -52,17 +52,17 @@ class Linear(Quantized):
         self.weight, self.relu = QuantizedWeight(weight), relu
         self.bias = float_variable("bias", bias, weight.shape[:1])
 
-    def __call__(self, input: QTensor) -> QTensor:
+    def __call__(self, inputs: QTensor) -> QTensor:
         """The result for a quantized array of shape (..., in_features).
 
         Raises:
-            TypeError: if input is not a QTensor, or has more than 16 bits.
+            TypeError: if inputs is not a QTensor, or has more than 16 bits.
             ValueError: if its shape does not fit.
         """
-        self._check_input(input)
+        self._check_input(inputs)
         weight, bias = self.weight(), None if self.bias is None else self.bias[...]
-        checked(self, check_linear, input, weight, WIDTHS)
-        result = linear_to(input, weight, bias, self.output, self.form)
+        checked(self, check_linear, inputs, weight, WIDTHS)
+        result = linear_to(inputs, weight, bias, self.output, self.form)
         return result.relu() if self.relu else result
 
     @classmethod

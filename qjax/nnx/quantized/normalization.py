@@ -83,16 +83,16 @@ class BatchNorm(Norm):
         self.running_var = float_variable("running_var", running_var)
         self.relu = relu
 
-    def __call__(self, input: QTensor) -> QTensor:
+    def __call__(self, x: QTensor) -> QTensor:
         """The result for a quantized array of shape (batch, *sizes, features).
 
         Raises:
-            TypeError: if input is not a QTensor.
+            TypeError: if x is not a QTensor.
             ValueError: if its shape does not fit.
         """
-        self._check_input(input)
+        self._check_input(x)
         given = *self._parameters, self.running_mean[...], self.running_var[...]
-        given = input, *given, self.epsilon, self.output, self.form, self.relu
+        given = x, *given, self.epsilon, self.output, self.form, self.relu
         return checked(self, batch_norm, *given, channels_last=True)
 
     @classmethod
@@ -120,11 +120,11 @@ class LayerNorm(Norm):
 
     floats = (nnx.LayerNorm,)
 
-    def __call__(self, input: QTensor) -> QTensor:
+    def __call__(self, x: QTensor) -> QTensor:
         """The result for a quantized array of shape (..., features)."""
-        self._check_input(input)
+        self._check_input(x)
         weight, bias = self._parameters
-        return checked(self, layer_norm, input, input.shape[-1:], weight, bias, self.epsilon, self.output, self.form)
+        return checked(self, layer_norm, x, x.shape[-1:], weight, bias, self.epsilon, self.output, self.form)
 
     @classmethod
     def of(cls, layer: nnx.LayerNorm, output: QParams, form: AffineInteger) -> LayerNorm:
@@ -164,12 +164,12 @@ class GroupNorm(Norm):
         super().__init__(weight, bias, epsilon, output, form)
         self.num_groups = num_groups
 
-    def __call__(self, input: QTensor) -> QTensor:
+    def __call__(self, x: QTensor) -> QTensor:
         """The result for a quantized array of shape (batch, *sizes, features)."""
-        self._check_input(input)
-        groups = input.shape[-1] if self.num_groups is None else self.num_groups
+        self._check_input(x)
+        groups = x.shape[-1] if self.num_groups is None else self.num_groups
         given = groups, *self._parameters, self.epsilon, self.output, self.form
-        return checked(self, group_norm, input, *given, channels_last=True)
+        return checked(self, group_norm, x, *given, channels_last=True)
 
     @classmethod
     def of(cls, layer: nnx.GroupNorm | nnx.InstanceNorm, output: QParams, form: AffineInteger) -> GroupNorm:

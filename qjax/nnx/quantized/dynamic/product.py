@@ -63,14 +63,14 @@ class Linear(nnx.Module):
         self.bias, self.relu = float_variable("bias", bias, self.weight.shape[:1]), relu
         self.rounding = rounding
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, inputs: jax.Array) -> jax.Array:
         """The product; see `qjax.quantization.functional.dynamic_linear`.
 
         Raises:
-            TypeError: if x is not an array of floats.
+            TypeError: if inputs is not an array of floats.
             ValueError: if its shape does not fit.
         """
-        y = self.product(x).astype(x.dtype)
+        y = self.product(inputs).astype(inputs.dtype)
         return relu(y) if self.relu else y
 
     def product(self, x: jax.Array) -> jax.Array:
