@@ -27,7 +27,8 @@ inputs = lru_cache(4)(hard_inputs)
 def pairs():
     """The first formats of a kind in both usual modes, others in one; a kind's formats share the other modes.
 
-    Formats of blocks, whose kernels take GCC longest, share four of the other modes. A few of a kind compile programs.
+    Formats of blocks, whose kernels take GCC longest, share four of the other modes, and the first of a kind has both
+    usual ones. A few of a kind compile programs.
     All modes of all FORMATS are among the heavy tests, and in benchmarks.consistency. JAX without jit takes the
     first of a kind in nearest, and one format of blocks; under jit it takes FORMATS in nearest, and otherwise two of
     a kind. Usual modes of blocks without JAX are heavy.
@@ -44,7 +45,7 @@ def pairs():
             backends = BACKENDS if eager and mode == "nearest" else IN_TORCH if of_few else OTHERS
             if i < len(FORMATS) or mode in (*USUAL, *shared):
                 few = shared[: place < (4 if of_blocks else len(less_usual))]
-                usual = USUAL if place < 4 else USUAL[place % 2 :][:1]
+                usual = USUAL if place < (1 if of_blocks else 4) else USUAL[place % 2 :][:1]
                 chosen = mode in (*usual, *(few if count > 1 else shared[:2]))
                 chosen = chosen and not (of_blocks and of_few and mode in USUAL)
                 marks = [] if chosen else [pytest.mark.heavy]

@@ -96,7 +96,7 @@ def test_functions_of_linalg_and_quantizers_share_states_too():
     kept = "operand(e4m3fn,scale=scale(history=2))"
     said = {"operands": (kept, kept), "grad_input": f"product({kept},{kept})", "grad_weight": f"product({kept},{kept})"}
     call = lambda x, state: linalg.linear(x, W["w"].T, scaling=state, **said).sum()  # noqa: E731
-    after = jax.grad(lambda state: scan(call, state))(linalg.first_scaling(2))
+    after = jax.jit(jax.grad(lambda state: scan(call, state)))(linalg.first_scaling(2))
     assert after[:, 1].tolist() == [4, 1, 1]
     number = "scaled(e4m3fn,{...:None},scale=float32,history=2)"
     f = qjax.quantizer(number, number, "nearest", "nearest")
@@ -106,7 +106,7 @@ def test_functions_of_linalg_and_quantizers_share_states_too():
         lambda s: scan(lambda x, s: f(x, scaling=s).sum(), s),
         lambda s: jax.vmap(lambda x: f(x, None, s))(XS).sum(),
     ):
-        assert jax.grad(program)(state)[:, 1].tolist() == [4, 1]
+        assert jax.jit(jax.grad(program))(state)[:, 1].tolist() == [4, 1]
 
 
 def test_a_shared_state_on_devices():
