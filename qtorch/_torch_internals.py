@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,8 +51,13 @@ _add_batch_dim = _find("_C._functorch._add_batch_dim")
 _apply = _find("_C._FunctionBase.apply")
 _int_mm = _find("_int_mm")
 _capabilities = _find("cpu.get_capabilities")
-_has_int8_instructions = _capabilities is not None and any(
-    map(_capabilities().get, ("avx512_vnni", "avx_vnni", "amx_int8"))
+# oneDNN, which makes torch's product, may be told to leave instructions out. Without those for int8 it adds products
+# in pairs in int16, which does not hold 255 * -128 twice.
+_limits_onednn = any(map(os.environ.get, ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")))
+_has_int8_instructions = (
+    not _limits_onednn
+    and _capabilities is not None
+    and any(map(_capabilities().get, ("avx512_vnni", "avx_vnni", "amx_int8")))
 )
 INT8_TERMS = 1024  # whose products, of at most 2^14, have sums that float32 holds
 _tree_map = _find("utils._pytree.tree_map")

@@ -51,6 +51,7 @@ class Workflow(Protocol):
     module: type  # of all modules
     settings: tuple[type, type]  # of static and of dynamic quantization
     table: type  # of embeddings, which dynamic settings quantize only if they are named
+    engine = "onednn"  # of the default settings: all 256 integers, since sums are exact here and do not overflow
     remedy = ""  # the end of the warning of layers in floats
     model: Any
     entries: dict[Any, Any]

@@ -67,8 +67,8 @@ def quantize_model(
         qconfig: the settings, or a dictionary of settings by names and types of modules, where "" is the model and None
             leaves a part in floats. A `QConfig` of observers quantizes weights and activations; a `QConfig` of formats
             rounds to them; with None as activation only weights are quantized. A `QConfigDynamic` quantizes activations
-            by their own range at each call. None is `get_default_qconfig()`, and with train
-            `get_default_qat_qconfig()`.
+            by their own range at each call. None is `get_default_qconfig("onednn")`, and with
+            train `get_default_qat_qconfig("onednn")`: activations have all 256 integers.
         calibrate: inputs: each is a tensor, a tuple of the model's arguments, or a dictionary of them by name; or a
             function that runs its argument, a model. It is called twice, the first time until it calls the model.
             None where the settings need no data.
@@ -160,7 +160,7 @@ class _Workflow(Workflow):
         return rebuilt(copied, lambda _, layer: _as_linear(layer), keeps_children)
 
     def default(self) -> QConfig:
-        return get_default_qat_qconfig() if self.trains else get_default_qconfig()
+        return get_default_qat_qconfig(self.engine) if self.trains else get_default_qconfig(self.engine)
 
     def check_entries(self, entries: Mapping[Any, Any]) -> None:
         for key, one in entries.items():

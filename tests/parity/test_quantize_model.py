@@ -103,3 +103,19 @@ def test_linear_layers(settings):
     np.testing.assert_allclose(y, expected.detach(), rtol=1e-5, atol=1e-5)
     if settings(tq) is tq.default_dynamic_qconfig:
         assert_same_bits(np.asarray(y), expected)
+
+
+def test_activations_have_all_256_integers():
+    """Ends of the range that calibration saw are 0 and 255 by default, and 0 and 127 with torch's default by name."""
+    x = np.float32([[-1, 0.5], [0.25, 3]])
+    layers = torch.nn.Sequential(torch.nn.Linear(2, 3)).eval(), nnx.Sequential(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+    for settings, last in ((), 255), (("x86",), 127):
+        for package, quantize_model, model, batch in (
+            (tq, tq.quantize_model, layers[0], torch.from_numpy(x)),
+            (jq, qnn.quantize_model, layers[1], x),
+        ):
+            chosen = [package.get_default_qconfig(name) for name in settings]
+            small = quantize_model(model, *chosen, calibrate=[batch])
+            quant = small[0].quant if package is tq else small.layers[0].quant
+            values = np.asarray(quant(batch).values)
+            assert (values.min(), values.max()) == (0, last)

@@ -2,6 +2,7 @@
 
 import ctypes
 import inspect
+import os
 import subprocess
 import sys
 from collections import namedtuple
@@ -174,6 +175,21 @@ def test_products_of_int8_with_and_without_instructions(terms, zero, monkeypatch
     assert torch.equal(results[0][0], exact.float())
     for some, others in zip(*results, strict=True):
         assert_same_bits(some, others)
+
+
+LIMITED = """
+import torch
+from qtorch.quantization import linear, quantize_per_tensor
+x = quantize_per_tensor(torch.full((2, 64), 255.0), 1.0, 0, torch.quint8)
+w = quantize_per_tensor(torch.full((8, 64), -128.0), 1.0, 0, torch.qint8)
+assert (linear(x, w, None, 2.0**14, 255).values == 255 - 128).all()
+"""
+
+
+def test_products_of_int8_where_onednn_has_no_instructions_for_them():
+    """oneDNN's own sums of 255 * -128 end at -2^15 then; its zero points make 0 of them."""
+    command, limited = [sys.executable, "-c", LIMITED], os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    subprocess.run(command, check=True, cwd=ROOT, timeout=300, env=limited)
 
 
 def test_without_a_look_at_hooks(monkeypatch):

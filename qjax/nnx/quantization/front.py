@@ -50,8 +50,8 @@ def quantize_model(
         qconfig: the settings, or a mapping of settings by names and exact types of modules, where "" is the model and
             None leaves a part in floats. A `QConfig` of observers quantizes weights and activations, and a `QConfig` of
             formats rounds to them; with None as activation only weights are quantized. A `QConfigDynamic` quantizes
-            activations by their own range at each call. None is `get_default_qconfig()`, and with train
-            `get_default_qat_qconfig()`.
+            activations by their own range at each call. None is `get_default_qconfig("onednn")`, and with
+            train `get_default_qat_qconfig("onednn")`: activations have all 256 integers.
         calibrate: a list of inputs, each an array, a tuple of the model's arguments or a dictionary of them by name; or
             a function that runs the model that it gets. The function is called twice; the first time it ends at the
             first call of the model. None if the settings need no data.
@@ -112,7 +112,7 @@ class _Workflow(Workflow):
         return nnx.clone(self.user_model)
 
     def default(self) -> QConfig:
-        return get_default_qat_qconfig() if self.trains else get_default_qconfig()
+        return get_default_qat_qconfig(self.engine) if self.trains else get_default_qconfig(self.engine)
 
     def propagate(self, entries: Mapping[Any, Any]) -> None:
         self.static, self.float, self.fused = entries, self.model, set()
