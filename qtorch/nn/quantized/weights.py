@@ -176,7 +176,7 @@ class CodedWeight(Weight):
         if not apart or any(one.dim() not in (0, self.dim()) for one in scales):
             return None
         made = copy.copy(self)  # with the buffers of one index
-        made._buffers = {name: one[index] if one.dim() else one for name, one in self._buffers.items()}
+        made._buffers = {name: one[index] if one.dim() else one for name, one in self.named_buffers()}
         made.shape = self.shape[1:]
         return made()
 
