@@ -49,7 +49,11 @@ _PEERS = (  # what is compared, distributions, tests
     ("scales of MX to the nearest power of two", "mlx", "test_mlx"),
     ("HiF8: all codes, midpoints and random bits", "en-dtypes", "test_en_dtypes"),
     ("NF4, FP4 and nested scales", "bitsandbytes", "test_bitsandbytes"),
-    ("files of new weights: NVFP4, MXFP4, 6 and 8, FP8", "compressed-tensors", "test_compressed_tensors"),
+    (
+        "files of weights (NVFP4, MXFP4, 6 and 8) and of models (W4A16, W8A8, FP8)",
+        "compressed-tensors",
+        "test_compressed_tensors",
+    ),
     ("files of new weights: NVFP4; MXFP4, FP8", "nvidia-modelopt transformers", "test_files_of_models"),
     ("casts to 8 and 16 bits", "ml_dtypes torch jax numpy", "test_casts"),
     ("minifloats, P3109, MX", "gfloat", "test_gfloat"),

@@ -1,14 +1,26 @@
-"""compressed-tensors 0.20.0, vLLM's package: it reads what is written here, and encodes new weights alike.
+"""compressed-tensors 0.20, vLLM's package: it reads what is written here, and encodes new weights alike.
 
-The extra `peers` brings it along, with transformers, of which it imports configurations, and no model.
+The extra `peers` brings it along, with transformers, which loads whole models by it.
 """
+
+import json
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
+from qcore import BlockScaled
 from qcore.exchange import encode_weight, load_quantized, save_quantized
+from qtorch.export import to_compressed_tensors
+from qtorch.quantization import (
+    QConfig,
+    QConfigDynamic,
+    default_per_channel_weight_observer,
+    get_default_qconfig,
+    quantize_model,
+)
 
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]
 pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
@@ -83,3 +95,59 @@ def test_new_weights_are_encoded_as_the_owner_does(dialect, tmp_path):
         if right is not None and name in mine:
             same = bits(mine[name]) == bits(right.to(mine[name].dtype)).reshape(bits(mine[name]).shape)
             assert same.all(), (name, (~same).sum())
+
+
+ROWS = BlockScaled("e4m3fn", {-1: None}, scale="float32")
+MODELS = {
+    "W4A16": QConfig(None, BlockScaled("int4", {-1: 32}, scale="float32")),
+    "W3A16": QConfig(None, BlockScaled("int3", {-1: 32}, scale="float32")),
+    "W8A16": QConfig(None, default_per_channel_weight_observer),
+    "W8A8": QConfigDynamic(weight=default_per_channel_weight_observer),
+    "W8A8 static": get_default_qconfig(),
+    "FP8 weights": QConfig(None, "e4m3fn"),
+    "FP8 blocks": QConfig(None, BlockScaled("e4m3fn", {-2: 32, -1: 32}, scale="float32")),
+    "FP8": QConfigDynamic(ROWS, ROWS),
+    "FP8 static": QConfig("e4m3fn", "e4m3fn"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_owner_reads_whole_models(name, tmp_path):
+    """Its configuration takes ours, and its decompression has the layers' numbers."""
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationConfig
+
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 64)).eval(), torch.randn(8, 64)
+    data = [x] if "static" in name else None
+    small = quantize_model(model, MODELS[name], calibrate=data)
+    to_compressed_tensors(small, tmp_path, data)
+    known = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
+    config, state = QuantizationConfig.model_validate(known), load_file(tmp_path / "model.safetensors")
+    kind = BaseCompressor.get_value_from_registry(config.format)
+    for path in ("0", "2"):
+        own = {name.removeprefix(f"{path}."): value for name, value in state.items() if name.startswith(f"{path}.")}
+        found = kind.decompress(own, config.config_groups["group_0"])["weight"]
+        layer = small.get_submodule(path)
+        assert torch.equal(found, getattr(layer, "module", layer).weight.numbers())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_transformers_loads_models(name, tied, tmp_path):
+    """With weights alone the results are equal; a server's own law rounds activations, near ours."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    settings = transformers.LlamaConfig(vocab_size=128, num_key_value_heads=2, tie_word_embeddings=tied, **sizes)
+    model, ids = transformers.LlamaForCausalLM(settings).eval(), torch.randint(0, 128, (2, 7))
+    data = [{"input_ids": ids, "use_cache": False}] if "static" in name else None
+    small = quantize_model(model, MODELS[name] if tied else {"": MODELS[name], "lm_head": None}, calibrate=data)
+    to_compressed_tensors(small, tmp_path, data)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    with torch.no_grad():
+        found, right, floats = (one(input_ids=ids).logits for one in (again, small, model))
+    if "A16" in name or name in ("FP8 weights", "FP8 blocks"):
+        assert torch.equal(found, right)
+    else:
+        assert (found - floats).norm() < 2 * (right - floats).norm()

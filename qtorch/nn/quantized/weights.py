@@ -154,8 +154,12 @@ class CodedWeight(Weight):
         if isinstance(self.number, BytesNumber):
             return decode(self.codes, self.number)[..., : self.shape[-1]]
         scales = tuple(getattr(self, name) for name in self.scales)
-        codes = unpack(self.codes, self.bits, self.shape[-1])
+        codes = self.unpacked(self.bits)
         return decode(codes, self.number, scales=scales[0] if len(scales) == 1 else scales or None)
+
+    def unpacked(self, bits: int) -> torch.Tensor:
+        """The codes as integers of the weight's shape, in a format whose codes have so many bits."""
+        return unpack(self.codes, bits, self.shape[-1])
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         """A part of the numbers; of one matrix of a stack only this matrix is decoded."""
