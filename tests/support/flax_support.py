@@ -27,4 +27,4 @@ def _value(rng, name, leaf):
         x = rng.standard_normal(leaf.shape) / np.sqrt(np.prod(leaf.shape[:-1]))
     else:
         x = np.full(leaf.shape, name in ("scale", "var"))
-    return jnp.asarray(x, leaf.dtype)
+    return jax.device_put(x.astype(leaf.dtype))  # for `jnp.asarray` XLA compiles a program for each shape

@@ -254,7 +254,7 @@ def test_not_a_number_is_not_swallowed():
     params = {"w": numbers(3, 2)}
     init, _ = prepare_fn(lambda params, x: x @ params["w"], default_dynamic_qconfig)
     made = convert_params(params, init(params, jnp.ones((2, 3))), default_dynamic_qconfig)
-    served = convert_fn(lambda params, x: x @ params["w"])
+    served = jax.jit(convert_fn(lambda params, x: x @ params["w"]))
     assert np.isnan(served(made, jnp.float32([[1, 2, 3], [1, np.nan, 2]]))).all()
 
 
