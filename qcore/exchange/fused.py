@@ -14,7 +14,7 @@ import numpy as np
 
 from qcore.affine.integers import AffineInteger
 from qcore.exchange import laws, rounding
-from qcore.exchange.graph import number_of
+from qcore.exchange.graph import Graph, number_of, onnx_package
 from qcore.exchange.symbols import Names, Symbol, is_known, name_of
 from qcore.formats.block import check_element
 from qcore.formats.text import parse
@@ -167,6 +167,43 @@ def dynamic(x: Symbol, w: Any, w_scale: Any, w_zero: Any, bias: Any, form: Affin
     sums = _node(x, "MatMulInteger", "int32", q, w.T, zero, np.asarray(w_zero).reshape(-1)[0].astype(w.dtype))
     y = Names.astype(sums, "float32") * (scale * w_scale)
     return y if bias is None else y + bias
+
+
+def with_weights(graph: Graph, node: Any, inputs: list[str]) -> bool:
+    """Writes a Transpose or a Gemm of dequantized weights as runtimes fuse it; False for other nodes.
+
+    A product with integers of 4 or 8 bits is a kernel where DequantizeLinear of a matrix (terms, outputs) stands before
+    MatMul.
+    """
+    settings = {one.name: onnx_package().helper.get_attribute_value(one) for one in node.attribute}
+    if node.op_type == "Transpose" and settings.get("perm") == [1, 0]:
+        return _transposed(graph, inputs[0], node.output[0]) is not None
+    whole = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **settings}
+    if node.op_type != "Gemm" or whole != {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}:
+        return False
+    weight = _transposed(graph, inputs[1])
+    if weight is None:
+        return False
+    biases = [name for name in inputs[2:] if name]
+    made = graph.node("MatMul", inputs[0], weight, dtype="float32", name=None if biases else node.output[0])
+    if biases:
+        graph.node("Add", made, *biases, dtype="float32", name=node.output[0])
+    return True
+
+
+def _transposed(graph: Graph, name: str, result: str | None = None) -> str | None:
+    """The numbers of known integers of a matrix, transposed; None for other values."""
+    source = next((node for node in reversed(graph.nodes) if name in node.output), None)
+    if source is None or source.op_type != "DequantizeLinear":
+        return None
+    arrays = [graph.constants.get(one) for one in source.input]
+    if any(one is None for one in arrays) or arrays[0].ndim != 2:  # type: ignore[union-attr]
+        return None
+    settings = {one.name: onnx_package().helper.get_attribute_value(one) for one in source.attribute}
+    if "axis" in settings:
+        settings["axis"] = 1 - settings["axis"] % 2
+    operands = (graph.constant(np.ascontiguousarray(one.T)) for one in arrays)  # type: ignore[union-attr]
+    return graph.node(source.op_type, *operands, dtype="float32", name=result, **settings)
 
 
 def scaled(x: Symbol, scale: np.ndarray, number: str, axis: int) -> Symbol:

@@ -56,6 +56,8 @@ def expanded(model: Any, written: Laws) -> Graph:
             continue
         if node.domain != DOMAIN:
             inputs = [values[name].name if name in values else name for name in node.input]
+            if written is FUSED and fused.with_weights(graph, node, inputs):
+                continue
             if node.op_type == "GatherND" and graph.types[inputs[1]] == "int32":  # torch's exporter keeps index types
                 inputs[1] = graph.node("Cast", inputs[1], dtype="int64", to=number_of("int64"))
             del node.input[:]

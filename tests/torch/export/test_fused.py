@@ -10,6 +10,7 @@ from export_support import operators
 from front_models import decibels
 from torch import nn
 
+from qcore import BlockScaled
 from qcore.exchange import run_onnx
 from qtorch.export import to_onnx
 from qtorch.nn.quantized import FloatFunctional
@@ -134,15 +135,24 @@ def test_dynamic_layers(tmp_path):
     assert decibels(floats(x), found) > decibels(floats(x), model(x)) - 1
 
 
-@pytest.mark.parametrize(
-    "settings", ["e4m3fn", pytest.param(default_per_channel_weight_observer, marks=pytest.mark.heavy)]
-)
-def test_weights_alone_stand_beside_their_products(settings, tmp_path):
-    """Exact files keep a node between, so that runtimes do not round activations for a product of their own."""
-    model, x = quantize_model(nn.Sequential(nn.Linear(64, 32)).eval(), QConfig(None, settings)), normal(5, 64)
-    written, _, found = ran(model, x, tmp_path)
-    assert written == {"DequantizeLinear", "Gemm"}
-    assert decibels(model(x), found) > 100
+WEIGHTS = {
+    "int8": default_per_channel_weight_observer,
+    "groups of int4": BlockScaled("int4", {-1: 32}, scale="float32"),
+}
+
+
+@pytest.mark.parametrize("name", usually(("groups of int4",), WEIGHTS))
+@pytest.mark.parametrize("shape", usually(((5, 64),), ((5, 64), (2, 3, 64))))
+def test_weights_alone_are_products_of_few_bits(name, shape, tmp_path):
+    """Exact files keep a node between: these products round activations to 8 bits."""
+    torch.manual_seed(0)
+    model, x = quantize_model(nn.Sequential(nn.Linear(64, 32)).eval(), QConfig(None, WEIGHTS[name])), normal(*shape)
+    written, fused, found = ran(model, x, tmp_path)
+    assert written == {"DequantizeLinear", "MatMul", "Add"}
+    assert "MatMulNBits" in fused
+    assert decibels(model(x), found) > 35
+    (own,) = run_onnx(tmp_path / "model.onnx", {"input": x.numpy()}).values()
+    assert decibels(model(x), torch.from_numpy(own)) > 120
     to_onnx(model, (x,), tmp_path / "exact.onnx")
     assert "Clip" in operators(onnx.load(tmp_path / "exact.onnx"))
 
