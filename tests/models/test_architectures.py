@@ -99,7 +99,7 @@ ARCHITECTURES = {
 }
 # Settings, and the least ratio of signal and error: 4 bits of mxfp4 have 15 dB in one layer.
 SETTINGS = {
-    "int8": (None, 12),
+    "int8": (None, 6),
     "formats": (QConfig("e4m3fn", "e4m3fn"), 10),
     "weights": (QConfig(None, "mxfp4"), 1),
     "dynamic": (default_dynamic_qconfig, 20),

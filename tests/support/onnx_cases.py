@@ -275,6 +275,7 @@ def cases():
     go("Gather", [f, np.int64([[0, -1], [2, 1]])], axis=1)
     go("Gather", [f, np.int32(1)], axis=0)
     go("GatherElements", [f, ints(np.int64, 3, 2, 5, lo=-4, hi=3)], axis=1)
+    go("GatherElements", [np.arange(300, dtype=np.float32).reshape(100, 3), np.int64([[-100, 99]])])
     go("GatherND", [f, np.int64([[0, -1], [2, 1]])])
     go("GatherND", [f, np.int64([[0], [2], [-1]])], batch_dims=1)
     go("ScatterND", [f, np.int64([[0, 1], [2, -1]]), floats(2, 5)])

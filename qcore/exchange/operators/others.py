@@ -93,7 +93,20 @@ def number_range(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> np.
     return first + np.arange(count).astype(start.dtype) * step
 
 
+def gather_elements(x: np.ndarray, indices: np.ndarray, *, axis: int = 0) -> np.ndarray:
+    """GatherElements, of axes of any size; onnx.reference takes at most 64 arrays."""
+    axis = checked_axis(axis, x.ndim)
+    if indices.ndim != x.ndim:
+        raise ValueError(f"indices has {indices.ndim} dimensions; allowed are {x.ndim}, as the input has")
+    size = x.shape[axis]
+    if indices.size and not (-size <= indices.min() and indices.max() < size):
+        raise ValueError(f"indices are from {indices.min()} to {indices.max()}; allowed are those of {size} elements")
+    x = x[tuple(slice(None if one == axis else count) for one, count in enumerate(indices.shape))]
+    return np.take_along_axis(x, indices, axis)
+
+
 OPERATORS = {
+    "GatherElements": gather_elements,
     "LRN": local_response_normalization,
     "LogSoftmax": log_softmax,
     "Pad": pad,
