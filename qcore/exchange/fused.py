@@ -177,11 +177,11 @@ def with_weights(graph: Graph, node: Any, inputs: list[str]) -> bool:
     """
     settings = {one.name: onnx_package().helper.get_attribute_value(one) for one in node.attribute}
     if node.op_type == "Transpose" and settings.get("perm") == [1, 0]:
-        return _transposed(graph, inputs[0], node.output[0]) is not None
+        return transposed(graph, inputs[0], node.output[0]) is not None
     whole = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **settings}
     if node.op_type != "Gemm" or whole != {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}:
         return False
-    weight = _transposed(graph, inputs[1])
+    weight = transposed(graph, inputs[1])
     if weight is None:
         return False
     biases = [name for name in inputs[2:] if name]
@@ -191,7 +191,7 @@ def with_weights(graph: Graph, node: Any, inputs: list[str]) -> bool:
     return True
 
 
-def _transposed(graph: Graph, name: str, result: str | None = None) -> str | None:
+def transposed(graph: Graph, name: str, result: str | None = None) -> str | None:
     """The numbers of known integers of a matrix, transposed; None for other values."""
     source = next((node for node in reversed(graph.nodes) if name in node.output), None)
     if source is None or source.op_type != "DequantizeLinear":

@@ -18,7 +18,7 @@ from qcore.affine import law
 from qcore.affine.functional import recurrent
 from qcore.affine.integers import AffineInteger
 from qcore.exchange.graph import Graph
-from qcore.exchange.symbols import Names, Symbol, is_known, name_of
+from qcore.exchange.symbols import Names, Symbol, Weights, is_known, name_of
 
 
 def quantize(x: Symbol, scale: Any, zero_point: Any, axis: int | None, form: AffineInteger) -> Symbol:
@@ -75,7 +75,7 @@ def stored(
     made = _node(graph, "DequantizeLinear", "float32", q.ndim, *operands, axis=0 if axis is None else axis)
     # Without bounds it changes nothing. Next to DequantizeLinear onnxruntime would make MatMulNBits of a MatMul, which
     # rounds the activations to 8 bits.
-    return made._made("Clip") if apart else made
+    return made._made("Clip") if apart else Weights(graph, made.name, made.dtype, made.ndim)
 
 
 def fake_quantize(x: Symbol, scale: Any, zero_point: Any, axis: int | None, form: AffineInteger) -> Symbol:

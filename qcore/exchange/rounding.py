@@ -17,7 +17,7 @@ from qcore.arguments import quoted
 from qcore.arrays import decode, quantize
 from qcore.exchange.graph import Graph, number_of
 from qcore.exchange.qonnx import WRITTEN
-from qcore.exchange.symbols import Names, Symbol
+from qcore.exchange.symbols import Names, Symbol, Weights
 from qcore.formats.block import BlockNumber, check_element
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.number import Number
@@ -193,7 +193,7 @@ def decoded(
             return Names.astype(Symbol(graph, graph.constant(stored), stored.dtype.name, stored.ndim), dtype)
         if exact and not wide:
             names = graph.constant(stored), graph.constant(factor)
-            made = Symbol(graph, graph.node("DequantizeLinear", *names, dtype=dtype, **settings), dtype, numbers.ndim)
+            made = Weights(graph, graph.node("DequantizeLinear", *names, dtype=dtype, **settings), dtype, numbers.ndim)
             return made._made("Clip") if apart else made
     return Symbol(graph, graph.constant(numbers), dtype, numbers.ndim)
 

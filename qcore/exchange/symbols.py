@@ -71,6 +71,10 @@ class Symbol:
         return Symbol(self.graph, self.graph.node(op, self.name, *others, dtype=dtype, **attributes), dtype, ndim)
 
 
+class Weights(Symbol):
+    """The numbers of known integers, which runtimes may fuse with what reads them."""
+
+
 def _operator(op: str, dtype: str | None = None, swapped: bool = False) -> Callable[[Any, Any], Symbol]:
     """Makes a method that adds a node of two operands."""
 

@@ -13,7 +13,9 @@ import numpy as np
 from jax.extend import core
 from jax.extend.source_info_util import summarize
 
+from qcore.exchange.fused import transposed
 from qcore.exchange.graph import Graph, number_of
+from qcore.exchange.symbols import Weights
 from qcore.names import shown
 from qjax import _jaxprs as jaxprs
 from qjax._rounding.scopes import layer_of, operation_of
@@ -201,6 +203,10 @@ class Walk:
             return x
         if x.known is not None:
             return self.constant(np.ascontiguousarray(x.known.transpose(order)), label=x.label)
+        if isinstance(x.symbol, Weights) and order == (1, 0) and (name := transposed(self.graph, x.symbol.name)):
+            made = Value(x.shape[::-1], x.dtype)
+            made.name, made.graph = name, self.graph
+            return made
         if x.node is not None and x.node.op == "Transpose":  # two in a row are one, or none
             inner = x.node.inputs[0]
             assert inner is not None

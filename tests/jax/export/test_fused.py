@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 import qjax.nnx as qnn
+from qcore import BlockScaled
 from qjax.export import to_onnx, to_qonnx
 from qjax.quantization import QConfig
 
@@ -63,6 +64,15 @@ def test_dynamic_layers(tmp_path):
     assert "DynamicQuantizeMatMul" in fused
     wanted = np.asarray(floats(x))
     assert np.linalg.norm(found - wanted) < 1.1 * np.linalg.norm(np.asarray(small(x)) - wanted)
+
+
+def test_weights_alone_are_products_of_few_bits(tmp_path):
+    floats, x = nnx.Sequential(nnx.Linear(64, 32, rngs=nnx.Rngs(0))), normal(5, 64)
+    number = BlockScaled("int4", {-1: 32}, scale="float32")
+    small = qnn.quantize_model(floats, QConfig(None, number), calibrate=[x])
+    _, fused, found = ran(small, x, tmp_path)
+    assert "MatMulNBits" in fused
+    assert np.linalg.norm(found - np.asarray(small(x))) < 0.02 * np.linalg.norm(found)
 
 
 @pytest.mark.heavy
