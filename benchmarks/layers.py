@@ -1,4 +1,5 @@
-"""How fast layers in integers are, against torch.ao's own, against float32, and training with fake quantization.
+"""How fast layers in integers are, against torch.ao's own, against float32, training with fake quantization, and layers
+whose weights alone are quantized.
 
 Usage:
     python -m benchmarks.layers                        everything, on the CPU
@@ -26,11 +27,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from flax import nnx
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+import qjax.nnx
 import qjax.quantization
 from benchmarks.support import integer_networks
 from benchmarks.support.results import write_results
@@ -93,6 +96,18 @@ DYNAMIC: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float]] = {
     "dynamic LSTM 40 to 64, 20 steps x 4": (partial(nn.LSTM, 40, 64), (20, 4, 40), 3.0),
     "dynamic LSTM 40 to 256, 3 layers, 60 steps x 8": (partial(nn.LSTM, 40, 256, 3), (60, 8, 40), 3.0),
     "dynamic GRU 40 to 64, 20 steps x 4": (partial(nn.GRU, 40, 64), (20, 4, 40), 3.0),
+}
+
+
+# Formats of weights alone, and how many times a lookup and a product their layers may take: codes of 4 and 8 bits lie
+# in whole bytes or halves, others over their ends.
+WEIGHTS = {
+    "e4m3fn": 1.3,
+    "mxfp8_e4m3": 1.3,
+    "mxfp4": 1.3,
+    "nf4(block=64)": 1.3,
+    "nvfp4": 1.3,
+    "e3m2fn": 1.6,
 }
 
 
@@ -193,6 +208,37 @@ def jax_cases() -> Iterator[Case]:
     yield Case(f"JAX: linear {shape}", lambda: integer(q, weight).block_until_ready(), others)
 
 
+def weights_cases() -> Iterator[Case]:
+    """Weights alone, which a call decodes, against the plainest decoding: a table at the codes, and the product."""
+    x, codes = torch.randn(8, SIZE), torch.randint(0, 256, (SIZE, SIZE))
+    table, layer = torch.randn(256), nn.Sequential(nn.Linear(SIZE, SIZE)).eval()
+    inputs, places, numbers = (jnp.asarray(one.numpy()) for one in (x, codes, table))
+    looked_up = jax.jit(lambda x, table, codes: x @ table[codes].T)
+    plain = "a lookup"
+    for name, limit in WEIGHTS.items():
+        text: Any = name  # settings take texts of formats, too
+        small = quantization.quantize_model(layer, quantization.QConfig(None, text))  # type: ignore[arg-type]
+        eager = plain, lambda: x @ table[codes].T, limit
+        yield Case(f"weights in {name}", partial(small, x), (eager,))
+        if name not in ("e4m3fn", "mxfp4", "e3m2fn"):
+            continue
+        yield Case(f"weights in {name}, compiled", partial(torch.compile(small), x), (eager,))
+        own = nnx.Sequential(nnx.Linear(SIZE, SIZE, rngs=nnx.Rngs(0)))
+        twin = qjax.nnx.quantize_model(own, qjax.quantization.QConfig(None, text))
+        definition, state = nnx.split(twin)
+        jitted = jax.jit(lambda state, x, definition=definition: nnx.merge(definition, state)(x))
+        yield Case(
+            f"JAX: weights in {name}",
+            lambda twin=twin: twin(inputs).block_until_ready(),
+            ((f"{plain} in JAX", lambda: (inputs @ numbers[places].T).block_until_ready(), limit),),
+        )
+        yield Case(
+            f"JAX: weights in {name}, jit",
+            lambda jitted=jitted, state=state: jitted(state, inputs).block_until_ready(),
+            ((f"{plain} in JAX, jit", lambda: looked_up(inputs, numbers, places).block_until_ready(), limit),),
+        )
+
+
 def measure(seconds: float, log: Console) -> list[Row]:
     """All rows; each is also written to `log`."""
     rows = []
@@ -205,6 +251,7 @@ def measure(seconds: float, log: Console) -> list[Row]:
             partial(network_cases, peer),
             partial(training_cases, peer),
             jax_cases,
+            weights_cases,
         ):
             for what, call, others in make():
                 with torch.set_grad_enabled("training" in what):

@@ -165,6 +165,23 @@ def test_packing(width, dtype):
         assert_same_bits(jax.jit(lambda p: qjax.unpack(p, width, 13))(jnp.asarray(packed)), expected)
 
 
+def test_packing_in_programs_of_torch():
+    """uint16 codes of more than 16 bits have zeros above, in compiled programs too."""
+    torch._dynamo.reset()
+    codes = torch.from_numpy(np.array([[40000, 3, 65535, 1, 0, 32768, 7]], np.uint16))
+
+    def run(x, width):
+        packed = qtorch.pack(x, width)
+        return packed, qtorch.unpack(packed, width, 7)
+
+    compiled = torch.compile(run, backend="aot_eager", fullgraph=True, dynamic=False)
+    for width in (3, 8, 12, 20):
+        packed, again = compiled(codes, width)
+        expected = qcore.pack(codes.numpy(), width)
+        assert_same_bits(packed, expected)
+        assert_same_bits(again, qcore.unpack(expected, width, 7))
+
+
 @pytest.mark.parametrize("function", [qtorch.pack, lambda x, bits: qtorch.unpack(x, bits, 3)])
 def test_codes_of_eight_bits_are_a_copy(function):
     given = torch.tensor([1, 2, 3], dtype=torch.uint8)
