@@ -449,6 +449,11 @@ def forward_hooks(module: torch.nn.Module, before: bool) -> list[tuple[Any, dict
     ]
 
 
+def hooked_name(hook: Any) -> str:
+    """The name of the tensor that a hook of weight norm, spectral norm or pruning computes."""
+    return getattr(hook, "_tensor_name", None) or hook.name
+
+
 def has_forward_hooks(module: torch.nn.Module) -> bool:
     """True if something is registered that a module's call runs, or may be: where torch keeps it elsewhere."""
     return any(getattr(module, name, True) for name in _HOOKS.values())

@@ -83,10 +83,10 @@ class FixedDtypes(Unscripted, torch.nn.Module):
 
         Functions of torch take both with inputs of one dtype. State_dicts have them in float32.
         """
-        found = [(name, self._buffers.get(name)) for name in ("weight", "bias")]
-        narrow = {name: buffer.to(dtype) for name, buffer in found if buffer is not None and buffer.dtype is _WIDE}
-        self._buffers.update(narrow)
-        self._narrow = tuple(narrow)
+        found = dict(self.named_buffers(recurse=False))
+        self._narrow = tuple(name for name in ("weight", "bias") if name in found and found[name].dtype is _WIDE)
+        for name in self._narrow:
+            setattr(self, name, found[name].to(dtype))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)

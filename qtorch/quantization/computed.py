@@ -17,7 +17,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from qcore.names import shown
-from qtorch._torch_internals import forward_hooks
+from qtorch._torch_internals import forward_hooks, hooked_name
 
 # Forward pre-hooks that write a weight, with the function that leaves the weight and removes the hook.
 _HOOKS: dict[type, tuple[str, Callable[..., nn.Module]]] = {
@@ -95,5 +95,5 @@ def _by_hooks(layer: nn.Module) -> list[tuple[str, tuple[str, Callable[..., nn.M
     for hook, _ in forward_hooks(layer, True):
         remove = next((one for kind, one in _HOOKS.items() if isinstance(hook, kind)), None)
         if remove is not None:
-            found.append((getattr(hook, "_tensor_name", None) or hook.name, remove))  # type: ignore[union-attr]
+            found.append((hooked_name(hook), remove))  # type: ignore[union-attr]
     return found

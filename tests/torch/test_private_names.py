@@ -18,8 +18,17 @@ OF_TUPLES = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
 CODE = {"__code__", "__globals__", "__kwdefaults__"}  # the inside of a function
 # Of texts: the names in state_dicts that torch.ao writes, and of our tuples; all of C.
 NO_PARTS = {"_packed_params", "_packed_weight", "_packed_weight_", "_all_weight_values", "_QConfig", "_QConfigDynamic"}
-OTHERS = {"qtorch/_kernels/source.py": "texts of C", "qtorch/testing.py": "copies a function of its own"}
-EXTENSION_POINTS = {"_apply", "_load_from_state_dict", "_version"}  # of torch.nn.Module, for subclasses to override
+OTHERS = {
+    "qtorch/_kernels/source.py": "texts of C",
+    "qtorch/testing.py": "copies a function of its own",
+    "qtorch/quantization/pretrained.py": "models tell transformers by a name what they tie",
+}
+EXTENSION_POINTS = {
+    "_apply",
+    "_load_from_state_dict",
+    "_save_to_state_dict",
+    "_version",
+}  # of torch.nn.Module, for subclasses to override
 
 
 def is_private(name):

@@ -62,7 +62,7 @@ class Fused(nn.Sequential):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name.startswith("_") or name in ("qconfig", "activation_post_process") or not self._modules:
+            if name.startswith("_") or name in ("qconfig", "activation_post_process") or not len(self):
                 raise
             return getattr(self[0], name)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from math import prod
 from typing import Any
 
@@ -149,12 +148,15 @@ class CodedWeight(Weight):
 
     def forward(self) -> torch.Tensor:
         """The numbers, in float32."""
-        if self.bits is None or self.codes.is_floating_point():  # floats of a type of GGUF are in older pickles
-            return self.codes
+        return self._decoded(self.codes, *(getattr(self, name) for name in self.scales))
+
+    def _decoded(self, codes: torch.Tensor, *scales: torch.Tensor) -> torch.Tensor:
+        """The numbers of stored codes, or of a part of them that has all of the last axis."""
+        if self.bits is None or codes.is_floating_point():  # floats of a type of GGUF are in older pickles
+            return codes
         if isinstance(self.number, BytesNumber):
-            return decode(self.codes, self.number)[..., : self.shape[-1]]
-        scales = tuple(getattr(self, name) for name in self.scales)
-        codes = self.unpacked(self.bits)
+            return decode(codes, self.number)[..., : self.shape[-1]]
+        codes = unpack(codes, self.bits, self.shape[-1])
         return decode(codes, self.number, scales=scales[0] if len(scales) == 1 else scales or None)
 
     def unpacked(self, bits: int) -> torch.Tensor:
@@ -179,10 +181,7 @@ class CodedWeight(Weight):
         apart = sizes[0] == 1 and self.number.block_sizes(self.dim() - 1) == sizes[1:]
         if not apart or any(one.dim() not in (0, self.dim()) for one in scales):
             return None
-        made = copy.copy(self)  # with the buffers of one index
-        made._buffers = {name: one[index] if one.dim() else one for name, one in self.named_buffers()}
-        made.shape = self.shape[1:]
-        return made()
+        return self._decoded(self.codes[index], *(one[index] if one.dim() else one for one in scales))
 
     def extra_repr(self) -> str:
         return f"{self.shape}, {self.number.text}"
