@@ -142,8 +142,15 @@ def small_one(model, inputs, name):
         return quantize_model(model, SETTINGS[name][0], [inputs] if name in ("int8", "formats") else None)
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("name", ARCHITECTURES)
+_QUICK = {("densenet", "int8"), ("llama", "int8"), ("swin", "int8"), ("wav2vec2", "int8")}
+_ALL = [
+    pytest.param(name, settings, marks=() if (name, settings) in _QUICK else pytest.mark.heavy)
+    for name in ARCHITECTURES
+    for settings in SETTINGS
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), _ALL)
 def test_architecture(name, settings, tmp_path):
     model, inputs = made(name)
     small = small_one(model, inputs, settings)
