@@ -40,6 +40,7 @@ def step_of(tx, apply, compiled):
 
 
 def train(tx, params, state, gradients, apply=apply_updates, compiled=True):
+    step = step_of(tx, apply, compiled)
     for grads in gradients:
-        params, state = step_of(tx, apply, compiled)(params, state, tree(grads))
+        params, state = step(params, state, tree(grads))
     return params, state
