@@ -71,7 +71,8 @@ def results_of(model, x):
     if not torch.is_grad_enabled():
         return results
     torch.autograd.backward(results, [numbers(*y.shape).to(y.dtype) for y in results])
-    return [*results, *(one.grad for one in (*inputs, *model.parameters()))]
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    return [*results, *(one.grad for one in (*inputs, *parameters))]
 
 
 def check(model, x):
