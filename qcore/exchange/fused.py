@@ -154,10 +154,13 @@ def _integers_of(bias: np.ndarray, units: Any) -> np.ndarray | None:
     return found.astype(np.int32) if (abs(found) < _INT32).all() else None
 
 
-def dynamic(x: Symbol, w: Any, w_scale: Any, w_zero: Any, bias: Any, form: AffineInteger, dtype: str) -> Symbol:
-    """`laws.dynamic` by DynamicQuantizeLinear, which has all 256 values, also for a form of fewer."""
-    if (form.storage, dtype) != ("uint8", "int32") or not is_known(w, w_scale, w_zero, bias) or np.ptp(w_zero) != 0:
-        return laws.dynamic(x, w, w_scale, w_zero, bias, form, dtype)
+def dynamic(
+    x: Symbol, w: Any, w_scale: Any, w_zero: Any, bias: Any, form: AffineInteger, dtype: str, rows: bool = False
+) -> Symbol:
+    """`laws.dynamic` by DynamicQuantizeLinear, which has all 256 values, also for a form of fewer, and no rows."""
+    known = is_known(w, w_scale, w_zero, bias)
+    if rows or (form.storage, dtype) != ("uint8", "int32") or not known or np.ptp(w_zero) != 0:
+        return laws.dynamic(x, w, w_scale, w_zero, bias, form, dtype, rows)
     graph, given = x.graph, Names.astype(x, "float32")
     names = graph.node("DynamicQuantizeLinear", given.name, outputs=3)
     q, scale, zero = (

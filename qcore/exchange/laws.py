@@ -100,19 +100,28 @@ def requantize(
         return Names.astype(q, form.storage)
 
 
-def quantize_dynamic(x: Symbol, form: AffineInteger) -> tuple[Symbol, Symbol, Symbol]:
+def quantize_dynamic(x: Symbol, form: AffineInteger, rows: bool = False) -> tuple[Symbol, Symbol, Symbol]:
     """The integers of `qcore.affine.functional.recurrent.quantize_dynamic`, their scale and their zero point."""
-    q, qparams = recurrent.quantize_dynamic(Names, x, form)
+    q, qparams = recurrent.quantize_dynamic(Names, x, form, rows)
     return Names.astype(q, form.storage), qparams.scale, qparams.zero_point
 
 
-def dynamic(x: Symbol, w: Any, w_scale: Any, w_zero: Any, bias: Any, form: AffineInteger, dtype: str) -> Symbol:
+def dynamic(
+    x: Symbol, w: Any, w_scale: Any, w_zero: Any, bias: Any, form: AffineInteger, dtype: str, rows: bool = False
+) -> Symbol:
     """A dynamic layer's product: rows of floats, quantized to a form by their own range, with a quantized weight.
 
-    `dtype` is that of the sums, as for `products`.
+    `dtype` is that of the sums, as for `products`; with rows, x is a matrix whose rows have ranges of their own.
     """
-    q, scale, zero_point = quantize_dynamic(Names.astype(x, "float32"), form)
-    sums = products(q, zero_point, w, w_zero, dtype)
+    q, scale, zero_point = quantize_dynamic(Names.astype(x, "float32"), form, rows)
+    if not rows:
+        return recurrent.dynamic_output(Names, products(q, zero_point, w, w_zero, dtype), scale, w_scale, bias)
+    if not is_known(w, w_zero):
+        raise ValueError("a dynamic layer with a range for each row needs a known weight; allowed are constants")
+    zeros = np.asarray(w_zero, np.int64)
+    totals = np.asarray(w, np.int64).sum(1) - w.shape[1] * zeros
+    sums = products(q, np.int32(0), w, w_zero, dtype)
+    sums = recurrent.sums_of_rows(sums, Names.astype(zero_point, dtype), totals.astype(dtype))
     return recurrent.dynamic_output(Names, sums, scale, w_scale, bias)
 
 

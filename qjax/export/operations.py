@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from qcore import parse
@@ -180,7 +181,14 @@ def _dynamic(walk: Walk, equation: Any, settings: Any, x: Value, *weight: Value)
     """A dynamic layer's product, whose own nodes stand in exact files."""
     values, scale, zero, bias = (*(given(walk, one) for one in weight), *([] if settings["bias"] else [None]))
     form = parse(settings["form"], AffineInteger)
-    return taken(walk, fused.dynamic(given(walk, x), values, scale, zero, bias, form, "int32"), equation)
+    if not settings["rows"]:
+        return taken(walk, fused.dynamic(given(walk, x), values, scale, zero, bias, form, "int32"), equation)
+    shape, dtype = kind_of(equation)
+    matrix = walk.reshape(x, (prod(shape[:-1]), x.shape[-1]))
+    made = laws.dynamic(given(walk, matrix), values, scale, zero, bias, form, "int32", rows=True)
+    value = Value((matrix.shape[0], shape[-1]), made.dtype)
+    value.name, value.graph, value.symbol = made.name, walk.graph, made
+    return walk.cast(walk.reshape(value, shape), dtype)
 
 
 def _round(walk: Walk, equation: Any, settings: Any, x: Value, *constants: Value) -> Value:

@@ -99,6 +99,9 @@ class QConfigDynamic(_Checked):
         weight: as for `QConfig`.
         activation: a format, to which the inputs of products are rounded with a scale of their own at each call; None,
             which with a format as weight leaves them in floats, and with integers quantizes them by their own range.
+            With integers an observer names those of inputs, and one of channels gives a linear layer's input a range
+            for each row. None leaves that to `quantize_model`, which takes rows and all 256 integers, and to
+            `quantize_dynamic`, which takes torch's, `default_observer`: 128 integers, the range of the whole input.
 
     Raises:
         TypeError, ValueError: as `QConfig` does.

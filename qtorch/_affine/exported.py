@@ -58,11 +58,11 @@ def requantize(
 
 
 def dynamic(
-    x: torch.Tensor, weight: Any, bias: torch.Tensor | None, form: AffineInteger, dtype: torch.dtype
+    x: torch.Tensor, weight: Any, bias: torch.Tensor | None, form: AffineInteger, dtype: torch.dtype, rows: bool
 ) -> torch.Tensor:
     """The product of rows of floats, quantized by their own range, with a weight; dtype is that of the sums."""
     inputs = x, weight.values, weight.qparams.scale, weight.qparams.zero_point, bias
-    settings = _range(form) | {"dtype": named(dtype)}
+    settings = _range(form) | {"dtype": named(dtype), "rows": int(rows)}
     return node("Dynamic", inputs, torch.float32, (*x.shape[:-1], weight.shape[0]), settings)
 
 

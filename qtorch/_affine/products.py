@@ -428,12 +428,13 @@ _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 class DynamicKernel:
     """A product with a packed weight of shape (outputs, features); it first quantizes its float input to a form."""
 
-    def __init__(self, weight: Any, bias: torch.Tensor | None, form: AffineInteger) -> None:
+    def __init__(self, weight: Any, bias: torch.Tensor | None, form: AffineInteger, rows: bool) -> None:
         self.outputs, self.features = weight.shape
-        self.form, self.biased = form, bias is not None
+        self.form, self.biased, self._rows = form, bias is not None, int(rows)
         self._memory = packed(weight.values.contiguous(), weight.qparams.zero_point, False)
         self._scales = weight.qparams.scale.expand(self.outputs).contiguous()
         self._bias = self._scales if bias is None else bias.contiguous()  # not read without a bias
+        self._totals = totals_of(weight)
         self.addresses = tuple(one.data_ptr() for one in (self._memory, self._scales, self._bias))
         self._function: Any = dynamic.product(self.biased, form)
 
@@ -449,7 +450,8 @@ class DynamicKernel:
         x = x.contiguous()
         result = torch.empty((*shape[:-1], self.outputs), dtype=torch.float32, device=_CPU)
         rows = x.numel() // self.features
-        self._function(rows, self.features, self.outputs, *self.addresses, x.data_ptr(), result.data_ptr())
+        addresses = *self.addresses, self._totals.data_ptr(), x.data_ptr(), result.data_ptr()
+        self._function(rows, self.features, self.outputs, self._rows, *addresses)
         return result
 
     def steps(
@@ -484,11 +486,19 @@ class DynamicKernel:
         return result, made
 
 
-def kernel_of(weight: Any, bias: torch.Tensor | None, form: AffineInteger) -> DynamicKernel | None:
+def totals_of(weight: Any) -> torch.Tensor:
+    """The sum of each output's differences (w - its zero point), int32, or int64 for weights of more than 8 bits."""
+    dtype = torch.int32 if weight.values.element_size() == 1 else torch.int64
+    zero = weight.qparams.zero_point.to(dtype)
+    return (weight.values.sum(1, dtype=dtype) - weight.shape[1] * zero).contiguous()
+
+
+def kernel_of(weight: Any, bias: torch.Tensor | None, form: AffineInteger, rows: bool = False) -> DynamicKernel | None:
     """The kernel of a product with a weight of 8 bits; None where there is none."""
     levels = (weight.form.qmax - weight.form.qmin) * (form.qmax - form.qmin)
     tensors = [weight.values, weight.qparams.scale, weight.qparams.zero_point, *([] if bias is None else [bias])]
     fits = weight.values.element_size() == 1 and prod(weight.shape[1:]) * levels < 2**31
+    fits = fits and form.storage == "uint8"
     if not (fits and weight.values.is_cpu and weight.values.numel() > 0 and are_plain_tensors(tensors) and is_there()):
         return None
-    return DynamicKernel(weight, bias, form)
+    return DynamicKernel(weight, bias, form, rows)

@@ -85,7 +85,10 @@ class QConfigDynamic(NamedTuple("_QConfigDynamic", [("activation", Maker), ("wei
     """Settings of a layer whose activations are quantized at each call; only the weight needs an observer.
 
     Args:
-        activation: as for `QConfig`; the default does nothing.
+        activation: as for `QConfig`; with a weight in integers an observer names the integers, and one of channels
+            gives a linear layer's input a range for each row. The default leaves that to `quantize_model`, which takes
+            rows and all 256 integers, and to `quantize_dynamic`, which takes torch's, `default_observer`: 128
+            integers, with the range of the whole input.
         weight: as for `QConfig`.
 
     Raises:

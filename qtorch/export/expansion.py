@@ -206,9 +206,9 @@ def _requantize(law: Callable[..., Symbol]) -> Callable[..., Symbol]:
 
 def _dynamic(law: Callable[..., Symbol]) -> Callable[..., Symbol]:
     def dynamic(
-        graph: Graph, x: Any, w: Any, scale: Any, zero: Any, bias: Any = None, *, dtype: str, **form: int
+        graph: Graph, x: Any, w: Any, scale: Any, zero: Any, bias: Any = None, *, dtype: str, rows: int, **form: int
     ) -> Symbol:
-        return law(x, w, scale, zero, bias, form_of(**form), dtype)
+        return law(x, w, scale, zero, bias, form_of(**form), dtype, bool(rows))
 
     return dynamic
 

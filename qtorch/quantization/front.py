@@ -14,6 +14,7 @@ from qcore.arguments import quoted
 from qcore.workflow.flow import Bounds, Call, Flow, Flows
 from qcore.workflow.front import Workflow
 from qcore.workflow.settings import Arguments
+from qtorch._affine.observer import PerChannelMinMaxObserver
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 from qtorch._classes import check_model, plain_class
 from qtorch.nn.quantized import FloatFunctional
@@ -21,7 +22,7 @@ from qtorch.quantization.computed import folded_copy, trainable_copy
 from qtorch.quantization.conversion import convert
 from qtorch.quantization.flow import copied_tensors, first_arguments, leaves, record, results, way, with_same_parameters
 from qtorch.quantization.fusion import fuse_modules, has_fused_layer
-from qtorch.quantization.observing import has_seen, observe_within
+from qtorch.quantization.observing import has_range, has_seen, observe_within
 from qtorch.quantization.one_call import quantize_dynamic
 from qtorch.quantization.preparation import prepare, prepare_qat
 from qtorch.quantization.propagation import check_settings, propagate_qconfig_
@@ -67,8 +68,8 @@ def quantize_model(
         qconfig: the settings, or a dictionary of settings by names and types of modules, where "" is the model and None
             leaves a part in floats. A `QConfig` of observers quantizes weights and activations; a `QConfig` of formats
             rounds to them; with None as activation only weights are quantized. A `QConfigDynamic` quantizes activations
-            by their own range at each call. None is `get_default_qconfig("onednn")`, and with
-            train `get_default_qat_qconfig("onednn")`: activations have all 256 integers.
+            by their own range at each call, in linear layers that of each row. None is `get_default_qconfig("onednn")`,
+            and with train `get_default_qat_qconfig("onednn")`: activations have all 256 integers.
         calibrate: inputs: each is a tensor, a tuple of the model's arguments, or a dictionary of them by name; or a
             function that runs its argument, a model. It is called twice, the first time until it calls the model.
             None where the settings need no data.
@@ -305,6 +306,7 @@ class _Workflow(Workflow):
         return {plain_class(module) for module in self.model.modules()}
 
     def quantize_dynamically(self, entries: Mapping[Any, Any]) -> None:
+        entries = {key: one and _by_rows(one) for key, one in entries.items()}
         self.model = quantize_dynamic(self.model, entries, inplace=False)
 
     def floats(self) -> Iterator[tuple[str, str, str]]:
@@ -314,6 +316,13 @@ class _Workflow(Workflow):
             wanted = row.state == "float" and row.reason not in ("its qconfig is None", "it has no qconfig")
             if wanted and any(parameter.dim() > 1 for parameter in parameters):
                 yield row.path, row.layer, row.reason
+
+
+def _by_rows(settings: QConfigDynamic) -> QConfigDynamic:
+    """Settings with a range for each row of activations, such as a token, if they name no activations for integers."""
+    if settings.activation is not nn.Identity or not has_range(settings.weight()):
+        return settings
+    return QConfigDynamic(activation=PerChannelMinMaxObserver, weight=settings.weight)
 
 
 def _in_integers(layer: nn.Module) -> bool:

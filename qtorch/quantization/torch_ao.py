@@ -173,7 +173,8 @@ def to_torch_ao(
         TypeError: if state_dict is not a dictionary, a name is not a text, an entry is not a tensor, or model is not a
             module.
         ValueError: if a weight has integers that torch.ao does not have: other than int8, or uint8 for embeddings, or
-            no entry for its scale or zero point, or the model does not have a layer of state_dict.
+            a dynamic layer's input has, or no entry for its scale or zero point, or the model does not have a layer of
+            state_dict.
 
     Example:
         >>> int8 = {
@@ -189,6 +190,11 @@ def to_torch_ao(
     rest, layers = dict(state_dict), dict[str, tuple[torch.Tensor, torch.Tensor | None]]()
     halves = not any(key.endswith(_OBSERVED) for key in state_dict)  # dynamic layers, and no model in float16
     for key, value in state_dict.items():
+        if key.rpartition(".")[2] == "input_range":
+            raise ValueError(
+                f"state_dict has {key}, of a layer with other integers or ranges of its input than torch.ao's; allowed "
+                "are layers of quantize_dynamic"
+            )
         layer = key.removesuffix("weight.packed").removesuffix("weight.int_repr").removesuffix("weight")
         if key.endswith(("weight.packed", "weight.int_repr")):
             layers[layer] = _quantized(key, layer, rest), rest.pop(f"{layer}bias", None)

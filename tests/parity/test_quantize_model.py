@@ -1,6 +1,9 @@
 """quantize_model in PyTorch and in JAX: the same layers are quantized to the same bits."""
 
+import io
+
 import numpy as np
+import onnx
 import optax
 import pytest
 import torch
@@ -10,8 +13,11 @@ from flax_support import module_of
 from front_pairs import IMAGES, FlaxConvs, FlaxGPT2, TorchGPT2, torch_convs
 from support import assert_same_bits
 
+import qcore.exchange
+import qjax.export
 import qjax.nnx as qnn
 import qjax.quantization as jq
+import qtorch.export
 import qtorch.quantization as tq
 from qcore import BlockScaled
 
@@ -119,3 +125,55 @@ def test_activations_have_all_256_integers():
             quant = small[0].quant if package is tq else small.layers[0].quant
             values = np.asarray(quant(batch).values)
             assert (values.min(), values.max()) == (0, last)
+
+
+def test_a_range_for_each_row():
+    """Dynamic results of a row do not depend on the other rows, and a NaN stays in its row; in files, too."""
+    generator = torch.Generator().manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(70, 33), torch.nn.Linear(33, 5)).eval()
+    x = torch.randn(30, 70, generator=generator) * torch.logspace(-30, 3, 30)[:, None]
+    x[3], x[4], x[5, 5], x[6] = 0, -2, torch.nan, 3
+    layers = [nnx.Linear(70, 33, rngs=nnx.Rngs(0)), nnx.Linear(33, 5, rngs=nnx.Rngs(0))]
+    own = qnn.from_torch(nnx.Sequential(*layers), tensors_of(model))
+    small, served = (
+        quantize_model(one, package.per_channel_dynamic_qconfig)
+        for quantize_model, package, one in ((tq.quantize_model, tq, model), (qnn.quantize_model, jq, own))
+    )
+    y = small(x)
+    assert torch.equal(y.isnan().any(1), torch.arange(30) == 5)
+    assert_same_bits(torch.cat([small(row) for row in x.split(1)]), y)
+    stacked = nnx.jit(lambda model, x: model(x))(served, x.numpy().reshape(3, 10, 70))
+    assert_same_bits(np.asarray(stacked), y.reshape(3, 10, 5))
+    arrays = tensors_of(small)
+    assert qnn.to_torch(served).keys() == arrays.keys()
+    assert_same_bits(tq.load_converted(model, small.state_dict())(x), y)
+    assert_same_bits(np.asarray(qnn.from_torch(own, arrays)(x.numpy())), y)
+    # one row in whole numbers, and torch's range by name, as quantize_dynamic has it
+    row, first = x[20].double(), small[0]
+    scale = (row.max() - row.min()) / 255
+    q = (row / scale).round() + (-row.min() / scale).round()
+    sums = (q - (-row.min() / scale).round()) @ first.weight().int_repr().double().t()
+    expected = sums * scale * first.weight().q_per_channel_scales() + first.bias
+    assert torch.allclose(first(x[20:21])[0].double(), expected, rtol=1e-5, atol=float(expected.abs().max()) * 1e-6)
+    named = tq.QConfigDynamic(activation=tq.default_observer, weight=tq.default_per_channel_weight_observer)
+    finite = x[6:]
+    theirs = tq.quantize_dynamic(model, {"": tq.per_channel_dynamic_qconfig})(finite)
+    assert_same_bits(tq.quantize_model(model, named)(finite), theirs)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_files_of_ranges_for_each_row(exact):
+    model = torch.nn.Sequential(torch.nn.Linear(6, 3)).eval()
+    own = qnn.from_torch(nnx.Sequential(nnx.Linear(6, 3, rngs=nnx.Rngs(0))), tensors_of(model))
+    small, served = (
+        quantize_model(one, package.default_dynamic_qconfig)
+        for quantize_model, package, one in ((tq.quantize_model, tq, model), (qnn.quantize_model, jq, own))
+    )
+    x = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(1))
+    x[0, 0] *= 100
+    writers = (qtorch.export.to_onnx, small, x), (qjax.export.to_onnx, served, x.numpy())
+    for to_onnx, model, batch in writers:
+        to_onnx(model, (batch,), file := io.BytesIO(), exact=exact)
+        name = onnx.load_from_string(file.getvalue()).graph.input[0].name
+        (y,) = qcore.exchange.run_onnx(file.getvalue(), {name: x.numpy()}).values()
+        assert_same_bits(y, small(x))

@@ -13,24 +13,42 @@ from qcore.affine.integers import AffineInteger
 from qcore.affine.parameters import QParams, dynamic_qparams
 
 
-def quantize_dynamic(xp: Any, x: Any, form: AffineInteger) -> tuple[Any, QParams]:
+def quantize_dynamic(xp: Any, x: Any, form: AffineInteger, rows: bool = False) -> tuple[Any, QParams]:
     """The int32 integers of a float32 array, with the parameters of its own range (`choose_qparams_dynamic`).
 
-    A NaN or an infinity anywhere makes the scale one, so that every result of `dynamic_output` is NaN.
+    With rows each row of a matrix has its own range and parameters. A NaN or an infinity makes the scale of its range
+    one, so that every result of `dynamic_output` with it is NaN.
     """
+    axis = 0 if rows else None
     with xp.arithmetic():
-        low, high = xp.extremes(x, tuple(range(x.ndim)))
+        low, high = xp.extremes(x, (1,) if rows else tuple(range(x.ndim)))
         qparams = dynamic_qparams(xp, low, high, form)
         finite = (low - low == 0) & (high - high == 0)  # inf - inf and NaN - NaN are NaN, which equals nothing
         scale = xp.where(finite, qparams.scale, xp.full_like(qparams.scale, float("nan"), "float32"))
-        q = law.quantize(xp, x, scale, qparams.zero_point, None, form)
-        return q, QParams(scale, qparams.zero_point)
+        q = law.quantize(xp, x, scale, qparams.zero_point, axis, form)
+        return q, QParams(scale, qparams.zero_point, axis)
+
+
+def sums_of_rows(sums: Any, zero_points: Any, totals: Any) -> Any:
+    """The sums of (q - zero point of the row) * w of rows of integers, from those of q * w: exact, in any integers.
+
+    Products of integers have one zero point for all rows.
+
+    Args:
+        sums: of shape (rows, outputs).
+        zero_points: of shape (rows,).
+        totals: the sums of each output's w, of shape (outputs,).
+    """
+    return sums - zero_points.reshape((-1, 1)) * totals
 
 
 def dynamic_output(xp: Any, sums: Any, input_scale: Any, weight_scale: Any, bias: Any) -> Any:
-    """float32(sums) * (input_scale * weight_scale) + bias, each operation rounded; outputs lie along the last axis."""
+    """float32(sums) * (input_scale * weight_scale) + bias, each operation rounded; outputs lie along the last axis.
+
+    There is one input scale, or one for each row of a matrix of sums.
+    """
     with xp.arithmetic():
-        scale = law.without_subnormals(xp, input_scale * weight_scale)
+        scale = law.without_subnormals(xp, law.along(input_scale, 0, sums.ndim) * weight_scale)
         y = xp.rounded(xp.astype(sums, "float32") * scale)
         return y if bias is None else y + bias
 

@@ -27,7 +27,16 @@ from qjax.nnx.quantization.reporting import arrays_in, report
 from qjax.nnx.quantization.rounding import rounds_layer
 from qjax.nnx.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qjax.nnx.quantization.ties import tie, ties_of
-from qjax.quantization import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
+from qjax.quantization import (
+    FakeQuantize,
+    PerChannelMinMaxObserver,
+    QConfig,
+    QConfigDynamic,
+    get_default_qat_qconfig,
+    get_default_qconfig,
+)
+from qjax.quantization.observer import RangeObserver
+from qjax.quantization.rounding import FormatRounding
 
 
 def quantize_model(
@@ -260,6 +269,7 @@ class _Workflow(Workflow):
         return {type(module) for _, module in all_names(self.model)}
 
     def quantize_dynamically(self, entries: Mapping[Any, Any]) -> None:
+        entries = {key: one and _by_rows(one) for key, one in entries.items()}
         self.model = quantize_dynamic(self.model, entries)
 
     def floats(self) -> Iterator[tuple[str, str, str]]:
@@ -269,6 +279,14 @@ class _Workflow(Workflow):
             if row.state != "float" or chosen is None or all(value.ndim < 2 for _, value in arrays_in(layer)):
                 continue  # and there is no reason for a table under dynamic settings, which has to be named
             yield row.path, row.layer, why_not_dynamic(layer) if isinstance(chosen, QConfigDynamic) else row.reason
+
+
+def _by_rows(settings: QConfigDynamic) -> QConfigDynamic:
+    """Settings with a range for each row of activations, such as a token, if they name no activations for integers."""
+    named = not isinstance(settings.activation, FormatRounding) or settings.activation.number is not None
+    if named or not isinstance(settings.weight, (RangeObserver, FakeQuantize)):
+        return settings
+    return QConfigDynamic(settings.weight, PerChannelMinMaxObserver())
 
 
 def _observed_layer(name: str, module: nnx.Module, settings: QConfig) -> nnx.Module:

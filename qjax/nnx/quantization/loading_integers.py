@@ -234,6 +234,9 @@ def _product(name: str, shape: tuple[int, ...], entries: Entries, settings: Any,
     else:
         return None
     made = dynamic.Linear(weight, entries.maybe("bias"), relu, rounding)
+    if "input_range" in entries:
+        low, high, rows = np.asarray(entries.read("input_range")).tolist()
+        made.set_range(AffineInteger(low, high), bool(rows))
     made.layer_name = name
     return made
 

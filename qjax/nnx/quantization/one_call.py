@@ -29,6 +29,8 @@ from qjax.quantization import (
     default_dynamic_qconfig,
     float16_dynamic_qconfig,
 )
+from qjax.quantization.functional.dynamic import ACTIVATIONS
+from qjax.quantization.observer import RangeObserver
 from qjax.quantization.qconfig import input_rounding
 from qjax.quantization.rounding import FormatRounding
 
@@ -141,13 +143,32 @@ def quantized_layer(name: str, module: Any, settings: Any) -> Any:
     make, weights = parts_of(module)
     rounding = _input_rounding(name, settings)
     quantized = [(_weight(weight, settings), bias) for weight, bias in weights]
+    activations, rows = input_range(settings)
     if not isinstance(module, (nnx.Linear, LinearReLU)):
-        return _named(make(*(_named(dynamic.Linear(*one, rounding=rounding), name) for one in quantized)), name)
+        products = [_named(dynamic.Linear(*one, rounding=rounding), name) for one in quantized]
+        for one in products:
+            _set_range(one, activations, False)
+        return _named(make(*products), name)
     ((weight, bias),) = quantized
     if rounding is None or rounding.number is not None:
-        return _named(make(weight, bias, rounding=rounding), name)
+        made = _named(make(weight, bias, rounding=rounding), name)
+        _set_range(made, activations, rows)
+        return made
     layer = module.layer if isinstance(module, LinearReLU) else module
     return _named(rounded_layer(module, layer, weight, bias, Identity()), name)
+
+
+def input_range(settings: Any) -> tuple[AffineInteger, bool]:
+    """The integers of a layer's input, and whether each row has a range of its own, as settings say."""
+    observer = settings.activation if isinstance(settings, QConfigDynamic) else None
+    if not isinstance(observer, RangeObserver):
+        return ACTIVATIONS, False
+    return observer.form, observer.axis is not None
+
+
+def _set_range(product: dynamic.Linear, activations: AffineInteger, rows: bool) -> None:
+    if product.rounding is None and not product.is_half:
+        product.set_range(activations, rows)
 
 
 def _weight(weight: jax.Array, settings: Any) -> Any:

@@ -25,7 +25,17 @@ from qjax.quantization.integer import sums_of_products
 from qjax.quantization.rounding import FormatRounding
 from qjax.quantization.tensor import QTensor
 
-__all__ = ["CellWeights", "RoundedWeight", "dynamic_linear", "gru", "gru_cell", "lstm", "lstm_cell", "rnn_cell"]
+__all__ = [
+    "CellWeights",
+    "RangedWeight",
+    "RoundedWeight",
+    "dynamic_linear",
+    "gru",
+    "gru_cell",
+    "lstm",
+    "lstm_cell",
+    "rnn_cell",
+]
 
 ACTIVATIONS = UINT8.reduced()
 _LARGEST = 65504.0  # of float16
@@ -63,7 +73,40 @@ class RoundedWeight:
         return self.numbers.ndim
 
 
-Weight = QTensor | RoundedWeight | jax.Array  # the last of float16
+@partial(jax.tree_util.register_dataclass, data_fields=["weight"], meta_fields=["activations", "rows"])
+@dataclass(frozen=True)
+class RangedWeight:
+    """A quantized weight, and the integers of the input of each product with it. A pytree.
+
+    Attributes:
+        weight: of shape (outputs, features).
+        activations: the integers of the input.
+        rows: whether each row of the input has a range of its own; else all of it has one.
+
+    Example:
+        >>> from qjax.quantization import quantize_per_tensor
+        >>> weight = quantize_per_tensor(jnp.float32([[1, 0], [0.5, -1]]), 0.01, 0, "qint8")
+        >>> dynamic_linear(jnp.float32([[0, 1], [0, 100]]), RangedWeight(weight, UINT8, True))
+        Array([[   0.,   -1.],
+               [   0., -100.]], dtype=float32)
+    """
+
+    weight: QTensor
+    activations: AffineInteger
+    rows: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The weight's shape."""
+        return self.weight.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return self.weight.ndim
+
+
+Weight = QTensor | RangedWeight | RoundedWeight | jax.Array  # the last of float16
 
 
 def dynamic_linear(x: ArrayLike, weight: Weight, bias: jax.Array | None = None) -> jax.Array:
@@ -114,6 +157,8 @@ def halves(weight: ArrayLike) -> jax.Array:
 
 def check_weight(name: str, weight: Any) -> None:
     """Raises unless a weight has two dimensions, and integers of up to 16 bits or float16 numbers."""
+    if isinstance(weight, RangedWeight):
+        weight = weight.weight
     if isinstance(weight, QTensor):
         if weight.form.storage == "int32" or weight.qparams.axis not in (None, 0):
             raise ValueError(
@@ -136,14 +181,31 @@ def check_bias(name: str, bias: Any, weight: Weight) -> None:
 def _product(x: jax.Array, weight: Weight, bias: Any) -> jax.Array:
     if isinstance(weight, RoundedWeight):
         x, weight = weight.rounding.function(x), weight.numbers
+    form, rows = ACTIVATIONS, False
+    if isinstance(weight, RangedWeight):
+        form, rows, weight = weight.activations, weight.rows, weight.weight
     if not isinstance(weight, QTensor):
         y = x @ weight.astype(jnp.float32).T
         return y if bias is None else y + bias
     if x.size == 0:
         return jnp.zeros((*x.shape[:-1], weight.shape[0]))
-    parameters, form = (weight.qparams.scale, weight.qparams.zero_point), ACTIVATIONS
-    with operation("dynamic", x, weight.values, *parameters, bias, form=form.text, bias=bias is not None):
-        return _multiplied(x, weight, bias, form)
+    parameters = weight.qparams.scale, weight.qparams.zero_point
+    with operation("dynamic", x, weight.values, *parameters, bias, form=form.text, bias=bias is not None, rows=rows):
+        return (_multiplied_by_rows if rows else _multiplied)(x, weight, bias, form)
+
+
+def _multiplied_by_rows(x: jax.Array, weight: QTensor, bias: Any, form: AffineInteger) -> jax.Array:
+    matrix = jax.lax.stop_gradient(x).reshape(-1, x.shape[-1])
+    q, qparams = recurrent.quantize_dynamic(Names, matrix, form, rows=True)
+    whole = QParams(jnp.float32(1), jnp.int32(0))
+    sums = sums_of_products(QTensor(q.astype(form.storage)[:, None, :], whole, form), weight)
+    zeros = jnp.broadcast_to(weight.qparams.zero_point, weight.shape[:1])
+    with Names.arithmetic():
+        dtype = sums.dtype.name
+        totals = (weight.values.astype("int32") - zeros[:, None]).astype(dtype).sum(1)
+        sums = recurrent.sums_of_rows(sums, qparams.zero_point.astype(dtype), totals)
+    y = recurrent.dynamic_output(Names, sums, qparams.scale, weight.qparams.scale, bias)
+    return y.reshape(*x.shape[:-1], weight.shape[0])
 
 
 def _multiplied(x: jax.Array, weight: QTensor, bias: Any, form: AffineInteger) -> jax.Array:

@@ -25,12 +25,12 @@ GATES = {"lstm": 4, "gru": 3}  # of the laws of recurrent layers
 def product(biased: bool, form: AffineInteger) -> Function | None:
     """The kernel of a linear layer of floats whose input is quantized to unsigned 8-bit integers.
 
-    A call gives the numbers of rows, features and outputs, and the addresses of the packed weight, of the scales and
-    biases of all outputs (only a kernel that is `biased` reads biases), of the float32 rows, and of the float32
-    results.
+    A call gives the numbers of rows, features and outputs, whether each row has its own range, and the addresses of the
+    packed weight, of the scales and biases of all outputs (only a kernel that is `biased` reads biases), of the sums of
+    each output's differences, of the float32 rows, and of the float32 results.
     """
     trace = AffineTrace()
-    y = _output(trace, "sums[i][j]", "weight_scale[j]", "bias[j]" if biased else "")
+    y = _output(trace, "sum", "weight_scale[j]", "bias[j]" if biased else "")
     lines = map(WRITER.declared, needed([y], ELEMENT))
     fields = {"ranges": _ranges(form), "output": "\n            ".join(lines), "result": WRITER.name(y)}
     return load(with_panels(PRODUCT, fields))

@@ -13,6 +13,7 @@ from torch import nn
 from workflow_support import ROWS, Residual, digits, mlp, recorded, with_qconfig
 
 from qcore.affine import AffineInteger
+from qtorch import quantization as tq
 from qtorch.nn import quantized
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization import (
@@ -190,3 +191,9 @@ def test_states_need_no_float_weights(name):
     loaded = load_converted(model, small.state_dict())
     assert not any(one.is_meta for one in loaded.state_dict().values())
     assert_same_bits(loaded(x), small(x))
+
+
+def test_torch_ao_has_no_ranges_of_rows():
+    small = quantize_model(nn.Sequential(nn.Linear(2, 2)), tq.default_dynamic_qconfig)
+    with pytest.raises(ValueError, match=r"state_dict has 0.input_range, .*; allowed are layers of quantize_dynamic"):
+        to_torch_ao(small.state_dict())

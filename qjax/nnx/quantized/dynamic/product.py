@@ -5,14 +5,24 @@ from __future__ import annotations
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
+from qcore.affine import AffineInteger
 from qjax._rounding.inputs import ArrayLike
 from qjax.nnx.functional import relu
 from qjax.nnx.quantized.base import IntegerVariable, check_real, checked, float_variable
 from qjax.nnx.quantized.weights import QuantizedWeight, rounded_weight
 from qjax.quantization import QTensor
-from qjax.quantization.functional.dynamic import RoundedWeight, Weight, check_weight, halves, product
+from qjax.quantization.functional.dynamic import (
+    ACTIVATIONS,
+    RangedWeight,
+    RoundedWeight,
+    Weight,
+    check_weight,
+    halves,
+    product,
+)
 from qjax.quantization.rounding import CodedArray, FormatRounding
 
 
@@ -29,6 +39,8 @@ class Linear(nnx.Module):
         rounding: the rounding of inputs, to a format or to none; None for integers and float16.
 
     Attributes:
+        activations: the integers of x.
+        rows: whether each row of x has a range of its own, such as a token; else all of x has one.
         layer_name: the layer's name in a model, for its errors; `quantize_dynamic` writes it.
 
     Raises:
@@ -62,6 +74,13 @@ class Linear(nnx.Module):
             raise ValueError(f"weight has shape {tuple(self.weight.shape)}; allowed is (outputs, features)")
         self.bias, self.relu = float_variable("bias", bias, self.weight.shape[:1]), relu
         self.rounding = rounding
+        self.set_range(ACTIVATIONS, False)
+
+    def set_range(self, activations: AffineInteger, rows: bool) -> None:
+        """Sets the integers of the input, and whether each row of it has a range; files have other than the default."""
+        self.activations, self.rows = activations, rows
+        if (activations, rows) != (ACTIVATIONS, False):
+            self.input_range = IntegerVariable(jnp.int32([activations.qmin, activations.qmax, rows]))
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """The product; see `qjax.quantization.functional.dynamic_linear`.
@@ -86,4 +105,6 @@ class Linear(nnx.Module):
         """The weight in the form that `dynamic_linear` takes."""
         if self.is_half:
             return self.weight[...]
-        return self.weight() if self.rounding is None else RoundedWeight(self.weight(), self.rounding)
+        if self.rounding is not None:
+            return RoundedWeight(self.weight(), self.rounding)
+        return RangedWeight(self.weight(), self.activations, self.rows)

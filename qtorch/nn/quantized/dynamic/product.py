@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,7 +14,9 @@ from qcore.formats.block import with_scale
 from qtorch._affine import exported
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.namespace import Names
-from qtorch._affine.products import DynamicKernel, kernel_of, sums_dtype, sums_of_products
+from qtorch._affine.observer import RangeObserver
+from qtorch._affine.products import DynamicKernel, kernel_of, sums_dtype, sums_of_products, totals_of
+from qtorch._affine.qconfig import QConfigDynamic
 from qtorch._affine.tensor import QTensor
 from qtorch._conversion import converted
 from qtorch.nn.quantized.base import KeepsMade, checked, layer_name
@@ -38,8 +40,8 @@ class DynamicProduct(KeepsMade):
 
     With a quantized weight, x is quantized by its own range, and the result is float32(sums) * (scale of x * scale of
     weight) + bias, where sums are exact (`qcore.affine.functional.recurrent`). A NaN or an infinity in x makes all
-    results NaN. With a float16 weight it is the product of floats in float32. With a weight in a format, x is rounded
-    to a format before the product.
+    results with this range NaN. With a float16 weight it is the product of floats in float32. With a weight in a
+    format, x is rounded to a format before the product.
 
     Args:
         shape: (outputs, features).
@@ -54,11 +56,15 @@ class DynamicProduct(KeepsMade):
         rounding_text: the mode and the format of this rounding as a text, since operators of traced programs take no
             formats; None if it has no text, "floats" for no rounding, "" with a quantized weight.
         bias: float32 of shape (outputs,), or None.
+        activations: the integers of x.
+        rows: whether each row of x has a range of its own, such as a token; else all of x has one.
+        input_range: [qmin, qmax, rows] of other than the default activations, which state_dicts have then.
         layer_name: the layer's path in a model, for error messages; `quantize_dynamic` writes it.
     """
 
     bias: torch.Tensor | None
-    layer_name = ""
+    layer_name, rows = "", False
+    takes_rows: ClassVar[bool] = False  # of recurrent layers all rows of a call have one range, as torch's have
 
     def __init__(self, shape: tuple[int, int], bias_: bool = True, dtype: torch.dtype = torch.qint8) -> None:
         super().__init__()
@@ -98,21 +104,44 @@ class DynamicProduct(KeepsMade):
         if isinstance(weight, torch.Tensor):
             rounded = self.rounding(converted(x, torch.float32))
             return torch.nn.functional.linear(rounded, weight.to(torch.float32), in_float32(self.bias))
-        return multiplied(x, weight, in_float32(self.bias), self.activations)
+        return multiplied(x, weight, in_float32(self.bias), self.activations, self.rows)
 
     def kernel(self) -> DynamicKernel | None:
         """The product as one call of C; None without such a kernel."""
         weight: Any = self.weight
         if type(weight) is not QuantizedWeight or weight.is_packed or torch.compiler.is_dynamo_compiling():
             return None
-        bias, form = self.bias, self.activations
+        bias, form, rows = self.bias, self.activations, self.rows
         tensors = weight.int_repr, weight.scale, weight.zero_point
         return self.kept(
-            tensors if bias is None else (*tensors, bias), form, lambda: kernel_of(weight(), in_float32(bias), form)
+            tensors if bias is None else (*tensors, bias),
+            (form, rows),
+            lambda: kernel_of(weight(), in_float32(bias), form, rows),
         )
 
     def extra_repr(self) -> str:
-        return "float16 weight" if isinstance(self.weight, torch.Tensor) else f"activations={self.activations}"
+        if isinstance(self.weight, torch.Tensor):
+            return "float16 weight"
+        return f"activations={self.activations}{', rows=True' if self.rows else ''}"
+
+    def set_range(self, activations: AffineInteger, rows: bool) -> None:
+        """Sets what `activations` and `rows` say; state_dicts of other than the default have it as well."""
+        self.activations, self.rows = activations, rows
+        if (activations, rows) == (ACTIVATIONS, False):
+            self._buffers.pop("input_range", None)
+        else:
+            values = torch.tensor([activations.qmin, activations.qmax, rows], dtype=torch.int32)
+            self.register_buffer("input_range", values)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
+        """Loads the range of the layer that was saved, or the default."""
+        found = state_dict.get(f"{prefix}input_range")
+        if found is None:
+            self.set_range(ACTIVATIONS, False)
+        elif not found.is_meta:
+            low, high, rows = found.tolist()
+            self.set_range(AffineInteger(low, high), bool(rows))
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def store(self, owner: Any, weight: torch.Tensor, bias: torch.Tensor | None, dtype: Any) -> None:
         """Stores a float weight and bias, quantized by their owner's settings; dtype is a result of `dtype_of`."""
@@ -126,7 +155,18 @@ class DynamicProduct(KeepsMade):
             self.rounding_text = _text(self.rounding)
         else:
             self.weight, self.rounding_text = QuantizedWeight(weight_of(owner, numbers), weight.dtype), ""
+            activations, rows = input_range(owner)
+            self.set_range(activations, rows and self.takes_rows)
         self.bias = None if bias is None else bias.detach().to(torch.float32).clone()
+
+
+def input_range(owner: Any) -> tuple[AffineInteger, bool]:
+    """The integers of a layer's input, and whether each row has a range of its own, as its settings say."""
+    settings = getattr(owner, "qconfig", None)
+    observer = settings.activation() if isinstance(settings, QConfigDynamic) else None
+    if not isinstance(observer, RangeObserver):
+        return ACTIVATIONS, False
+    return observer.rule.form, hasattr(observer, "ch_axis")
 
 
 def _text(rounding: torch.nn.Module) -> str | None:
@@ -142,20 +182,35 @@ def _text(rounding: torch.nn.Module) -> str | None:
     return f"{mode.value} {number.text}"
 
 
-def multiplied(x: torch.Tensor, weight: QTensor, bias: torch.Tensor | None, activations: AffineInteger) -> torch.Tensor:
+def multiplied(
+    x: torch.Tensor, weight: QTensor, bias: torch.Tensor | None, activations: AffineInteger, rows: bool = False
+) -> torch.Tensor:
     """The law of `DynamicProduct` with a quantized weight, operation by operation."""
     if x.numel() == 0:
         return x.new_zeros((*x.shape[:-1], weight.shape[0]), dtype=torch.float32)
-    rows = converted(x.detach(), torch.float32).reshape(-1, x.shape[-1])
+    matrix = converted(x.detach(), torch.float32).reshape(-1, x.shape[-1])
     if exported.is_wanted():
         dtype = sums_dtype(activations, weight, weight.shape[1])
-        return exported.dynamic(rows, weight, bias, activations, dtype).reshape(*x.shape[:-1], weight.shape[0])
-    q, qparams = recurrent.quantize_dynamic(Names, rows, activations)
-    whole = QParams(torch.ones_like(qparams.scale), qparams.zero_point)  # a scale may be NaN
+        return exported.dynamic(matrix, weight, bias, activations, dtype, rows).reshape(*x.shape[:-1], weight.shape[0])
+    q, qparams = recurrent.quantize_dynamic(Names, matrix, activations, rows)
     values = q.to(getattr(torch, activations.storage))
-    sums = sums_of_products(QTensor(values, whole, activations), weight)
+    if rows:
+        sums = _sums_of_rows(values, qparams.zero_point, activations, weight)
+    else:
+        whole = QParams(torch.ones_like(qparams.scale), qparams.zero_point)  # a scale may be NaN
+        sums = sums_of_products(QTensor(values, whole, activations), weight)
     result = recurrent.dynamic_output(Names, sums, qparams.scale, weight.qparams.scale, bias)
     return result.reshape(*x.shape[:-1], weight.shape[0])
+
+
+def _sums_of_rows(values: torch.Tensor, zeros: torch.Tensor, form: AffineInteger, weight: QTensor) -> torch.Tensor:
+    """The exact sums of (x - zero point of its row) * (w - its zero point)."""
+    # Sums in float32 are exact only for integers that int8 holds: those without a sign are taken as x - 128.
+    form, middle = (UINT8, 128) if form.storage == "uint8" else (form, 0)
+    one = QParams(torch.ones((), device=values.device), torch.full_like(zeros[0], middle))
+    dtype = sums_dtype(form, weight, weight.shape[1])
+    sums = sums_of_products(QTensor(values, one, form), weight).to(dtype)
+    return recurrent.sums_of_rows(sums, zeros.to(dtype) - middle, totals_of(weight).to(dtype))
 
 
 def check_state(module: torch.nn.Module, name: str, state: Any, shape: tuple[int, ...]) -> None:
@@ -216,6 +271,8 @@ class Linear(DynamicProduct):
         >>> Linear.from_float(layer)(torch.tensor([[1.0, 0.0]]))
         tensor([[0.9961]])
     """
+
+    takes_rows = True
 
     def __init__(
         self, in_features: int, out_features: int, bias_: bool = True, dtype: torch.dtype = torch.qint8
