@@ -1,7 +1,7 @@
 """Number formats, the rounding law and random bits, framework-agnostic; runs by itself on NumPy arrays.
 
-`qcore.affine`, `qcore.exchange`, `qcore.insight`, `qcore.linalg`, `qcore.recipes`, `qcore.reproducible` and
-`qcore.testing` are imported when they, or their names here, are first used.
+`qcore.affine`, `qcore.distributed`, `qcore.exchange`, `qcore.insight`, `qcore.linalg`, `qcore.recipes`,
+`qcore.reproducible` and `qcore.testing` are imported when they, or their names here, are first used.
 
 In all three packages a wrong argument raises a TypeError or a ValueError, which says its name, what came and what is
 allowed. Docstrings list what they raise besides.
@@ -28,6 +28,7 @@ from qcore.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from qcore import affine as affine
+    from qcore import distributed as distributed
     from qcore import exchange as exchange
     from qcore import insight as insight
     from qcore import linalg as linalg
@@ -77,7 +78,7 @@ __all__ = [
 if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
     __getattr__, __dir__ = subpackages(
         __name__,
-        ("affine", "exchange", "insight", "linalg", "random", "recipes", "reproducible", "testing"),
+        ("affine", "distributed", "exchange", "insight", "linalg", "random", "recipes", "reproducible", "testing"),
         {
             "qcore.exchange.formats.doubled": ("Doubled",),
             "qcore.exchange.formats.gguf": ("GGUF",),
@@ -91,6 +92,7 @@ if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
         "GGUF": ("gguf",),
         "Doubled": ("doubled",),
         "affine": ("affine",),
+        "distributed": ("collective",),
         "linalg": ("accumulator", "hadamard", "operand", "product", "scale"),
         "recipes": ("entry", "recipe"),
     }

@@ -1,7 +1,7 @@
 """Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch).
 
-`qjax.exchange`, `qjax.export`, `qjax.insight`, `qjax.linalg`, `qjax.nnx`, `qjax.optim`, `qjax.quantization`,
-`qjax.recipes`, `qjax.reproducible` and `qjax.testing` are imported when they are first used.
+`qjax.distributed`, `qjax.exchange`, `qjax.export`, `qjax.insight`, `qjax.linalg`, `qjax.nnx`, `qjax.optim`,
+`qjax.quantization`, `qjax.recipes`, `qjax.reproducible` and `qjax.testing` are imported when they are first used.
 `qjax.optim` needs optax and `qjax.nnx` needs flax.
 """
 
@@ -20,6 +20,7 @@ from qjax._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
 from qjax.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
+    from qjax import distributed as distributed
     from qjax import exchange as exchange
     from qjax import export as export
     from qjax import insight as insight
@@ -39,6 +40,7 @@ if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
     __getattr__, __dir__ = subpackages(
         __name__,
         (
+            "distributed",
             "exchange",
             "export",
             "insight",

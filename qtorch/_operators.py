@@ -141,3 +141,9 @@ _define(
     "run_recurrent",
     "recurrent_shapes",
 )
+_define(
+    "collective(Tensor stack, Tensor? key, str text, str call) -> Tensor",
+    "qtorch.distributed.tensors",
+    "run_collective",
+    "collective_shape",
+)

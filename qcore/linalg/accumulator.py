@@ -174,12 +174,12 @@ class Accumulator:
         if self.design is not None:
             self._take_design()
             return
-        number = FLOAT32_NUMBER if self.number is None else _check_scalar("number", self.number)
+        number = FLOAT32_NUMBER if self.number is None else check_scalar("number", self.number)
         self._set(number=number, rounding=check_rounding(self.rounding))
         if self.chunk is not None:
             self._set(chunk=check_int("chunk", self.chunk, 1, MOST_ELEMENTS))
         if self.product is not None:
-            self._set(product=_check_scalar("product", self.product))
+            self._set(product=check_scalar("product", self.product))
         if self.inner is not None and not isinstance(self.inner, Accumulator):
             raise TypeError(
                 f"inner={quoted(self.inner)} is a {type(self.inner).__name__}; allowed are Accumulator and None"
@@ -400,7 +400,7 @@ def check_accumulator(accumulator: Any, argument: str = "accumulator") -> Accumu
     return EXACT if found is None else found
 
 
-def _check_scalar(name: str, number: Any) -> Number:
+def check_scalar(name: str, number: Any) -> Number:
     """A format without shared scales, with numbers above zero, to which float64 sums can be rounded."""
     number = check_number(number, name)
     if isinstance(number, BlockNumber):

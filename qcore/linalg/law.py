@@ -95,7 +95,7 @@ def _fold(
         if scales is not None:
             parts = xp.part(scales[0], index, -1, count), xp.part(scales[1], index, -2, count)
         found = add_step(xp, accumulator, sums.least, total, a, b, parts)
-        return found if accumulator.fraction_bits is None else _rounded(xp, found, accumulator, first + index)
+        return found if accumulator.fraction_bits is None else rounded_sum(xp, found, accumulator, first + index)
 
     # Four roundings share a block of words, counted from the first of all; a fold that begins later may split a block.
     from_first = isinstance(first, int) and first == 0
@@ -163,7 +163,7 @@ def _add(
         found = rescaled(xp, found, factor)
     if total is not None:
         found = xp.plus(total, found)
-    return _rounded(xp, found, accumulator, first + accumulator._roundings_in_chunk(a.shape[-1]))
+    return rounded_sum(xp, found, accumulator, first + accumulator._roundings_in_chunk(a.shape[-1]))
 
 
 def _sum(xp: Any, a: Any, b: Any, accumulator: Accumulator, sums: Sums, first: Any) -> Any:
@@ -182,6 +182,23 @@ def _sum(xp: Any, a: Any, b: Any, accumulator: Accumulator, sums: Sums, first: A
         return total + _term(xp, a, b, accumulator, 0)
 
     return xp.fold(step, _zeros(xp, a, b), a, b, 1)
+
+
+def add_terms(xp: Any, terms: Any, accumulator: Accumulator, first: Any) -> Any:
+    """R of a running sum of terms, from a first number on, in float64.
+
+    Args:
+        xp: the array namespace.
+        terms: float32 array (K, n), whose rows are added in ascending order: terms that are multiplied by 1.
+        accumulator: how they are added.
+        first: float32 array (n,), at which the accumulator starts.
+
+    Returns:
+        A float64 array (n,).
+    """
+    ones = xp.zeros((terms.shape[0], 1), terms) + 1.0
+    sums = Sums(accumulator, exact=accumulator.chunk == 1)
+    return _fold(xp, terms.T, ones, accumulator, sums, 0, None, first[:, None])[:, 0]
 
 
 def _zeros(xp: Any, a: Any, b: Any) -> Any:
@@ -203,15 +220,15 @@ def _term(xp: Any, a: Any, b: Any, accumulator: Accumulator, k: int) -> Any:
     return term if number is None else xp.rounded(term, number, Rounding.NEAREST, 0, 24)
 
 
-def _rounded(xp: Any, found: Any, accumulator: Accumulator, step: Any) -> Any:
+def rounded_sum(xp: Any, found: Any, accumulator: Accumulator, step: Any) -> Any:
     """R of a sum; a sum of zero is +0, whatever the signs of its terms."""
     found = xp.unsigned_zero(found)
-    xp.named("_rounded", found=found)
+    xp.named("rounded_sum", found=found)
     if not accumulator._rounds:
         return found
     rounded = xp.rounded(found, accumulator.number, accumulator.rounding, step, accumulator.random_bits)
     if accumulator.overflow is not None:
-        xp.named("_rounded", rounded=rounded)
+        xp.named("rounded_sum", rounded=rounded)
         rounded = or_infinite(xp, found, rounded, accumulator.number)
     return xp.unsigned_zero(rounded) if accumulator.positive_zero else rounded
 
@@ -224,7 +241,7 @@ def _tree(xp: Any, a: Any, b: Any, accumulator: Accumulator, first: Any) -> Any:
     half = 1 << ((count - 1).bit_length() - 1)
     left = _tree(xp, a[..., :half], b[..., :half, :], accumulator, first)
     right = _tree(xp, a[..., half:], b[..., half:, :], accumulator, first + (half - 1))
-    return _rounded(xp, left + right, accumulator, first + (count - 2))
+    return rounded_sum(xp, left + right, accumulator, first + (count - 2))
 
 
 def tree_sum(xp: Any, x: Any, axis: int = -1) -> Any:

@@ -23,11 +23,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 ROOMS = {
-    "qcore": ("", "linalg", "affine", "affine.functional", "insight", "reproducible", "recipes", "testing"),
+    "qcore": (
+        "",
+        "distributed",
+        "linalg",
+        "affine",
+        "affine.functional",
+        "insight",
+        "reproducible",
+        "recipes",
+        "testing",
+    ),
     "qtorch": (
         "",
         "recipes",
         "insight",
+        "distributed",
         "linalg",
         "nn",
         "nn.intrinsic",
@@ -47,6 +58,7 @@ ROOMS = {
         "",
         "recipes",
         "insight",
+        "distributed",
         "linalg",
         "nnx",
         "nnx.intrinsic",

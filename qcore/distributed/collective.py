@@ -1,0 +1,181 @@
+"""Collectives: what ranks send each other, and in which order, and by which accumulator, their numbers are added."""
+
+# pyright: reportUnnecessaryIsInstance=false
+# Callers need not check types; wrong ones raise here.
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from qcore.arguments import check_choice, check_flag, quoted
+from qcore.formats.number import Number, call_text, check_number
+from qcore.formats.text import Kind, Reader, choice, register, write
+from qcore.law.rounding import MODES, Rounding, RoundingLike, check_rounding
+from qcore.linalg.accumulator import Accumulator, AccumulatorLike, check_accumulator, check_scalar, optional_number
+
+ASCENDING, OWN_FIRST, GLOO_RING, NCCL_RING, NCCL_TREE, NCCL_PAT = (
+    "ascending",
+    "own_first",
+    "gloo_ring",
+    "nccl_ring",
+    "nccl_tree",
+    "nccl_pat",
+)
+ORDERS = ASCENDING, OWN_FIRST, GLOO_RING, NCCL_RING, NCCL_TREE, NCCL_PAT
+TREES = NCCL_TREE, NCCL_PAT
+BEFORE, PREMULTIPLY, AFTER, SPLIT = "before", "premultiply", "after", "split"
+DIVISIONS = BEFORE, PREMULTIPLY, AFTER, SPLIT
+FIRST, ZERO = "first", "zero"
+REDUCE, SCATTER, GATHER = "reduce", "reduce_scatter", "all_gather"  # calls
+_HOP = "allowed is an accumulator with chunk=1, and without other ways of adding"
+
+
+@dataclass(frozen=True, repr=False)
+class Collective:
+    """A sum over ranks: the format that is sent, the order in which ranks' numbers are added, and the accumulator.
+
+        terms  = W(x of each rank), divided by the number of ranks N if `divide` says so
+        total <- R(total + term), in the order of the ranks, from the first term on
+        result = W(total), or W(R(total / N))
+
+    W rounds to `wire`, R as `accumulator` says. Without an accumulator R is W: each hop of a ring or a tree rounds the
+    exact sum of two numbers once. Results are rounded to nearest to the arrays' own dtype.
+
+    Orders, for the chunks in which a message of n elements is cut; ranks count modulo N:
+
+    - "ascending": ranks 0, 1, ... N - 1, for all elements.
+    - "own_first": N chunks of ceil(n / N) elements; chunk c begins with rank c and goes up.
+    - "gloo_ring": chunk c begins with rank c - 1 and goes down; it ends with rank c. Chunks are those of gloo's ring.
+    - "nccl_ring": chunk c begins with rank c + 1, goes up, and ends with rank c. An all-reduce is cut in loops of N
+      chunks of 2 MiB; the last loop has chunks of what is left, divided by N, in multiples of 16 bytes. In a
+      reduce-scatter the chunks are the outputs.
+    - "nccl_tree": NCCL's first tree, with one rank a node: a rank adds its children to its own number, the lower first.
+    - "nccl_pat": of a reduce-scatter, a binomial tree on the offset s = (output - rank) modulo N: its own number, then
+      the offsets s + 2^k, for k descending from below the lowest bit of s.
+
+    Stochastic roundings read a key's words as `qcore.linalg.Accumulator` says, for the sum. Other roundings read those
+    of `fold_in(key, role)`: 1 for terms, 2 for divided terms, 3 for results, from 4 on for the levels of a tree.
+
+    Sources: NCCL 2.30.7, gloo cc441984, openxla/xla of jaxlib 0.10.2; `qcore.distributed.BACKENDS` names more.
+
+    Args:
+        wire: the format that is sent, or its text, without blocks; None is the arrays' dtype.
+        order: the order of additions.
+        accumulator: an `Accumulator` of number, chunk, rounding, random_bits, tree and inner; None rounds each sum to
+            the wire, as it rounds.
+        divide: None sums. For the mean, "before" divides each term and rounds it to the wire; "premultiply" multiplies
+            each by 1 / N, rounded to the wire, and rounds the product to it; "after" divides the total, which the
+            accumulator rounds; "split" divides each term by a power of two p, doubled from 1 while it divides N and is
+            below N / p, and the total by N / p.
+        rounding: the wire's rounding.
+        start: "first" starts at the first term, and keeps -0 where all terms are -0; "zero" starts at +0.
+        flush: True takes sums and terms below 2^-126 in magnitude as zeros of their signs.
+
+    Attributes:
+        text: the text form, which `parse` reads.
+
+    Raises:
+        ValueError: if arguments contradict each other.
+
+    Example:
+        >>> Collective("bfloat16", "nccl_ring").text
+        'collective(wire=bfloat16,order=nccl_ring)'
+        >>> Collective("bfloat16", accumulator="accumulator(float32,chunk=1)", divide="after").stochastic
+        False
+    """
+
+    wire: Number | None = None
+    order: str = ASCENDING
+    accumulator: Accumulator | None = None
+    divide: str | None = None
+    rounding: Rounding = Rounding.NEAREST
+    start: str = FIRST
+    flush: bool = False
+    text: str = field(init=False, repr=False, compare=False)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            wire: Number | str | None = None,
+            order: Literal["ascending", "own_first", "gloo_ring", "nccl_ring", "nccl_tree", "nccl_pat"] = ASCENDING,
+            accumulator: AccumulatorLike = None,
+            divide: Literal["before", "premultiply", "after", "split"] | None = None,
+            rounding: RoundingLike = Rounding.NEAREST,
+            start: Literal["first", "zero"] = FIRST,
+            flush: bool = False,
+        ) -> None: ...
+
+    def __repr__(self) -> str:
+        return call_text(self)
+
+    def __post_init__(self) -> None:
+        check_choice("order", self.order, ORDERS)
+        check_choice("start", self.start, (FIRST, ZERO))
+        check_flag("flush", self.flush)
+        if self.divide is not None:
+            check_choice("divide", self.divide, DIVISIONS)
+        self._set(rounding=check_rounding(self.rounding))
+        if self.wire is not None:
+            self._set(wire=check_scalar("wire", self.wire))
+        if self.accumulator is not None:
+            self._set(accumulator=_check_sum(check_accumulator(self.accumulator)))
+        if self.order in TREES:
+            self._check_tree()
+        self._set(text=write(self))
+
+    def _check_tree(self) -> None:
+        """A tree adds two numbers at each hop, and has no place for a sum's start."""
+        if self.accumulator is not None and not self.accumulator._sequential:
+            raise ValueError(f"accumulator={self.accumulator.text} with order={self.order}; {_HOP}")
+        if self.start != FIRST:
+            raise ValueError(f"start={self.start} with order={self.order}; allowed is first")
+
+    def _set(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def stochastic(self) -> bool:
+        """True if a call needs a key."""
+        return self.rounding.stochastic or (self.accumulator is not None and self.accumulator.stochastic)
+
+    def on(self, dtype: str) -> Collective:
+        """The same law with nothing left open, for arrays of a dtype.
+
+        Args:
+            dtype: its name, such as "bfloat16".
+
+        Example:
+            >>> Collective(order="gloo_ring").on("float16").text
+            'collective(wire=float16,order=gloo_ring,accumulator=accumulator(float16,chunk=1))'
+        """
+        wire = check_number(dtype, "dtype") if self.wire is None else self.wire
+        hop = Accumulator(wire, chunk=1, rounding=self.rounding) if self.accumulator is None else self.accumulator
+        return replace(self, wire=wire, accumulator=hop)
+
+
+def _check_sum(accumulator: Accumulator) -> Accumulator:
+    """An accumulator that adds numbers, and not products."""
+    one: Accumulator | None = accumulator
+    while one is not None:
+        if one.design is not None or one.product is not None or one.fraction_bits is not None or one.order:
+            raise ValueError(
+                f"accumulator={quoted(accumulator.text)}; allowed are accumulators of number, chunk, rounding, "
+                "random_bits, tree and inner"
+            )
+        one = one.inner
+    return accumulator
+
+
+_PARAMETERS = {
+    "wire": optional_number,
+    "order": choice(ORDERS),
+    "accumulator": lambda reader: reader.registered("accumulator"),
+    "divide": choice(DIVISIONS),
+    "rounding": choice(tuple(MODES)),
+    "start": choice((FIRST, ZERO)),
+    "flush": Reader.flag,
+}
+register("collective", Kind(Collective, _PARAMETERS, 0, 0, 0))

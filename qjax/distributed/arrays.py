@@ -1,0 +1,141 @@
+"""Sums over ranks on JAX arrays."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qcore.arguments import missing_key
+from qcore.distributed.arrays import check_stack, scattered
+from qcore.distributed.backends import CollectiveLike, check_collective
+from qcore.distributed.collective import GATHER, REDUCE, SCATTER, Collective
+from qcore.distributed.law import SUM, Signed, run
+from qcore.formats.number import check_number
+from qjax._rounding.inputs import ArrayLike, as_array
+from qjax._rounding.keys import Key, fold_in, key_words
+from qjax.linalg.namespace import Float64
+
+
+class Terms(Signed, Float64):
+    """The array namespace of sums over ranks."""
+
+
+def reduce(stack: ArrayLike, collective: CollectiveLike, *, key: Key = None) -> jax.Array:
+    """The sum of N ranks' arrays that every rank has after an all-reduce, or their mean.
+
+    It has the bits of `qcore.distributed.reduce`, also in jit and vmap.
+
+    Args:
+        stack: array of shape (N, ...), float32, float16 or bfloat16: the array of each rank. It is one message, cut as
+            the collective cuts it. A bucket of several arrays is their concatenation.
+        collective: a name of `qcore.distributed.BACKENDS`, such as "gloo" or "nccl.ring.bf16", with ".avg" after it for
+            the mean; or a `Collective`, or its text.
+        key: for stochastic rounding: an int from 0 to 2^64 - 1, two 32-bit words, a uint32 array of two words, or a
+            key of jax.random.
+
+    Returns:
+        An array of shape (...) and stack's dtype. It has no derivative.
+
+    Raises:
+        TypeError: if stack has another dtype (sums of integers are exact in every order), or is differentiated.
+        ValueError: if the collective has no all-reduce, or stochastic rounding has no key.
+
+    Example:
+        >>> reduce(jnp.float32([[1.0], [256.0], [1.0]]), "nccl.ring.bf16")  # 257 is no bfloat16
+        Array([256.], dtype=float32)
+    """
+    return _call(REDUCE, stack, collective, key)
+
+
+def reduce_scatter(stack: ArrayLike, collective: CollectiveLike, *, key: Key = None) -> jax.Array:
+    """What each of N ranks has after a reduce-scatter: its part of the sum of all arrays, or of their mean.
+
+    Args:
+        stack: array of shape (N, n, ...), whose n is a multiple of N; dtypes as for `reduce`.
+        collective, key: as for `reduce`.
+
+    Returns:
+        An array of shape (N, n / N, ...) and stack's dtype, with the part of each rank.
+
+    Raises:
+        ValueError: if N does not divide n, the collective has no reduce-scatter, or stochastic rounding has no key.
+
+    Example:
+        >>> reduce_scatter(jnp.float32([[1.0, 2.0], [3.0, 4.0]]), "nccl.pat")
+        Array([[4.],
+               [6.]], dtype=float32)
+    """
+    return _call(SCATTER, stack, collective, key)
+
+
+def all_gather(stack: ArrayLike, collective: CollectiveLike, *, key: Key = None) -> jax.Array:
+    """What every rank has after an all-gather: the arrays of all ranks, rounded to the wire.
+
+    Args:
+        stack, collective, key: as for `reduce`.
+
+    Returns:
+        An array of stack's shape and dtype.
+
+    Raises:
+        ValueError: if stochastic rounding has no key.
+
+    Example:
+        >>> all_gather(jnp.float32([[0.3], [1.0]]), "collective(wire=e4m3fn)")
+        Array([[0.3125],
+               [1.    ]], dtype=float32)
+    """
+    return _call(GATHER, stack, collective, key)
+
+
+def _call(call: str, stack: Any, collective: Any, key: Any) -> jax.Array:
+    dtype = check_stack(stack, (jax.Array, np.ndarray), "a jax.Array or NumPy array", call == SCATTER)
+    law = check_collective(collective, dtype, call)
+    if law.stochastic and key is None:
+        raise missing_key()
+    words = None if key is None else key_words(key)
+    return _run(law, call, as_array(stack, "stack"), words)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1))
+def _run(law: Collective, call: str, stack: jax.Array, key: Any) -> jax.Array:
+    shapes = {REDUCE: lambda shape: shape[1:], SCATTER: scattered, GATHER: lambda shape: shape}
+    shape = shapes[call](stack.shape)
+    if stack.size == 0:
+        return jnp.zeros(shape, stack.dtype)
+    with jax.enable_x64(True):
+        x = _to_float32(stack.reshape(stack.shape[0], prod(stack.shape[1:])))
+        found = run(partial(_names, key, law.flush), x, law, check_number(stack.dtype.name), call)
+        return _from_float32(Float64.float32(found), stack.dtype).reshape(shape)
+
+
+@_run.defjvp
+def _refuse(law: Collective, call: str, primals: Any, tangents: Any) -> Any:
+    raise TypeError(f"stack is differentiated, and {call} has no derivative; allowed is jax.lax.stop_gradient(stack)")
+
+
+def _names(key: Any, flush: bool, role: int) -> Terms:
+    """The namespace for a role of a key."""
+    if key is None:
+        return Terms(None, flush)
+    return Terms(jnp.asarray(key if role == SUM else fold_in(key, role)).view(jnp.int32), flush)
+
+
+def _to_float32(x: jax.Array) -> jax.Array:
+    """Bfloat16 by its bits: XLA's conversion on CPUs may make zeros of subnormal numbers."""
+    if x.dtype != jnp.bfloat16:
+        return x.astype(jnp.float32)
+    return (x.view(jnp.int16).astype(jnp.int32) << 16).view(jnp.float32)
+
+
+def _from_float32(x: jax.Array, dtype: Any) -> jax.Array:
+    """Float32 numbers that the dtype has, in it."""
+    if dtype != jnp.bfloat16:
+        return x.astype(dtype)
+    return (x.view(jnp.int32) >> 16).astype(jnp.int16).view(jnp.bfloat16)

@@ -1,0 +1,8 @@
+"""Sums over ranks as programs compute them: bits of `qcore.distributed` and `qjax.distributed`."""
+
+from qcore.distributed import BACKENDS, Backend, Collective, named
+from qcore.lazy import public_names
+from qtorch.distributed.tensors import all_gather, reduce, reduce_scatter
+
+__all__ = ["BACKENDS", "Backend", "Collective", "all_gather", "named", "reduce", "reduce_scatter"]
+__dir__ = public_names(__name__)
