@@ -43,6 +43,7 @@ class Workflow(Protocol):
     Attributes:
         model: a copy after the steps so far.
         entries: the settings by names and types.
+        repeated: dynamic settings of layers that one run of the model calls several times, by name.
         known: the arguments of the model's calls that show all known ways through its code; [] without data.
         run: runs a model on all data; None without data.
         trains: True if it trains the model.
@@ -56,6 +57,7 @@ class Workflow(Protocol):
     model: Any
     entries: dict[Any, Any]
     known: list[Arguments]
+    repeated: dict[str, Any]
     run: Callable[[Any], object] | None
     trains: bool
     _data: Any
@@ -67,7 +69,7 @@ class Workflow(Protocol):
         self.trains = train is not None
         self.model = self.make()
         self.entries = self._entries(qconfig)
-        self.known, self.run = [], train
+        self.known, self.run, self.repeated = [], train, {}
         self._data, self._ways, self._others = calibrate, set(), []
 
     def quantized(self) -> Any:
@@ -77,7 +79,7 @@ class Workflow(Protocol):
         if any(isinstance(one, static) for one in self.entries.values()):
             self._static({key: None if key in chosen else one for key, one in self.entries.items()})
         self.model.eval()
-        if chosen:
+        if chosen := chosen | self.repeated:
             kinds = self.kinds()
             off = {
                 key: None for key, one in self.entries.items() if one is None and (isinstance(key, str) or key in kinds)
@@ -101,6 +103,8 @@ class Workflow(Protocol):
             self.known, self._others, self.model = self.known + self._others, [], self.make()
             self.propagate(entries)
             self._observe()
+        if self.repeated and not self.replaced():
+            return
         self.convert()
         if self.known and not self.trains:
             self._warn_of_noise()
@@ -122,20 +126,38 @@ class Workflow(Protocol):
 
     def _observe(self) -> None:
         """Fuses and observes or trains the layers that have settings."""
-        bounds = dict[str, Bounds]()
+        bounds, self.repeated = dict[str, Bounds](), {}
         if self.known:
             self._leave_by_class()
             if rows := list(self._flows().rows(self.joins, self.fuses)):
                 self.fuse(rows)
             flows = self._flows()
+            if not self.has_stubs() and not self.trains:
+                self._take_repeated(flows)
             bounds = flows.clamped(self.integers())
             if not self.has_stubs():
                 self.add_stubs(flows)
+        if self.repeated and not self.replaced():
+            return  # there is nothing to observe
         self.observe(bounds)
         if self.run is not None:
             self.execute(self.run)
         elif missing := self.unseen():
             raise needs_data(missing[0])
+
+    def _take_repeated(self, flows: Flows) -> None:
+        """Takes layers that one run of the model calls several times out of those that are observed.
+
+        One scale for all calls suits none of them. Ranges of each call need no count of calls, which programs that are
+        compiled, and layers that are called alone, do not have.
+        """
+        calls = [flow.by_path for flow in flows.flows]
+        for path in list(self.integers()):
+            several = any(len(one.get(path, ())) > 1 for one in calls)
+            settings = self.dynamic_of(path) if several else None
+            if settings is not None:
+                self.repeated[path] = settings
+        self.leave_to_calls(self.repeated)
 
     def _flows(self) -> Flows:
         return Flows([self.record(arguments) for arguments in self.known])
@@ -231,6 +253,8 @@ class Workflow(Protocol):
     def joins(self, path: str) -> bool: ...  # a layer may go into another, as it has one name
     def fuses(self, row: list[str], function: Call | None) -> Any: ...  # how a row becomes one, as in Flow.rows
     def fuse(self, rows: list[tuple[list[str], Any]]) -> None: ...  # the first layer of a row gives the settings
+    def dynamic_of(self, path: str) -> Any: ...  # a layer's settings with a range for each call; None if it has none
+    def leave_to_calls(self, layers: Collection[str]) -> None: ...  # they get no observers
     def integers(self) -> Iterable[str]: ...  # the names of layers that become layers in integers
     def has_stubs(self) -> bool: ...  # the model says itself where integers begin and end
     def add_stubs(self, flows: Flows) -> None: ...  # where floats enter and leave layers in integers

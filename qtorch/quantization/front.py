@@ -14,7 +14,7 @@ from qcore.arguments import quoted
 from qcore.workflow.flow import Bounds, Call, Flow, Flows
 from qcore.workflow.front import Workflow
 from qcore.workflow.settings import Arguments
-from qtorch._affine.observer import PerChannelMinMaxObserver
+from qtorch._affine.observer import PerChannelMinMaxObserver, RangeObserver
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 from qtorch._classes import check_model, plain_class
 from qtorch.nn.quantized import FloatFunctional
@@ -245,6 +245,19 @@ class _Workflow(Workflow):
                 self.model.get_submodule(path).qconfig = self.model.get_submodule(first).qconfig
         self.model = fuse_modules(self.model, [row for row, _ in rows], inplace=True)
 
+    def dynamic_of(self, path: str) -> QConfigDynamic | None:
+        layer = self.model.get_submodule(path)
+        settings: Any = layer.qconfig
+        observer = settings.activation()
+        if plain_class(layer) is not nn.Linear or not isinstance(observer, RangeObserver):
+            return None
+        rows = PerChannelMinMaxObserver.with_args(dtype=observer.rule.form)
+        return QConfigDynamic(activation=rows, weight=settings.weight)
+
+    def leave_to_calls(self, layers: Collection[str]) -> None:
+        for path in layers:
+            self.model.get_submodule(path).qconfig = None  # type: ignore[assignment]
+
     def integers(self) -> list[str]:
         return [path for path, layer in leaves(self.model) if _in_integers(layer)]
 
@@ -307,6 +320,8 @@ class _Workflow(Workflow):
 
     def quantize_dynamically(self, entries: Mapping[Any, Any]) -> None:
         entries = {key: one and _by_rows(one) for key, one in entries.items()}
+        for module in self.model.modules() if self.repeated else ():
+            module.__dict__.pop("qconfig", None)  # of layers that were not observed; it has priority over entries
         self.model = quantize_dynamic(self.model, entries, inplace=False)
 
     def floats(self) -> Iterator[tuple[str, str, str]]:

@@ -2,6 +2,7 @@
 
 import io
 
+import jax.numpy as jnp
 import numpy as np
 import onnx
 import optax
@@ -20,6 +21,7 @@ import qjax.quantization as jq
 import qtorch.export
 import qtorch.quantization as tq
 from qcore import BlockScaled
+from qtorch.nn import quantized as tq_layers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*seen nothing")
 
@@ -177,3 +179,49 @@ def test_files_of_ranges_for_each_row(exact):
         name = onnx.load_from_string(file.getvalue()).graph.input[0].name
         (y,) = qcore.exchange.run_onnx(file.getvalue(), {name: x.numpy()}).values()
         assert_same_bits(y, small(x))
+
+
+class TorchShared(torch.nn.Module):
+    """One layer on two ranges."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.shared = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x, y):
+        return torch.tanh(self.shared(self.first(x))) + torch.tanh(self.shared(y) / 50)
+
+
+class FlaxShared(nnx.Module):
+    def __init__(self, rngs):
+        self.first, self.shared = nnx.Linear(8, 8, rngs=rngs), nnx.Linear(8, 8, rngs=rngs)
+
+    def __call__(self, x, y):
+        return jnp.tanh(self.shared(self.first(x))) + jnp.tanh(self.shared(y) / 50)
+
+
+@pytest.mark.filterwarnings("error:.*share one observer")
+def test_a_layer_that_runs_twice_has_a_range_for_each_row():
+    """Each call has its own range, alone and in the model; the layer's weight stays one."""
+    torch.manual_seed(0)
+    model = TorchShared().eval()
+    own = qnn.from_torch(FlaxShared(nnx.Rngs(0)), tensors_of(model))
+    x, y = torch.randn(32, 8), torch.randn(32, 8) * 50
+    small = tq.quantize_model(model, calibrate=[(x, y)])
+    served = qnn.quantize_model(own, calibrate=[(x.numpy(), y.numpy())])
+    for one in x, y:
+        errors = small.shared(one) - model.shared(one)
+        assert errors.square().mean() < 1e-4 * model.shared(one).square().mean()
+        assert_same_bits(np.asarray(served.shared(one.numpy())), small.shared(one))
+    assert type(small.first.module) is tq_layers.Linear
+    assert type(small.shared) is tq_layers.dynamic.Linear
+    arrays = tensors_of(small)
+    assert qnn.to_torch(served).keys() == arrays.keys()
+    again = tq.quantize_model(TorchShared().eval(), calibrate=[(y, x)])
+    again.load_state_dict(small.state_dict())
+    assert_same_bits(again(x, y), small(x, y))
+    only = tq.quantize_model(model, {"shared": tq.default_qconfig}, [(x, y)])
+    assert only.shared.activations == tq.default_observer().rule.form
+    assert type(only.first) is torch.nn.Linear
+    alone = qnn.quantize_model(own, {"shared": jq.default_qconfig}, [(x.numpy(), y.numpy())])
+    assert_same_bits(np.asarray(alone.shared(x.numpy())), only.shared(x))

@@ -206,6 +206,15 @@ class _Workflow(Workflow):
             self.model = fuse_modules(self.model, chosen, relu) if chosen else self.model
         self.fused = {path for row, _ in rows for path in row}
 
+    def dynamic_of(self, path: str) -> QConfigDynamic | None:
+        observer = self.own[path].activation
+        if type(names_of(self.model)[path]) is not nnx.Linear or not isinstance(observer, RangeObserver):
+            return None
+        return QConfigDynamic(self.own[path].weight, PerChannelMinMaxObserver(dtype=observer.form))
+
+    def leave_to_calls(self, layers: Collection[str]) -> None:
+        self.own |= dict.fromkeys(layers)
+
     def integers(self) -> set[str]:
         modules, marks = names_of(self.model), self._marks(self.model)
         return {path for path, own in marks.items() if own and not rounds_layer(modules[path], self.own[path])}
@@ -243,7 +252,7 @@ class _Workflow(Workflow):
     def observe(self, bounds: Mapping[str, Bounds]) -> None:
         make = trained_layer if self.trains else _observed_layer
         self.model, done = with_observers(self.model, self.own, make)
-        check_effects(self.static, self.float, done | self.fused, "layer to observe")
+        check_effects(self.static, self.float, done | self.fused | self.repeated.keys(), "layer to observe")
         modules = names_of(self.model)
         for path, ends in bounds.items():
             layer: Any = modules[path]

@@ -86,9 +86,8 @@ class RangedWeight:
     Example:
         >>> from qjax.quantization import quantize_per_tensor
         >>> weight = quantize_per_tensor(jnp.float32([[1, 0], [0.5, -1]]), 0.01, 0, "qint8")
-        >>> dynamic_linear(jnp.float32([[0, 1], [0, 100]]), RangedWeight(weight, UINT8, True))
-        Array([[   0.,   -1.],
-               [   0., -100.]], dtype=float32)
+        >>> dynamic_linear(jnp.float32([[0, 1], [0, 128]]), RangedWeight(weight, UINT8, True))[:, 1] < -0.99
+        Array([ True,  True], dtype=bool)
     """
 
     weight: QTensor
