@@ -2,7 +2,7 @@
 
 from qcore.distributed import BACKENDS, Backend, Collective, named
 from qcore.lazy import public_names
-from qjax.distributed.arrays import all_gather, reduce, reduce_scatter
+from qjax.distributed.arrays import all_gather, psum, reduce, reduce_scatter
 
-__all__ = ["BACKENDS", "Backend", "Collective", "all_gather", "named", "reduce", "reduce_scatter"]
+__all__ = ["BACKENDS", "Backend", "Collective", "all_gather", "named", "psum", "reduce", "reduce_scatter"]
 __dir__ = public_names(__name__)

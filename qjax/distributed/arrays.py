@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import partial
 from math import prod
 from typing import Any
@@ -91,6 +92,35 @@ def all_gather(stack: ArrayLike, collective: CollectiveLike, *, key: Key = None)
                [1.    ]], dtype=float32)
     """
     return _call(GATHER, stack, collective, key)
+
+
+def psum(x: ArrayLike, axis_name: Hashable, collective: CollectiveLike, *, key: Key = None) -> jax.Array:
+    """`jax.lax.psum` of an array as a program computes it: equal bits in `jax.shard_map` and in `jax.vmap`.
+
+    All ranks' arrays are gathered, and each rank computes `reduce` of them.
+
+    Args:
+        x: the array of this rank, float32, float16 or bfloat16.
+        axis_name: the axis of the mesh or of vmap, or a tuple of several, whose ranks are counted in row-major order.
+        collective, key: as for `reduce`; all ranks have the same key.
+
+    Returns:
+        An array of x's shape and dtype, equal on all ranks.
+
+    Raises:
+        TypeError: if x has another dtype, or is differentiated.
+        ValueError: if the collective has no all-reduce, or stochastic rounding has no key.
+
+    Example:
+        >>> ranks = jnp.float32([1.0, 256.0, 1.0])  # 257 is no bfloat16
+        >>> jax.vmap(lambda x: psum(x, "ranks", "nccl.ring.bf16"), axis_name="ranks")(ranks)
+        Array([256., 256., 256.], dtype=float32)
+    """
+    axes = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+    # Only a mesh knows that all devices have the same stack.
+    on_mesh = set(axes) <= set(jax.sharding.get_abstract_mesh().manual_axes)
+    stack = jax.lax.all_gather(as_array(x), axis_name, to="invarying" if on_mesh else "varying")
+    return reduce(stack, collective, key=key)
 
 
 def _call(call: str, stack: Any, collective: Any, key: Any) -> jax.Array:

@@ -2,7 +2,8 @@
 
 from qcore.distributed import BACKENDS, Backend, Collective, named
 from qcore.lazy import public_names
+from qtorch.distributed.hooks import comm_hook
 from qtorch.distributed.tensors import all_gather, reduce, reduce_scatter
 
-__all__ = ["BACKENDS", "Backend", "Collective", "all_gather", "named", "reduce", "reduce_scatter"]
+__all__ = ["BACKENDS", "Backend", "Collective", "all_gather", "comm_hook", "named", "reduce", "reduce_scatter"]
 __dir__ = public_names(__name__)

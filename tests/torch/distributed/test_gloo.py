@@ -5,6 +5,8 @@ import os
 import pytest
 from processes import run_processes
 
+from qtorch.distributed import comm_hook
+
 IMPORTS = """
 import sys
 sys.path.insert(0, "tests/support")
@@ -18,7 +20,7 @@ PROGRAM = """
 AVG = dist.ReduceOp.AVG
 # Fewer elements than chunks, chunks that are empty, a last one that is shorter; and 5 MB, more than a segment a rank.
 SIZES = [1, 2, 5, 7, 17, 33, 1021] if {heavy} else [5, 33]
-LARGE = [("wide", 2_100_003, "float16")] if {heavy} else []
+LARGE = [("wide", 2_100_003, "float16")] if {heavy} and count == 3 else []
 
 
 def tensor(x):
@@ -62,3 +64,87 @@ for kind, size, dtype in [(k, s, d) for k in KINDS for s in SIZES for d in DTYPE
 def test_gloo(count, heavy, tmp_path):
     program = f"count = {count}\n" + PROGRAM.replace("{heavy}", str(heavy))
     run_processes(IMPORTS, program, count, tmp_path / "store")
+
+
+TRAINING = """
+from hashlib import sha256
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+from qcore.distributed import Collective
+from qtorch.distributed import comm_hook, reduce
+
+orders = []  # of the parameters in the one bucket of each step
+DDP = Collective(order="gloo_ring", divide="before")  # the gradients are divided, then gloo sums
+
+
+def make():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(6, 40), torch.nn.ReLU(), torch.nn.Linear(40, 3))
+
+
+def backward(model, step, part):
+    data = torch.randn(8, 6, generator=torch.Generator().manual_seed(count * step + part))
+    model.zero_grad()
+    model(data).square().mean().backward()
+    return [p.grad.flatten() for p in model.parameters()]
+
+
+def trained(hook):
+    model = DistributedDataParallel(make())
+    places = {id(p): place for place, p in enumerate(model.parameters())}
+    orders.clear()
+
+    def noting(group, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        orders.append([places[id(p)] for p in bucket.parameters()])
+        return hook(group, bucket)
+
+    model.register_comm_hook(None, noting)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(4):
+        backward(model, step, rank)
+        optimizer.step()
+    return hashed(model)
+
+
+def hashed(model):
+    return sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+
+def simulated(collective):
+    # One process, which computes all ranks, and puts gradients into a bucket in DDP's order: it changes after a step.
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(4):
+        gradients = [backward(model, step, part) for part in range(count)]
+        buckets = [torch.cat([one[place] for place in orders[step]]) for one in gradients]
+        mean = reduce(torch.stack(buckets), collective)
+        for p in [list(model.parameters())[place] for place in orders[step]]:
+            p.grad = mean[: p.numel()].view_as(p)
+            mean = mean[p.numel() :]
+        optimizer.step()
+    return hashed(model)
+
+
+RING = "nccl.ring.bf16.avg"
+of_gloo, of_law, of_ring = map(trained, (allreduce_hook, comm_hook(DDP), comm_hook(RING)))
+assert of_gloo == of_law == simulated(DDP), rank
+assert of_ring == simulated(RING) != of_law, rank
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+def test_processes_and_one_that_simulates_them(tmp_path):
+    """The weights after some steps: of gloo, of its law in the hook, and of one process."""
+    run_processes(IMPORTS, "count = 4\n" + TRAINING, 4, tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("collective", "message"),
+    [
+        ("gloo", "collective='gloo' is a sum; allowed are means"),
+        ("collective(divide=after,rounding=stochastic)", "is stochastic; allowed are other roundings"),
+    ],
+)
+def test_hooks_of_wrong_collectives(collective, message):
+    with pytest.raises(ValueError, match=message):
+        comm_hook(collective)
