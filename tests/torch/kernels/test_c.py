@@ -149,7 +149,7 @@ COUNTS = {
     "chunks": 5 + 1 + 4 + 12,
     "integers": 5 + 5 + 4 * 3 + 4 + 10,
     "packing": 8,
-    "dynamic": 8,
+    "dynamic": 10,
     "LSTM": 12,
     "sums": 5,
     "sums by index": 6,
