@@ -197,3 +197,18 @@ def test_torch_ao_has_no_ranges_of_rows():
     small = quantize_model(nn.Sequential(nn.Linear(2, 2)), tq.default_dynamic_qconfig)
     with pytest.raises(ValueError, match=r"state_dict has 0.input_range, .*; allowed are layers of quantize_dynamic"):
         to_torch_ao(small.state_dict())
+
+
+def test_a_state_dict_says_the_range_of_dynamic_layers():
+    """Loading gives the saved numbers, whatever range the layers had; other layers' entries change nothing."""
+    model, x = nn.Sequential(nn.Linear(3, 2)), torch.randn(4, 3)
+    rows, whole = (make(model, {"": tq.default_dynamic_qconfig}) for make in (quantize_model, tq.quantize_dynamic))
+    expected = {one: one(x) for one in (rows, whole)}
+    assert not torch.equal(*expected.values())
+    for saved in rows, whole:
+        for target in map(copy.deepcopy, (rows, whole)):
+            target.load_state_dict(saved.state_dict())
+            assert_same_bits(target(x), expected[saved])
+            target.load_state_dict({}, strict=False)
+            assert_same_bits(target(x), expected[saved])
+            assert target.state_dict().keys() == saved.state_dict().keys()

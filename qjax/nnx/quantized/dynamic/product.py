@@ -53,6 +53,7 @@ class Linear(nnx.Module):
     """
 
     layer_name = ""
+    activations, rows = ACTIVATIONS, False  # of layers in older files
 
     def __init__(
         self,

@@ -131,13 +131,14 @@ class DynamicProduct(KeepsMade):
             self._buffers.pop("input_range", None)
         else:
             values = torch.tensor([activations.qmin, activations.qmax, rows], dtype=torch.int32)
-            self.register_buffer("input_range", values)
+            self.register_buffer("input_range", values.to(next(self.buffers()).device))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
         """Loads the range of the layer that was saved, or the default."""
         found = state_dict.get(f"{prefix}input_range")
         if found is None:
-            self.set_range(ACTIVATIONS, False)
+            if any(name.startswith(f"{prefix}weight") for name in state_dict):  # else it is that of other layers alone
+                self.set_range(ACTIVATIONS, False)
         elif not found.is_meta:
             low, high, rows = found.tolist()
             self.set_range(AffineInteger(low, high), bool(rows))
