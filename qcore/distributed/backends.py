@@ -29,7 +29,7 @@ from qcore.linalg.accumulator import Accumulator
 
 DTYPES = "float32", "float16", "bfloat16"  # of arrays
 _ONLY = {NCCL_TREE: REDUCE, NCCL_PAT: SCATTER}  # orders that one call has
-_FLOAT32 = Accumulator("float32", chunk=1)
+_FLOAT32, _FLOAT64 = Accumulator("float32", chunk=1), Accumulator("binary(11,52)", chunk=1)
 _WIRES = {
     "bf16": "bfloat16",
     "fp16": "float16",
@@ -101,6 +101,12 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
             Collective(order=NCCL_PAT),
             _NCCL + "src/include/collectives.h",
             _READ + "The aggregation of steps: 1 here",
+        ),
+        "nccl.nvls": Backend(
+            Collective(accumulator=_FLOAT64),
+            _NCCL + "multimem.ld_reduce",
+            _READ + "The order and the width of sums in the switch. A model: the float64 sum, rounded once, which is "
+            "the exact sum of numbers within 2^40 of each other",
         ),
         "nccl.symmetric": Backend(
             Collective(accumulator=_FLOAT32),

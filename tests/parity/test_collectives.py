@@ -35,7 +35,7 @@ MORE = [(name, dtype) for name in qcore.distributed.BACKENDS for dtype in DTYPES
 def stack_of(dtype, ranks):
     """Numbers of all kinds, with infinities, NaN and zeros."""
     kinds = [hard_stack(kind, ranks, 2 * ranks, dtype) for kind in ("wide", "ties", "tiny", "large", "zeros")]
-    ends = np.zeros((ranks, ranks), kinds[0].dtype)
+    ends = np.zeros((ranks, 3 * ranks), kinds[0].dtype)
     ends[0, :3], ends[-1, 1:2] = [np.nan, np.inf, -np.inf], -np.inf
     return np.concatenate([*kinds, ends], 1)
 

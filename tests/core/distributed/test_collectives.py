@@ -1,5 +1,6 @@
 """Sums over ranks in NumPy: names and texts, and NCCL's orders beside models of its schedules, written apart."""
 
+import math
 import pickle
 import re
 
@@ -208,6 +209,13 @@ def test_a_float32_sum_is_rounded_once():
     for rank in (3, 4, 0, 1):
         total = total + stack[rank, 16:24]
     assert same(own[2], total)
+
+
+def test_a_switch_is_the_exact_sum_rounded_once():
+    for kind in ("wide", "ties", "tiny"):
+        stack = hard_stack(kind, 7, 60, "float16")
+        exact = [math.fsum(column) for column in stack.astype(np.float64).T]
+        assert same(reduce(stack, "nccl.nvls"), np.float64(exact).astype(np.float16)), kind
 
 
 def test_eight_bits_saturate():
