@@ -63,7 +63,10 @@ class Signed:
     @classmethod
     def product(cls, a: Any, b: Any) -> Any:
         """The terms themselves, which are multiplied by 1: a matrix product would add one of them to +0."""
-        return cls.float64(a) if a.shape[-1] == 1 else super().product(a, b)  # type: ignore[attr-defined,misc]
+        if a.shape[-1] == 1:
+            return cls.float64(a)  # type: ignore[attr-defined]
+        # Kept in memory: compilers drop a sum with zeros that they know, and the sum of -0 and +0 is +0.
+        return cls.materialize(super().product(a, b))  # type: ignore[attr-defined,misc]
 
     def rounded(self, x: Any, number: Number, mode: Rounding, step: Any, random_bits: int) -> Any:
         found = super().rounded(x, number, mode, step, random_bits)  # type: ignore[misc]
