@@ -50,5 +50,6 @@ def test_the_page_has_all_parts():
     record = json.loads(published.FILE.read_text(encoding="utf-8"))
     assert {row["part"] for row in record["rows"]} == set(PARTS)
     page = text_of("docs/checked.md")
-    assert all(f"| {row['what']} | " in page and f" | {row['ours']} | " in page for row in record["rows"])
+    rows = [row for row in record["rows"] if row["published"] != "not published"]
+    assert all(f"| {row['what']} | {row['published']} | {row['ours']} |" in page for row in rows)
     assert "from memory" not in page

@@ -60,8 +60,8 @@ def _check(model: nnx.Module, arguments: Any, options: Any) -> None:
 @lru_cache(maxsize=256)
 def _check_program(graph: Any, tree: Any, given: tuple[Any, ...]) -> None:
     def program(*arrays: Any) -> Any:
-        given = iter(arrays)
-        leaves = [next(given) if isinstance(kind, _Array) else kind for kind in given]
+        rest = iter(arrays)
+        leaves = [next(rest) if isinstance(kind, _Array) else kind for kind in given]
         state, arguments, options = jax.tree.unflatten(tree, leaves)
         model: Any = nnx.merge(graph, state)
         run_in_scopes(model, LAYER)

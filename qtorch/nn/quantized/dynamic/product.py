@@ -128,7 +128,8 @@ class DynamicProduct(KeepsMade):
         """Sets what `activations` and `rows` say; state_dicts of other than the default have it as well."""
         self.activations, self.rows = activations, rows
         if (activations, rows) == (ACTIVATIONS, False):
-            self._buffers.pop("input_range", None)
+            if hasattr(self, "input_range"):
+                del self.input_range
         else:
             values = torch.tensor([activations.qmin, activations.qmax, rows], dtype=torch.int32)
             self.register_buffer("input_range", values.to(next(self.buffers()).device))
