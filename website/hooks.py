@@ -25,6 +25,7 @@ FROM_ROOT = {
     "SECURITY.md": "security.md",
 }
 ROOM = 3  # modules of a room that has a section of its own in the reference's navigation
+EXCHANGE = ".exchange", ".export"  # rooms of all packages that are one product, and one section
 SOURCES = {uri: ROOT / name for name, uri in FROM_ROOT.items()}  # of pages, by their names on the site
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)(?=[)#])")
 
@@ -80,14 +81,14 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def _reference_sections() -> list[Any]:
-    """The reference's part of the navigation: a section for each package, and one for each room with many modules."""
+    """The reference's part of the navigation: sections for packages, for exchange, and for rooms with many modules."""
     names = list(reference.modules())
     rooms = Counter(".".join(name.split(".")[:2]) for name in names)
     sections: dict[str, list[Any]] = {}
     for name in names:
         package, _, rest = name.partition(".")
         room = f"{package}.{rest.partition('.')[0]}"
-        section = room if rooms[room] >= ROOM else package
+        section = "exchange" if room.endswith(EXCHANGE) else room if rooms[room] >= ROOM else package
         sections.setdefault(section, []).append({name: f"reference/{name}.md"})
     return [{section: found} for section, found in sections.items()]
 
