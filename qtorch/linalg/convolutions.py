@@ -115,7 +115,8 @@ def _convolution(
         check_operand("input", input)
         check_operand("weight", weight)
         dilation = check_sizes("dilation", dilation, 1, dims)
-        padding, sizes = 0, padding_sizes(padding, tuple(weight.shape[2:]), dilation)
+        fits = input.dim() == weight.dim() == dims + 2  # if not, `prepare` says what is wrong
+        padding, sizes = 0, padding_sizes(padding, tuple(weight.shape[2:]) if fits else (1,) * dims, dilation)
         input = torch.nn.functional.pad(input, sizes) if any(sizes) else input
     geometry, names = convolution_geometry(dims, stride, padding, dilation, groups), ("grad_input", "grad_weight")
     call = prepare(geometry, input, weight, *products, names, key, scaling, c)
