@@ -19,7 +19,7 @@ import qtorch
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("qcore", "qtorch", "qjax")
-BESIDE = ("CHANGELOG.md", "CITATION.cff", "SECURITY.md")  # what the source has besides
+BESIDE = ("CHANGELOG.md", "CHANGELOG-before-1.0.md", "CITATION.cff", "SECURITY.md")  # what the source has besides
 
 PROGRAM = """\
 from typing import assert_type
