@@ -153,15 +153,9 @@ def another_processor() -> str:
             for key, tool in (("numpy", "NumPy"), ("torch", "torch"))
             if f"{key} there" in versions
         )
-        parts = []
-        for part in dict.fromkeys(row["part"] for row in rows):
-            of = [row for row in rows if row["part"] == part]
-            sums = (f"{sum(row[column] for row in of):,}" for column in ("cases", "results", "differ"))
-            parts.append((part if part != "numpy" else "`qcore.quantize`", ", ".join(row["mode"] for row in of), *sums))
         found.append(
             f"{differ} of {cases:,} {unit}, with {count:,} results, differ on {machine['system there']}, emulated, "
-            f"{tools}, from {machine['system']}, commit {versions['commit']} ({link(name)}).\n\n"
-            + table(("part", "modes", "cases", "results", "differ"), parts)
+            f"{tools}, from {machine['system']}, commit {versions['commit']} ({link(name)})."
         )
     return "\n\n".join(found)
 
@@ -321,12 +315,10 @@ def _versions(record: Record) -> str:
 def defined_functions() -> str:
     """Torch's functions by what a converted model does with them, from the registry; needs PyTorch."""
     from qtorch.reproducible.modules import guard  # noqa: F401  # has all rows
-    from qtorch.reproducible.modules.registry import DEFINED, EXACT, MAKERS, RANDOM
+    from qtorch.reproducible.modules.registry import DEFINED, RANDOM
 
     kinds = {
         "computed by a law": DEFINED,
-        "stay: they move numbers, or ask about them": EXACT,
-        "stay: they make numbers": MAKERS,
         "refused: random": RANDOM,
     }
     return table(
@@ -344,7 +336,9 @@ def reproduced() -> str:
     """Published figures beside ours, from `benchmarks.published`; contrasts that nobody published stand in the file."""
     record = results("published")
     columns = "source", "what", "published", "ours"
-    rows = (tuple(row[column] for column in columns) for row in record["rows"] if row["published"] != "not published")
-    shown = table(("source", "figure", "published", "here"), rows)
+    rows = [tuple(row[column] for column in columns) for row in record["rows"] if row["published"] != "not published"]
+    above = [None, *(row[0] for row in rows)]  # a source stands once
+    said = (("" if row[0] == source else row[0], *row[1:]) for row, source in zip(rows, above, strict=False))
+    shown = table(("source", "figure", "published", "here"), said)
     seconds = ", ".join(f"{name} {one:.0f}" for name, one in record["seconds"].items())
     return f"{shown}\n\nSeconds, on {where(record)}: {seconds} ({link('published', 'all rows and lines')})."

@@ -110,6 +110,10 @@ def speed_of_rounding() -> str:
     return f"{_measured(record, 'speed')}\n\n{_copies_by_format(record)}"
 
 
+# Formats that need no row to nearest: another one of their kind has the same loop.
+ALIKE = {"float(8,7)", "e4m3fnuz", "e2m1fn", "dlfloat16", "uint8", "block(8,dim=0)", "mxfp4", "scaled(e4m3fn,{-1:None})"}
+
+
 def _copies_by_format(record: Record) -> str:
     """The ratios of float32 numbers, with columns for the sets of instructions that were measured."""
     measured = {row["vectors"] for row in record["rows"]}
@@ -123,7 +127,7 @@ def _copies_by_format(record: Record) -> str:
         (f"`{text}` {mode}", *(cells[column] for column in columns))
         for mode in ("nearest", "stochastic")
         for (text, other), cells in found.items()
-        if mode == other
+        if mode == other and not (mode == "nearest" and text in ALIKE)
     ]
     return table(("rounding", *(f"{VECTORS[name]}, 2^{size}" for name, size in columns)), rows)
 
