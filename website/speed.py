@@ -111,7 +111,7 @@ def speed_of_rounding() -> str:
 
 
 # Formats that need no row to nearest: another one of their kind has the same loop.
-ALIKE = {"float(8,7)", "e4m3fnuz", "e2m1fn", "dlfloat16", "uint8", "block(8,dim=0)", "mxfp4", "scaled(e4m3fn,{-1:None})"}
+ALIKE = set("float(8,7) e4m3fnuz e2m1fn dlfloat16 uint8 block(8,dim=0) mxfp4 scaled(e4m3fn,{-1:None})".split())
 
 
 def _copies_by_format(record: Record) -> str:
