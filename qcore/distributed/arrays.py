@@ -117,7 +117,7 @@ def scattered(shape: Any) -> tuple[int, ...]:
 def _run(call: str, stack: np.ndarray, collective: Any, key: arrays.Key) -> np.ndarray:
     """The result of a call on each element, in one dimension or for a gather in two."""
     dtype = check_stack(stack, np.ndarray, "a NumPy array", call == SCATTER)
-    law = check_collective(collective, dtype, call)
+    law = check_collective(collective, dtype, call, stack.shape[0])
     words = None if key is None else check_seed(key)
     if law.stochastic and words is None:
         raise missing_key()
@@ -125,8 +125,8 @@ def _run(call: str, stack: np.ndarray, collective: Any, key: arrays.Key) -> np.n
     if x.size == 0:
         return x.astype(stack.dtype) if call == GATHER else np.zeros(x.shape[1:], stack.dtype)
 
-    def names(role: int) -> Terms:
-        return Terms(words if role == SUM or words is None else fold_in(words, role), law.flush)
+    def names(flush: bool, role: int) -> Terms:
+        return Terms(words if role == SUM or words is None else fold_in(words, role), flush)
 
     with np.errstate(all="ignore"):
         found = run(names, x, law, check_number(dtype), call).astype(np.float32).astype(stack.dtype)

@@ -171,15 +171,23 @@ def _law_of(argument: str, name: str, dtype: str) -> Collective:
 CollectiveLike = Collective | str  # as users give collectives
 
 
-def check_collective(collective: Any, dtype: str, call: str) -> Collective:
-    """A `Collective`, given as such, as text or by name, with nothing left open for a call on arrays of a dtype."""
+def check_collective(collective: Any, dtype: str, call: str, ranks: int | None = None) -> Collective:
+    """A `Collective`, given as such, as text or by name, with nothing left open for a call on arrays of a dtype.
+
+    Without a number of ranks, any is allowed.
+    """
     found = collective
     if isinstance(collective, str):
         found = (
             parse_argument(collective, "collective") if "(" in collective else _law_of("collective", collective, dtype)
         )
     check_type("collective", found, Collective, "a Collective, its text, or a name such as 'gloo'")
-    only = _ONLY.get(found.order, call)
-    if call not in (only, GATHER):
-        raise ValueError(f"collective={quoted(collective)} has the order {found.order}; allowed is it in {only}")
+    level: Collective | None = found
+    while level is not None:
+        only = _ONLY.get(level.order, call)
+        if call not in (only, GATHER):
+            raise ValueError(f"collective={quoted(collective)} has the order {level.order}; allowed is it in {only}")
+        level = level.inner
+    if ranks is not None and ranks % found.node:
+        raise ValueError(f"{ranks} ranks with nodes of {found.node}; allowed is a multiple of {found.node} ranks")
     return found.on(dtype)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from qcore.arguments import check_choice, check_flag, quoted
+from qcore.arguments import check_choice, check_flag, check_int, quoted
 from qcore.formats.number import Number, call_text, check_number
-from qcore.formats.text import Kind, Reader, choice, register, write
+from qcore.formats.text import Kind, Reader, choice, parse_argument, register, write
 from qcore.law.rounding import MODES, Rounding, RoundingLike, check_rounding
 from qcore.linalg.accumulator import Accumulator, AccumulatorLike, check_accumulator, check_scalar, optional_number
 
@@ -28,6 +28,7 @@ BEFORE, PREMULTIPLY, AFTER, SPLIT = "before", "premultiply", "after", "split"
 DIVISIONS = BEFORE, PREMULTIPLY, AFTER, SPLIT
 FIRST, ZERO = "first", "zero"
 REDUCE, SCATTER, GATHER = "reduce", "reduce_scatter", "all_gather"  # calls
+_MOST_LEVELS = 8
 _HOP = "allowed is an accumulator with chunk=1, and without other ways of adding"
 
 
@@ -54,8 +55,12 @@ class Collective:
     - "nccl_pat": of a reduce-scatter, a binomial tree on the offset s = (output - rank) modulo N: its own number, then
       the offsets s + 2^k, for k descending from below the lowest bit of s.
 
+    With `inner`, ranks are in nodes of `inner_ranks` neighbours. Each node makes the same call by `inner`, and what the
+    nodes have is what this law adds, of N / inner_ranks ranks. Both levels see the whole message.
+
     Stochastic roundings read a key's words as `qcore.linalg.Accumulator` says, for the sum. Other roundings read those
-    of `fold_in(key, role)`: 1 for terms, 2 for divided terms, 3 for results, from 4 on for the levels of a tree.
+    of `fold_in(key, role)`: 1 for terms, 2 for divided terms, 3 for results, from 4 on for the levels of a tree; and
+    256 + role * nodes + node for a role of `inner` in a node.
 
     Sources: NCCL 2.30.7, gloo cc441984, openxla/xla of jaxlib 0.10.2; `qcore.distributed.BACKENDS` names more.
 
@@ -71,6 +76,8 @@ class Collective:
         rounding: the wire's rounding.
         start: "first" starts at the first term, and keeps -0 where all terms are -0; "zero" starts at +0.
         flush: True takes sums and terms below 2^-126 in magnitude as zeros of their signs.
+        inner: the sum within a node, a `Collective` or its text; None has one rank a node.
+        inner_ranks: the ranks of a node, from 2; 1 without `inner`.
 
     Attributes:
         text: the text form, which `parse` reads.
@@ -83,6 +90,10 @@ class Collective:
         'collective(wire=bfloat16,order=nccl_ring)'
         >>> Collective("bfloat16", accumulator="accumulator(float32,chunk=1)", divide="after").stochastic
         False
+        >>> Collective(
+        ...     "bfloat16", "nccl_tree", inner=Collective(accumulator="accumulator(chunk=1)"), inner_ranks=8
+        ... ).text
+        'collective(wire=bfloat16,order=nccl_tree,inner=collective(accumulator=accumulator(chunk=1)),inner_ranks=8)'
     """
 
     wire: Number | None = None
@@ -92,6 +103,8 @@ class Collective:
     rounding: Rounding = Rounding.NEAREST
     start: str = FIRST
     flush: bool = False
+    inner: Collective | None = None
+    inner_ranks: int = 1
     text: str = field(init=False, repr=False, compare=False)
 
     if TYPE_CHECKING:
@@ -105,6 +118,8 @@ class Collective:
             rounding: RoundingLike = Rounding.NEAREST,
             start: Literal["first", "zero"] = FIRST,
             flush: bool = False,
+            inner: Collective | str | None = None,
+            inner_ranks: int = 1,
         ) -> None: ...
 
     def __repr__(self) -> str:
@@ -123,6 +138,7 @@ class Collective:
             self._set(accumulator=_check_sum(check_accumulator(self.accumulator)))
         if self.order in TREES:
             self._check_tree()
+        self._check_levels()
         self._set(text=write(self))
 
     def _check_tree(self) -> None:
@@ -132,14 +148,38 @@ class Collective:
         if self.start != FIRST:
             raise ValueError(f"start={self.start} with order={self.order}; allowed is first")
 
+    def _check_levels(self) -> None:
+        """A level has ranks, and ranks a level."""
+        if isinstance(self.inner, str):
+            self._set(inner=parse_argument(self.inner, "inner"))
+        if self.inner is not None and not isinstance(self.inner, Collective):
+            raise TypeError(f"inner={quoted(self.inner)}; allowed are a Collective, its text, and None")
+        check_int("inner_ranks", self.inner_ranks, 1)
+        if (self.inner is None) != (self.inner_ranks == 1):
+            allowed = "1 without inner" if self.inner is None else "at least 2 with inner"
+            raise ValueError(f"inner_ranks={self.inner_ranks}; allowed is {allowed}")
+        if self.levels > _MOST_LEVELS:
+            raise ValueError(f"inner has {self.levels - 1} levels; allowed are {_MOST_LEVELS - 1}")
+
     def _set(self, **fields: Any) -> None:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     @property
+    def levels(self) -> int:
+        """The number of sums inside each other; 1 without nodes."""
+        return 1 if self.inner is None else 1 + self.inner.levels
+
+    @property
+    def node(self) -> int:
+        """The ranks of which the number of ranks is a multiple: those of a node, at all levels."""
+        return 1 if self.inner is None else self.inner_ranks * self.inner.node
+
+    @property
     def stochastic(self) -> bool:
         """True if a call needs a key."""
-        return self.rounding.stochastic or (self.accumulator is not None and self.accumulator.stochastic)
+        parts = self.rounding, self.accumulator, self.inner
+        return any(part is not None and part.stochastic for part in parts)
 
     def on(self, dtype: str) -> Collective:
         """The same law with nothing left open, for arrays of a dtype.
@@ -153,7 +193,8 @@ class Collective:
         """
         wire = check_number(dtype, "dtype") if self.wire is None else self.wire
         hop = Accumulator(wire, chunk=1, rounding=self.rounding) if self.accumulator is None else self.accumulator
-        return replace(self, wire=wire, accumulator=hop)
+        inner = None if self.inner is None else self.inner.on(dtype)
+        return replace(self, wire=wire, accumulator=hop, inner=inner)
 
 
 def _check_sum(accumulator: Accumulator) -> Accumulator:
@@ -177,5 +218,7 @@ _PARAMETERS = {
     "rounding": choice(tuple(MODES)),
     "start": choice((FIRST, ZERO)),
     "flush": Reader.flag,
+    "inner": lambda reader: reader.registered("collective"),
+    "inner_ranks": Reader.integer,
 }
 register("collective", Kind(Collective, _PARAMETERS, 0, 0, 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,14 +28,18 @@ from qcore.distributed.collective import (
 from qcore.formats.number import Number
 from qcore.law.rounding import Rounding
 from qcore.linalg.law import add_terms, rounded_sum
+from qcore.random.threefry import row_step
 
-# What is folded into a key for the roundings that are not of the sum; from LEVELS on for the levels of a tree.
+# What is folded into a key for the roundings that are not of the sum; from LEVELS on for the levels of a tree, and from
+# NODES on for sums within nodes.
 SUM, TERMS, DIVIDED, RESULT, LEVELS = range(5)
+NODES = 256
 _RANDOM_BITS = 24
 _SMALLEST = 2.0**-126  # of float32's normal numbers
 _GLOO_SEGMENT = 1 << 20  # bytes
 _NCCL_CHUNK, _NCCL_GRAIN = 1 << 21, 16  # bytes
-Namespaces = Callable[[int], Any]  # the array namespace for the roundings of a role
+Namespaces = Callable[[bool, int], Any]  # the array namespace for a law's `flush` and the roundings of a role
+OfLevel = Callable[[int], Any]  # the same, of one law
 
 
 class Signed:
@@ -166,17 +170,15 @@ def _pat_children(offset: int, ranks: int) -> list[int]:
     return [offset + (1 << k) for k in reversed(range(top)) if offset + (1 << k) < ranks]
 
 
-def _by_tree(names: Namespaces, terms: Any, law: Collective) -> Any:
+def _by_tree(names: OfLevel, terms: Any, law: Collective) -> Any:
     """The sum of terms (N, n) by a tree: every step adds a child to each node that is ready for one."""
-    accumulator: Any = law.accumulator
     totals = names(SUM).float64(terms)
     row = {node: node for node in range(terms.shape[0])}  # where a node's newest total is
     for level, (nodes, children) in enumerate(levels(law.order, terms.shape[0])):
-        xp = names(LEVELS + level)
         pair = [totals[np.array([row[node] for node in some])] for some in (nodes, children)]
-        found = rounded_sum(xp, xp.plus(pair[0], pair[1]), accumulator, 0)
+        found = hop(names, pair[0], pair[1], law, level)
         row.update({node: totals.shape[0] + place for place, node in enumerate(nodes)})
-        totals = xp.concatenate([totals, found])
+        totals = names(SUM).concatenate([totals, found])
     return totals[row[0]]
 
 
@@ -188,17 +190,57 @@ def split_factor(ranks: int) -> int:
     return factor
 
 
-def _sent(names: Namespaces, x: Any, law: Collective, dtype: Number) -> Any:
-    """What ranks send, float32 of x's shape (N, n), of which row r belongs to rank r."""
+def run(names: Namespaces, x: Any, law: Collective, dtype: Number, call: str) -> Any:
+    """The numbers after a collective call: float64 numbers of the arrays' dtype, (n,), or (N, n) after a gather.
+
+    Args:
+        names: the array namespace for a law's `flush` and the role of a key.
+        x: float32 numbers (N, n) of each rank, with at least one element.
+        law: a collective with nothing left open.
+        dtype: the format of the arrays' dtype.
+        call: REDUCE, SCATTER or GATHER.
+    """
+    if law.inner is not None:
+        x = _of_nodes(names, x, law, dtype, call)
+    xp = partial(names, law.flush)
+    if call == GATHER:
+        return finished(xp, xp(SUM).float64(sent(xp, x, law, dtype)), law, dtype)
+    terms = divided(xp, sent(xp, x, law, dtype), law, x.shape[0])
+    if x.shape[0] > 1 or (call == SCATTER and law.start != FIRST):
+        total = result(xp, _total(xp, terms, law, call == SCATTER), law, x.shape[0])
+    else:  # an all-reduce of one rank adds nothing, so not to +0 either
+        total = xp(SUM).float64(terms[0])
+    return finished(xp, total, law, dtype)
+
+
+def _of_nodes(names: Namespaces, x: Any, law: Collective, dtype: Number, call: str) -> Any:
+    """What each node has after its own call, float32 numbers (N / inner_ranks, n), or (N, n) after a gather."""
+    size, count = law.inner_ranks, x.shape[0] // law.inner_ranks
+    nodes = [x[node * size : node * size + size] for node in range(count)]
+    found = [
+        run(of_node(names, node, count), rows, law.inner, dtype, call)  # type: ignore[arg-type]
+        for node, rows in enumerate(nodes)
+    ]
+    xp = names(law.flush, SUM)
+    return xp.float32(xp.concatenate(found if call == GATHER else [row[None] for row in found]))
+
+
+def of_node(names: Namespaces, node: int, count: int) -> Namespaces:
+    """The array namespaces of one of `count` nodes: no role of a key is that of another node or level."""
+    return lambda flush, role: names(flush, NODES + role * count + node)
+
+
+def sent(names: OfLevel, x: Any, law: Collective, dtype: Number, rank: int = 0) -> Any:
+    """What ranks send: float32 of the shape of x, (k, n), from rank `rank` on; k is 1 if rank is not 0."""
     if law.wire == dtype:
         return x
     xp = names(TERMS)
-    return xp.float32(xp.rounded(xp.float64(x), law.wire, law.rounding, 0, _RANDOM_BITS))
+    return xp.float32(xp.rounded(xp.float64(x), law.wire, law.rounding, rank, _RANDOM_BITS))
 
 
-def _divided(names: Namespaces, terms: Any, law: Collective) -> Any:
-    """The terms before they are added, divided if the law divides there."""
-    xp, number, ranks = names(DIVIDED), law.wire, terms.shape[0]
+def divided(names: OfLevel, terms: Any, law: Collective, ranks: int, rank: int = 0) -> Any:
+    """The terms before they are added, divided if the law divides there; shapes as for `sent`."""
+    xp, number = names(DIVIDED), law.wire
     wide = xp.float64(terms)
     if law.divide == PREMULTIPLY:
         found = wide * float(quantize(np.float64(1 / ranks), number))  # type: ignore[arg-type]
@@ -206,51 +248,61 @@ def _divided(names: Namespaces, terms: Any, law: Collective) -> Any:
         found = xp.divide(wide, float(ranks if law.divide == BEFORE else split_factor(ranks)))
     else:
         return terms
-    return xp.float32(xp.rounded(found, number, law.rounding, 0, _RANDOM_BITS))
+    return xp.float32(xp.rounded(found, number, law.rounding, rank, _RANDOM_BITS))
 
 
-def run(names: Namespaces, x: Any, law: Collective, dtype: Number, call: str) -> Any:
-    """The numbers after a collective call: float64 numbers of the arrays' dtype, (n,), or (N, n) after a gather.
-
-    Args:
-        names: the array namespace for each role of a key.
-        x: float32 numbers (N, n) of each rank, with at least one element.
-        law: a collective with nothing left open.
-        dtype: the format of the arrays' dtype.
-        call: REDUCE, SCATTER or GATHER.
-    """
-    terms = _sent(names, x, law, dtype)
-    if call != GATHER:
-        terms = _divided(names, terms, law)
-    if call == GATHER:
-        total = names(SUM).float64(terms)
-    elif x.shape[0] > 1 or (call == SCATTER and law.start != FIRST):
-        total = _total(names, terms, law, call == SCATTER)
-    else:  # an all-reduce of one rank adds nothing, so not to +0 either
-        total = names(SUM).float64(terms[0])
-    return total if law.wire == dtype else names(RESULT).rounded(total, dtype, Rounding.NEAREST, 0, _RANDOM_BITS)
-
-
-def _total(names: Namespaces, terms: Any, law: Collective, scatters: bool) -> Any:
-    """The result of ranks' terms (N, n), as it is sent on."""
+def _total(names: OfLevel, terms: Any, law: Collective, scatters: bool) -> Any:
+    """The sum of ranks' terms (N, n), float64 numbers (n,)."""
     ranks, count = terms.shape
     assert law.wire is not None  # as nothing is left open
-    assert law.accumulator is not None
     parts = parts_of(law.order, count, ranks, ceiling(law.wire.bits, 8), scatters)
     xp = names(SUM)
     terms = xp.concatenate([arranged(xp, terms, part) for part in parts], 1)
-    if law.flush:
-        terms = xp.float32(flushed(xp, xp.float64(terms)))
     if law.order in TREES:
-        total = _by_tree(names, terms, law)
-    elif law.start == FIRST:
-        total = add_terms(xp, terms[1:], law.accumulator, terms[0])
-    else:
-        zeros = xp.materialize(xp.zeros((count,), terms))  # or compilers leave out the sum with it, and keep -0
-        total = add_terms(xp, terms, law.accumulator, zeros)
+        return _by_tree(names, flushed_terms(xp, terms, law), law)
+    total, begun = started(xp, terms, law)
+    return added(xp, total, terms[begun:], law, 0)
+
+
+def flushed_terms(xp: Any, terms: Any, law: Collective) -> Any:
+    """The terms, with zeros for subnormal numbers if the law has none."""
+    return xp.float32(flushed(xp, xp.float64(terms))) if law.flush else terms
+
+
+def started(xp: Any, terms: Any, law: Collective) -> tuple[Any, int]:
+    """The float32 numbers (n,) at which a sum of terms (k, n) starts, and how many terms are in them."""
+    if law.start == FIRST:
+        return flushed_terms(xp, terms[0], law), 1
+    # In memory, or compilers leave out the sum with it, and keep -0.
+    return xp.materialize(xp.zeros(terms.shape[1:], terms)), 0
+
+
+def added(xp: Any, total: Any, terms: Any, law: Collective, step: int) -> Any:
+    """The total (n,) and terms (k, n) in ascending order; `step` is the number of earlier roundings of the sum."""
+    assert law.accumulator is not None  # as nothing is left open
+    return add_terms(xp, flushed_terms(xp, terms, law), law.accumulator, total, step)
+
+
+def hop(names: OfLevel, totals: Any, found: Any, law: Collective, level: int, place: int = 0) -> Any:
+    """The float64 sums of nodes of a tree and of their children (k, n), from a place of a level on."""
+    accumulator: Any = law.accumulator
+    xp = names(LEVELS + level)
+    return rounded_sum(xp, xp.plus(totals, found), accumulator, row_step(place, accumulator.random_bits))
+
+
+def result(names: OfLevel, total: Any, law: Collective, ranks: int) -> Any:
+    """The sum as it is sent on: divided if the law divides there, and rounded to the wire."""
+    assert law.accumulator is not None  # as nothing is left open
     xp = names(RESULT)
     if law.divide in (AFTER, SPLIT):
         factor = ranks if law.divide == AFTER else ranks / split_factor(ranks)
         total = rounded_sum(xp, xp.divide(total, float(factor)), law.accumulator, 0)
     # A hop has rounded to the wire already.
-    return total if law.accumulator.number == law.wire else xp.rounded(total, law.wire, law.rounding, 1, _RANDOM_BITS)
+    if law.accumulator.number == law.wire:
+        return total
+    return xp.rounded(total, law.wire, law.rounding, 1, _RANDOM_BITS)
+
+
+def finished(names: OfLevel, total: Any, law: Collective, dtype: Number) -> Any:
+    """Numbers of the wire as numbers of the arrays' dtype, in float64."""
+    return total if law.wire == dtype else names(RESULT).rounded(total, dtype, Rounding.NEAREST, 0, _RANDOM_BITS)

@@ -184,7 +184,7 @@ def _sum(xp: Any, a: Any, b: Any, accumulator: Accumulator, sums: Sums, first: A
     return xp.fold(step, _zeros(xp, a, b), a, b, 1)
 
 
-def add_terms(xp: Any, terms: Any, accumulator: Accumulator, first: Any) -> Any:
+def add_terms(xp: Any, terms: Any, accumulator: Accumulator, first: Any, step: int = 0) -> Any:
     """R of a running sum of terms, from a first number on, in float64.
 
     Args:
@@ -192,13 +192,14 @@ def add_terms(xp: Any, terms: Any, accumulator: Accumulator, first: Any) -> Any:
         terms: float32 array (K, n), whose rows are added in ascending order: terms that are multiplied by 1.
         accumulator: how they are added.
         first: float32 array (n,), at which the accumulator starts.
+        step: the number of earlier roundings of each element.
 
     Returns:
         A float64 array (n,).
     """
     ones = xp.zeros((terms.shape[0], 1), terms) + 1.0
     sums = Sums(accumulator, exact=accumulator.chunk == 1)
-    return _fold(xp, terms.T, ones, accumulator, sums, 0, None, first[:, None])[:, 0]
+    return _fold(xp, terms.T, ones, accumulator, sums, step, None, first[:, None])[:, 0]
 
 
 def _zeros(xp: Any, a: Any, b: Any) -> Any:

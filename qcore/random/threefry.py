@@ -212,6 +212,11 @@ def block_of_step(step: Any, random_bits: int) -> tuple[Any, Any]:
     return (step >> 2, step & 3) if random_bits <= MOST_HALF_BITS else (step, step & 0)
 
 
+def row_step(row: int, random_bits: int) -> int:
+    """The step whose words, for one row of an array, are those of this row for the whole array at step 0."""
+    return row << 2 if random_bits <= MOST_HALF_BITS else row
+
+
 def word_of_part(y0: Any, y1: Any, part: Any, random_bits: int, half: bool) -> Any:
     """A rounding's word of 31 bits, from the block's two words; for `half` see `leading_bits`."""
     word = y0 ^ y1

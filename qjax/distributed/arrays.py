@@ -125,7 +125,7 @@ def psum(x: ArrayLike, axis_name: Hashable, collective: CollectiveLike, *, key: 
 
 def _call(call: str, stack: Any, collective: Any, key: Any) -> jax.Array:
     dtype = check_stack(stack, (jax.Array, np.ndarray), "a jax.Array or NumPy array", call == SCATTER)
-    law = check_collective(collective, dtype, call)
+    law = check_collective(collective, dtype, call, stack.shape[0])
     if law.stochastic and key is None:
         raise missing_key()
     words = None if key is None else key_words(key)
@@ -141,7 +141,7 @@ def _run(law: Collective, call: str, stack: jax.Array, key: Any) -> jax.Array:
         return jnp.zeros(shape, stack.dtype)
     with jax.enable_x64(True):
         x = _to_float32(stack.reshape(stack.shape[0], prod(stack.shape[1:])))
-        found = run(partial(_names, key, law.flush), x, law, check_number(stack.dtype.name), call)
+        found = run(partial(_names, key), x, law, check_number(stack.dtype.name), call)
         return _from_float32(Float64.float32(found), stack.dtype).reshape(shape)
 
 

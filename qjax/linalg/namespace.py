@@ -62,7 +62,9 @@ class Float64(Names):
 
     @staticmethod
     def float64(x: jax.Array) -> jax.Array:
-        """XLA's conversion on CPUs makes zeros of subnormal numbers."""
+        """XLA's conversion on CPUs makes zeros of subnormal numbers; what is float64 stays."""
+        if x.dtype == jnp.float64:
+            return x
         bits = x.view(jnp.int32)
         magnitude = bits & 0x7FFFFFFF
         small = magnitude.astype(jnp.float64) * _SUBNORMAL

@@ -102,7 +102,7 @@ def _call(call: str, stack: torch.Tensor, collective: Any, key: Key) -> torch.Te
     check_not_sharded(stack, "stack")
     if stack.requires_grad and torch.is_grad_enabled():
         raise ValueError("stack requires gradients, which sums over ranks do not have; allowed is stack.detach()")
-    text, stochastic = _described(literal(_text_of(collective)), dtype, call)
+    text, stochastic = _described(literal(_text_of(collective)), dtype, call, stack.shape[0])
     plain = is_plain_tensor(stack)
     words = given_or_drawn(key, stochastic, plain)
     arguments = stack, words, text, call
@@ -115,9 +115,9 @@ def _text_of(collective: Any) -> Any:
 
 
 @constant_result
-def _described(collective: Any, dtype: str, call: str) -> tuple[str, bool]:
+def _described(collective: Any, dtype: str, call: str, ranks: int) -> tuple[str, bool]:
     """The text of a call's law, and if it is stochastic."""
-    law = check_collective(collective, dtype, call)
+    law = check_collective(collective, dtype, call, ranks)
     return law.text, law.stochastic
 
 
@@ -130,7 +130,7 @@ def run_collective(stack: torch.Tensor, key: torch.Tensor | None, text: str, cal
     if result.numel() == 0:
         return result
     x = stack.detach().reshape(stack.shape[0], prod(stack.shape[1:])).to(torch.float32)
-    names = partial(_names, key, law.flush)
+    names = partial(_names, key)
     found = run(names, x, law, check_number(dtype), call).to(torch.float32).to(stack.dtype)
     return found.masked_fill_(found.isnan(), torch.nan).reshape(result.shape)
 

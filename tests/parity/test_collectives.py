@@ -29,6 +29,7 @@ CASES = [
     ("collective(accumulator=accumulator(float32,chunk=3,inner=accumulator(float(6,9),chunk=1)))", "float32"),
     ("collective(accumulator=accumulator(float16,chunk=4,tree=True),start=zero)", "float32"),
 ]
+LEVELS = f"{STOCHASTIC[:-1]},inner={STOCHASTIC.replace('nccl_ring', 'own_first')},inner_ranks=2)"
 MORE = [(name, dtype) for name in qcore.distributed.BACKENDS for dtype in DTYPES]
 
 
@@ -62,6 +63,10 @@ def compare(name, dtype, ranks):
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_the_same_bits(name, dtype):
     compare(name, dtype, 3)
+
+
+def test_the_same_bits_of_nodes():
+    compare(LEVELS, "float32", 4)
 
 
 @pytest.mark.heavy

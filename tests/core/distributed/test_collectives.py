@@ -218,6 +218,45 @@ def test_a_switch_is_the_exact_sum_rounded_once():
         assert same(reduce(stack, "nccl.nvls"), np.float64(exact).astype(np.float16)), kind
 
 
+LEVELS = Collective(
+    "bfloat16",
+    "nccl_tree",
+    divide="premultiply",
+    inner=Collective("e4m3fn:saturate", accumulator=Accumulator(chunk=1), divide="before"),
+    inner_ranks=2,
+)
+
+
+def test_nodes_of_ranks():
+    """Two ranks of a node average in FP8, then three nodes by a tree of bfloat16."""
+    e4m3 = ml_dtypes.float8_e4m3fn
+
+    def sent(x):
+        return np.clip(x, -448, 448).astype(e4m3).astype(np.float32)
+
+    stack = hard_stack("wide", 6, 40, "float32")
+    nodes = []
+    for first, second in zip(stack[::2], stack[1::2], strict=True):
+        halves = [sent(sent(x) / 2) for x in (first, second)]
+        nodes.append(sent(halves[0] + halves[1]))
+    third = np.float32(BF16(1 / 3))
+    a, b, c = [(x.astype(BF16).astype(np.float32) * third).astype(BF16) for x in nodes]
+    assert same(reduce(stack, LEVELS), add(a, add(c, b)).astype(np.float32))
+    assert parse(LEVELS.text, Collective) == LEVELS == pickle.loads(pickle.dumps(LEVELS))
+    assert same(all_gather(stack, LEVELS), sent(stack))  # e4m3's numbers are bfloat16's
+    # of a scatter each level sees the whole message: chunk c of a node's ring, and of the ring of nodes
+    rings = Collective("bfloat16", "nccl_ring", inner=Collective("bfloat16", "nccl_ring"), inner_ranks=3)
+    stack = hard_stack("wide", 6, 12, "bfloat16")
+    found = []
+    for element in range(12):
+        terms = []
+        for node in (stack[:3, element], stack[3:, element]):
+            order = [(element // 4 + k) % 3 for k in (1, 2, 3)]
+            terms.append(add(add(node[order[0]], node[order[1]]), node[order[2]]))
+        found.append(add(*terms))
+    assert same(reduce_scatter(stack, rings).ravel(), np.array(found))
+
+
 def test_eight_bits_saturate():
     stack = np.float32([[448.0, 300.0, np.inf, np.nan], [448.0, 2.0, 1.0, 1.0]])
     assert reduce(stack, "nccl.ring.e4m3").tolist()[:3] == [448.0, 288.0, 448.0]
@@ -286,6 +325,13 @@ WRONG = [
     (lambda x: Collective(order="nccl_tree", start="zero"), "start=zero with order=nccl_tree"),
     (lambda x: Collective(order="nccl_pat", accumulator=Accumulator()), "allowed is an accumulator with chunk=1"),
     (lambda x: Collective(accumulator=Accumulator(product="float16")), "allowed are accumulators of number"),
+    (
+        lambda x: reduce(np.ones((3, 2), np.float32), LEVELS),
+        "3 ranks with nodes of 2; allowed is a multiple of 2 ranks",
+    ),
+    (lambda x: Collective(inner_ranks=2), "inner_ranks=2; allowed is 1 without inner"),
+    (lambda x: Collective(inner="collective()"), "inner_ranks=1; allowed is at least 2 with inner"),
+    (lambda x: Collective(inner="fixed(8,4)", inner_ranks=2), "allowed are a Collective, its text, and None"),
     (lambda x: Collective(accumulator="hopper.wgmma.e4m3"), "allowed are accumulators of number"),
 ]
 
