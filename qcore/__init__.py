@@ -92,7 +92,7 @@ if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
         "GGUF": ("gguf",),
         "Doubled": ("doubled",),
         "affine": ("affine",),
-        "distributed": ("collective",),
+        "distributed": ("collective", "wire_scale"),
         "linalg": ("accumulator", "hadamard", "operand", "product", "scale"),
         "recipes": ("entry", "recipe"),
     }

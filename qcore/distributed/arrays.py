@@ -129,6 +129,6 @@ def _run(call: str, stack: np.ndarray, collective: Any, key: arrays.Key) -> np.n
         return Terms(words if role == SUM or words is None else fold_in(words, role), flush)
 
     with np.errstate(all="ignore"):
-        found = run(names, x, law, check_number(dtype), call).astype(np.float32).astype(stack.dtype)
+        found = run(names, x, law, check_number(dtype), call, stack.shape[1:]).astype(np.float32).astype(stack.dtype)
     found[np.isnan(found)] = np.nan
     return found

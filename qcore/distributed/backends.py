@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from qcore.arguments import check_choice, check_type, quoted
 from qcore.distributed.collective import (
     AFTER,
@@ -18,17 +20,20 @@ from qcore.distributed.collective import (
     NCCL_PAT,
     NCCL_RING,
     NCCL_TREE,
+    NONE,
+    OWN_FIRST,
     PREMULTIPLY,
     REDUCE,
     SCATTER,
     ZERO,
     Collective,
 )
+from qcore.distributed.scale import WireScale
 from qcore.formats.text import parse_argument
 from qcore.linalg.accumulator import Accumulator
 
 DTYPES = "float32", "float16", "bfloat16"  # of arrays
-_ONLY = {NCCL_TREE: REDUCE, NCCL_PAT: SCATTER}  # orders that one call has
+_ONLY = {NCCL_TREE: REDUCE, NCCL_PAT: SCATTER, NONE: GATHER}  # orders that one call has
 _FLOAT32, _FLOAT64 = Accumulator("float32", chunk=1), Accumulator("binary(11,52)", chunk=1)
 _WIRES = {
     "bf16": "bfloat16",
@@ -61,6 +66,8 @@ class Backend(NamedTuple):
     others: Mapping[str, Collective] = MappingProxyType({})
 
 
+_QUOTIENTS = "Quotients, which kernels compute to two units in the last place: rounded to nearest here"
+_ZEROPP = "DeepSpeed edaa7221, "
 _NCCL = "NCCL 2.30.7 (5067397c), "
 _READ = "read from source, not measured. "
 _CHOICE = (
@@ -119,6 +126,41 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
             "Megatron-LM d98e8a64, reduce_scatter_with_fp32_accumulation.py",
             "the order of torch.sum's kernel: ascending here. Up to two ranks Megatron-LM takes another way",
             BEFORE,
+        ),
+        "torchft": Backend(
+            Collective("e4m3fn:saturate", OWN_FIRST, _FLOAT32, WireScale("row"), start=ZERO),
+            "torchft 7eb70878, torchft/quantization.py",
+            _READ + _QUOTIENTS + ". Arrays of more than two dimensions: matrices of their last axis",
+            AFTER,
+        ),
+        "zeropp.qgz": Backend(
+            Collective(
+                "fixed(4,0)",
+                ASCENDING,
+                Accumulator("float16", chunk=1),
+                WireScale("qgz", 8.0, inverse="reciprocal", number="float16"),
+                start=ZERO,
+            ),
+            _ZEROPP + "csrc/quantization/quant_reduce.cu",
+            _READ + _QUOTIENTS + ". One node, whose ranks are summed; nodes are a level above, whose mean is taken",
+        ),
+        "zeropp.qwz": Backend(
+            Collective("fixed(8,0)", NONE, None, WireScale("qwz", 128.0, inverse="reciprocal", number="float16")),
+            _ZEROPP + "deepspeed/runtime/zero/partition_parameters.py",
+            _READ + _QUOTIENTS,
+        ),
+        "torchao.float8_all_gather": Backend(
+            Collective("e4m3fn:saturate", NONE, None, WireScale("ranks", least=1e-12, spreads=True)),
+            "torchao 0.18.0, torchao/float8/fsdp_utils.py",
+            "the numbers that a product reads of codes and scale: float32 quotients here, compared by bits",
+        ),
+        "deepep.dispatch": Backend(
+            Collective(
+                "e4m3fn:saturate", NONE, None, WireScale(128, least=float(np.float32(1e-4)), inverse="magnitude")
+            ),
+            "DeepEP dd758caf, csrc/kernels/internode_ll.cu",
+            _READ + "The experts of a token: every rank has all tokens here. Scales that are powers of two: the option "
+            "inverse='power_of_two' of `WireScale`",
         ),
         "deepep.combine": Backend(
             Collective("bfloat16", ASCENDING, _FLOAT32, start=ZERO),

@@ -9,20 +9,22 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from qcore.arguments import check_choice, check_flag, check_int, quoted
+from qcore.distributed.scale import WireScale, check_scale
 from qcore.formats.number import Number, call_text, check_number
 from qcore.formats.text import Kind, Reader, choice, parse_argument, register, write
 from qcore.law.rounding import MODES, Rounding, RoundingLike, check_rounding
 from qcore.linalg.accumulator import Accumulator, AccumulatorLike, check_accumulator, check_scalar, optional_number
 
-ASCENDING, OWN_FIRST, GLOO_RING, NCCL_RING, NCCL_TREE, NCCL_PAT = (
+ASCENDING, OWN_FIRST, GLOO_RING, NCCL_RING, NCCL_TREE, NCCL_PAT, NONE = (
     "ascending",
     "own_first",
     "gloo_ring",
     "nccl_ring",
     "nccl_tree",
     "nccl_pat",
+    "none",
 )
-ORDERS = ASCENDING, OWN_FIRST, GLOO_RING, NCCL_RING, NCCL_TREE, NCCL_PAT
+ORDERS = ASCENDING, OWN_FIRST, GLOO_RING, NCCL_RING, NCCL_TREE, NCCL_PAT, NONE
 TREES = NCCL_TREE, NCCL_PAT
 BEFORE, PREMULTIPLY, AFTER, SPLIT = "before", "premultiply", "after", "split"
 DIVISIONS = BEFORE, PREMULTIPLY, AFTER, SPLIT
@@ -54,6 +56,10 @@ class Collective:
     - "nccl_tree": NCCL's first tree, with one rank a node: a rank adds its children to its own number, the lower first.
     - "nccl_pat": of a reduce-scatter, a binomial tree on the offset s = (output - rank) modulo N: its own number, then
       the offsets s + 2^k, for k descending from below the lowest bit of s.
+    - "none": of an all-gather, which adds nothing.
+
+    With a `scale`, W is the scale's law: ranks send scaled numbers, and their result is scaled again. The chunks of
+    "own_first" are then whole rows, where rows have scales.
 
     With `inner`, ranks are in nodes of `inner_ranks` neighbours. Each node makes the same call by `inner`, and what the
     nodes have is what this law adds, of N / inner_ranks ranks. Both levels see the whole message.
@@ -69,6 +75,8 @@ class Collective:
         order: the order of additions.
         accumulator: an `Accumulator` of number, chunk, rounding, random_bits, tree and inner; None rounds each sum to
             the wire, as it rounds.
+        scale: a `WireScale` or its text; None sends numbers as they are. With a scale a sum has an accumulator, and
+            `divide` is None or "after".
         divide: None sums. For the mean, "before" divides each term and rounds it to the wire; "premultiply" multiplies
             each by 1 / N, rounded to the wire, and rounds the product to it; "after" divides the total, which the
             accumulator rounds; "split" divides each term by a power of two p, doubled from 1 while it divides N and is
@@ -99,6 +107,7 @@ class Collective:
     wire: Number | None = None
     order: str = ASCENDING
     accumulator: Accumulator | None = None
+    scale: WireScale | None = None
     divide: str | None = None
     rounding: Rounding = Rounding.NEAREST
     start: str = FIRST
@@ -112,8 +121,11 @@ class Collective:
         def __init__(
             self,
             wire: Number | str | None = None,
-            order: Literal["ascending", "own_first", "gloo_ring", "nccl_ring", "nccl_tree", "nccl_pat"] = ASCENDING,
+            order: Literal[
+                "ascending", "own_first", "gloo_ring", "nccl_ring", "nccl_tree", "nccl_pat", "none"
+            ] = ASCENDING,
             accumulator: AccumulatorLike = None,
+            scale: WireScale | str | None = None,
             divide: Literal["before", "premultiply", "after", "split"] | None = None,
             rounding: RoundingLike = Rounding.NEAREST,
             start: Literal["first", "zero"] = FIRST,
@@ -136,10 +148,24 @@ class Collective:
             self._set(wire=check_scalar("wire", self.wire))
         if self.accumulator is not None:
             self._set(accumulator=_check_sum(check_accumulator(self.accumulator)))
+        if self.scale is not None:
+            self._check_scale()
         if self.order in TREES:
             self._check_tree()
         self._check_levels()
         self._set(text=write(self))
+
+    def _check_scale(self) -> None:
+        """Scaled numbers are not added as such, and the wire has no scale for the quotients of terms."""
+        self._set(scale=check_scale(self.scale, self.wire))
+        assert self.scale is not None
+        if self.accumulator is None and self.order != NONE:
+            raise ValueError(
+                f"accumulator=None with scale={self.scale.text}; allowed is an accumulator, such as "
+                "'accumulator(float32,chunk=1)', or order='none'"
+            )
+        if self.divide not in (None, AFTER):
+            raise ValueError(f"divide={self.divide} with scale={self.scale.text}; allowed are None and after")
 
     def _check_tree(self) -> None:
         """A tree adds two numbers at each hop, and has no place for a sum's start."""
@@ -214,6 +240,7 @@ _PARAMETERS = {
     "wire": optional_number,
     "order": choice(ORDERS),
     "accumulator": lambda reader: reader.registered("accumulator"),
+    "scale": lambda reader: reader.registered("wire_scale"),
     "divide": choice(DIVISIONS),
     "rounding": choice(tuple(MODES)),
     "start": choice((FIRST, ZERO)),

@@ -25,6 +25,8 @@ from qcore.distributed.collective import (
     TREES,
     Collective,
 )
+from qcore.distributed.scale import Groups, groups_of
+from qcore.distributed.scaling import scaled
 from qcore.formats.number import Number
 from qcore.law.rounding import Rounding
 from qcore.linalg.law import add_terms, rounded_sum
@@ -106,13 +108,16 @@ def gloo_chunk(count: int, ranks: int, size: int) -> int:
     return segments // ranks * segment // size
 
 
-def parts_of(order: str, count: int, ranks: int, size: int, scatters: bool) -> list[Part]:
-    """How a message of `count` elements of `size` bytes is cut, and with which rank each chunk begins."""
+def parts_of(order: str, count: int, ranks: int, size: int, scatters: bool, unit: int = 1) -> list[Part]:
+    """How a message of `count` elements of `size` bytes is cut, and with which rank each chunk begins.
+
+    `unit` elements stay together where each rank adds a chunk of its own.
+    """
     output = ceiling(count, ranks)
     if order == GLOO_RING:
         return [Part(0, count, gloo_chunk(count, ranks, size), -1, -1)]
     if order == OWN_FIRST:
-        return [Part(0, count, output)]
+        return [Part(0, count, ceiling(ceiling(count, unit), ranks) * unit)]
     if order == NCCL_RING and scatters:
         return [Part(0, count, output, 1)]
     if order == NCCL_RING:
@@ -190,7 +195,7 @@ def split_factor(ranks: int) -> int:
     return factor
 
 
-def run(names: Namespaces, x: Any, law: Collective, dtype: Number, call: str) -> Any:
+def run(names: Namespaces, x: Any, law: Collective, dtype: Number, call: str, shape: tuple[int, ...]) -> Any:
     """The numbers after a collective call: float64 numbers of the arrays' dtype, (n,), or (N, n) after a gather.
 
     Args:
@@ -199,26 +204,28 @@ def run(names: Namespaces, x: Any, law: Collective, dtype: Number, call: str) ->
         law: a collective with nothing left open.
         dtype: the format of the arrays' dtype.
         call: REDUCE, SCATTER or GATHER.
+        shape: the shape of a rank's array.
     """
     if law.inner is not None:
-        x = _of_nodes(names, x, law, dtype, call)
-    xp = partial(names, law.flush)
+        x = _of_nodes(names, x, law, dtype, call, shape)
+    xp, ranks = partial(names, law.flush), x.shape[0]
+    groups = None if law.scale is None else groups_of(law.scale, shape, ranks)
     if call == GATHER:
-        return finished(xp, xp(SUM).float64(sent(xp, x, law, dtype)), law, dtype)
-    terms = divided(xp, sent(xp, x, law, dtype), law, x.shape[0])
-    if x.shape[0] > 1 or (call == SCATTER and law.start != FIRST):
-        total = result(xp, _total(xp, terms, law, call == SCATTER), law, x.shape[0])
+        return finished(xp, xp(SUM).float64(sent(xp, x, law, dtype, 0, groups, adds=False)), law, dtype)
+    terms = divided(xp, sent(xp, x, law, dtype, 0, groups), law, ranks)
+    if ranks > 1 or law.scale is not None or (call == SCATTER and law.start != FIRST):
+        total = result(xp, _total(xp, terms, law, call == SCATTER, groups), law, ranks, groups)
     else:  # an all-reduce of one rank adds nothing, so not to +0 either
         total = xp(SUM).float64(terms[0])
     return finished(xp, total, law, dtype)
 
 
-def _of_nodes(names: Namespaces, x: Any, law: Collective, dtype: Number, call: str) -> Any:
+def _of_nodes(names: Namespaces, x: Any, law: Collective, dtype: Number, call: str, shape: tuple[int, ...]) -> Any:
     """What each node has after its own call, float32 numbers (N / inner_ranks, n), or (N, n) after a gather."""
     size, count = law.inner_ranks, x.shape[0] // law.inner_ranks
     nodes = [x[node * size : node * size + size] for node in range(count)]
     found = [
-        run(of_node(names, node, count), rows, law.inner, dtype, call)  # type: ignore[arg-type]
+        run(of_node(names, node, count), rows, law.inner, dtype, call, shape)  # type: ignore[arg-type]
         for node, rows in enumerate(nodes)
     ]
     xp = names(law.flush, SUM)
@@ -230,11 +237,26 @@ def of_node(names: Namespaces, node: int, count: int) -> Namespaces:
     return lambda flush, role: names(flush, NODES + role * count + node)
 
 
-def sent(names: OfLevel, x: Any, law: Collective, dtype: Number, rank: int = 0) -> Any:
-    """What ranks send: float32 of the shape of x, (k, n), from rank `rank` on; k is 1 if rank is not 0."""
+def sent(
+    names: OfLevel,
+    x: Any,
+    law: Collective,
+    dtype: Number,
+    rank: int = 0,
+    groups: Groups | None = None,
+    adds: bool = True,
+) -> Any:
+    """What ranks send: float32 of the shape of x, (k, n), from rank `rank` on; k is 1 if rank is not 0.
+
+    `groups` share scales, if the law has some; `adds` is True if receivers add the numbers.
+    """
+    xp = names(TERMS)
+    if law.scale is not None:
+        assert groups is not None  # as there is a scale, and nothing is left open
+        assert law.wire is not None
+        return scaled(xp, x, law.wire, law.rounding, law.scale, groups, rank, is_term=adds)
     if law.wire == dtype:
         return x
-    xp = names(TERMS)
     return xp.float32(xp.rounded(xp.float64(x), law.wire, law.rounding, rank, _RANDOM_BITS))
 
 
@@ -251,11 +273,11 @@ def divided(names: OfLevel, terms: Any, law: Collective, ranks: int, rank: int =
     return xp.float32(xp.rounded(found, number, law.rounding, rank, _RANDOM_BITS))
 
 
-def _total(names: OfLevel, terms: Any, law: Collective, scatters: bool) -> Any:
+def _total(names: OfLevel, terms: Any, law: Collective, scatters: bool, groups: Groups | None) -> Any:
     """The sum of ranks' terms (N, n), float64 numbers (n,)."""
     ranks, count = terms.shape
     assert law.wire is not None  # as nothing is left open
-    parts = parts_of(law.order, count, ranks, ceiling(law.wire.bits, 8), scatters)
+    parts = parts_of(law.order, count, ranks, ceiling(law.wire.bits, 8), scatters, 1 if groups is None else groups.unit)
     xp = names(SUM)
     terms = xp.concatenate([arranged(xp, terms, part) for part in parts], 1)
     if law.order in TREES:
@@ -290,10 +312,15 @@ def hop(names: OfLevel, totals: Any, found: Any, law: Collective, level: int, pl
     return rounded_sum(xp, xp.plus(totals, found), accumulator, row_step(place, accumulator.random_bits))
 
 
-def result(names: OfLevel, total: Any, law: Collective, ranks: int) -> Any:
-    """The sum as it is sent on: divided if the law divides there, and rounded to the wire."""
+def result(names: OfLevel, total: Any, law: Collective, ranks: int, groups: Groups | None = None) -> Any:
+    """The sum as it is sent on: divided if the law divides there, and rounded to the wire; `groups` share scales."""
     assert law.accumulator is not None  # as nothing is left open
     xp = names(RESULT)
+    if law.scale is not None:
+        assert groups is not None  # as there is a scale
+        assert law.wire is not None
+        mean = ranks if law.divide == AFTER else 1
+        return xp.float64(scaled(xp, xp.float32(total)[None], law.wire, law.rounding, law.scale, groups, 1, mean))[0]
     if law.divide in (AFTER, SPLIT):
         factor = ranks if law.divide == AFTER else ranks / split_factor(ranks)
         total = rounded_sum(xp, xp.divide(total, float(factor)), law.accumulator, 0)
@@ -305,4 +332,6 @@ def result(names: OfLevel, total: Any, law: Collective, ranks: int) -> Any:
 
 def finished(names: OfLevel, total: Any, law: Collective, dtype: Number) -> Any:
     """Numbers of the wire as numbers of the arrays' dtype, in float64."""
-    return total if law.wire == dtype else names(RESULT).rounded(total, dtype, Rounding.NEAREST, 0, _RANDOM_BITS)
+    if law.wire == dtype and law.scale is None:
+        return total
+    return names(RESULT).rounded(total, dtype, Rounding.NEAREST, 0, _RANDOM_BITS)

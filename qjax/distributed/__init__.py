@@ -1,8 +1,8 @@
 """Sums over ranks as programs compute them: bits of `qcore.distributed` and `qtorch.distributed`."""
 
-from qcore.distributed import BACKENDS, Backend, Collective, named
+from qcore.distributed import BACKENDS, Backend, Collective, WireScale, named
 from qcore.lazy import public_names
 from qjax.distributed.arrays import all_gather, psum, reduce, reduce_scatter
 
-__all__ = ["BACKENDS", "Backend", "Collective", "all_gather", "named", "psum", "reduce", "reduce_scatter"]
+__all__ = ["BACKENDS", "Backend", "Collective", "WireScale", "all_gather", "named", "psum", "reduce", "reduce_scatter"]
 __dir__ = public_names(__name__)

@@ -141,7 +141,7 @@ def _run(law: Collective, call: str, stack: jax.Array, key: Any) -> jax.Array:
         return jnp.zeros(shape, stack.dtype)
     with jax.enable_x64(True):
         x = _to_float32(stack.reshape(stack.shape[0], prod(stack.shape[1:])))
-        found = run(partial(_names, key), x, law, check_number(stack.dtype.name), call)
+        found = run(partial(_names, key), x, law, check_number(stack.dtype.name), call, stack.shape[1:])
         return _from_float32(Float64.float32(found), stack.dtype).reshape(shape)
 
 

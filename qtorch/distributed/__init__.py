@@ -1,9 +1,19 @@
 """Sums over ranks as programs compute them: bits of `qcore.distributed` and `qjax.distributed`."""
 
-from qcore.distributed import BACKENDS, Backend, Collective, named
+from qcore.distributed import BACKENDS, Backend, Collective, WireScale, named
 from qcore.lazy import public_names
 from qtorch.distributed.hooks import comm_hook
 from qtorch.distributed.tensors import all_gather, reduce, reduce_scatter
 
-__all__ = ["BACKENDS", "Backend", "Collective", "all_gather", "comm_hook", "named", "reduce", "reduce_scatter"]
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "Collective",
+    "WireScale",
+    "all_gather",
+    "comm_hook",
+    "named",
+    "reduce",
+    "reduce_scatter",
+]
 __dir__ = public_names(__name__)

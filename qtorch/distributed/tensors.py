@@ -131,7 +131,7 @@ def run_collective(stack: torch.Tensor, key: torch.Tensor | None, text: str, cal
         return result
     x = stack.detach().reshape(stack.shape[0], prod(stack.shape[1:])).to(torch.float32)
     names = partial(_names, key)
-    found = run(names, x, law, check_number(dtype), call).to(torch.float32).to(stack.dtype)
+    found = run(names, x, law, check_number(dtype), call, tuple(stack.shape[1:])).to(torch.float32).to(stack.dtype)
     return found.masked_fill_(found.isnan(), torch.nan).reshape(result.shape)
 
 

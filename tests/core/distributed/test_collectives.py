@@ -300,7 +300,7 @@ def test_names(name):
 
 
 def test_texts():
-    law = Collective("e4m3fn", "nccl_tree", Accumulator("bfloat16", chunk=1), "after", "stochastic", flush=True)
+    law = Collective("e4m3fn", "nccl_tree", Accumulator("bfloat16", chunk=1), None, "after", "stochastic", flush=True)
     assert law.text == (
         "collective(wire=e4m3fn,order=nccl_tree,accumulator=accumulator(bfloat16,chunk=1),divide=after,"
         "rounding=stochastic,flush=True)"
