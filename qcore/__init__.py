@@ -1,7 +1,7 @@
 """Number formats, the rounding law and random bits, framework-agnostic; runs by itself on NumPy arrays.
 
-`qcore.affine`, `qcore.distributed`, `qcore.exchange`, `qcore.insight`, `qcore.linalg`, `qcore.recipes`,
-`qcore.reproducible` and `qcore.testing` are imported when they, or their names here, are first used.
+`qcore.affine`, `qcore.distributed`, `qcore.engines`, `qcore.exchange`, `qcore.insight`, `qcore.linalg`,
+`qcore.recipes`, `qcore.reproducible` and `qcore.testing` are imported when they, or their names here, are first used.
 
 In all three packages a wrong argument raises a TypeError or a ValueError, which says its name, what came and what is
 allowed. Docstrings list what they raise besides.
@@ -29,6 +29,7 @@ from qcore.version import __version__ as __version__
 if TYPE_CHECKING:
     from qcore import affine as affine
     from qcore import distributed as distributed
+    from qcore import engines as engines
     from qcore import exchange as exchange
     from qcore import insight as insight
     from qcore import linalg as linalg
@@ -78,7 +79,18 @@ __all__ = [
 if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
     __getattr__, __dir__ = subpackages(
         __name__,
-        ("affine", "distributed", "exchange", "insight", "linalg", "random", "recipes", "reproducible", "testing"),
+        (
+            "affine",
+            "distributed",
+            "engines",
+            "exchange",
+            "insight",
+            "linalg",
+            "random",
+            "recipes",
+            "reproducible",
+            "testing",
+        ),
         {
             "qcore.exchange.formats.doubled": ("Doubled",),
             "qcore.exchange.formats.gguf": ("GGUF",),
@@ -93,6 +105,7 @@ if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
         "Doubled": ("doubled",),
         "affine": ("affine",),
         "distributed": ("collective", "wire_scale"),
+        "engines": ("attention", "engine", "kv_cache"),
         "linalg": ("accumulator", "hadamard", "operand", "product", "scale"),
         "recipes": ("entry", "recipe"),
     }

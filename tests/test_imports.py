@@ -9,13 +9,14 @@ import pytest
 
 ALIKE = ["distributed", "recipes", "insight", "linalg"]
 ROOMS = {
-    "qcore": ["affine", "distributed", "exchange", "insight", "linalg", "recipes", "reproducible"],
+    "qcore": ["affine", "distributed", "engines", "exchange", "insight", "linalg", "recipes", "reproducible"],
     "qtorch": ["exchange", "export", *ALIKE, "nn", "optim", "quant", "quantization", "reproducible"],
     "qjax": ["exchange", "export", *ALIKE, "nnx", "optim", "quant", "quantization", "reproducible"],
 }
 
 # Of formats whose rooms are imported when a text has their name.
 TEXTS = ["affine(-8,7)", "gguf(q4_0)", "nf4(block=64,nested=256)", "accumulator()", "operand(e4m3fn)", "collective()"]
+TEXTS += ["attention()", "kv_cache(e4m3fn)"]
 
 # What a package does to a fresh process. Rooms are asked for in children, where no other room's import has set the
 # attribute; optax and flax are hidden at the end, from what `*` takes.

@@ -444,7 +444,7 @@ def _subnormals(reader: Reader) -> str | int:
     return reader.next() if reader.token in (NORMALIZED, LEAST) else reader.integer()
 
 
-def _places(reader: Reader) -> list[int]:
+def whole_numbers(reader: Reader) -> list[int]:
     """Reads a list of whole numbers."""
     start, found = reader.index, reader.numbers()
     if any(place != int(place) for place in found):
@@ -472,7 +472,7 @@ _PARAMETERS = {
     "sets": Reader.integer,
     "overflow": choice(("inf",)),
     "positive_zero": Reader.flag,
-    "order": _places,
+    "order": whole_numbers,
 }
 register("accumulator", Kind(Accumulator, _PARAMETERS, 0, 1, 0))
 EXACT = Accumulator()

@@ -26,6 +26,7 @@ ROOMS = {
     "qcore": (
         "",
         "distributed",
+        "engines",
         "linalg",
         "affine",
         "affine.functional",

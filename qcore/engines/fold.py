@@ -1,0 +1,216 @@
+"""What decides the bits of attention in a program that trains or serves: an `Attention`."""
+
+# pyright: reportUnnecessaryIsInstance=false
+# Callers need not check types; wrong ones raise here.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from qcore.arguments import check_choice, check_flag, check_int, check_size, quoted
+from qcore.formats.number import Number, call_text
+from qcore.formats.text import Kind, Reader, choice, register, write
+from qcore.linalg.accumulator import (
+    EXACT,
+    Accumulator,
+    AccumulatorLike,
+    check_accumulator,
+    check_scalar,
+    optional_number,
+    whole_numbers,
+)
+
+SCORES, ROUNDED, EXPONENT = "scores", "rounded", "exponent"
+SCALES = SCORES, ROUNDED, EXPONENT
+TREE, THREADS, EXACT_SUM = "tree", "threads", "exact"
+ROW_SUMS = TREE, THREADS, EXACT_SUM
+DIVIDE, RECIPROCAL, WEIGHTS = "divide", "reciprocal", "weights"
+ENDS = DIVIDE, RECIPROCAL, WEIGHTS
+
+
+@dataclass(frozen=True, repr=False)
+class Attention:
+    """The law of attention, softmax(scale Q K^T) V, of one engine: a fold over blocks of keys.
+
+    For each row of queries, with m = -inf, l = 0 and O = 0 before the first block, and numbers of float32:
+
+        S = Q K^T                              by `accumulator`, of numbers in `operand`
+        m' = max(m, max S),  a = exp(m - m')   masked scores are -inf
+        P = 2^offset exp(S - m')               scores are scaled as `scale` says
+        l = l a + sum of P                     in the order of `row_sum`
+        O = O a + P V                          by `accumulator`, of P in `p` and V in `operand`
+        result = O / l                         as `end` says, rounded to `output`
+
+    A block is a tile of keys, which begins at a multiple of its length. A block whose scores are all masked changes
+    nothing. So a causal pass over many queries is, for each row, the fold over the keys that the row sees; with
+    end="weights" one block has all keys.
+
+    Args:
+        accumulator: an `Accumulator`, its text, or the name of a chip's instruction: of both products. None is the
+            exact sum, rounded once to float32.
+        operand: the format of Q, K and V in the products, or its text; None does not round.
+        p: the format of P in its product with V; None does not round.
+        output: the format of the result; None is float32.
+        tiles: the lengths of tiles, as triples (largest head size, tile of few queries, tile of many), ascending; () is
+            one block of all keys.
+        few: a tile of few queries is taken for up to this number of queries * (heads / key heads).
+        descending: True takes the last block first.
+        splits: the number of parts in which the blocks of a row are cut, each folded alone. Parts are merged by their
+            log-sum-exp, in ascending order. None is one part.
+        split_size: the number of keys of each part, which then begins at a multiple of it; None is one part.
+        scale: where the scale enters. "scores": exp(scale S - m). "rounded": S and scale S are rounded to `operand`.
+            "exponent": exp2(S c - m c) with c = scale log2(e), the first product and the difference rounded once.
+        offset: the power of two by which P is larger.
+        levels: 1 has the accumulators of P V start at O a; 2 has them start at 0, and adds the product to O a.
+        row_sum: the order in which P is summed. "threads": four partial sums, each of two neighbours in every eight
+            columns. "tree": neighbours in pairs. "exact": as integers in units of 2^-42, in any order.
+        end: "divide" is O / l, "reciprocal" O (1 / l), "weights" divides P by l before the product with V.
+
+    Attributes:
+        text: the text form, which `qcore.parse` reads.
+
+    Raises:
+        ValueError: if an argument is out of range, or contradicts another.
+
+    Example:
+        >>> Attention("hopper.wgmma.bf16", "bfloat16", "bfloat16", tiles=(256, 32, 32)).tile(128, queries=1)
+        32
+        >>> Attention(row_sum="exact", end="weights").text
+        'attention(row_sum=exact,end=weights)'
+    """
+
+    accumulator: Accumulator = EXACT
+    operand: Number | None = None
+    p: Number | None = None
+    output: Number | None = None
+    tiles: tuple[int, ...] = ()
+    few: int = 64
+    descending: bool = False
+    splits: int | None = None
+    split_size: int | None = None
+    scale: str = SCORES
+    offset: int = 0
+    levels: int = 1
+    row_sum: str = TREE
+    end: str = DIVIDE
+    text: str = field(init=False, repr=False, compare=False)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            accumulator: AccumulatorLike = EXACT,
+            operand: Number | str | None = None,
+            p: Number | str | None = None,
+            output: Number | str | None = None,
+            tiles: Sequence[int] = (),
+            few: int = 64,
+            descending: bool = False,
+            splits: int | None = None,
+            split_size: int | None = None,
+            scale: Literal["scores", "rounded", "exponent"] = SCORES,
+            offset: int = 0,
+            levels: int = 1,
+            row_sum: Literal["tree", "threads", "exact"] = TREE,
+            end: Literal["divide", "reciprocal", "weights"] = DIVIDE,
+        ) -> None: ...
+
+    def __repr__(self) -> str:
+        return call_text(self)
+
+    def __post_init__(self) -> None:
+        self._set(accumulator=check_accumulator(self.accumulator), tiles=_check_tiles(self.tiles))
+        for name in ("operand", "p", "output"):
+            if getattr(self, name) is not None:
+                self._set(**{name: check_scalar(name, getattr(self, name))})
+        self._set(few=check_size("few", self.few, 0), offset=check_int("offset", self.offset, 0, 64))
+        self._set(levels=check_int("levels", self.levels, 1, 2))
+        check_flag("descending", self.descending)
+        check_choice("scale", self.scale, SCALES)
+        check_choice("row_sum", self.row_sum, ROW_SUMS)
+        check_choice("end", self.end, ENDS)
+        for name in ("splits", "split_size"):
+            if getattr(self, name) is not None:
+                self._set(**{name: check_size(name, getattr(self, name))})
+        if self.accumulator.stochastic:
+            raise ValueError(f"accumulator={quoted(self.accumulator.text)} rounds stochastically; allowed are others")
+        self._check_pairs()
+        self._set(text=write(self))
+
+    def _check_pairs(self) -> None:
+        """Raises for arguments that contradict each other."""
+        if self.splits is not None and self.split_size is not None:
+            raise ValueError(f"splits={self.splits} with split_size={self.split_size}; allowed is one of them")
+        if self.scale == ROUNDED and self.operand is None:
+            raise ValueError("scale=rounded with operand=None; allowed is a format that scores are rounded to")
+        if self.end != WEIGHTS:
+            return
+        for name in ("tiles", "splits", "split_size", "offset", "descending"):
+            if getattr(self, name):
+                raise ValueError(f"{name}={quoted(getattr(self, name))} with end=weights; allowed is one block of keys")
+        if self.levels != 1 or self.scale == EXPONENT or self.row_sum == THREADS:
+            raise ValueError(
+                "end=weights with levels=2, scale=exponent or row_sum=threads; allowed are levels=1, "
+                "scale=scores or rounded, and row_sum=tree or exact"
+            )
+
+    def _set(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def tile(self, head_size: int, queries: int, group: int = 1) -> int | None:
+        """The number of keys of a block; None is one block of all keys.
+
+        Args:
+            head_size: the length of a query.
+            queries: the number of queries of a head: 1 in decoding.
+            group: heads / key heads.
+
+        Raises:
+            ValueError: if no tile is known for a head of this size.
+
+        Example:
+            >>> law = Attention(tiles=(64, 128, 128, 128, 96, 192))
+            >>> law.tile(128, queries=1), law.tile(128, queries=512)
+            (96, 192)
+        """
+        for most, few, many in zip(*(self.tiles[part::3] for part in range(3)), strict=True):
+            if head_size <= most:
+                return few if queries * group <= self.few else many
+        if self.tiles:
+            raise ValueError(
+                f"head_size={head_size}; allowed are heads of at most {self.tiles[-3]}: tiles has no length for larger"
+            )
+        return None
+
+
+def _check_tiles(tiles: Any) -> tuple[int, ...]:
+    """Triples of sizes, the first of each ascending."""
+    if not isinstance(tiles, tuple | list) or len(tiles) % 3:
+        raise ValueError(f"tiles={quoted(tiles)}; allowed are triples (largest head size, tile of few, tile of many)")
+    found = tuple(check_size(f"tiles[{place}]", size) for place, size in enumerate(tiles))
+    heads = found[::3]
+    if list(heads) != sorted(set(heads)):
+        raise ValueError(f"tiles={quoted(tiles)}; allowed are triples whose head sizes ascend")
+    return found
+
+
+_PARAMETERS = {
+    "accumulator": lambda reader: reader.registered("accumulator"),
+    "operand": optional_number,
+    "p": optional_number,
+    "output": optional_number,
+    "tiles": whole_numbers,
+    "few": Reader.integer,
+    "descending": Reader.flag,
+    "splits": Reader.integer,
+    "split_size": Reader.integer,
+    "scale": choice(SCALES),
+    "offset": Reader.integer,
+    "levels": Reader.integer,
+    "row_sum": choice(ROW_SUMS),
+    "end": choice(ENDS),
+}
+register("attention", Kind(Attention, _PARAMETERS, 0, 0, 0))
