@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
 from benchmarks.support.backends import Backend
 from qcore import Number
 from qcore.law.rounding import RoundingName
+
+Extent = Literal["quick", "usual", "all"]  # how much a comparison takes: a minute, ten, an hour
 
 
 class Piece(NamedTuple):

@@ -7,11 +7,9 @@ decodes, where the format has codes. So one compilation serves many modes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import product
-from multiprocessing import get_context
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -24,8 +22,9 @@ from torch._inductor import config
 import qcore
 import qtorch
 from benchmarks.support.backends import KEY
-from benchmarks.support.comparison import Case, Piece
+from benchmarks.support.comparison import Case, Extent, Piece
 from benchmarks.support.inputs import MODES, hard_inputs
+from benchmarks.support.processes import processes, stopped_by_parent
 from qcore import BlockFloatingPoint, parse
 from qcore.formats.block import BlockNumber
 from qcore.law.rounding import RoundingName
@@ -60,10 +59,12 @@ class Program(NamedTuple):
     wide: int = 2
 
 
-def programs(everything: bool) -> list[Program]:
+def programs(extent: Extent) -> list[Program]:
     """All kinds, types and layouts with all modes; or pairs: each kind with each mode, type by type and layout."""
-    if everything:
+    if extent == "all":
         return [Program(*chosen, MODES, len(MODES)) for chosen in product(KINDS, DTYPES, LAYOUTS)]
+    if extent == "quick":
+        return [Program("e5m2", "float32", LAYOUTS[0], ("nearest", "toward_zero", "stochastic"))]
     found, others = [], list(DTYPES)[1:]
     for i, text in enumerate(KINDS):
         halves = MODES[i % 2 :: 2], MODES[1 - i % 2 :: 2]
@@ -72,17 +73,16 @@ def programs(everything: bool) -> list[Program]:
     return found
 
 
-def compare_compiled(everything: bool, jobs: int) -> Iterator[Case]:
-    """Cases of the reference and of "torch compiled", in so many processes."""
-    work = programs(everything)
-    if jobs == 1:
-        for program in work:
-            yield from compare(program)
+def compare_compiled(work: Sequence[Program], jobs: int) -> Iterator[list[Case]]:
+    """For each program the cases of the reference and of "torch compiled", in so many processes."""
+    if jobs == 1 or len(work) == 1:
+        yield from map(compare, work)
         return
     for first in range(0, len(work), _TOGETHER * jobs):  # processes grow; Python 3.11's max_tasks_per_child can hang
-        with ProcessPoolExecutor(jobs, get_context("spawn"), _start) as pool:
-            for cases in pool.map(compare, work[first : first + _TOGETHER * jobs]):
-                yield from cases
+        with processes(jobs, _start) as pool:
+            with stopped_by_parent():
+                found = pool.map(compare, work[first : first + _TOGETHER * jobs])
+            yield from found
 
 
 def _start() -> None:

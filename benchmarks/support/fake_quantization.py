@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from time import perf_counter
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 import qjax.quantization
 import qtorch.quantization
 from benchmarks.support.backends import eager_kernels
-from benchmarks.support.comparison import Case, Piece
+from benchmarks.support.comparison import Case, Extent, Piece
 from benchmarks.support.compiled import DTYPES, to_array, to_tensor, to_words
 from benchmarks.support.inputs import random_bits
 from qcore.affine import AffineInteger, QParams, fake_quantize
@@ -27,27 +27,40 @@ _SHAPE = 30, 24, 35  # no multiples of a vector
 Run = Callable[[np.ndarray, QParams, AffineInteger, np.ndarray], list[np.ndarray]]
 
 
-def compare_fake_quantization(everything: bool) -> Iterator[Case]:
-    """A case for each range, dtype, layout of scales and backend; the first backend is the reference.
+Row = tuple[AffineInteger, str, str, bool]  # a range, layout of scales, dtype, and whether torch.compile takes it
 
-    Programs for torch.compile take seconds each: all of them with `everything`, else one for each dtype and layout.
+
+def rows(extent: Extent) -> list[Row]:
+    """All ranges, layouts of scales and dtypes; quickly, pairs of a range and a layout.
+
+    Programs for torch.compile take seconds each: all of them, one for each dtype and layout, or none.
     """
+    found = []
+    for (i, form), (j, layout), (k, dtype) in product(enumerate(FORMS), enumerate(AXES), enumerate(DTYPES)):
+        if extent != "quick":
+            found.append((form, layout, dtype, extent == "all" or (j == k and i == k % len(FORMS))))
+        elif (i + j) % len(DTYPES) == k:
+            found.append((form, layout, dtype, False))
+    return found
+
+
+def compare_fake_quantization(work: Sequence[Row]) -> Iterator[list[Case]]:
+    """For each row a case of each backend; the first backend is the reference."""
     backends: dict[str, Run] = {
         "numpy": _by_numpy,
         eager_kernels(): lambda *arguments: _by_torch(_torch_step, *arguments),
         "torch compiled": _by_compiled_torch(torch.compile(_torch_step, fullgraph=True, dynamic=False)),
         "jax jit": _by_jax,
     }
-    for (i, form), (j, (layout, axis)), (k, (name, dtype)) in _all():
-        rng = np.random.default_rng(0)
-        qparams = _parameters(rng, form, axis)
+    for form, layout, name, compiled in work:
+        rng, dtype = np.random.default_rng(0), DTYPES[name]
+        qparams = _parameters(rng, form, AXES[layout])
         x, gradient = _hard(rng, qparams, dtype), random_bits(math.prod(_SHAPE), dtype, rng).reshape(_SHAPE)
         if gradient.itemsize == 2:  # XLA and Inductor select them as float32, and give NaNs other bits on the way back
             gradient[~(np.abs(gradient.astype(np.float32)) <= np.inf)] = 1
-        piece, expected = Piece(to_words(x)), None
-        compiled = everything or (j == k and i == k % len(FORMS))
         left_out = set() if compiled else {"torch compiled"}
         left_out |= {"jax jit"} if dtype is np.float64 else set()  # which JAX has where a process asks for it
+        piece, expected, cases = Piece(to_words(x)), None, []
         for backend, run in backends.items():
             if backend in left_out:
                 continue
@@ -56,14 +69,10 @@ def compare_fake_quantization(everything: bool) -> Iterator[Case]:
             found = run(x, qparams, form, gradient)
             seconds = perf_counter() - begin
             expected = found if expected is None else expected
-            case = Case(form.text, f"fake quantization, {layout}, {name}", backend)
+            cases.append(Case(form.text, f"fake quantization, {layout}, {name}", backend))
             for wanted, got in zip(expected, found, strict=True):
-                case.add(piece, to_words(wanted), to_words(got), seconds / 2)
-            yield case
-
-
-def _all() -> Iterator[Any]:
-    return product(enumerate(FORMS), enumerate(AXES.items()), enumerate(DTYPES.items()))
+                cases[-1].add(piece, to_words(wanted), to_words(got), seconds / 2)
+        yield cases
 
 
 def _parameters(rng: np.random.Generator, form: AffineInteger, axis: int | None) -> QParams:

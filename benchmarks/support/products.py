@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 
 import qjax
 import qtorch
-from benchmarks.support.comparison import Case, Piece
+from benchmarks.support.comparison import Case, Extent, Piece
 from qcore import Accumulator, Product
 from qcore.linalg.arrays import multiply_arrays
 from qcore.linalg.convolution import Geometry, convolution_geometry
@@ -42,9 +42,19 @@ GEOMETRIES: dict[str, tuple[Geometry, Shape, Shape, dict[str, Any]]] = {
 }
 
 
-def compare_products() -> Iterator[Case]:
-    """A case for each product, accumulator, pair of operands and backend; the first backend is the reference."""
-    for product, accumulator, operands in itertools.product(GEOMETRIES, ACCUMULATORS, OPERANDS):
+Row = tuple[str, Accumulator, tuple[str | None, str | None]]  # a product, its accumulator, and operands
+
+
+def rows(extent: Extent) -> list[Row]:
+    """All products, accumulators and operands; quickly, matrices with three accumulators."""
+    if extent == "quick":
+        return [("matmul", accumulator, OPERANDS[0]) for accumulator in ACCUMULATORS[1:4]]
+    return [*itertools.product(GEOMETRIES, ACCUMULATORS, OPERANDS)]
+
+
+def compare_products(work: Sequence[Row]) -> Iterator[list[Case]]:
+    """For each row a case of each backend; the first backend is the reference."""
+    for product, accumulator, operands in work:
         geometry, shape_a, shape_b, arguments = GEOMETRIES[product]
         rng = np.random.default_rng(0)
         arrays = [_hard(rng, shape) for shape in (shape_a, shape_b, geometry.result(shape_a, shape_b))]
@@ -55,10 +65,10 @@ def compare_products() -> Iterator[Case]:
         for name, run in (("torch kernel", _by_torch), ("jax jit", _by_jax)):
             found[name] = _timed(lambda: run(product, options, *arrays))  # noqa: B023
         mode = f"{product}, {accumulator.rounding.value}, operands {operands[0]} and {operands[1]}"
-        for name, (result, seconds) in found.items():
-            case = Case(accumulator.text, mode, name)
+        cases = [Case(accumulator.text, mode, name) for name in found]
+        for case, (result, seconds) in zip(cases, found.values(), strict=True):
             case.add(Piece(expected), expected, result, seconds)
-            yield case
+        yield cases
 
 
 def _hard(rng: np.random.Generator, shape: Shape) -> np.ndarray:

@@ -61,6 +61,12 @@ class Progress(AbstractContextManager["Progress"]):
             print(self._line(), file=self._file, flush=True)
 
     def _line(self) -> str:
-        minutes, seconds = divmod(int(perf_counter() - self._begin), 60)
+        elapsed = perf_counter() - self._begin
+        left = f", {_clock(elapsed / self._done * (self._total - self._done))} left" if self._done else ""
         running = f"; running: {self._running}" if self._running else ""
-        return f"{self._done:,} of {self._total:,} {self._unit}, {minutes}:{seconds:02} elapsed{running}"
+        return f"{self._done:,} of {self._total:,} {self._unit}, {_clock(elapsed)} elapsed{left}{running}"
+
+
+def _clock(seconds: float) -> str:
+    """Minutes and seconds."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"

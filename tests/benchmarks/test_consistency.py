@@ -11,7 +11,7 @@ import torch
 
 import qtorch._rounding.paths.choice
 from benchmarks import consistency
-from benchmarks.support import backends, compiled, fake_quantization
+from benchmarks.support import backends, compiled, fake_quantization, products
 from benchmarks.support.inputs import MODES
 from qcore import Rounding, parse
 from qtorch._rounding.paths import inductor
@@ -61,11 +61,11 @@ def test_one_wrong_bit_is_found(monkeypatch, capsys):
 
 def test_compiled_programs_are_all_pairs():
     """Of kind and mode, type and mode, type and layout; all have all modes."""
-    found = compiled.programs(everything=False)
+    found = compiled.programs("usual")
     assert {(one.format, mode) for one in found for mode in one.modes} == {*product(compiled.KINDS, MODES)}
     assert {(one.dtype, mode) for one in found for mode in one.modes} == {*product(compiled.DTYPES, MODES)}
     assert {(one.dtype, one.layout) for one in found} == {*product(compiled.DTYPES, compiled.LAYOUTS)}
-    assert {(one.format, one.dtype, one.layout) for one in compiled.programs(everything=True)} == {
+    assert {(one.format, one.dtype, one.layout) for one in compiled.programs("all")} == {
         *product(compiled.KINDS, compiled.DTYPES, compiled.LAYOUTS)
     }
 
@@ -92,7 +92,8 @@ def test_fake_quantization_that_differs_is_found(monkeypatch, capsys):
     assert consistency.main(["--part", "fake-quantization"]) == 0
     assert "affine" in capsys.readouterr().out
     monkeypatch.setattr(fake_quantization, "_by_torch", lambda *arguments: [-one for one in right(*arguments)])
-    cases = list(fake_quantization.compare_fake_quantization(False))
+    rows = fake_quantization.rows("usual")
+    cases = [case for found in fake_quantization.compare_fake_quantization(rows) for case in found]
     assert {case.backend for case in cases if case.differing} == {"torch kernel", "torch compiled"}
     assert len({(case.format, case.rounding) for case in cases}) == 4
 
@@ -156,6 +157,38 @@ def test_blocks_of_real_numbers(everything):
 def test_more_programs_than_processes_take_come_back(monkeypatch):
     """Processes give way to others after some programs, and their results are in order."""
     texts = [f"{i} {i}" for i in range(40)]
-    monkeypatch.setattr(compiled, "programs", lambda everything: texts)
     monkeypatch.setattr(compiled, "compare", str.split)
-    assert list(compiled.compare_compiled(False, 2)) == [word for text in texts for word in text.split()]
+    assert list(compiled.compare_compiled(texts, 2)) == [text.split() for text in texts]
+
+
+def test_a_quick_run_has_all_modes_and_dtypes():
+    """Each format of a kind has two modes; the parts that follow have a few rows each."""
+    numbers = [parse(text) for text in compiled.KINDS]
+    assert {mode for number in numbers for mode in consistency._quick_modes(number)} == {*MODES}
+    rows = fake_quantization.rows("quick")
+    assert {dtype for _, _, dtype, _ in rows} == {*compiled.DTYPES}
+    assert len({row[:2] for row in rows}) == len(rows) == len(fake_quantization.FORMS) * len(fake_quantization.AXES)
+
+
+def test_a_stopped_run_keeps_what_it_has(tmp_path, monkeypatch, capsys):
+    """The file and the report have the rows that were compared before Ctrl-C."""
+    right = products.compare_products
+
+    def stops(work):
+        yield next(right(work))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(products, "compare_products", stops)
+    file = tmp_path / "bits.json"
+    assert consistency.main(["--quick", "--part", "products", "--json", str(file)]) == consistency.STOPPED
+    record = json.loads(file.read_text())
+    assert record["stopped"]
+    assert [case["backend"] for case in record["cases"]] == ["numpy", "torch kernel", "jax jit"]
+    assert capsys.readouterr().out.startswith("0 of ")
+
+
+def test_each_part_prints_its_count(monkeypatch, capsys):
+    rows = products.rows("quick")[:1]
+    monkeypatch.setattr(products, "rows", lambda extent: rows)
+    assert consistency.main(["--quick", "--part", "products"]) == 0
+    assert re.search(r"^products: 0 of [\d,]+ results differ, \d+ s$", capsys.readouterr().err, re.M)
