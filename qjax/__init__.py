@@ -1,8 +1,8 @@
 """Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch).
 
-`qjax.distributed`, `qjax.exchange`, `qjax.export`, `qjax.insight`, `qjax.linalg`, `qjax.nnx`, `qjax.optim`,
-`qjax.quantization`, `qjax.recipes`, `qjax.reproducible` and `qjax.testing` are imported when they are first used.
-`qjax.optim` needs optax and `qjax.nnx` needs flax.
+`qjax.distributed`, `qjax.engines`, `qjax.exchange`, `qjax.export`, `qjax.insight`, `qjax.linalg`, `qjax.nnx`,
+`qjax.optim`, `qjax.quantization`, `qjax.recipes`, `qjax.reproducible` and `qjax.testing` are imported when they are
+first used. `qjax.optim` needs optax and `qjax.nnx` needs flax.
 """
 
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from qjax.quant import block_quantize, fixed_point_quantize, float_quantize, qua
 
 if TYPE_CHECKING:
     from qjax import distributed as distributed
+    from qjax import engines as engines
     from qjax import exchange as exchange
     from qjax import export as export
     from qjax import insight as insight
@@ -41,6 +42,7 @@ if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
         __name__,
         (
             "distributed",
+            "engines",
             "exchange",
             "export",
             "insight",

@@ -1,8 +1,8 @@
 """Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax).
 
-`qtorch.distributed`, `qtorch.exchange`, `qtorch.export`, `qtorch.insight`, `qtorch.linalg`, `qtorch.nn`,
-`qtorch.optim`, `qtorch.quantization`, `qtorch.recipes`, `qtorch.reproducible` and `qtorch.testing` are imported when
-they are first used.
+`qtorch.distributed`, `qtorch.engines`, `qtorch.exchange`, `qtorch.export`, `qtorch.insight`, `qtorch.linalg`,
+`qtorch.nn`, `qtorch.optim`, `qtorch.quantization`, `qtorch.recipes`, `qtorch.reproducible` and `qtorch.testing` are
+imported when they are first used.
 """
 
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from qtorch.quant import block_quantize, fixed_point_quantize, float_quantize, q
 if TYPE_CHECKING:
     from qtorch import auto_low as auto_low
     from qtorch import distributed as distributed
+    from qtorch import engines as engines
     from qtorch import exchange as exchange
     from qtorch import export as export
     from qtorch import insight as insight
@@ -44,6 +45,7 @@ if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
         (
             "auto_low",
             "distributed",
+            "engines",
             "exchange",
             "export",
             "insight",

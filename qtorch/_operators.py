@@ -147,3 +147,18 @@ _define(
     "run_collective",
     "collective_shape",
 )
+_ATTENTION, _ENGINES = "Tensor q, Tensor k, Tensor v, Tensor? mask", "qtorch.engines.tensors"
+_define(
+    f"attention({_ATTENTION}, str engine, bool causal, float? scale) -> Tensor",
+    _ENGINES,
+    "run_attention",
+    "attention_shape",
+)
+_define(
+    f"attention_gradients({_ATTENTION}, Tensor gradient, str engine, bool causal, float? scale)"
+    " -> (Tensor, Tensor, Tensor)",
+    _ENGINES,
+    "run_gradients",
+    "gradients_shape",
+)
+_differentiate("attention", _ENGINES, "back", "keep")

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-ALIKE = ["distributed", "recipes", "insight", "linalg"]
+ALIKE = ["distributed", "engines", "recipes", "insight", "linalg"]
 ROOMS = {
     "qcore": ["affine", "distributed", "engines", "exchange", "insight", "linalg", "recipes", "reproducible"],
     "qtorch": ["exchange", "export", *ALIKE, "nn", "optim", "quant", "quantization", "reproducible"],

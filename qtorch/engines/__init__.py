@@ -1,0 +1,8 @@
+"""Engines: programs that train or serve, as data; attention with the bits of `qcore.engines` and `qjax.engines`."""
+
+from qcore.engines import ENGINES, Attention, Engine, KVCache, Published
+from qcore.lazy import public_names
+from qtorch.engines.tensors import attention
+
+__all__ = ["ENGINES", "Attention", "Engine", "KVCache", "Published", "attention"]
+__dir__ = public_names(__name__)

@@ -1,0 +1,117 @@
+"""Attention of engines in the three packages: the same bits, eager and compiled, with gradients."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+import torch
+from support import assert_same_bits
+
+import qcore.engines
+import qjax.engines
+import qtorch.engines
+from qcore.engines import ENGINES, Engine, KVCache
+
+f = np.float32
+FP8 = "fa3.hopper.fp8"
+EQUAL = replace(Engine.of("fa3.hopper.bf16").attention, tiles=(128, 64, 64))
+CACHED = replace(Engine.of("exact"), cache=KVCache("e4m3fn:saturate", "token_head"))
+PARTS = replace(Engine.of("fa3.hopper.bf16"), attention=replace(EQUAL, splits=2))
+SCALED = replace(Engine.of(FP8), cache=KVCache("e4m3fn:saturate", k=0.3, v=1.7))
+TWO_SUMS = Engine("attention(tiles=[64,16,32],levels=2,row_sum=exact,offset=3,split_size=32)", "kv_cache(mxfp8_e4m3)")
+ENGINES_OF_ALL = [*map(Engine.of, ENGINES), CACHED, PARTS, SCALED, TWO_SUMS]
+
+
+def arrays_of(queries, keys, size=32, batch=2):
+    rng = np.random.default_rng(queries)
+    shapes = [(batch, 4, queries, size), (batch, 2, keys, size), (batch, 2, keys, size)]
+    found = [rng.standard_normal(shape).astype(f) for shape in shapes]
+    found[0][0, 0, 0] *= 1e-39  # subnormal numbers
+    found[1][0, 0, 1] *= 50
+    return found
+
+
+def padded(batch, keys):
+    """The first text has five tokens of padding on its left side, the second four on its right side."""
+    mask = np.ones((batch, 1, 1, keys), bool)
+    mask[0, ..., :5] = mask[1, ..., -4:] = False
+    return mask
+
+
+def compare(engine, queries, keys, mask=None):
+    arrays = arrays_of(queries, keys)
+    expected = qcore.engines.attention(*arrays, engine, mask=mask)
+    tensors = [torch.from_numpy(x).requires_grad_() for x in arrays]
+    given = None if mask is None else torch.from_numpy(mask)
+    found = qtorch.engines.attention(*tensors, engine, mask=given)
+    assert_same_bits(found.detach(), expected, "torch")
+    gradient = np.random.default_rng(9).standard_normal(expected.shape).astype(f)
+    found.backward(torch.from_numpy(gradient))
+    result, back = jax.vjp(lambda *x: qjax.engines.attention(*x, engine, mask=mask), *arrays)
+    assert_same_bits(result, expected, "jax")
+    for name, x, y in zip("qkv", tensors, back(gradient), strict=True):
+        assert_same_bits(x.grad, y, f"the gradient of {name}")
+
+
+@pytest.mark.parametrize("engine", [Engine.of(FP8), CACHED], ids=lambda engine: engine.text)
+def test_the_same_bits(engine):
+    compare(engine, 70, 100, padded(2, 100))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("engine", ENGINES_OF_ALL, ids=lambda engine: engine.text)
+def test_the_same_bits_of_all(engine):
+    for queries, keys, mask in ((1, 130, None), (130, 130, None), (7, 20, padded(2, 20))):
+        if mask is None or engine.attention.splits is None:
+            compare(engine, queries, keys, mask)
+
+
+@pytest.mark.parametrize("engine", [PARTS, SCALED, TWO_SUMS], ids=lambda engine: engine.text)
+def test_the_same_bits_in_torch(engine):
+    arrays = arrays_of(70, 130)
+    expected = qcore.engines.attention(*arrays, engine)
+    assert_same_bits(qtorch.engines.attention(*map(torch.from_numpy, arrays), engine), expected, engine.text)
+
+
+def test_compiled_programs():
+    arrays = arrays_of(5, 40)
+    expected = qcore.engines.attention(*arrays, CACHED)
+
+    def loss(q, k, v):
+        return qtorch.engines.attention(q * 1.0, k, v, CACHED) * 1.0
+
+    tensors = [torch.from_numpy(x).requires_grad_() for x in arrays]
+    found = torch.compile(loss, fullgraph=True, backend="aot_eager")(*tensors)
+    assert_same_bits(found.detach(), expected, "torch.compile")
+    compiled = torch.autograd.grad(found.sum(), tensors)
+    eager = torch.autograd.grad(loss(*tensors).sum(), tensors)
+    for x, y in zip(compiled, eager, strict=True):
+        assert_same_bits(x, y, "gradients of torch.compile")
+    program = jax.jit(lambda q, k, v: qjax.engines.attention(q * 1.0, k, v, CACHED))
+    assert_same_bits(program(*arrays), expected, "jit")
+
+
+def test_gradients_are_those_of_attention_at_the_rounded_operands():
+    """Beside float64's, which torch differentiates."""
+    q, k, v = (torch.from_numpy(x) for x in arrays_of(6, 9))
+    mask = torch.from_numpy(padded(2, 9))
+    rounded = [qtorch.quantize(x, "e4m3fn:saturate") for x in (q, k, v)]
+    given = [x.clone().requires_grad_() for x in (q, k, v)]
+    wide = [x.double().requires_grad_() for x in rounded]
+    causal = torch.ones(6, 9, dtype=torch.bool).tril(3) & mask
+    scores = wide[0] @ wide[1].repeat_interleave(2, 1).mT / 32**0.5
+    weights = scores.masked_fill(~causal, -1e30).softmax(-1) * causal
+    (weights @ wide[2].repeat_interleave(2, 1)).square().sum().backward()
+    gradient = 2 * (weights @ wide[2].repeat_interleave(2, 1)).detach().float()
+    qtorch.engines.attention(*given, FP8, mask=mask).backward(gradient)
+    for x, y in zip(given, wide, strict=True):
+        torch.testing.assert_close(x.grad, y.grad.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_and_second_derivatives():
+    q, k, v = (torch.from_numpy(x).bfloat16().requires_grad_() for x in arrays_of(6, 9))
+    found = qtorch.engines.attention(q, k, v, "hf.eager")
+    assert found.dtype is torch.bfloat16
+    with pytest.raises(NotImplementedError, match="no second derivatives"):
+        torch.autograd.grad(found.sum(), q, create_graph=True)
