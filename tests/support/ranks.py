@@ -1,4 +1,4 @@
-"""Hard numbers for sums over ranks: cancellation, ties, subnormal numbers, overflow, signed zeros."""
+"""Hard numbers for sums over ranks: cancellation, ties, subnormal numbers, overflow, signed zeros, infinities, NaN."""
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +12,7 @@ KINDS = {
     "tiny": lambda rng, shape, dtype: rng.integers(-40, 41, shape) * 2.0 ** LEAST[dtype],
     "large": lambda rng, shape, dtype: rng.choice([-1, 1, 0.5, 0.25, -0.5, 1e-3], shape) * TOP[dtype],
     "zeros": lambda rng, shape, dtype: rng.choice([-0.0, -0.0, -0.0, 0.0, 1.0, -1.0], shape),
+    "ends": lambda rng, shape, dtype: rng.choice([1.0, -3.0, -0.0, TOP[dtype], np.inf, -np.inf, np.nan], shape),
 }
 
 
