@@ -1,9 +1,10 @@
-"""Where a call stands: the line of the user's program for warnings, and the objects whose methods run for errors."""
+"""Where a call stands: the user's line for warnings, the objects whose methods run for errors, and how far it is."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from inspect import currentframe
 from types import FrameType
 from typing import TypeVar
@@ -47,3 +48,22 @@ def running(class_: type[T]) -> Iterator[T]:
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         if isinstance(first, class_):
             yield first
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[float], None]]:
+    """Shows a bar on standard error while it is entered.
+
+    Yields:
+        A function to call with the finished part of the work, from 0 to 1.
+    """
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ModuleNotFoundError:
+        yield lambda part: None
+        return
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(text, total=1.0)
+        yield lambda part: bar.update(task, completed=part)

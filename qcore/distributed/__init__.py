@@ -17,8 +17,19 @@ Example:
 from qcore.distributed.arrays import all_gather, reduce, reduce_scatter
 from qcore.distributed.backends import BACKENDS, Backend, named
 from qcore.distributed.collective import Collective
+from qcore.distributed.reducer import Reducer
 from qcore.distributed.scale import WireScale
 from qcore.lazy import public_names
 
-__all__ = ["BACKENDS", "Backend", "Collective", "WireScale", "all_gather", "named", "reduce", "reduce_scatter"]
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "Collective",
+    "Reducer",
+    "WireScale",
+    "all_gather",
+    "named",
+    "reduce",
+    "reduce_scatter",
+]
 __dir__ = public_names(__name__)

@@ -96,15 +96,21 @@ def check_stack(stack: Any, classes: Any, allowed: str, scatters: bool) -> str:
         classes, allowed: the classes that it may have, and their names in messages.
         scatters: True for a reduce-scatter.
     """
-    check_type("stack", stack, classes, f"{allowed} of {', '.join(DTYPES)}")
-    dtype = str(stack.dtype).removeprefix("torch.")
-    if dtype not in DTYPES:
-        raise TypeError(f"stack has dtype {dtype}; allowed are {', '.join(DTYPES)}")
+    dtype = checked_dtype("stack", stack, classes, allowed)
     if stack.ndim < 1 + scatters or stack.shape[0] < 1:
         dimensions = "(ranks, n, ...)" if scatters else "(ranks, ...)"
         raise ValueError(f"stack has shape {tuple(stack.shape)}; allowed is {dimensions}, of at least one rank")
     if scatters and stack.shape[1] % stack.shape[0]:
         raise ValueError(f"stack has shape {tuple(stack.shape)}; allowed is a multiple of {stack.shape[0]} in axis 1")
+    return dtype
+
+
+def checked_dtype(name: str, x: Any, classes: Any, allowed: str) -> str:
+    """The name of the dtype of a user's array that ranks can add; `name` is the argument's."""
+    check_type(name, x, classes, f"{allowed} of {', '.join(DTYPES)}")
+    dtype = str(x.dtype).removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise TypeError(f"{name} has dtype {dtype}; allowed are {', '.join(DTYPES)}")
     return dtype
 
 

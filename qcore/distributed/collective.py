@@ -26,6 +26,7 @@ ASCENDING, OWN_FIRST, GLOO_RING, NCCL_RING, NCCL_TREE, NCCL_PAT, NONE = (
 )
 ORDERS = ASCENDING, OWN_FIRST, GLOO_RING, NCCL_RING, NCCL_TREE, NCCL_PAT, NONE
 TREES = NCCL_TREE, NCCL_PAT
+CUT = OWN_FIRST, GLOO_RING, NCCL_RING, NCCL_PAT  # into chunks that begin with different ranks
 BEFORE, PREMULTIPLY, AFTER, SPLIT = "before", "premultiply", "after", "split"
 DIVISIONS = BEFORE, PREMULTIPLY, AFTER, SPLIT
 FIRST, ZERO = "first", "zero"
@@ -98,10 +99,8 @@ class Collective:
         'collective(wire=bfloat16,order=nccl_ring)'
         >>> Collective("bfloat16", accumulator="accumulator(float32,chunk=1)", divide="after").stochastic
         False
-        >>> Collective(
-        ...     "bfloat16", "nccl_tree", inner=Collective(accumulator="accumulator(chunk=1)"), inner_ranks=8
-        ... ).text
-        'collective(wire=bfloat16,order=nccl_tree,inner=collective(accumulator=accumulator(chunk=1)),inner_ranks=8)'
+        >>> Collective(inner="collective(order=nccl_tree)", inner_ranks=8).text
+        'collective(inner=collective(order=nccl_tree),inner_ranks=8)'
     """
 
     wire: Number | None = None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf, isfinite, log10, nan, prod
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from qcore.formats.block import BlockScaled
 from qcore.formats.number import Number, check_number
 from qcore.linalg.product import Product
 from qcore.namespace import Array
+from qcore.notices import progress
 from qcore.recipes import Entry, Recipe
 
 Formats = Mapping[str, str]  # formats' texts by site; sites that are missing are not rounded
@@ -411,22 +411,3 @@ def mean_over(
         examples += len(targets)
         outputs.append(np.asarray(found, np.float64).ravel())
     return total / examples, np.concatenate(outputs)
-
-
-@contextmanager
-def progress(text: str) -> Iterator[Callable[[float], None]]:
-    """Shows a bar on standard error while it is entered.
-
-    Yields:
-        A function to call with the finished part of the work, from 0 to 1.
-    """
-    try:
-        from rich.console import Console
-        from rich.progress import Progress
-    except ModuleNotFoundError:
-        yield lambda part: None
-        return
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(text, total=1.0)
-        yield lambda part: bar.update(task, completed=part)

@@ -3,6 +3,18 @@
 from qcore.distributed import BACKENDS, Backend, Collective, WireScale, named
 from qcore.lazy import public_names
 from qjax.distributed.arrays import all_gather, psum, reduce, reduce_scatter
+from qjax.distributed.reducer import Reducer
 
-__all__ = ["BACKENDS", "Backend", "Collective", "WireScale", "all_gather", "named", "psum", "reduce", "reduce_scatter"]
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "Collective",
+    "Reducer",
+    "WireScale",
+    "all_gather",
+    "named",
+    "psum",
+    "reduce",
+    "reduce_scatter",
+]
 __dir__ = public_names(__name__)

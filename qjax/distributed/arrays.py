@@ -140,9 +140,9 @@ def _run(law: Collective, call: str, stack: jax.Array, key: Any) -> jax.Array:
     if stack.size == 0:
         return jnp.zeros(shape, stack.dtype)
     with jax.enable_x64(True):
-        x = _to_float32(stack.reshape(stack.shape[0], prod(stack.shape[1:])))
-        found = run(partial(_names, key), x, law, check_number(stack.dtype.name), call, stack.shape[1:])
-        return _from_float32(Float64.float32(found), stack.dtype).reshape(shape)
+        x = to_float32(stack.reshape(stack.shape[0], prod(stack.shape[1:])))
+        found = run(partial(names_of, key), x, law, check_number(stack.dtype.name), call, stack.shape[1:])
+        return from_float32(Float64.float32(found), stack.dtype).reshape(shape)
 
 
 @_run.defjvp
@@ -150,21 +150,21 @@ def _refuse(law: Collective, call: str, primals: Any, tangents: Any) -> Any:
     raise TypeError(f"stack is differentiated, and {call} has no derivative; allowed is jax.lax.stop_gradient(stack)")
 
 
-def _names(key: Any, flush: bool, role: int) -> Terms:
+def names_of(key: Any, flush: bool, role: int) -> Terms:
     """The namespace for a role of a key."""
     if key is None:
         return Terms(None, flush)
     return Terms(jnp.asarray(key if role == SUM else fold_in(key, role)).view(jnp.int32), flush)
 
 
-def _to_float32(x: jax.Array) -> jax.Array:
+def to_float32(x: jax.Array) -> jax.Array:
     """Bfloat16 by its bits: XLA's conversion on CPUs may make zeros of subnormal numbers."""
     if x.dtype != jnp.bfloat16:
         return x.astype(jnp.float32)
     return (x.view(jnp.int16).astype(jnp.int32) << 16).view(jnp.float32)
 
 
-def _from_float32(x: jax.Array, dtype: Any) -> jax.Array:
+def from_float32(x: jax.Array, dtype: Any) -> jax.Array:
     """Float32 numbers that the dtype has, in it."""
     if dtype != jnp.bfloat16:
         return x.astype(dtype)

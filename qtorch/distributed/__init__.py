@@ -3,12 +3,14 @@
 from qcore.distributed import BACKENDS, Backend, Collective, WireScale, named
 from qcore.lazy import public_names
 from qtorch.distributed.hooks import comm_hook
+from qtorch.distributed.reducer import Reducer
 from qtorch.distributed.tensors import all_gather, reduce, reduce_scatter
 
 __all__ = [
     "BACKENDS",
     "Backend",
     "Collective",
+    "Reducer",
     "WireScale",
     "all_gather",
     "comm_hook",

@@ -130,7 +130,7 @@ def run_collective(stack: torch.Tensor, key: torch.Tensor | None, text: str, cal
     if result.numel() == 0:
         return result
     x = stack.detach().reshape(stack.shape[0], prod(stack.shape[1:])).to(torch.float32)
-    names = partial(_names, key)
+    names = partial(names_of, key)
     found = run(names, x, law, check_number(dtype), call, tuple(stack.shape[1:])).to(torch.float32).to(stack.dtype)
     return found.masked_fill_(found.isnan(), torch.nan).reshape(result.shape)
 
@@ -141,6 +141,6 @@ def collective_shape(stack: torch.Tensor, key: torch.Tensor | None, text: str, c
     return stack.new_empty(shapes[call](stack.shape))
 
 
-def _names(key: torch.Tensor | None, flush: bool, role: int) -> Terms:
+def names_of(key: torch.Tensor | None, flush: bool, role: int) -> Terms:
     """The namespace for a role of a key."""
     return Terms(key if role == SUM or key is None else fold_in(key, role, False), flush)

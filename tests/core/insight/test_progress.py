@@ -5,7 +5,7 @@ import sys
 import numpy as np
 
 from qcore.insight import choose_formats
-from qcore.insight.choosing import progress
+from qcore.notices import progress
 
 LOSSES = {"e4m3fn": 0.25, "e2m1fn": 0.5}
 

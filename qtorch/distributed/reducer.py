@@ -1,0 +1,156 @@
+"""Sums over many ranks in one process, on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import qcore.distributed.reducer as law
+from qcore.distributed.collective import AFTER, FIRST, PREMULTIPLY, REDUCE
+from qcore.distributed.law import OfLevel
+from qcore.distributed.stream import Level, Steps
+from qcore.formats.number import check_number
+from qcore.law.rounding import Rounding
+from qtorch._rounding.dense import check_dense
+from qtorch._rounding.keys import given_or_drawn
+from qtorch._rounding.sharded import check_not_sharded
+from qtorch.distributed.tensors import Terms, names_of, reduce, reduce_scatter
+
+_DTYPES = {check_number(name): getattr(torch, name) for name in ("float32", "float16", "bfloat16")}
+
+
+class Reducer(law.Reduction):
+    """The sum of many ranks' gradients, given one after the other: one process simulates N.
+
+    It has the bits of `reduce` of the stack of all gradients, for which it needs less memory; see
+    `qcore.distributed.Reducer`, whose bits it has. Sums in float32, float16 and bfloat16 that round to nearest are
+    torch's own additions, on the gradients' device.
+
+    Args:
+        collective: as for `reduce`; also NCCL's PAT, which has a reduce-scatter alone: its parts, one after the other.
+        ranks: how many gradients will be added, N.
+        labels: "rotated": in each chunk of a ring the k-th gradient is that of the rank whose number is added as the
+            k-th; "ranks": the k-th gradient is that of rank k, for which rings keep all gradients.
+        key: as for `reduce`.
+
+    Attributes:
+        labels: the labels that are used: "ranks" for other orders than rings, "own_first" and "nccl_pat".
+
+    Raises:
+        ValueError: if ranks fill no nodes of the collective.
+
+    Example:
+        >>> reducer = Reducer("nccl.ring.bf16", ranks=3)
+        >>> for number in 1.0, 256.0, 1.0:  # 257 is no bfloat16
+        ...     reducer.add({"weight": torch.tensor([number])})
+        >>> reducer.result(), reducer.labels
+        ({'weight': tensor([256.])}, 'rotated')
+    """
+
+    classes, allowed, terms = torch.Tensor, "a torch.Tensor", Terms
+
+    def _words(self, key: Any, stochastic: bool) -> torch.Tensor | None:
+        return given_or_drawn(key, stochastic, True)
+
+    def _flattened(self, gradient: Any) -> Any:
+        leaves, make = law.flattened(gradient)
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor):  # before its shape is read, which nested tensors have not
+                check_dense("gradient", leaf)
+                check_not_sharded(leaf, "gradient")
+                if leaf.requires_grad and torch.is_grad_enabled():
+                    raise ValueError("gradient requires gradients; allowed is gradient.detach()")
+        return leaves, make
+
+    def _message(self, leaves: list[torch.Tensor], kept: bool) -> torch.Tensor:
+        x = leaves[0].detach().reshape(-1) if len(leaves) == 1 else torch.cat([leaf.reshape(-1) for leaf in leaves])
+        return x.clone() if kept else x
+
+    def _names(self, flush: bool, role: int) -> Terms:
+        key = None if self._key is None else self._key.to(self._like.device)
+        return names_of(key, flush, role)
+
+    def _steps(self, level: Level, names: OfLevel) -> Steps:
+        return (OwnSteps if _is_own(level) else TensorSteps)(level, names)
+
+    def _of_total(self, total: torch.Tensor) -> torch.Tensor:
+        found = total.to(torch.float32).to(self._like.dtype)
+        return found.masked_fill_(found.isnan(), torch.nan)
+
+    def _of_stack(self) -> torch.Tensor:
+        call = reduce if self._call == REDUCE else reduce_scatter
+        return call(torch.stack(self._stack).reshape(self.ranks, *self._shape), self.collective, key=self._key).reshape(
+            -1
+        )
+
+
+class TensorSteps(Steps):
+    """The law on tensors of any dtype."""
+
+    def term(self, x: torch.Tensor, rank: int) -> torch.Tensor:
+        return super().term(x.to(torch.float32), rank)
+
+
+class OwnSteps(Steps):
+    """Steps by torch's additions, whose sums of two numbers of a dtype are the exact ones, rounded once.
+
+    Sums of bfloat16 and float16 are those of float32 in torch, and float32 has more than twice their significand's
+    bits: the second rounding changes nothing.
+    """
+
+    def __init__(self, level: Level, names: OfLevel) -> None:
+        super().__init__(level, names)
+        assert level.law.wire is not None  # as nothing is left open
+        assert level.law.accumulator is not None
+        self.wire, self.sum = _DTYPES[level.law.wire], _DTYPES[level.law.accumulator.number]
+        self.factor: float | None = None
+        if level.law.divide == PREMULTIPLY and level.ranks > 1:
+            self.factor = torch.tensor(1 / level.ranks, dtype=torch.float64).to(self.wire).item()
+        self.sent: torch.Tensor | None = None  # the same memory for all terms, as new pages cost as much as the sum
+
+    def term(self, x: torch.Tensor, rank: int) -> torch.Tensor:
+        if self.factor is None and x.dtype == self.wire:
+            return x
+        if self.sent is None:
+            self.sent = torch.empty_like(x, dtype=self.wire)
+        self.sent.copy_(x)
+        return self.sent if self.factor is None else self.sent.mul_(self.factor)
+
+    def kept(self, term: torch.Tensor) -> torch.Tensor:
+        return term.clone()
+
+    def started(self, term: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        if self.level.law.start == FIRST or not self.level.adds:
+            return self.node(term), True
+        return torch.zeros_like(term, dtype=self.sum), False
+
+    def added(self, total: torch.Tensor, terms: Sequence[torch.Tensor], step: int) -> torch.Tensor:
+        return total.add_(terms[0])
+
+    def node(self, term: torch.Tensor) -> torch.Tensor:
+        return term.to(self.sum, copy=True)
+
+    def hop(self, total: torch.Tensor, child: torch.Tensor, level: int, place: int) -> torch.Tensor:
+        return total.add_(child)
+
+    def result(self, total: torch.Tensor) -> torch.Tensor:
+        return super().result(total.to(torch.float64))
+
+
+def _is_own(level: Level) -> bool:
+    """True if torch's additions have the bits of the law."""
+    law = level.law
+    assert law.accumulator is not None  # as nothing is left open
+    rounds = (law.rounding, law.accumulator.rounding) != (Rounding.NEAREST, Rounding.NEAREST)
+    if (
+        rounds
+        or law.flush
+        or law.scale is not None
+        or not law.accumulator._sequential
+        or law.divide not in (None, AFTER, PREMULTIPLY)
+    ):
+        return False
+    number = law.accumulator.number
+    return law.wire in _DTYPES and number in _DTYPES and (number == law.wire or _DTYPES[number] == torch.float32)
