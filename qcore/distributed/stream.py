@@ -75,9 +75,9 @@ class Steps:
         """The total of a node of a tree before it has added its children."""
         return node(self.level, self.names, term)
 
-    def hop(self, total: Any, child: Any, level: int, place: int) -> Any:
+    def hop(self, total: Any, child: Any, level: int, row: int) -> Any:
         """The totals of a tree's node and of its child; it may overwrite both."""
-        return hop(self.level, self.names, total, child, level, place)
+        return hop(self.level, self.names, total, child, level, row)
 
     def result(self, total: Any) -> Any:
         """Numbers of the arrays' dtype, in float64."""
@@ -97,8 +97,8 @@ def node(level: Level, names: OfLevel, term: Any) -> Any:
     return names(SUM).float64(law.flushed_terms(names(SUM), term, level.law))
 
 
-def hop(level: Level, names: OfLevel, total: Any, child: Any, of_tree: int, place: Any) -> Any:
-    return law.hop(names, total[None], child[None], level.law, of_tree, place)[0]
+def hop(level: Level, names: OfLevel, total: Any, child: Any, of_tree: int, row: Any) -> Any:
+    return law.hop(names, total[None], child[None], level.law, of_tree, row)[0]
 
 
 def result(level: Level, names: OfLevel, total: Any) -> Any:
@@ -132,22 +132,22 @@ class Chain:
             self.waiting = []
 
 
-class Place(NamedTuple):
+class Join(NamedTuple):
     """Where a tree adds a node: to which one, in which step of the tree, and where in this step."""
 
     parent: int
     level: int
-    place: int
+    row: int
 
 
 @lru_cache(maxsize=8)
-def places(order: str, ranks: int) -> tuple[dict[int, Place], dict[int, list[int]]]:
+def joins(order: str, ranks: int) -> tuple[dict[int, Join], dict[int, list[int]]]:
     """The place of each node but the root, and the children of each node that has some, in the order of additions."""
-    found: dict[int, Place] = {}
+    found: dict[int, Join] = {}
     children: dict[int, list[int]] = {}
     for level, (nodes, added) in enumerate(levels(order, ranks)):
-        for place, (parent, child) in enumerate(zip(nodes, added, strict=True)):
-            found[child] = Place(parent, level, place)
+        for row, (parent, child) in enumerate(zip(nodes, added, strict=True)):
+            found[child] = Join(parent, level, row)
             children.setdefault(parent, []).append(child)
     return found, children
 
@@ -157,7 +157,7 @@ class Tree:
 
     def __init__(self, level: Level, steps: Steps) -> None:
         self.steps = steps
-        self.places, self.children = places(level.law.order, level.ranks)
+        self.joins, self.children = joins(level.law.order, level.ranks)
         self.totals: dict[int, Any] = {}
         self.next: dict[int, int] = {}  # of nodes that wait, the number of children that are in their totals
 
@@ -167,15 +167,15 @@ class Tree:
             children = self.children.get(rank, [])
             while self.next[rank] < len(children) and self._complete(children[self.next[rank]]):
                 child = children[self.next[rank]]
-                of_child = self.places[child]
+                of_child = self.joins[child]
                 del self.next[child]
                 self.totals[rank] = self.steps.hop(
-                    self.totals[rank], self.totals.pop(child), of_child.level, of_child.place
+                    self.totals[rank], self.totals.pop(child), of_child.level, of_child.row
                 )
                 self.next[rank] += 1
-            if not self._complete(rank) or rank == 0 or self.places[rank].parent not in self.next:
+            if not self._complete(rank) or rank == 0 or self.joins[rank].parent not in self.next:
                 return
-            rank = self.places[rank].parent
+            rank = self.joins[rank].parent
 
     def _complete(self, node: int) -> bool:
         return self.next.get(node) == len(self.children.get(node, []))

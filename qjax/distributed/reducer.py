@@ -103,8 +103,8 @@ class CompiledSteps(Steps):
     def node(self, term: jax.Array) -> jax.Array:
         return _node(self.level, self.keys, term)
 
-    def hop(self, total: jax.Array, child: jax.Array, level: int, place: int) -> jax.Array:
-        return _hop(self.level, {LEVELS: self.names(LEVELS + level).key}, total, child, place)
+    def hop(self, total: jax.Array, child: jax.Array, level: int, row: int) -> jax.Array:
+        return _hop(self.level, {LEVELS: self.names(LEVELS + level).key}, total, child, row)
 
     def result(self, total: jax.Array) -> jax.Array:
         return _result(self.level, self.keys, total)
@@ -122,7 +122,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 _added, _node, _result = map(_compiled, (stream.added, stream.node, stream.result))
 _term = _compiled(lambda level, names, x, rank: stream.term(level, names, to_float32(x), rank))
-_hop = _compiled(lambda level, names, total, child, place: stream.hop(level, names, total, child, 0, place))
+_hop = _compiled(lambda level, names, total, child, row: stream.hop(level, names, total, child, 0, row))
 
 
 @partial(jax.jit, static_argnums=1)

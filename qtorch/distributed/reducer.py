@@ -132,7 +132,7 @@ class OwnSteps(Steps):
     def node(self, term: torch.Tensor) -> torch.Tensor:
         return term.to(self.sum, copy=True)
 
-    def hop(self, total: torch.Tensor, child: torch.Tensor, level: int, place: int) -> torch.Tensor:
+    def hop(self, total: torch.Tensor, child: torch.Tensor, level: int, row: int) -> torch.Tensor:
         return total.add_(child)
 
     def result(self, total: torch.Tensor) -> torch.Tensor:
