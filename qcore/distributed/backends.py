@@ -107,7 +107,7 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
         "nccl.pat": Backend(
             Collective(order=NCCL_PAT),
             _NCCL + "src/include/collectives.h",
-            _READ + "The aggregation of steps: 1 here",
+            _READ + "How many steps are sent together: 1 here, as for large messages; `Collective` has `aggregation`",
         ),
         "nccl.nvls": Backend(
             Collective(accumulator=_FLOAT64),
@@ -210,6 +210,20 @@ def _law_of(argument: str, name: str, dtype: str) -> Collective:
     return replace(law, divide=backend.average)
 
 
+def _check_ranks(level: Collective | None, ranks: int) -> None:
+    """Raises unless so many ranks are whole nodes, at all levels."""
+    while level is not None:
+        size = level.inner_ranks
+        if ranks % size:
+            raise ValueError(f"{ranks} ranks with nodes of {size}; allowed is a multiple of {size} ranks")
+        most = max(1, (1 << (ranks // size - 1).bit_length()) // 2)  # half of the least power of two from the nodes on
+        if level.aggregation > most:
+            raise ValueError(
+                f"aggregation={level.aggregation} of {ranks // size} ranks or nodes; allowed is at most {most} there"
+            )
+        ranks, level = size, level.inner
+
+
 CollectiveLike = Collective | str  # as users give collectives
 
 
@@ -230,6 +244,6 @@ def check_collective(collective: Any, dtype: str, call: str, ranks: int | None =
         if call not in (only, GATHER):
             raise ValueError(f"collective={quoted(collective)} has the order {level.order}; allowed is it in {only}")
         level = level.inner
-    if ranks is not None and ranks % found.node:
-        raise ValueError(f"{ranks} ranks with nodes of {found.node}; allowed is a multiple of {found.node} ranks")
+    if ranks is not None:
+        _check_ranks(found, ranks)
     return found.on(dtype)

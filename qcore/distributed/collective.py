@@ -56,7 +56,8 @@ class Collective:
       reduce-scatter the chunks are the outputs.
     - "nccl_tree": NCCL's first tree, with one rank a node: a rank adds its children to its own number, the lower first.
     - "nccl_pat": of a reduce-scatter, a binomial tree on the offset s = (output - rank) modulo N: its own number, then
-      the offsets s + 2^k, for k descending from below the lowest bit of s.
+      the offsets s + 2^k, for k descending from below the lowest bit of s. With `aggregation` A and P, the least power
+      of two from N on, k descends from below log2(P / A) to 1, ascends from there on, and is 0 at last.
     - "none": of an all-gather, which adds nothing.
 
     With a `scale`, W is the scale's law: ranks send scaled numbers, and their result is scaled again. The chunks of
@@ -87,6 +88,8 @@ class Collective:
         flush: True takes sums and terms below 2^-126 in magnitude as zeros of their signs.
         inner: the sum within a node, a `Collective` or its text; None has one rank a node.
         inner_ranks: the ranks of a node, from 2; 1 without `inner`.
+        aggregation: the steps that "nccl_pat" sends together, a power of two of at most P / 2; 1 in other orders. NCCL
+            chooses more for small messages.
 
     Attributes:
         text: the text form, which `parse` reads.
@@ -113,6 +116,7 @@ class Collective:
     flush: bool = False
     inner: Collective | None = None
     inner_ranks: int = 1
+    aggregation: int = 1
     text: str = field(init=False, repr=False, compare=False)
 
     if TYPE_CHECKING:
@@ -131,6 +135,7 @@ class Collective:
             flush: bool = False,
             inner: Collective | str | None = None,
             inner_ranks: int = 1,
+            aggregation: int = 1,
         ) -> None: ...
 
     def __repr__(self) -> str:
@@ -151,6 +156,7 @@ class Collective:
             self._check_scale()
         if self.order in TREES:
             self._check_tree()
+        self._check_aggregation()
         self._check_levels()
         self._set(text=write(self))
 
@@ -173,6 +179,13 @@ class Collective:
         if self.start != FIRST:
             raise ValueError(f"start={self.start} with order={self.order}; allowed is first")
 
+    def _check_aggregation(self) -> None:
+        """Only PAT sends steps together, by doubling their number."""
+        self._set(aggregation=check_int("aggregation", self.aggregation, 1))
+        if self.aggregation & (self.aggregation - 1) or (self.aggregation > 1 and self.order != NCCL_PAT):
+            allowed = "a power of two" if self.order == NCCL_PAT else "1"
+            raise ValueError(f"aggregation={self.aggregation} with order={self.order}; allowed is {allowed}")
+
     def _check_levels(self) -> None:
         """A level has ranks, and ranks a level."""
         if isinstance(self.inner, str):
@@ -194,11 +207,6 @@ class Collective:
     def levels(self) -> int:
         """The number of sums inside each other; 1 without nodes."""
         return 1 if self.inner is None else 1 + self.inner.levels
-
-    @property
-    def node(self) -> int:
-        """The ranks of which the number of ranks is a multiple: those of a node, at all levels."""
-        return 1 if self.inner is None else self.inner_ranks * self.inner.node
 
     @property
     def stochastic(self) -> bool:
@@ -246,5 +254,6 @@ _PARAMETERS = {
     "flush": Reader.flag,
     "inner": lambda reader: reader.registered("collective"),
     "inner_ranks": Reader.integer,
+    "aggregation": Reader.integer,
 }
 register("collective", Kind(Collective, _PARAMETERS, 0, 0, 0))

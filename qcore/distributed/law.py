@@ -144,9 +144,9 @@ def arranged(xp: Any, x: Any, part: Part) -> Any:
 
 
 @lru_cache(maxsize=64)
-def levels(order: str, ranks: int) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+def levels(order: str, ranks: int, aggregation: int = 1) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     """A tree's additions in an order that is possible: nodes, and the child that each adds next. Rank 0 is the root."""
-    children = _tree_children if order == NCCL_TREE else _pat_children
+    children = _tree_children if order == NCCL_TREE else partial(_pat_children, aggregation=aggregation)
     waiting = {node: children(node, ranks) for node in range(ranks)}
     found, done = [], {node for node, left in waiting.items() if not left}
     while len(done) < ranks:
@@ -169,17 +169,21 @@ def _tree_children(node: int, ranks: int) -> list[int]:
     return [node - low, node + upper] if upper else [node - low]
 
 
-def _pat_children(offset: int, ranks: int) -> list[int]:
+def _pat_children(offset: int, ranks: int, aggregation: int) -> list[int]:
     """The offsets that an offset of PAT's binomial tree adds, in order."""
-    top = (offset & -offset).bit_length() - 1 if offset else (ranks - 1).bit_length()
-    return [offset + (1 << k) for k in reversed(range(top)) if offset + (1 << k) < ranks]
+    whole = (ranks - 1).bit_length()
+    top = (offset & -offset).bit_length() - 1 if offset else whole
+    # Steps of several destinations are sent together from this distance on, nearest first, before those of distance 1.
+    far = whole - (aggregation.bit_length() - 1)
+    order = [*reversed(range(1, min(top, far))), *range(far, top), *range(min(top, 1))]
+    return [offset + (1 << k) for k in order if offset + (1 << k) < ranks]
 
 
 def _by_tree(names: OfLevel, terms: Any, law: Collective) -> Any:
     """The sum of terms (N, n) by a tree: every step adds a child to each node that is ready for one."""
     totals = names(SUM).float64(terms)
     row = {node: node for node in range(terms.shape[0])}  # where a node's newest total is
-    for level, (nodes, children) in enumerate(levels(law.order, terms.shape[0])):
+    for level, (nodes, children) in enumerate(levels(law.order, terms.shape[0], law.aggregation)):
         pair = [totals[np.array([row[node] for node in some])] for some in (nodes, children)]
         found = hop(names, pair[0], pair[1], law, level)
         row.update({node: totals.shape[0] + place for place, node in enumerate(nodes)})

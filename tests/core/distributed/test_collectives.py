@@ -81,10 +81,10 @@ def parent_of(node, count):
     return node ^ bit if parent >= count else parent
 
 
-@pytest.mark.parametrize("ranks", [*range(2, 20), 33, 64])
+@pytest.mark.parametrize("ranks", range(2, 65))
 def test_tree(ranks):
     """Ranks that send to their parents, which add the child below them first."""
-    stack = hard_stack("wide", ranks, 50, "bfloat16")
+    stack = hard_stack("wide", ranks, 20, "bfloat16")
     children = {node: [n for n in range(1, ranks) if parent_of(n, ranks) == node] for node in range(ranks)}
 
     def total(node):
@@ -97,49 +97,69 @@ def test_tree(ranks):
     assert same(reduce(stack, "nccl.tree.bf16"), total(0))
 
 
-def pat_schedule(ranks):
-    """Steps of each rank in NCCL's PAT, without aggregation: (dimension that is received, offset that it feeds)."""
-    top = 1 << (ranks - 1).bit_length()
-    steps, phase, at = [], 0, top - 1
-
-    def first_bit(number):
-        return (number & -number).bit_length() - 1 if number else top
-
-    while True:
-        if phase == 0:
-            if at < ranks:
-                steps.append((None, at))
-            phase = 2 if at == 1 else 1
-        elif phase == 1:
-            dimension = first_bit(at)
-            offset = at - (1 << dimension)
-            if offset < ranks:
-                steps.append((dimension if at < ranks else None, offset))
-            at -= 1
-            phase = 0 if at % 2 else 1
-        else:
-            steps.append((0, 0) if ranks > 1 else (None, 0))
-            return steps
+def lanes(count):
+    """The steps that are sent together, in PAT's order: the places with their bits inverted and mirrored."""
+    bits = count.bit_length() - 1
+    return [sum(1 << (bits - 1 - bit) for bit in range(bits) if not place >> bit & 1) for place in range(count)]
 
 
-def pat_text(ranks):
+def pat_schedule(ranks, together):
+    """Steps of each rank in NCCL's PAT: the offset from which numbers come, or None, and the offset that they feed."""
+    power = 1 << (ranks - 1).bit_length()
+    delta = power // together
+
+    def received(offset):
+        receiver = offset - (offset & -offset or power)
+        return [(offset if offset < ranks else None, receiver)] if receiver < ranks else []
+
+    steps = []
+    for at in reversed(range(1, delta)):
+        places = [lane * delta + at for lane in lanes(together)]
+        if at % 2:
+            steps += [(None, place) for place in places if place < ranks]
+        if at > 1:
+            steps += [step for place in places for step in received(place)]
+    scale = 1
+    while scale < together:
+        places = [(2 * lane + 1) * scale * delta for lane in lanes(together // (2 * scale))]
+        for place in places:  # its neighbour's numbers, at distance 1
+            steps += [(place + 1 if place + 1 < ranks else None, place)] if place < ranks else []
+        for place in places:
+            steps += received(place)
+        scale *= 2
+    return [*steps, (1, 0)]
+
+
+def pat_text(ranks, together):
     """The additions of offset 0, as the schedule makes them; partial sums are texts."""
-    partial = {}
-    for dimension, offset in pat_schedule(ranks):
-        if dimension is None:
-            partial.setdefault(offset, str(offset))
-        else:
-            term = partial[offset + (1 << dimension)]
-            partial[offset] = f"({partial.get(offset, offset)}+{term})"
-    return partial[0]
+    sums, gone = {}, set()
+    for sender, receiver in pat_schedule(ranks, together):
+        assert receiver not in gone  # or numbers come too late
+        sums.setdefault(receiver, str(receiver))
+        if sender is not None:
+            sums[receiver] = f"({sums[receiver]}+{sums[sender]})"
+            gone.add(sender)
+    assert gone == {*range(1, ranks)}
+    return sums[0]
 
 
-@pytest.mark.parametrize("ranks", range(2, 65))
-def test_pat(ranks):
-    texts = {offset: str(offset) for offset in range(ranks)}
-    for nodes, children in levels("nccl_pat", ranks):
-        texts |= {node: f"({texts[node]}+{texts[child]})" for node, child in zip(nodes, children, strict=True)}
-    assert texts[0] == pat_text(ranks)
+def aggregations(ranks):
+    """1, and powers of two up to half of the ranks."""
+    return [1 << k for k in range(ranks.bit_length()) if k == 0 or 1 << k <= ranks // 2]
+
+
+def test_pat():
+    """All 264 schedules of up to 64 ranks."""
+    count = 0
+    for ranks in range(2, 65):
+        for together in aggregations(ranks):
+            texts = {offset: str(offset) for offset in range(ranks)}
+            for nodes, children in levels("nccl_pat", ranks, together):
+                found = {n: f"({texts[n]}+{texts[child]})" for n, child in zip(nodes, children, strict=True)}
+                texts |= found
+            assert texts[0] == pat_text(ranks, together), (ranks, together)
+            count += 1
+    assert count == 264
 
 
 def test_pat_by_numbers():
@@ -147,6 +167,10 @@ def test_pat_by_numbers():
     for output, found in enumerate(reduce_scatter(stack, "nccl.pat")):
         x = [stack[(output - offset) % 5, 3 * output : 3 * output + 3] for offset in range(5)]
         assert same(found, add(add(add(x[0], x[4]), add(x[2], x[3])), x[1]))
+    together = Collective(order="nccl_pat", aggregation=4)  # offsets 2 and 4 before 1, in ascending order
+    for output, found in enumerate(reduce_scatter(stack, together)):
+        x = [stack[(output - offset) % 5, 3 * output : 3 * output + 3] for offset in range(5)]
+        assert same(found, add(add(add(x[0], add(x[2], x[3])), x[4]), x[1]))
 
 
 def left_of(gradients, name):
@@ -324,9 +348,22 @@ WRONG = [
     (lambda x: Collective(order="tree"), "order='tree'; allowed are ascending"),
     (lambda x: Collective(order="nccl_tree", start="zero"), "start=zero with order=nccl_tree"),
     (lambda x: Collective(order="nccl_pat", accumulator=Accumulator()), "allowed is an accumulator with chunk=1"),
+    (
+        lambda x: Collective(order="nccl_pat", aggregation=6),
+        "aggregation=6 with order=nccl_pat; allowed is a power of two",
+    ),
+    (lambda x: Collective(aggregation=2), "aggregation=2 with order=ascending; allowed is 1"),
+    (
+        lambda x: reduce_scatter(x[:, :2], "collective(order=nccl_pat,aggregation=2)"),
+        "aggregation=2 of 2 ranks or nodes; allowed is at most 1 there",
+    ),
     (lambda x: Collective(accumulator=Accumulator(product="float16")), "allowed are accumulators of number"),
     (
         lambda x: reduce(np.ones((3, 2), np.float32), LEVELS),
+        "3 ranks with nodes of 2; allowed is a multiple of 2 ranks",
+    ),
+    (
+        lambda x: reduce(np.ones((6, 2), np.float32), Collective(inner=LEVELS, inner_ranks=3)),
         "3 ranks with nodes of 2; allowed is a multiple of 2 ranks",
     ),
     (lambda x: Collective(inner_ranks=2), "inner_ranks=2; allowed is 1 without inner"),
