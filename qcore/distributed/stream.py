@@ -141,11 +141,11 @@ class Join(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def joins(order: str, ranks: int) -> tuple[dict[int, Join], dict[int, list[int]]]:
+def joins(order: str, ranks: int, aggregation: int) -> tuple[dict[int, Join], dict[int, list[int]]]:
     """The place of each node but the root, and the children of each node that has some, in the order of additions."""
     found: dict[int, Join] = {}
     children: dict[int, list[int]] = {}
-    for level, (nodes, added) in enumerate(levels(order, ranks)):
+    for level, (nodes, added) in enumerate(levels(order, ranks, aggregation)):
         for row, (parent, child) in enumerate(zip(nodes, added, strict=True)):
             found[child] = Join(parent, level, row)
             children.setdefault(parent, []).append(child)
@@ -157,7 +157,7 @@ class Tree:
 
     def __init__(self, level: Level, steps: Steps) -> None:
         self.steps = steps
-        self.joins, self.children = joins(level.law.order, level.ranks)
+        self.joins, self.children = joins(level.law.order, level.ranks, level.law.aggregation)
         self.totals: dict[int, Any] = {}
         self.next: dict[int, int] = {}  # of nodes that wait, the number of children that are in their totals
 

@@ -79,6 +79,8 @@ def test_rotated_labels_of_pat():
     x = hard_stack("wide", 5, 3, "bfloat16")
     expected = add(add(add(x[0], x[4]), add(x[2], x[3])), x[1])
     assert added(Reducer("nccl.pat", 5), x).tobytes() == expected.tobytes()
+    expected = add(add(add(x[0], add(x[2], x[3])), x[4]), x[1])
+    assert added(Reducer("collective(order=nccl_pat,aggregation=4)", 5), x).tobytes() == expected.tobytes()
 
 
 def test_labels_of_other_orders():
