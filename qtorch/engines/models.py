@@ -1,0 +1,123 @@
+"""Models of the package transformers whose attention an engine computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+
+from qcore.arguments import check_type, quoted
+from qcore.engines.engine import Engine, EngineLike, check_engine
+from qcore.engines.fold import WEIGHTS
+from qtorch.engines.tensors import attention
+
+if TYPE_CHECKING:
+    Model = TypeVar("Model", bound=nn.Module)
+else:
+    Model = TypeVar("Model")
+
+# What models give their attention besides, and engines here do not define.
+_UNDEFINED = {"sliding_window": "a window", "softcap": "a soft cap of scores", "s_aux": "sinks"}
+
+
+def apply(model: Model, engine: EngineLike) -> Model:
+    """Makes an engine compute the attention of a model of transformers, in place: same object, parameters and names.
+
+    All keys and values pass the engine's cache when they are read: those of `generate` and of every cache of
+    transformers, and those of a pass without one, such as a training step. A padded batch computes as each of its texts
+    alone. All other layers stay as they are: `qtorch.reproducible.convert(model)` gives them bits that do not depend on
+    the batch, and `qtorch.recipes.lower` a chip's products.
+
+    Args:
+        model: a decoder of transformers 5, such as Llama, Qwen2, Qwen3, GPT-2 or Mixtral.
+        engine: a name of `qcore.engines.ENGINES`, such as "fa3.hopper.fp8", an `Engine`, or its text.
+
+    Returns:
+        The same model. While it runs, a window, a soft cap, sinks, dropout of attention, several texts in one row and a
+        missing mask raise a ValueError: engines do not define them.
+
+    Raises:
+        TypeError: if model is not a `transformers.PreTrainedModel`.
+        ValueError: if its attention cannot be exchanged, or what the engine's cache stores depends on later tokens.
+        ImportError: if transformers is not installed.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM  # doctest: +SKIP
+        >>> model = apply(LlamaForCausalLM(LlamaConfig()), "fa3.hopper.fp8")  # doctest: +SKIP
+    """
+    check_type("model", model, nn.Module, "a model of transformers, a torch.nn.Module")
+    found = check_engine(engine)
+    from transformers import PreTrainedModel
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    check_type("model", model, PreTrainedModel, "a transformers.PreTrainedModel")
+    if not getattr(model, "_supports_attention_backend", False):
+        raise ValueError(
+            f"model is a {type(model).__name__}, whose attention transformers does not exchange; allowed are models "
+            "with _supports_attention_backend"
+        )
+    if found.cache is not None and not found.cache.causal:
+        raise ValueError(
+            f"engine has cache={found.cache.text}: {found.cache.why_not_causal}; allowed here are static scales, those "
+            "of a token or of a token and head, and blocks along the head"
+        )
+    name = f"qtorch.{sha256(found.text.encode()).hexdigest()[:12]}"
+    ALL_ATTENTION_FUNCTIONS.register(name, _attention_of(found))
+    # Without a row here a padded batch would get no mask, silently.
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, _mask)
+    switched: Any = model
+    switched.set_attn_implementation(name)
+    return model
+
+
+def _mask(**settings: Any) -> Any:
+    """The mask of bools, always: where it is left out, a growing cache and a static one mean different keys by it."""
+    from transformers.masking_utils import sdpa_mask
+
+    return sdpa_mask(**{**settings, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
+
+
+def _attention_of(engine: Engine) -> Callable[..., tuple[torch.Tensor, None]]:
+    """An engine's attention, as models of transformers call it."""
+
+    def run(
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        **others: Any,
+    ) -> tuple[torch.Tensor, None]:
+        for name, words in _UNDEFINED.items():
+            if others.get(name) is not None:
+                raise ValueError(
+                    f"{name}={quoted(others[name])} in {type(module).__name__}: the engine does not define {words}"
+                )
+        if dropout:
+            raise ValueError(f"dropout={dropout} in {type(module).__name__}; allowed is 0: engines have no dropout")
+        _check_mask(module, attention_mask, engine)
+        found = attention(query, key, value, engine, False, scale=scaling, mask=attention_mask)
+        return found.transpose(1, 2).contiguous(), None
+
+    return run
+
+
+def _check_mask(module: nn.Module, mask: Any, engine: Engine) -> None:
+    """Raises for what would silently be another attention than the model's."""
+    where = type(module).__name__
+    if mask is None or mask.dtype is not torch.bool:
+        came = "no mask" if mask is None else f"a mask of {mask.dtype}"
+        raise ValueError(f"{where} gave its attention {came}; allowed is a mask of bools, which tells a query's keys")
+    if engine.attention.end == WEIGHTS or torch.compiler.is_compiling():
+        return
+    # The first key of each query. The engine's blocks begin where the text does, so a row must hold one text.
+    first = mask.to(torch.int32).argmax(-1)
+    start = torch.where(mask.any(-1), first, mask.shape[-1]).amin((1, 2), keepdim=True)
+    if ((first != start) & mask.any(-1)).any():
+        raise ValueError(f"{where} has several texts in one row of its batch; allowed with tiles of keys is one a row")

@@ -1,0 +1,177 @@
+"""Engines in models of transformers: decoding, prefill, chunks and padded batches of whole models, and silent traps."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from qcore.engines import Engine, KVCache
+from qtorch import reproducible
+from qtorch.engines import apply
+
+pytestmark = pytest.mark.models
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 100,
+    "initializer_range": 0.06,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+EXACT = Engine.of("exact")
+CACHES = {
+    "bfloat16": KVCache("bfloat16"),
+    "fp8 of a token and head": KVCache("e4m3fn:saturate", "token_head"),
+    "mxfp8 along the head": KVCache("mxfp8_e4m3"),
+    "nvfp4 with a static outer scale": KVCache("scaled(e2m1fn,{-1:16},scale=e4m3fn)", k=0.25, v=0.25),
+}
+
+
+def model_of(name, **settings):
+    package = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = getattr(package, f"{name}ForCausalLM")(getattr(package, f"{name}Config")(**SIZES, **settings)).eval()
+    for key, weight in model.named_parameters():
+        if "norm" in key:  # with weights of 1 the order of a norm's roundings cannot be seen
+            weight.data.add_(0.3 * torch.randn(weight.shape))
+    return model
+
+
+@cache
+def tokens(length):
+    return torch.randint(1, 100, (1, length), generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def logits(model, ids, **settings):
+    return model(ids, **settings).logits
+
+
+def in_chunks(model, ids, size, first=0):
+    """The logits by steps of some tokens, after a first step of others."""
+    past, found, begin = None, [], 0
+    while begin < ids.shape[1]:
+        end = min(begin + (first if first and not begin else size), ids.shape[1])
+        with torch.no_grad():
+            step = model(ids[:, begin:end], use_cache=True, **({} if past is None else {"cache": past}))
+        past = step.past_key_values if getattr(step, "cache", None) is None else step.cache
+        found.append(step.logits)
+        begin = end
+    return torch.cat(found, 1)
+
+
+def padded_batch(ids, lengths, width, side):
+    """Texts of several lengths beside each other: the first tokens of one text."""
+    rows, mask, places = (torch.zeros(len(lengths), width, dtype=torch.int64) for _ in range(3))
+    for row, length in enumerate(lengths):
+        part = slice(width - length, None) if side == "left" else slice(length)
+        rows[row, part], mask[row, part], places[row, part] = ids[0, :length], 1, torch.arange(length)
+    return {"ids": rows, "attention_mask": mask, "position_ids": places}
+
+
+def compare_all(model, length, sizes):
+    ids = tokens(length)
+    whole = logits(model, ids, use_cache=False)  # as a trainer calls it
+    for size in sizes:
+        assert torch.equal(in_chunks(model, ids, size), whole), size
+    for side in ("left", "right"):
+        lengths, width = (length, length // 2, length - 1), length + 5
+        found = logits(model, **padded_batch(ids, lengths, width, side), use_cache=False)
+        for row, count in enumerate(lengths):
+            part = slice(width - count, None) if side == "left" else slice(count)
+            assert torch.equal(found[row, part], whole[0, :count]), (side, row)
+    return whole
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
+def test_exact_models_decode_what_they_prefill(name, cache):
+    model = reproducible.convert(apply(model_of(name), replace(EXACT, cache=CACHES[cache])))
+    compare_all(model, 40, (1, 16))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("cache", [None, *CACHES])
+@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
+def test_exact_models_of_224_tokens(name, cache):
+    engine = EXACT if cache is None else replace(EXACT, cache=CACHES[cache])
+    model = reproducible.convert(apply(model_of(name), engine))
+    compare_all(model, 224, (1, 7, 16, 64))
+
+
+def test_generation_and_a_static_cache():
+    package = pytest.importorskip("transformers")
+    model = reproducible.convert(apply(model_of("Llama"), replace(EXACT, cache=CACHES["bfloat16"])))
+    ids = tokens(30)
+    settings = {"max_new_tokens": 8, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+    made = model.generate(ids, **settings)
+    assert torch.equal(torch.stack(made.logits, 1), logits(model, made.sequences[:, :-1])[:, 29:])
+    # Its keys are longer than the text. `convert` refuses the function that fills it.
+    static = package.StaticCache(config=model.config, max_cache_len=64)
+    model = apply(model_of("Llama"), "vllm.triton")
+    assert torch.equal(logits(model, ids, cache=static, use_cache=True), logits(model, ids))
+
+
+def test_a_model_in_fa3_first_differs_at_97():
+    """Layers around attention have bits that do not depend on the number of tokens: so attention alone differs."""
+    model = model_of("Llama")
+    model.config.head_dim = 128
+    model = reproducible.convert(apply(type(model)(model.config).eval(), "fa3.hopper.fp8"))
+    ids = tokens(100)
+    whole, found = logits(model, ids), in_chunks(model, ids, 1, first=90)
+    differs = (whole != found).any(-1)[0]
+    assert not differs[:96].any()
+    assert differs[96:].all()
+
+
+def test_the_cache_counts_without_a_cache_of_transformers():
+    """A trainer calls with use_cache=False, where no cache of transformers is asked."""
+    model = model_of("Llama")
+    wide = logits(apply(model, EXACT), tokens(20), use_cache=False)
+    rounded = logits(apply(model, replace(EXACT, cache=CACHES["bfloat16"])), tokens(20), use_cache=False)
+    assert not torch.equal(wide, rounded)
+
+
+def test_what_engines_do_not_define_raises():
+    package = pytest.importorskip("transformers")
+    with pytest.raises(ValueError, match=r"softcap=50\.0 in Gemma2Attention"):
+        logits(apply(model_of("Gemma2", layer_types=["full_attention"] * 2), "exact"), tokens(4))
+    with pytest.raises(ValueError, match="sliding_window=3 in MistralAttention: the engine does not define a window"):
+        logits(apply(model_of("Mistral", sliding_window=3), "exact"), tokens(4))
+    with pytest.raises(ValueError, match=r"dropout=0\.5 in LlamaAttention"):
+        apply(model_of("Llama", attention_dropout=0.5), "exact").train()(tokens(4))
+    packed = torch.cat([torch.arange(3), torch.arange(3)])[None]
+    with pytest.raises(ValueError, match="several texts in one row"):
+        logits(apply(model_of("Llama"), "vllm.triton"), tokens(6), position_ids=packed, use_cache=False)
+    with pytest.raises(ValueError, match=r"depend on later tokens"):
+        apply(model_of("Llama"), Engine("attention()", KVCache("nvfp4")))
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9}
+    other = package.T5ForConditionalGeneration(package.T5Config(**sizes))
+    with pytest.raises(ValueError, match="whose attention transformers does not exchange"):
+        apply(other, "exact")
+    with pytest.raises(TypeError, match=r"model is a Linear; allowed is a transformers\.PreTrainedModel"):
+        apply(torch.nn.Linear(1, 1), "exact")
+
+
+@pytest.mark.parametrize("name", ["GPT2", "Qwen2", "Mixtral"])
+def test_other_models(name):
+    package = pytest.importorskip("transformers")
+    if name == "GPT2":
+        torch.manual_seed(0)
+        settings = {"n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 100, "n_positions": 64}
+        model = package.GPT2LMHeadModel(package.GPT2Config(**settings)).eval()
+    else:
+        model = model_of(name)
+    ids = tokens(12)
+    model.set_attn_implementation("eager")
+    expected = logits(model, ids)
+    torch.testing.assert_close(logits(apply(model, "exact"), ids), expected, rtol=1e-4, atol=1e-5)
+    loss = model.train()(ids, labels=ids).loss if name != "GPT2" else model.eval()(ids, labels=ids).loss
+    loss.backward()
+    assert all(torch.isfinite(x.grad).all() for x in model.parameters() if x.grad is not None)
