@@ -26,7 +26,7 @@ from qjax._models import names_of, rebuilt
 from qjax._parameters import parameters
 from qjax.nnx.activations import ReLU, ReLU6
 from qjax.nnx.quantization.observing import Ran
-from qjax.nnx.quantization.quantization_mappings import keeps_children
+from qjax.nnx.quantization.quantization_mappings import GENERAL, keeps_children
 from qjax.nnx.quantization.reasons import PASSING
 from qjax.quantization import QTensor, quantize_per_tensor
 
@@ -170,6 +170,8 @@ class _Marked(Around):
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         module: Any = self.module
+        if type(module) in GENERAL:  # flax's attention says all settings of their calls
+            settings = {name: value for name, value in settings.items() if value is not None}
         if not arguments and settings.keys() in ({"inputs"}, {"x"}):  # as flax's layers call their input
             arguments, settings = (*settings.values(),), {}
         if (len(arguments) != 1 or settings) and not self.has_settings:
@@ -193,7 +195,7 @@ class _Rehearsed(Around):
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         module: Any = self.module
-        (x,) = (*arguments, *settings.values())
+        (x,) = (*arguments, *(value for value in settings.values() if value is not None))
         y = module(x.dequantize() if isinstance(x, QTensor) else x)
         return quantize_per_tensor(y, 1.0, 0, "quint8") if self.gives_integers else y
 

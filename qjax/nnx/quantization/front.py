@@ -14,14 +14,15 @@ from qjax._jaxprs import is_array
 from qjax._models import Model, all_names, check_model, names_of, rebuilt
 from qjax._rounding.inputs import PyTree
 from qjax.nnx.activations import ReLU, ReLU6
+from qjax.nnx.flattened import Flattened
 from qjax.nnx.quantization.conversion import convert, unseen_layers
 from qjax.nnx.quantization.flow import Around, Noting, first_arguments, program_text, record, shapes_of, takes_integers
 from qjax.nnx.quantization.fusion import aliases, fuse_modules, why_not_fused
 from qjax.nnx.quantization.observing import FloatFunctional, Observed
 from qjax.nnx.quantization.one_call import quantize_dynamic
-from qjax.nnx.quantization.preparation import trained_layer, with_observers
+from qjax.nnx.quantization.preparation import leave_attention, trained_layer, with_observers
 from qjax.nnx.quantization.propagation import SettingsOf, check_effects, settings_of
-from qjax.nnx.quantization.quantization_mappings import keeps_children
+from qjax.nnx.quantization.quantization_mappings import GENERAL, keeps_children
 from qjax.nnx.quantization.reasons import why_float, why_not_dynamic
 from qjax.nnx.quantization.reporting import arrays_in, report
 from qjax.nnx.quantization.rounding import rounds_layer
@@ -127,7 +128,9 @@ class _Workflow(Workflow):
         self.static, self.float, self.fused = entries, self.model, set()
         self._expected: list[str] = []
         self.own = {path: one if isinstance(one, QConfig) else None for path, one in self.all_settings.items()}
-        if not self.has_stubs():  # then sums and products are between floats, as all functions are
+        if self.has_stubs():
+            leave_attention(self.model, self.own)
+        else:  # then sums and products are between floats, as all functions are
             modules = names_of(self.model)
             self.own |= {path: None for path, module in modules.items() if isinstance(module, FloatFunctional)}
 
@@ -208,7 +211,7 @@ class _Workflow(Workflow):
 
     def dynamic_of(self, path: str) -> QConfigDynamic | None:
         observer = self.own[path].activation
-        if type(names_of(self.model)[path]) is not nnx.Linear or not isinstance(observer, RangeObserver):
+        if type(names_of(self.model)[path]) not in (nnx.Linear, *GENERAL) or not isinstance(observer, RangeObserver):
             return None
         return QConfigDynamic(self.own[path].weight, PerChannelMinMaxObserver(dtype=observer.form))
 
@@ -256,8 +259,9 @@ class _Workflow(Workflow):
         modules = names_of(self.model)
         for path, ends in bounds.items():
             layer: Any = modules[path]
-            observed: Any = layer.module if isinstance(layer, QuantWrapper) else layer
-            observed.bounds = ends
+            while isinstance(layer, (QuantWrapper, Flattened)):
+                layer = layer.module
+            layer.bounds = ends
 
     def execute(self, run: Callable[[Any], object]) -> None:
         run(Noting(self.model, self.note) if self.notes_calls() else self.model)

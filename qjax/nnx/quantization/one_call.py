@@ -15,9 +15,9 @@ from qjax._models import check_model, rebuilt
 from qjax.nnx.intrinsic import LinearReLU
 from qjax.nnx.layouts import torch_weight
 from qjax.nnx.quantization.propagation import ByPart, check_effects, settings_of
-from qjax.nnx.quantization.quantization_mappings import CELLS, RECURRENT, keeps_children, parts_of
+from qjax.nnx.quantization.quantization_mappings import CELLS, GENERAL, RECURRENT, keeps_children, parts_of
 from qjax.nnx.quantization.reasons import why_not_dynamic
-from qjax.nnx.quantization.rounding import quantized_weight, rounded_layer, take_attributes
+from qjax.nnx.quantization.rounding import around_linear, quantized_weight, rounded_layer, take_attributes
 from qjax.nnx.quantization.stubs import Identity
 from qjax.nnx.quantization.ties import tie, ties_of
 from qjax.nnx.quantized import Embed, dynamic
@@ -44,9 +44,10 @@ def quantize_dynamic(
 ) -> nnx.Module:
     """A copy of a model whose layers have quantized weights, and quantize inputs by their own range.
 
-    The layers are exactly `nnx.Linear`, also fused with its ReLU, `qjax.nnx.LSTM`, `qjax.nnx.GRU`,
-    `nnx.OptimizedLSTMCell`, `nnx.LSTMCell`, `nnx.GRUCell`, `nnx.SimpleCell`, `nnx.RNN` of these cells, and where
-    qconfig_spec has them the tables of `nnx.Embed`. Layers over sequences quantize their input once, by the range of
+    The layers are exactly `nnx.Linear`, also fused with its ReLU, `nnx.LinearGeneral` and `nnx.Einsum` of one matrix,
+    so also those of an `nnx.MultiHeadAttention`, `qjax.nnx.LSTM`, `qjax.nnx.GRU`, `nnx.OptimizedLSTMCell`,
+    `nnx.LSTMCell`, `nnx.GRUCell`, `nnx.SimpleCell`, `nnx.RNN` of these cells, and where qconfig_spec has them the
+    tables of `nnx.Embed`. Layers over sequences quantize their input once, by the range of
     all steps. All take floats and return floats of the same dtype, so that nothing else of the model changes. Integers
     are those of `qtorch.quantization.quantize_dynamic`.
 
@@ -89,6 +90,8 @@ def quantize_dynamic(
         if type(module) is nnx.Embed and isinstance(wanted.weight, NoopObserver):  # halves are for products
             return module
         done.add(place)
+        if type(module) in GENERAL:
+            return around_linear(name, module, lambda linear: quantized_layer(name, linear, wanted))
         quantized = quantized_layer(name, module, wanted)
         take_attributes(quantized, module)
         return quantized
@@ -123,7 +126,7 @@ def needs_no_observer(name: str, module: nnx.Module, settings: Any) -> bool:
     """
     if type(module) is nnx.Embed:
         return True
-    recurrent = not isinstance(module, (nnx.Linear, LinearReLU)) and not why_not_dynamic(module)
+    recurrent = not isinstance(module, (nnx.Linear, LinearReLU, *GENERAL)) and not why_not_dynamic(module)
     return recurrent and _input_rounding(name, settings) is not None
 
 
@@ -191,6 +194,6 @@ def _named(module: Any, name: str) -> Any:
 
 
 _NAMES = (
-    ", ".join(kind.__name__ for kind in (nnx.Linear, LinearReLU, nnx.Embed, *RECURRENT, *CELLS))
+    ", ".join(kind.__name__ for kind in (nnx.Linear, LinearReLU, *GENERAL, nnx.Embed, *RECURRENT, *CELLS))
     + " and RNN of these cells"
 )

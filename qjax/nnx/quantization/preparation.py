@@ -8,16 +8,16 @@ from typing import Any
 
 from flax import nnx
 
-from qcore.names import shown
+from qcore.names import joined, shown
 from qcore.workflow.settings import warn_of_unfused
 from qjax._models import all_names, check_model, children_of, modules_of, rebuilt
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantization.observing import FloatFunctional, Observed
 from qjax.nnx.quantization.one_call import name_of_settings, needs_no_observer
 from qjax.nnx.quantization.propagation import SettingsOf, check_effects, settings_of
-from qjax.nnx.quantization.quantization_mappings import WEIGHTED, keeps_children
-from qjax.nnx.quantization.reasons import why_float
-from qjax.nnx.quantization.rounding import has_weight
+from qjax.nnx.quantization.quantization_mappings import GENERAL, WEIGHTED, keeps_children
+from qjax.nnx.quantization.reasons import IN_ATTENTION, why_float
+from qjax.nnx.quantization.rounding import around_linear, has_weight, rounds_layer
 from qjax.nnx.quantization.training import Trained
 from qjax.quantization import FakeQuantize, QConfig
 from qjax.quantization.rounding import FormatRounding
@@ -58,9 +58,20 @@ Make = Callable[[str, nnx.Module, QConfig], nnx.Module]
 
 def observed_model(model: nnx.Module, qconfig: Any, make: Make) -> nnx.Module:
     """A copy of a model in which `make(name, layer, settings)` takes the place of each layer that has settings."""
-    prepared, done = with_observers(model, settings_of(model, qconfig), make)
+    model, settings = nnx.clone(model), settings_of(model, qconfig)
+    leave_attention(model, settings)
+    prepared, done = with_observers(model, settings, make)
     check_effects(qconfig, model, done, "layer to observe")
     return prepared
+
+
+def leave_attention(model: nnx.Module, settings: Mapping[str, Any]) -> None:
+    """Leaves flax's attention in floats where settings ask for integers in it: its code has no place for stubs."""
+    for path, module in all_names(model):
+        for name, layer in children_of(module) if isinstance(module, nnx.MultiHeadAttention) else ():
+            chosen: Any = settings.get(joined(path, name))
+            if chosen is not None and not why_float(layer) and not rounds_layer(layer, chosen):
+                layer.left_because = IN_ATTENTION  # type: ignore[attr-defined]
 
 
 def with_observers(model: nnx.Module, settings: Mapping[str, Any], make: Make) -> tuple[nnx.Module, set[str]]:
@@ -78,6 +89,8 @@ def with_observers(model: nnx.Module, settings: Mapping[str, Any], make: Make) -
         done.add(name)
         if isinstance(module, Observed):
             return module
+        if type(module) in GENERAL:
+            return around_linear(name, module, lambda linear: make(name, linear, settings[name]))
         made: Any = make(name, module, settings[name])
         if not isinstance(module, FloatFunctional):
             return made

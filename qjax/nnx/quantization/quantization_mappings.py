@@ -20,6 +20,8 @@ from qjax.nnx.recurrent import GRU, LSTM
 from qjax.nnx.rounded import RoundedLayer
 
 WEIGHTED: dict[type[nnx.Module], Any] = {nnx.Linear: quantized.Linear, nnx.Conv: quantized.Conv}
+# Layers that become an `nnx.Linear` between reshapes, which is then quantized.
+GENERAL = nnx.LinearGeneral, nnx.Einsum
 # Layers with a weight that is not fake-quantized in training, as in torch.
 UNTRAINED: dict[type[nnx.Module], Any] = {nnx.ConvTranspose: quantized.ConvTranspose, PReLU: quantized.PReLU}
 NORMS: dict[type[nnx.Module], Any] = {

@@ -12,10 +12,12 @@ from qcore.arguments import quoted
 from qcore.names import full_name
 from qcore.workflow.settings import KEEPS_SCALE, no_quantized, of_subclass
 from qjax.nnx.activations import Activation, PReLU, ReLU, ReLU6
+from qjax.nnx.flattened import axes_of
 from qjax.nnx.intrinsic import Fused, LinearReLU
 from qjax.nnx.quantization.observing import FloatFunctional, Observed
 from qjax.nnx.quantization.quantization_mappings import (
     CELLS,
+    GENERAL,
     NORMS,
     RECURRENT,
     RELU,
@@ -50,6 +52,8 @@ def why_float(module: nnx.Module) -> str:
         return STACKED
     if kind in NORMS:
         return _unusual_norm(module)
+    if kind in GENERAL:
+        return _unusual_general(module)
     if kind is nnx.ConvTranspose:
         return _unusual_transposed(module)
     if kind is nnx.Embed:
@@ -57,13 +61,23 @@ def why_float(module: nnx.Module) -> str:
     if kind is nnx.PReLU:
         return "there is no quantized nnx.PReLU: qjax.nnx.PReLU is its quantized twin"
     if kind not in WEIGHTED:
-        bases = [base.__name__ for base in (*WEIGHTED, nnx.ConvTranspose, *NORMS) if isinstance(module, base)]
+        bases = [base for base in (*WEIGHTED, *GENERAL, nnx.ConvTranspose, *NORMS) if isinstance(module, base)]
         if bases:
-            return of_subclass(bases[0])
-        return no_quantized(full_name(kind, nnx))
+            return of_subclass(bases[0].__name__)
+        missing = no_quantized(full_name(kind, nnx))
+        if kind not in (nnx.RNN, *CELLS, *RECURRENT):
+            return missing
+        if reason := why_not_dynamic(module):
+            return f"{missing} with fixed ranges, and no dynamic one, since {reason}"
+        name = f"qjax.nnx.{kind.__name__}" if kind in RECURRENT else f"nnx.{kind.__name__}"
+        return f"{missing} with fixed ranges: the settings {{{name}: default_dynamic_qconfig}} have one"
     return _unusual_conv(module) if isinstance(module, nnx.Conv) else ""
 
 
+IN_ATTENTION = (
+    "the code of its attention computes in floats between the layers: quantize_model of a model without a QuantStub "
+    "quantizes them, and so do formats"
+)
 STACKED = (
     "its parameters are those of several layers, made by nnx.vmap: allowed are layers one by one, or prepare_fn of "
     "qjax.quantization, which quantizes stacks"
@@ -74,9 +88,21 @@ def is_stacked(module: Any) -> bool:
     """True for a layer with the stacked parameters of several layers, over which a model maps or scans."""
     if isinstance(module, nnx.Linear):
         return module.kernel.ndim > 2
+    if isinstance(module, nnx.LinearGeneral):
+        return module.kernel.ndim > len(module.in_features) + len(module.out_features) + len(module.batch_axis)
+    if isinstance(module, nnx.Einsum):
+        return module.kernel.ndim > len(module.kernel_shape)
     if isinstance(module, (nnx.Conv, nnx.ConvTranspose)):
         return module.kernel.ndim > len(module.kernel_size) + 2
     return isinstance(module, tuple(NORMS)) and any(one.ndim > 1 for one in jax.tree.leaves(nnx.state(module)))
+
+
+def _unusual_general(layer: Any) -> str:
+    try:
+        axes_of(layer)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _unusual_conv(conv: nnx.Conv) -> str:
@@ -121,10 +147,14 @@ def why_not_dynamic(module: Any) -> str:
         return STACKED
     if kind in (nnx.Linear, LinearReLU, nnx.Embed, *RECURRENT):
         return ""
+    if kind in GENERAL:
+        return _unusual_general(module)
     if kind is nnx.RNN:
         return why_not_dynamic(module.cell)
     if kind not in CELLS:
-        bases = [base.__name__ for base in (nnx.Linear, nnx.RNN, *RECURRENT, *CELLS) if isinstance(module, base)]
+        bases = [
+            base.__name__ for base in (nnx.Linear, *GENERAL, nnx.RNN, *RECURRENT, *CELLS) if isinstance(module, base)
+        ]
         if bases:
             return of_subclass(bases[0])
         return f"there is no dynamic {kind.__name__}"

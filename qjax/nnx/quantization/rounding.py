@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,9 +10,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from qjax.nnx import quantized
+from qjax.nnx.flattened import Flattened, flattened
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantization.observing import FloatFunctional, Observed, Observer
-from qjax.nnx.quantization.quantization_mappings import UNTRAINED, WEIGHTED
+from qjax.nnx.quantization.quantization_mappings import GENERAL, UNTRAINED, WEIGHTED
 from qjax.nnx.quantized.weights import rounded_weight
 from qjax.nnx.rounded import RoundedLayer, ScaledRounding
 from qjax.quantization import FakeQuantize, QConfig, quantize_affine
@@ -37,7 +39,7 @@ def rounds_layer(layer: Any, settings: QConfig) -> bool:
 def has_weight(module: Any) -> bool:
     """True for layers, fused or not, that become a `RoundedLayer`."""
     layer = module.layer if isinstance(module, Fused) else module
-    return type(layer) in WEIGHTED or type(layer) in UNTRAINED
+    return type(layer) in WEIGHTED or type(layer) in UNTRAINED or type(layer) in GENERAL
 
 
 def rounded_layer(module: Any, layer: Any, weight: Any, bias: jax.Array | None, output: nnx.Module) -> RoundedLayer:
@@ -83,3 +85,11 @@ def take_attributes(made: nnx.Module, module: Any) -> None:
 
 
 _SETTINGS = int, float, str, tuple, type(None)
+
+
+def around_linear(name: str, layer: Any, make: Callable[[nnx.Linear], nnx.Module]) -> Flattened:
+    """A `LinearGeneral` or `Einsum` whose product is what `make` returns for it as an `nnx.Linear`."""
+    made, linear = flattened(layer)
+    made.module, made.layer_name = make(linear), name
+    take_attributes(made, layer)
+    return made
