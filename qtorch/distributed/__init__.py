@@ -2,6 +2,7 @@
 
 from qcore.distributed import BACKENDS, Backend, Collective, WireScale, named
 from qcore.lazy import public_names
+from qtorch.distributed.fsdp import FSDPReduceScatter
 from qtorch.distributed.hooks import comm_hook
 from qtorch.distributed.reducer import Reducer
 from qtorch.distributed.tensors import all_gather, reduce, reduce_scatter
@@ -10,6 +11,7 @@ __all__ = [
     "BACKENDS",
     "Backend",
     "Collective",
+    "FSDPReduceScatter",
     "Reducer",
     "WireScale",
     "all_gather",

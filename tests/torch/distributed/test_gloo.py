@@ -115,7 +115,7 @@ def test_gloo(count, heavy, tmp_path):
 TRAINING = """
 from hashlib import sha256
 from qcore.distributed import Collective
-from qtorch.distributed import comm_hook, reduce
+from qtorch.distributed import Reducer, comm_hook
 
 orders = []  # of the parameters in the one bucket of each step
 DDP = Collective(order="gloo_ring", divide="before")  # the gradients are divided, then gloo sums
@@ -161,7 +161,10 @@ def simulated(collective):
     for step in range(4):
         gradients = [backward(model, step, part) for part in range(count)]
         buckets = [torch.cat([one[place] for place in orders[step]]) for one in gradients]
-        mean = reduce(torch.stack(buckets), collective)
+        reducer = Reducer(collective, count, labels="ranks")
+        for bucket in buckets:
+            reducer.add(bucket)
+        mean = reducer.result()
         for p in [list(model.parameters())[place] for place in orders[step]]:
             p.grad = mean[: p.numel()].view_as(p)
             mean = mean[p.numel() :]
