@@ -12,13 +12,22 @@ from qcore.arguments import check_seed, check_type, missing_key
 from qcore.distributed.backends import DTYPES, CollectiveLike, check_collective
 from qcore.distributed.collective import GATHER, REDUCE, SCATTER
 from qcore.distributed.law import SUM, Signed, run
-from qcore.formats.number import check_number
+from qcore.formats.number import Number, check_number
+from qcore.law.rounding import Rounding
 from qcore.linalg.namespace import Float64
 from qcore.random.threefry import fold_in
 
 
 class Terms(Signed, Float64):
-    """The array namespace of sums over ranks."""
+    """The array namespace of sums over ranks.
+
+    `each_rounded(x, number, mode, first)` rounds the float32 arrays of x's first axis to a format, each with the words
+    of `fold_in(key, first + place)`.
+    """
+
+    def each_rounded(self, x: np.ndarray, number: Number, mode: Rounding, first: int) -> np.ndarray:
+        keys = [None if self.key is None else fold_in(self.key, first + place) for place in range(len(x))]
+        return np.stack([arrays.quantize(one, number, mode, key=key) for one, key in zip(x, keys, strict=True)])
 
 
 def reduce(stack: np.ndarray, collective: CollectiveLike, *, key: arrays.Key = None) -> np.ndarray:

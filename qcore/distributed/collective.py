@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from qcore.arguments import check_choice, check_flag, check_int, quoted
 from qcore.distributed.scale import WireScale, check_scale
-from qcore.formats.number import Number, call_text, check_number
+from qcore.formats.block import BlockNumber
+from qcore.formats.number import Number, call_text, check_number, check_target
+from qcore.formats.table import Table
 from qcore.formats.text import Kind, Reader, choice, parse_argument, register, write
 from qcore.law.rounding import MODES, Rounding, RoundingLike, check_rounding
 from qcore.linalg.accumulator import Accumulator, AccumulatorLike, check_accumulator, check_scalar, optional_number
+from qcore.linalg.scaling import is_delayed
 
 ASCENDING, OWN_FIRST, GLOO_RING, NCCL_RING, NCCL_TREE, NCCL_PAT, NONE = (
     "ascending",
@@ -68,17 +71,20 @@ class Collective:
 
     Stochastic roundings read a key's words as `qcore.linalg.Accumulator` says, for the sum. Other roundings read those
     of `fold_in(key, role)`: 1 for terms, 2 for divided terms, 3 for results, from 4 on for the levels of a tree; and
-    256 + role * nodes + node for a role of `inner` in a node.
+    256 + role * nodes + node for a role of `inner` in a node. Blocks and tables read those of `fold_in` of this key and
+    the rank, which is 0 for results.
 
     Sources: NCCL 2.30.7, gloo cc441984, openxla/xla of jaxlib 0.10.2; `qcore.distributed.BACKENDS` names more.
 
     Args:
-        wire: the format that is sent, or its text, without blocks; None is the arrays' dtype.
+        wire: the format that is sent, or its text; None is the arrays' dtype. Blocks of formats with shared scales lie
+            along the axes of a message. Such numbers, and those of tables, are sent, and their result is sent again, as
+            with a scale. They count as bytes where messages are cut.
         order: the order of additions.
         accumulator: an `Accumulator` of number, chunk, rounding, random_bits, tree and inner; None rounds each sum to
             the wire, as it rounds.
-        scale: a `WireScale` or its text; None sends numbers as they are. With a scale a sum has an accumulator, and
-            `divide` is None or "after".
+        scale: a `WireScale` or its text; None sends numbers as they are. With a scale, blocks or a table a sum has an
+            accumulator, and `divide` is None or "after".
         divide: None sums. For the mean, "before" divides each term and rounds it to the wire; "premultiply" multiplies
             each by 1 / N, rounded to the wire, and rounds the product to it; "after" divides the total, which the
             accumulator rounds; "split" divides each term by a power of two p, doubled from 1 while it divides N and is
@@ -149,28 +155,29 @@ class Collective:
             check_choice("divide", self.divide, DIVISIONS)
         self._set(rounding=check_rounding(self.rounding))
         if self.wire is not None:
-            self._set(wire=check_scalar("wire", self.wire))
+            self._set(wire=_check_wire(self.wire))
         if self.accumulator is not None:
             self._set(accumulator=_check_sum(check_accumulator(self.accumulator)))
         if self.scale is not None:
-            self._check_scale()
+            self._set(scale=check_scale(self.scale, self.wire))
+        if self.grouped:
+            self._check_grouped()
         if self.order in TREES:
             self._check_tree()
         self._check_aggregation()
         self._check_levels()
         self._set(text=write(self))
 
-    def _check_scale(self) -> None:
-        """Scaled numbers are not added as such, and the wire has no scale for the quotients of terms."""
-        self._set(scale=check_scale(self.scale, self.wire))
-        assert self.scale is not None
+    def _check_grouped(self) -> None:
+        """Scaled numbers are not added as such, and quotients of terms would need scales of their own."""
+        what = f"scale={self.scale.text}" if self.scale is not None else f"wire={self.wire}"
         if self.accumulator is None and self.order != NONE:
             raise ValueError(
-                f"accumulator=None with scale={self.scale.text}; allowed is an accumulator, such as "
-                "'accumulator(float32,chunk=1)', or order='none'"
+                f"accumulator=None with {what}; allowed is an accumulator, such as 'accumulator(float32,chunk=1)', or "
+                "order='none'"
             )
         if self.divide not in (None, AFTER):
-            raise ValueError(f"divide={self.divide} with scale={self.scale.text}; allowed are None and after")
+            raise ValueError(f"divide={self.divide} with {what}; allowed are None and after")
 
     def _check_tree(self) -> None:
         """A tree adds two numbers at each hop, and has no place for a sum's start."""
@@ -209,6 +216,11 @@ class Collective:
         return 1 if self.inner is None else 1 + self.inner.levels
 
     @property
+    def grouped(self) -> bool:
+        """True if numbers on the wire share scales, or are those of a table, so that no hop rounds to it."""
+        return self.scale is not None or isinstance(self.wire, BlockNumber | Table)
+
+    @property
     def stochastic(self) -> bool:
         """True if a call needs a key."""
         parts = self.rounding, self.accumulator, self.inner
@@ -225,9 +237,19 @@ class Collective:
             'collective(wire=float16,order=gloo_ring,accumulator=accumulator(float16,chunk=1))'
         """
         wire = check_number(dtype, "dtype") if self.wire is None else self.wire
-        hop = Accumulator(wire, chunk=1, rounding=self.rounding) if self.accumulator is None else self.accumulator
+        hop = self.accumulator
+        if hop is None:
+            hop = Accumulator(chunk=1) if self.grouped else Accumulator(wire, chunk=1, rounding=self.rounding)
         inner = None if self.inner is None else self.inner.on(dtype)
         return replace(self, wire=wire, accumulator=hop, inner=inner)
+
+
+def _check_wire(wire: Any) -> Number:
+    """A format that numbers are sent in, without a scale that follows from earlier ones."""
+    number = check_target(wire, "wire")
+    if is_delayed(number):
+        raise ValueError(f"wire={quoted(number.text)}; allowed are formats without history")
+    return number if isinstance(number, BlockNumber | Table) else check_scalar("wire", number)
 
 
 def _check_sum(accumulator: Accumulator) -> Accumulator:

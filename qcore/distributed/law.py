@@ -213,11 +213,11 @@ def run(names: Namespaces, x: Any, law: Collective, dtype: Number, call: str, sh
     if law.inner is not None:
         x = _of_nodes(names, x, law, dtype, call, shape)
     xp, ranks = partial(names, law.flush), x.shape[0]
-    groups = None if law.scale is None else groups_of(law.scale, shape, ranks)
+    groups = groups_of(law.scale, shape, ranks) if law.grouped else None
     if call == GATHER:
         return finished(xp, xp(SUM).float64(sent(xp, x, law, dtype, 0, groups, adds=False)), law, dtype)
     terms = divided(xp, sent(xp, x, law, dtype, 0, groups), law, ranks)
-    if ranks > 1 or law.scale is not None or (call == SCATTER and law.start != FIRST):
+    if ranks > 1 or law.grouped or (call == SCATTER and law.start != FIRST):
         total = result(xp, _total(xp, terms, law, call == SCATTER, groups), law, ranks, groups)
     else:  # an all-reduce of one rank adds nothing, so not to +0 either
         total = xp(SUM).float64(terms[0])
@@ -252,16 +252,23 @@ def sent(
 ) -> Any:
     """What ranks send: float32 of the shape of x, (k, n), from rank `rank` on; k is 1 if rank is not 0.
 
-    `groups` share scales, if the law has some; `adds` is True if receivers add the numbers.
+    `groups` share scales, if the law is grouped; `adds` is True if receivers add the numbers.
     """
     xp = names(TERMS)
-    if law.scale is not None:
-        assert groups is not None  # as there is a scale, and nothing is left open
-        assert law.wire is not None
-        return scaled(xp, x, law.wire, law.rounding, law.scale, groups, rank, is_term=adds)
+    if groups is not None:
+        return _shared(xp, x, law, groups, rank, is_term=adds)
     if law.wire == dtype:
         return x
     return xp.float32(xp.rounded(xp.float64(x), law.wire, law.rounding, rank, _RANDOM_BITS))
+
+
+def _shared(xp: Any, x: Any, law: Collective, groups: Groups, first: Any, ranks: int = 1, is_term: bool = False) -> Any:
+    """Float32 numbers (k, n) as those of a wire on which they share scales; other arguments as for `scaled`."""
+    assert law.wire is not None  # as nothing is left open
+    if law.scale is not None:
+        return scaled(xp, x, law.wire, law.rounding, law.scale, groups, first, ranks, is_term)
+    messages = x.reshape(x.shape[0], *groups.shape)
+    return xp.each_rounded(messages, law.wire, law.rounding, first).reshape(x.shape)
 
 
 def divided(names: OfLevel, terms: Any, law: Collective, ranks: int, rank: int = 0) -> Any:
@@ -281,7 +288,8 @@ def _total(names: OfLevel, terms: Any, law: Collective, scatters: bool, groups: 
     """The sum of ranks' terms (N, n), float64 numbers (n,)."""
     ranks, count = terms.shape
     assert law.wire is not None  # as nothing is left open
-    parts = parts_of(law.order, count, ranks, ceiling(law.wire.bits, 8), scatters, 1 if groups is None else groups.unit)
+    size = 1 if groups is not None and law.scale is None else ceiling(law.wire.bits, 8)
+    parts = parts_of(law.order, count, ranks, size, scatters, 1 if groups is None else groups.unit)
     xp = names(SUM)
     terms = xp.concatenate([arranged(xp, terms, part) for part in parts], 1)
     if law.order in TREES:
@@ -322,12 +330,13 @@ def result(names: OfLevel, total: Any, law: Collective, ranks: int, groups: Grou
     xp = names(RESULT)
     if law.scale is not None:
         assert groups is not None  # as there is a scale
-        assert law.wire is not None
         mean = ranks if law.divide == AFTER else 1
-        return xp.float64(scaled(xp, xp.float32(total)[None], law.wire, law.rounding, law.scale, groups, 1, mean))[0]
+        return xp.float64(_shared(xp, xp.float32(total)[None], law, groups, 1, mean))[0]
     if law.divide in (AFTER, SPLIT):
         factor = ranks if law.divide == AFTER else ranks / split_factor(ranks)
         total = rounded_sum(xp, xp.divide(total, float(factor)), law.accumulator, 0)
+    if groups is not None:
+        return xp.float64(_shared(xp, xp.float32(total)[None], law, groups, 0))[0]
     # A hop has rounded to the wire already.
     if law.accumulator.number == law.wire:
         return total
@@ -336,6 +345,6 @@ def result(names: OfLevel, total: Any, law: Collective, ranks: int, groups: Grou
 
 def finished(names: OfLevel, total: Any, law: Collective, dtype: Number) -> Any:
     """Numbers of the wire as numbers of the arrays' dtype, in float64."""
-    if law.wire == dtype and law.scale is None:
+    if law.wire == dtype and not law.grouped:
         return total
     return names(RESULT).rounded(total, dtype, Rounding.NEAREST, 0, _RANDOM_BITS)

@@ -7,10 +7,11 @@ from math import ceil, inf, prod
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from qcore.arguments import check_choice, check_flag, check_float, check_int, quoted
-from qcore.formats.block import largest_number
+from qcore.formats.block import BlockNumber, largest_number
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import Number, call_text
+from qcore.formats.table import Table
 from qcore.formats.text import Kind, Reader, choice, parse_argument, register, write
 from qcore.law.tiles import MOST_ELEMENTS
 from qcore.linalg.accumulator import check_scalar, optional_number
@@ -113,31 +114,35 @@ def _is_finite(number: float) -> bool:
 
 
 class Groups(NamedTuple):
-    """How a message of one rank is cut: in rows of `columns` numbers, which are cut in groups of `size`."""
+    """How a message of one rank is cut.
 
+    Attributes:
+        shape: the shape of the message.
+        columns: the numbers of a row.
+        size: the numbers of a group; rows are cut in groups.
+        unit: the numbers that stay together where each rank adds its own part: whole rows, if rows have scales.
+    """
+
+    shape: tuple[int, ...]
     columns: int
     size: int
-
-    @property
-    def unit(self) -> int:
-        """The numbers that one rank adds: whole rows, where rows have scales of their own."""
-        return self.columns if self.size == self.columns else 1
+    unit: int = 1
 
 
-def groups_of(scale: WireScale, shape: tuple[int, ...], ranks: int) -> Groups:
-    """The groups of a message of a shape, which has elements."""
+def groups_of(scale: WireScale | None, shape: tuple[int, ...], ranks: int) -> Groups:
+    """The groups of a message of a shape, which has elements; without a scale the format on the wire cuts it."""
     count = prod(shape)
     last = shape[-1] if len(shape) > 1 else 1
+    if scale is None or scale.group in (TENSOR, RANKS):
+        return Groups(shape, count, count)
     if scale.group == ROW:
-        return Groups(last, last)
-    if scale.group in (TENSOR, RANKS):
-        return Groups(count, count)
+        return Groups(shape, last, last, last)
     if scale.group == QGZ:
-        return Groups(count, _qgz_size(shape, count, ranks))
+        return Groups(shape, count, _qgz_size(shape, count, ranks))
     if scale.group == QWZ:
-        return Groups(count, _qwz_size(shape, count))
+        return Groups(shape, count, _qwz_size(shape, count))
     columns = shape[-1] if len(shape) > 1 else count
-    return Groups(columns, min(int(scale.group), columns))
+    return Groups(shape, columns, min(int(scale.group), columns))
 
 
 def _qgz_size(shape: tuple[int, ...], count: int, ranks: int) -> int:
@@ -190,8 +195,11 @@ def check_scale(scale: Any, wire: Any) -> WireScale:
     if not isinstance(found, WireScale):
         kind = type(found).__name__
         raise TypeError(f"scale={quoted(scale)} is a {kind}; allowed are a WireScale, its text, and None")
-    if wire is None:
-        raise ValueError(f"scale={found.text} with wire=None; allowed is a format")
+    if wire is None or isinstance(wire, BlockNumber | Table):
+        text = "None" if wire is None else quoted(wire.text)
+        raise ValueError(
+            f"scale={found.text} with wire={text}; allowed are fixed and floating point formats and posits"
+        )
     if found.largest is None and not isinstance(wire, FixedPoint | FloatingPoint | BinaryFloat):
         raise ValueError(f"scale={found.text} with wire={wire.text}; allowed is a scale with largest= there")
     return found

@@ -35,12 +35,12 @@ class Level(NamedTuple):
     @property
     def groups(self) -> Groups | None:
         """The numbers that share scales on the wire."""
-        return None if self.law.scale is None else groups_of(self.law.scale, self.shape, self.ranks)
+        return groups_of(self.law.scale, self.shape, self.ranks) if self.law.grouped else None
 
     @property
     def adds(self) -> bool:
         """False if one rank's numbers are the result: nothing is added, so not to +0 either."""
-        return self.ranks > 1 or self.law.scale is not None
+        return self.ranks > 1 or self.law.grouped
 
 
 class Steps:

@@ -16,14 +16,21 @@ from qcore.distributed.arrays import check_stack, scattered
 from qcore.distributed.backends import CollectiveLike, check_collective
 from qcore.distributed.collective import GATHER, REDUCE, SCATTER, Collective
 from qcore.distributed.law import SUM, Signed, run
-from qcore.formats.number import check_number
+from qcore.formats.number import Number, check_number
+from qcore.law.rounding import Rounding
+from qjax._rounding.dispatch import quantize_rows
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax.linalg.namespace import Float64
 
 
 class Terms(Signed, Float64):
-    """The array namespace of sums over ranks."""
+    """The array namespace of sums over ranks, see `qcore.distributed.arrays.Terms`."""
+
+    def each_rounded(self, x: jax.Array, number: Number, mode: Rounding, first: Any) -> jax.Array:
+        places = first + jnp.arange(x.shape[0], dtype=jnp.int32)
+        keys = None if self.key is None else fold_in(self.key.view(jnp.uint32), places)
+        return quantize_rows(x, number, mode, keys, jnp.zeros_like(places))
 
 
 def reduce(stack: ArrayLike, collective: CollectiveLike, *, key: Key = None) -> jax.Array:

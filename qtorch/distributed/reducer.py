@@ -147,7 +147,7 @@ def _is_own(level: Level) -> bool:
     if (
         rounds
         or law.flush
-        or law.scale is not None
+        or law.grouped
         or not law.accumulator._sequential
         or law.divide not in (None, AFTER, PREMULTIPLY)
     ):

@@ -12,10 +12,12 @@ from qcore.distributed.arrays import check_stack, scattered
 from qcore.distributed.backends import CollectiveLike, check_collective
 from qcore.distributed.collective import GATHER, REDUCE, SCATTER, Collective
 from qcore.distributed.law import SUM, Signed, run
-from qcore.formats.number import check_number
+from qcore.formats.number import Number, check_number
 from qcore.formats.text import parse_argument
+from qcore.law.rounding import Rounding
 from qtorch._rounding.cache import literal
 from qtorch._rounding.dense import check_dense
+from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import Key, fold_in, given_or_drawn
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.sharded import check_not_sharded
@@ -24,7 +26,11 @@ from qtorch.linalg.namespace import Float64
 
 
 class Terms(Signed, Float64):
-    """The array namespace of sums over ranks."""
+    """The array namespace of sums over ranks, see `qcore.distributed.arrays.Terms`."""
+
+    def each_rounded(self, x: torch.Tensor, number: Number, mode: Rounding, first: int) -> torch.Tensor:
+        keys = [None if self.key is None else fold_in(self.key, first + place, False) for place in range(len(x))]
+        return torch.stack([quantize(one, number, mode, key=key) for one, key in zip(x, keys, strict=True)])
 
 
 def reduce(stack: torch.Tensor, collective: CollectiveLike, *, key: Key = None) -> torch.Tensor:

@@ -17,7 +17,9 @@ STOCHASTIC = (
     "collective(wire=e5m2,order=nccl_ring,accumulator=accumulator(chunk=1),"
     "scale=wire_scale(3,inverse=power_of_two),rounding=stochastic)"
 )
+BLOCKS = "collective(wire=mxfp4,accumulator=accumulator(chunk=1),divide=after,rounding=stochastic)"
 CASES = [
+    (BLOCKS, "bfloat16", "reduce"),
     ("torchft.avg", "bfloat16", "reduce"),
     ("zeropp.qgz", "float16", "reduce_scatter"),
     ("zeropp.qwz", "float32", "all_gather"),
@@ -27,7 +29,8 @@ CASES = [
 ]
 CALLS = "reduce", "reduce_scatter", "all_gather"
 SCALED = [name for name, backend in qcore.distributed.BACKENDS.items() if backend.law.scale]
-MORE = [(name, dtype, call) for name in [*SCALED, STOCHASTIC] for dtype in DTYPES for call in CALLS]
+OWN = STOCHASTIC, BLOCKS, "collective(wire=nvfp4,order=none)", "collective(wire=nf4,order=none)"
+MORE = [(name, dtype, call) for name in [*SCALED, *OWN] for dtype in DTYPES for call in CALLS]
 
 
 def stack_of(dtype, ranks):
@@ -59,7 +62,8 @@ def test_the_same_bits(name, dtype, call):
 @pytest.mark.parametrize("ranks", [1, 2, 5, 8])
 @pytest.mark.parametrize(("name", "dtype", "call"), MORE)
 def test_the_same_bits_of_all(name, dtype, call, ranks):
-    if name in SCALED and qcore.distributed.named(name).order == "none" and call != "all_gather":
+    law = qcore.distributed.named(name) if name in SCALED else qcore.parse(name)
+    if law.order == "none" and call != "all_gather":
         with pytest.raises(ValueError, match="allowed is it in all_gather"):
             getattr(qcore.distributed, call)(stack_of(dtype, ranks), name)
         return

@@ -344,7 +344,12 @@ WRONG = [
     (lambda x: reduce(x, 3), "collective is a int; allowed is a Collective"),
     (lambda x: reduce(x, "accumulator(float16)"), "collective is a Accumulator; allowed is a Collective"),
     (lambda x: reduce(x, "collective(rounding=stochastic)"), "key=None; rounding='stochastic' needs a key"),
-    (lambda x: Collective("mxfp4"), "allowed are formats without shared scales"),
+    (lambda x: Collective("mxfp4"), "accumulator=None with wire=mxfp4; allowed is an accumulator"),
+    (lambda x: Collective("nf4", "none", divide="split"), "divide=split with wire=nf4; allowed are None and after"),
+    (
+        lambda x: Collective("scaled(e4m3fn,{...:None},scale=float32,history=4)", "none"),
+        "allowed are formats without history",
+    ),
     (lambda x: Collective(order="tree"), "order='tree'; allowed are ascending"),
     (lambda x: Collective(order="nccl_tree", start="zero"), "start=zero with order=nccl_tree"),
     (lambda x: Collective(order="nccl_pat", accumulator=Accumulator()), "allowed is an accumulator with chunk=1"),

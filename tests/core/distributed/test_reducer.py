@@ -14,7 +14,7 @@ from qcore.distributed import BACKENDS, Collective, Reducer, reduce, reduce_scat
 
 STOCHASTIC = "collective(wire=bfloat16,rounding=stochastic)"
 # Few random bits, of which four roundings share a word, in a tree; chunks of terms; nodes of ranks, of which one level
-# is a tree; all terms at once; trees of terms.
+# is a tree; all terms at once; trees of terms; blocks, and scales.
 LAWS = [
     STOCHASTIC,
     "collective(order=nccl_tree,accumulator=accumulator(bfloat16,chunk=1,rounding=stochastic,random_bits=9))",
@@ -22,6 +22,8 @@ LAWS = [
     "collective(accumulator=accumulator(float32,chunk=3,inner=accumulator(float(6,9),chunk=1)))",
     "collective(accumulator=accumulator(float32),divide=split)",
     "collective(accumulator=accumulator(float16,chunk=4,tree=True),start=zero)",
+    "collective(wire=mxfp4,accumulator=accumulator(chunk=1),divide=after,rounding=stochastic)",
+    "collective(wire=e5m2,accumulator=accumulator(chunk=1),scale=wire_scale(3),rounding=stochastic)",
     f"collective(order=nccl_tree,inner={STOCHASTIC},inner_ranks=3)",
     f"{STOCHASTIC[:-1]},order=nccl_tree,divide=premultiply,inner={STOCHASTIC},inner_ranks=3)",
 ]

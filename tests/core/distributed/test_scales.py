@@ -229,6 +229,23 @@ def test_gathers_of_all_ranks_share_a_scale():
     assert np.isnan(all_gather(stack, "torchao.float8_all_gather")).all()
 
 
+@pytest.mark.parametrize("wire", ["mxfp8_e4m3", "nvfp4", "block(8,dim=-1)", "nf4", "gguf(q8_0)"])
+def test_formats_with_scales_of_their_own(wire):
+    """Each rank's message is rounded for itself, and so is the result."""
+    stack = message(3, (4, 32), "float32")
+    law = Collective(wire, "ascending", ACCUMULATOR, divide="after")
+    terms = np.stack([qcore.quantize(one, wire) for one in stack])
+    assert same(all_gather(stack, law), terms)
+    mean = ((terms[0] + terms[1] + terms[2]).astype(np.float64) / 3).astype(F32)
+    assert same(reduce(stack, law), qcore.quantize(mean, wire))
+    if wire != "gguf(q8_0)":
+        stochastic = Collective(wire, "none", rounding="stochastic")
+        keys = [qcore.fold_in(qcore.fold_in(6, 1), rank) for rank in range(3)]
+        found = [qcore.quantize(one, wire, "stochastic", key=key) for one, key in zip(stack, keys, strict=True)]
+        assert same(all_gather(stack, stochastic, key=6), np.stack(found))
+        assert parse(stochastic.text) == stochastic
+
+
 def test_empty_messages():
     assert reduce(np.zeros((2, 0, 4), F32), "torchft").shape == (0, 4)
     assert reduce_scatter(np.zeros((2, 0, 4), F32), "zeropp.qgz").shape == (2, 0, 4)
@@ -265,7 +282,7 @@ WRONG = [
     (lambda x: WireScale(number="mxfp4"), "allowed are formats without shared scales"),
     (lambda x: WireScale(spreads=1), "spreads=1"),
     (lambda x: Collective("e4m3fn", scale=WireScale()), "accumulator=None with scale=wire_scale(); allowed is an acc"),
-    (lambda x: Collective(order="none", scale=WireScale()), "scale=wire_scale() with wire=None; allowed is a format"),
+    (lambda x: Collective(order="none", scale=WireScale()), "scale=wire_scale() with wire=None; allowed are fixed"),
     (lambda x: Collective("posit(8,1)", "none", scale=WireScale()), "allowed is a scale with largest= there"),
     (
         lambda x: Collective("e4m3fn", "none", scale="e4m3fn"),
