@@ -25,7 +25,6 @@ from qtorch.quantization.tree import check_state_dict, copied, is_leaf, walk
 
 _INTEGERS = "weight.int_repr", "weight.packed"
 _ROUNDED = {NAME, "weight", "rounded_weight"}
-_ROUNDED = {NAME, "weight", "rounded_weight"}
 _SYMMETRIC = torch.per_tensor_symmetric
 
 

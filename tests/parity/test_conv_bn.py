@@ -187,3 +187,18 @@ BAD = {
 def test_wrong_arguments(message):
     with pytest.raises((TypeError, ValueError), match=message):
         BAD[message]()
+
+
+def test_batches_of_float16_have_statistics_in_float32():
+    weight, one = jnp.full((2, 1, 1, 1), 0.5, jnp.float16), jnp.ones(2, jnp.float16)
+    params, state = ConvBnParams(weight, None, one, 0 * one), ConvBnState(0 * one, one)
+    x = jnp.float16([1000, -1000, 1000, -1000]).reshape(4, 1, 1, 1)  # whose squares are infinite
+
+    def loss(params, x):
+        y = conv_bn(x, params, state)[0]
+        return y.astype(jnp.float32).sum(), y
+
+    gradients, y = jax.jit(jax.grad(loss, has_aux=True))(params, x)
+    np.testing.assert_allclose(abs(y.astype(jnp.float32)), 1, atol=0.01)
+    constant = jax.jit(jax.grad(loss, has_aux=True))(params, abs(x))[0]
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((gradients, constant)))

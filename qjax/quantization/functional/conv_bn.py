@@ -118,8 +118,9 @@ def normalized(
     seen = plain if params.bias is None else plain + _along(params.bias, axis, dimensions)
     running = jnp.sqrt(observe(jax.lax.stop_gradient(seen)) + eps)
     others = tuple(place for place in range(dimensions) if place != axis % dimensions)
-    mean = plain.mean(others)
-    deviation = jnp.sqrt(jnp.square(plain - _along(mean, axis, dimensions)).mean(others) + eps)
+    wide = plain.astype(jnp.promote_types(plain.dtype, jnp.float32))  # squares of float16 overflow
+    mean = wide.mean(others)
+    deviation = jnp.sqrt(jnp.square(wide - _along(mean, axis, dimensions)).mean(others) + eps)
     weight = params.weight * _along(params.gamma / running, 0, params.weight.ndim)
     result = convolve(rounded(weight)) * _along(running / deviation, axis, dimensions)
     return result + _along(params.beta - params.gamma * mean / deviation, axis, dimensions)

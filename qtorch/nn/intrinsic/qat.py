@@ -79,24 +79,25 @@ class QATConvBn(QATConv):
         channels = [0, *range(2, plain.dim())]
         mean, variance = _Moments.apply(plain, channels, shape)
         deviation = (variance + self.bn.eps).sqrt()
-        result = self.convolve(input, rounded, None) * (running / deviation).reshape(shape)
+        result = self.convolve(input, rounded, None) * (running / deviation).reshape(shape)  # float32 for 16 bits
         shift = self.bn.bias - self.bn.weight * mean / deviation
         if self.bias is not None:
             # The batch norm subtracts the bias again: its gradient is 0, but optimizers expect one.
             shift = shift + (self.bias - self.bias)
-        return result.add_(shift.reshape(shape))
+        return result.add_(shift.reshape(shape)).to(plain.dtype)
 
     def folded(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The weight and bias into which the batch norm's running statistics are folded."""
         deviation, bn = self._deviation(), self.bn
         mean = bn.running_mean if self.bias is None else bn.running_mean - self.bias
-        return self._folded_weight(deviation), bn.bias - bn.weight * mean / deviation
+        return self._folded_weight(deviation), (bn.bias - bn.weight * mean / deviation).to(self.weight.dtype)
 
     def rounded_weight(self) -> torch.Tensor:
         return self.weight_fake_quant(self._folded_weight(self._deviation()))
 
     def _folded_weight(self, deviation: torch.Tensor) -> torch.Tensor:
-        return self.weight * (self.bn.weight / deviation).reshape(-1, *[1] * (self.weight.dim() - 1))
+        factor = (self.bn.weight / deviation).reshape(-1, *[1] * (self.weight.dim() - 1))
+        return (self.weight * factor).to(self.weight.dtype)
 
     def freeze_bn_stats(self) -> None:
         """Stops the updates of running statistics, in training too."""
@@ -116,7 +117,7 @@ class QATConvBn(QATConv):
         return self
 
     def _deviation(self) -> torch.Tensor:
-        return (self.bn.running_var + self.bn.eps).sqrt()
+        return (_wide(self.bn.running_var) + self.bn.eps).sqrt()
 
     @classmethod
     def _more_settings(cls, module: nn.Module) -> dict[str, Any]:
@@ -136,6 +137,11 @@ class QATConvBn(QATConv):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """Statistics in float32 at least, as torch's batch norms compute: squares and gradients of float16 overflow."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 class _Moments(torch.autograd.Function):
     """The mean and the biased variance of each channel; the gradient takes half of torch's passes over memory."""
 
@@ -143,6 +149,7 @@ class _Moments(torch.autograd.Function):
 
     @staticmethod
     def forward(x: torch.Tensor, axes: list[int], shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        x = _wide(x)
         mean = x.mean(axes)
         return mean, (x - mean.reshape(shape)).square_().mean(axes)
 
@@ -156,7 +163,8 @@ class _Moments(torch.autograd.Function):
         x, mean = ctx.saved_tensors
         count = x.numel() // mean.numel()
         gradient = (x - mean.reshape(ctx.shape)) * (of_variance / count * 2).reshape(ctx.shape)
-        return gradient + ((of_mean - gradient.sum(ctx.axes)) / count).reshape(ctx.shape), None, None
+        gradient = gradient + ((of_mean - gradient.sum(ctx.axes)) / count).reshape(ctx.shape)
+        return gradient.to(x.dtype), None, None
 
 
 _STATISTICS = "running_mean", "running_var", "num_batches_tracked"

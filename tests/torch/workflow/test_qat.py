@@ -14,6 +14,7 @@ from qtorch.quantization import (
     FakeQuantize,
     default_qat_qconfig,
     default_qconfig,
+    disable_fake_quant,
     fuse_modules,
     get_default_qat_qconfig,
     prepare,
@@ -97,6 +98,22 @@ def test_a_gamma_of_zero_is_no_nan():
     layer(torch.randn(2, 1, 4, 4)).sum().backward()
     assert torch.isfinite(layer.weight.grad).all()
     assert torch.isfinite(layer.bn.weight.grad).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_batches_of_16_bits_have_statistics_in_float32(dtype):
+    layer = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)).to(dtype).train()
+    layer.qconfig = get_default_qat_qconfig()
+    trained = prepare_qat(fuse_modules(layer, ["0", "1"])).apply(disable_fake_quant)
+    signs = torch.tensor([1, -1, 1, -1]).reshape(-1, 1, 1, 1)
+    # The gradient of a variance of 0 is beyond float16, and so are squares of 1000: results were NaN, and 0.
+    for values in signs * 0, signs.abs() * 3, signs * 1000:
+        y = trained(values.expand(-1, -1, 3, 3).to(dtype))
+        y.float().square().mean().backward()
+        assert y.dtype == dtype
+        assert y.isfinite().all()
+        assert all(parameter.grad.isfinite().all() for parameter in trained.parameters())
+    assert (y.abs() - 1).abs().max() < 0.05
 
 
 def test_frozen_statistics_stay_through_train_and_updates_wait_for_training():
