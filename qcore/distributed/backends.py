@@ -142,7 +142,8 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
                 start=ZERO,
             ),
             _ZEROPP + "csrc/quantization/quant_reduce.cu",
-            _READ + _QUOTIENTS + ". One node, whose ranks are summed; nodes are a level above, whose mean is taken",
+            _READ + _QUOTIENTS + ". One node, whose ranks are summed. Nodes are a level above, whose mean is taken: "
+            "Collective('float16', start='zero', divide='after', inner=named('zeropp.qgz'), inner_ranks=8)",
         ),
         "zeropp.qwz": Backend(
             Collective("fixed(8,0)", NONE, None, WireScale("qwz", 128.0, inverse="reciprocal", number="float16")),

@@ -289,6 +289,18 @@ def test_eight_bits_saturate():
     assert reduce(np.ones((1024, 1), np.float32), "nccl.ring.e4m3.avg").tolist() == [0.0]  # 1 / 1024 is 0 in e4m3
 
 
+@pytest.mark.parametrize(("name", "dtype", "top"), [("e4m3", "float8_e4m3fn", 448), ("e5m2", "float8_e5m2", 57344)])
+def test_a_hop_of_eight_bits(name, dtype, top):
+    """All pairs of finite numbers: reduce_kernel.h adds them in half, and converts the sum with saturation."""
+    codes = np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, dtype)).astype(np.float16)
+    pairs = np.stack(np.meshgrid(codes[np.isfinite(codes)], codes[np.isfinite(codes)])).reshape(2, -1)
+    with np.errstate(over="ignore"):
+        halves = pairs[0] + pairs[1]
+    expected = np.clip(halves, -top, top).astype(getattr(ml_dtypes, dtype)).astype(np.float32)
+    assert same(reduce(pairs.astype(np.float32), f"nccl.ring.{name}"), expected)
+    assert same(reduce(pairs.astype(np.float32), f"nccl.tree.{name}"), expected)
+
+
 def test_signed_zeros():
     zeros = np.float32([[-0.0, -0.0], [-0.0, 0.0], [-0.0, -0.0]])
     for name in ("gloo", "nccl.ring.fp32", "nccl.tree.fp32", "nccl.symmetric"):
