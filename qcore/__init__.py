@@ -1,7 +1,8 @@
 """Number formats, the rounding law and random bits, framework-agnostic; runs by itself on NumPy arrays.
 
-`qcore.affine`, `qcore.distributed`, `qcore.engines`, `qcore.exchange`, `qcore.insight`, `qcore.linalg`,
-`qcore.recipes`, `qcore.reproducible` and `qcore.testing` are imported when they, or their names here, are first used.
+`qcore.affine`, `qcore.arithmetic`, `qcore.distributed`, `qcore.engines`, `qcore.exchange`, `qcore.insight`,
+`qcore.linalg`, `qcore.recipes`, `qcore.reproducible` and `qcore.testing` are imported when they, or their names here,
+are first used.
 
 In all three packages a wrong argument raises a TypeError or a ValueError, which says its name, what came and what is
 allowed. Docstrings list what they raise besides.
@@ -28,6 +29,7 @@ from qcore.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from qcore import affine as affine
+    from qcore import arithmetic as arithmetic
     from qcore import distributed as distributed
     from qcore import engines as engines
     from qcore import exchange as exchange
@@ -81,6 +83,7 @@ if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
         __name__,
         (
             "affine",
+            "arithmetic",
             "distributed",
             "engines",
             "exchange",

@@ -103,6 +103,14 @@ def check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
         raise ValueError(f"{name}={quoted(value)}; allowed are {', '.join(allowed)}")
 
 
+def check_broadcast(a: str, shape: Any, b: str, other: Any) -> None:
+    """Raises unless the shapes of two arguments with these names broadcast."""
+    for m, n in zip(shape[::-1], other[::-1], strict=False):
+        if m != n and m != 1 and n != 1:
+            came = f"{a} has shape {tuple(shape)}, {b} {tuple(other)}"
+            raise ValueError(f"{came}; allowed are shapes that broadcast")
+
+
 def check_tensors(tensors: Any) -> None:
     """Raises unless an argument is a mapping with strings as keys."""
     check_type("tensors", tensors, Mapping, "a mapping of names to arrays")

@@ -1,8 +1,8 @@
 """Low-precision arithmetic in JAX: pure functions with the same bits as NumPy (qcore) and PyTorch (qtorch).
 
-`qjax.distributed`, `qjax.engines`, `qjax.exchange`, `qjax.export`, `qjax.insight`, `qjax.linalg`, `qjax.nnx`,
-`qjax.optim`, `qjax.quantization`, `qjax.recipes`, `qjax.reproducible` and `qjax.testing` are imported when they are
-first used. `qjax.optim` needs optax and `qjax.nnx` needs flax.
+`qjax.arithmetic`, `qjax.distributed`, `qjax.engines`, `qjax.exchange`, `qjax.export`, `qjax.insight`, `qjax.linalg`,
+`qjax.nnx`, `qjax.optim`, `qjax.quantization`, `qjax.recipes`, `qjax.reproducible` and `qjax.testing` are imported
+when they are first used. `qjax.optim` needs optax and `qjax.nnx` needs flax.
 """
 
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from qjax._rounding.packing import pack, unpack  # noqa: F401  # replace qcore's
 from qjax.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
+    from qjax import arithmetic as arithmetic
     from qjax import distributed as distributed
     from qjax import engines as engines
     from qjax import exchange as exchange
@@ -41,6 +42,7 @@ if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
     __getattr__, __dir__ = subpackages(
         __name__,
         (
+            "arithmetic",
             "distributed",
             "engines",
             "exchange",

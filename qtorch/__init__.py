@@ -1,8 +1,8 @@
 """Low-precision arithmetic in PyTorch: QPyTorch's API with the same bits as NumPy (qcore) and JAX (qjax).
 
-`qtorch.distributed`, `qtorch.engines`, `qtorch.exchange`, `qtorch.export`, `qtorch.insight`, `qtorch.linalg`,
-`qtorch.nn`, `qtorch.optim`, `qtorch.quantization`, `qtorch.recipes`, `qtorch.reproducible` and `qtorch.testing` are
-imported when they are first used.
+`qtorch.arithmetic`, `qtorch.distributed`, `qtorch.engines`, `qtorch.exchange`, `qtorch.export`, `qtorch.insight`,
+`qtorch.linalg`, `qtorch.nn`, `qtorch.optim`, `qtorch.quantization`, `qtorch.recipes`, `qtorch.reproducible` and
+`qtorch.testing` are imported when they are first used.
 """
 
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from qtorch._rounding.packing import pack, unpack  # noqa: F401  # replace qcore
 from qtorch.quant import block_quantize, fixed_point_quantize, float_quantize, quantizer
 
 if TYPE_CHECKING:
+    from qtorch import arithmetic as arithmetic
     from qtorch import auto_low as auto_low
     from qtorch import distributed as distributed
     from qtorch import engines as engines
@@ -43,6 +44,7 @@ if not TYPE_CHECKING:  # type checkers know the names above, and refuse others
     __getattr__, __dir__ = subpackages(
         __name__,
         (
+            "arithmetic",
             "auto_low",
             "distributed",
             "engines",

@@ -13,13 +13,13 @@ ROOT = Path(__file__).parent.parent
 # Rooms from the ground up; one imports from lower floors, and within itself. "" is what a package itself exports.
 FLOORS = {
     "qcore": [
-        "arguments files html lazy names namespace notices tables version trace",
+        "arguments binding files html lazy names namespace notices tables version trace",
         "random packing pictures writer",
         "law",
         "formats",
         "arrays",
         "affine linalg testing",
-        "distributed reproducible",
+        "arithmetic distributed reproducible",
         "exchange report workflow",
         "recipes",
         "engines insight",
@@ -34,7 +34,7 @@ FLOORS = {
         "_kernels",
         "_rounding",
         "exchange linalg testing",
-        "distributed quant",
+        "arithmetic distributed quant",
         "_affine optim",
         "recipes",
         "auto_low",
@@ -49,7 +49,7 @@ FLOORS = {
         "_namespace _parameters",
         "_rounding _models _jaxprs",
         "linalg testing",
-        "distributed quant",
+        "arithmetic distributed quant",
         "optim",
         "recipes",
         "quantization",
@@ -71,14 +71,15 @@ UPWARD = set()
 # The four products and their rooms, which may be files. A package's own file is the door to all that users import.
 PRODUCTS = {
     "simulator": {
-        "ground": "qcore.arguments qcore.files qcore.html qcore.lazy qcore.names qcore.namespace qcore.notices "
-        "qcore.packing qcore.pictures qcore.tables qcore.trace qcore.version qcore.writer qtorch._classes "
-        "qtorch._conversion "
+        "ground": "qcore.arguments qcore.binding qcore.files qcore.html qcore.lazy qcore.names qcore.namespace "
+        "qcore.notices qcore.packing qcore.pictures qcore.tables qcore.trace qcore.version qcore.writer "
+        "qtorch._classes qtorch._conversion "
         "qtorch._exported qtorch._namespace qtorch._running qtorch._states qtorch._torch_internals qjax._jaxprs "
         "qjax._models qjax._namespace qjax._parameters",
         "law": "qcore.law qcore.formats qcore.random qcore.arrays",
         "rounding": "qtorch._kernels qtorch._rounding qjax._rounding",
         "products": "qcore.linalg qcore.report qtorch._kernels.products qtorch.linalg qjax.linalg qjax.nnx.products",
+        "arithmetic": "qcore.arithmetic qtorch.arithmetic qjax.arithmetic",
         "collectives": "qcore.distributed qtorch.distributed qjax.distributed",
         "functions": "qcore.reproducible qtorch.reproducible qjax.reproducible",
         "engines": "qcore.engines qtorch.engines qjax.engines",
@@ -114,6 +115,7 @@ ROOMS_USE = {  # from the ground up
     "rounding": "ground law",
     "testing": "ground law rounding",
     "products": "ground law rounding",
+    "arithmetic": "ground law rounding products",
     "collectives": "ground law rounding products",
     "quantizers": "ground law rounding products",
     "recipes": "ground law rounding products quantizers",

@@ -7,9 +7,19 @@ from functools import cache
 
 import pytest
 
-ALIKE = ["distributed", "engines", "recipes", "insight", "linalg"]
+ALIKE = ["arithmetic", "distributed", "engines", "recipes", "insight", "linalg"]
 ROOMS = {
-    "qcore": ["affine", "distributed", "engines", "exchange", "insight", "linalg", "recipes", "reproducible"],
+    "qcore": [
+        "affine",
+        "arithmetic",
+        "distributed",
+        "engines",
+        "exchange",
+        "insight",
+        "linalg",
+        "recipes",
+        "reproducible",
+    ],
     "qtorch": ["exchange", "export", *ALIKE, "nn", "optim", "quant", "quantization", "reproducible"],
     "qjax": ["exchange", "export", *ALIKE, "nnx", "optim", "quant", "quantization", "reproducible"],
 }

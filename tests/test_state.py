@@ -36,7 +36,7 @@ ALLOWED = {
     "qcore/formats/text.py: FormatTexts.learn": "the parser of formats needs all formats; qcore.formats imports both",
     "qcore/formats/text.py: FormatTexts.write": "the same",
     "qcore/formats/text.py: FormatTexts.name_of_dtype": "the same",
-    "qcore/reproducible/binding.py: cls": "a package's class gets its functions while it is made",
+    "qcore/binding.py: cls": "a package's class gets its functions while it is made",
     "qcore/formats/text.py: _KINDS": "a kind of text is registered by the module that defines the kind. A ContextVar "
     "does not reach threads of torch's engine and of data loaders, and compiled programs outlive a context",
     "qcore/formats/text.py: _NUMBER_KINDS": "the same",

@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from inspect import cleandoc
-from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any
 
-from qcore.arguments import check_flag, check_int, quoted
+from qcore.arguments import check_broadcast, check_flag, check_int, quoted
+from qcore.binding import NUMPY, bind, public
 from qcore.reproducible.differentiable import Differentiable
 
 Axes = tuple[int, ...]  # numbers from 0 on, in ascending order
 Axis = int | tuple[int, ...] | None  # as users give them
-F = TypeVar("F", bound=Callable[..., Any])
-
-# What takes the place of NumPy's names in the examples of a package.
-NUMPY: dict[str, str] = {}
-TORCH = {"import numpy as np": "import torch", "np.float32(": "torch.tensor(", "np.array(": "torch.tensor("}
-TORCH |= {"np.": "torch.", "qcore": "qtorch"}
-JAX = {"import numpy as np": "import jax.numpy as jnp", "np.": "jnp.", "qcore": "qjax"}
-
-_IMPORTS = """Example:
-    >>> import numpy as np
-    >>> from qcore import reproducible
-"""
-
-
-def public(function: F) -> F:
-    """Marks a public function. Its docstring, with NumPy's example, is the pattern for the docstrings of all packages.
-
-    The imports of the example are added, because they are the same in all functions.
-    """
-    function.__dict__["pattern"], function.__doc__ = cleandoc(function.__doc__ or ""), None
-    return function
 
 
 class Binding:
@@ -50,11 +27,8 @@ class Binding:
         `package` is the public module of the functions, "" for an inner class; `words` replace NumPy's names in
         examples.
         """
-        for name in dir(cls) if package else ():
-            function = getattr(cls, name)
-            pattern = getattr(function, "pattern", None)
-            if pattern is not None:
-                setattr(cls, name, _of_package(function, pattern, package, words))
+        if package:
+            bind(cls, package, words)
 
     def call(self, law: Differentiable, *arrays: Any, **options: Any) -> Any:
         """The result of a law."""
@@ -100,19 +74,6 @@ class Binding:
         if a.shape != b.shape:
             check_broadcast("a", a.shape, "b", b.shape)
         return a, b
-
-
-def _of_package(function: Any, pattern: str, package: str, words: dict[str, str]) -> Any:
-    """A copy of a function with a docstring of its own."""
-    text = pattern.replace("Example:\n", _IMPORTS)
-    for word, other in words.items():
-        text = text.replace(word, other)
-    found = FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    found.__kwdefaults__, found.__annotations__ = function.__kwdefaults__, function.__annotations__
-    found.__doc__, found.__module__, found.__qualname__ = text, package, function.__name__
-    return found
 
 
 # Functions that differ only in law, sentence and example are one row each, in the class of their file.
@@ -213,11 +174,3 @@ def check_numbers(x: Any, axes: Axes) -> None:
     for axis in axes:
         if x.shape[axis] == 0:
             raise ValueError(f"x has shape {tuple(x.shape)}; allowed is at least one number along axis {axis}")
-
-
-def check_broadcast(a: str, shape: Any, b: str, other: Any) -> None:
-    """Raises unless the shapes of two arguments with these names broadcast."""
-    for m, n in zip(shape[::-1], other[::-1], strict=False):
-        if m != n and m != 1 and n != 1:
-            came = f"{a} has shape {tuple(shape)}, {b} {tuple(other)}"
-            raise ValueError(f"{came}; allowed are shapes that broadcast")

@@ -12,7 +12,8 @@ from math import factorial, inf, pi, sqrt
 from typing import Any
 
 from qcore.arguments import check_float, quoted
-from qcore.reproducible.binding import Binding, of_one, public
+from qcore.binding import public
+from qcore.reproducible.binding import Binding, of_one
 from qcore.reproducible.differentiable import Differentiable
 from qcore.reproducible.operations import normal
 

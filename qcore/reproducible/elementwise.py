@@ -6,7 +6,9 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from qcore.reproducible.binding import check_broadcast, compared, of_two, public
+from qcore.arguments import check_broadcast
+from qcore.binding import public
+from qcore.reproducible.binding import compared, of_two
 from qcore.reproducible.differentiable import Differentiable, without_gradients
 from qcore.reproducible.elementary import PARTS, ElementaryFunctions
 from qcore.reproducible.operations import unbroadcast

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from qcore.arguments import check_seed
+from qcore.binding import NUMPY
 from qcore.random.threefry import as_lane
 from qcore.reproducible import elementwise, moves, norms, optimizers, pooling, reductions
-from qcore.reproducible.binding import NUMPY
 from qcore.reproducible.differentiable import Differentiable
 from qcore.reproducible.elementary import ELEMENTARY, PIECEWISE
 from qcore.reproducible.operations import Names

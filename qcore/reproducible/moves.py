@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from math import inf, nan, prod
 from typing import Any
 
-from qcore.arguments import check_choice, check_flag, check_float, check_int, quoted
-from qcore.reproducible.binding import check_axis, check_broadcast, check_numbers, public
+from qcore.arguments import check_broadcast, check_choice, check_flag, check_float, check_int, quoted
+from qcore.binding import public
+from qcore.reproducible.binding import check_axis, check_numbers
 from qcore.reproducible.differentiable import Differentiable, without_gradients
 from qcore.reproducible.norms import NormFunctions
 from qcore.reproducible.operations import normal, unbroadcast

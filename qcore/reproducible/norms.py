@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import nan, prod
 from typing import Any
 
-from qcore.arguments import check_float, check_int, quoted
-from qcore.reproducible.binding import Axes, check_axes, check_axis, check_broadcast, check_numbers, public
+from qcore.arguments import check_broadcast, check_float, check_int, quoted
+from qcore.binding import public
+from qcore.reproducible.binding import Axes, check_axes, check_axis, check_numbers
 from qcore.reproducible.differentiable import Differentiable
 from qcore.reproducible.operations import dot, squeezed, total
 from qcore.reproducible.reductions import ReductionFunctions, exp, log, mean, size

@@ -8,8 +8,8 @@ from math import log, pi
 from typing import Any
 
 from qcore.arguments import check_flag, check_float, check_int, check_type, quoted
+from qcore.binding import public
 from qcore.namespace import A
-from qcore.reproducible.binding import public
 from qcore.reproducible.differentiable import without_gradients
 from qcore.reproducible.elementary import expm1
 from qcore.reproducible.operations import Names, dot, total

@@ -14,8 +14,8 @@ from math import ceil, inf, prod
 from typing import Any
 
 from qcore.arguments import check_flag, check_int, quoted
+from qcore.binding import public
 from qcore.random.threefry import element_words
-from qcore.reproducible.binding import public
 from qcore.reproducible.differentiable import Differentiable
 from qcore.reproducible.moves import MovingFunctions, Pairs, padded, unpadded
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from qcore.arguments import check_choice, check_flag, check_sizes, quoted
+from qcore.binding import public
 from qcore.linalg.attention import check_attention, check_mask
-from qcore.reproducible.binding import public
 from qcore.reproducible.moves import MASKED
 from qcore.reproducible.optimizers import OptimizerFunctions
 

@@ -7,7 +7,8 @@ from math import inf, prod
 from typing import Any
 
 from qcore.arguments import check_int
-from qcore.reproducible.binding import Axes, Axis, public, reduced_axes, reduction
+from qcore.binding import public
+from qcore.reproducible.binding import Axes, Axis, reduced_axes, reduction
 from qcore.reproducible.differentiable import Differentiable
 from qcore.reproducible.elementary import PARTS
 from qcore.reproducible.elementwise import ArithmeticFunctions

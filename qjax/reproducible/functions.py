@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from qcore.reproducible.binding import JAX
+from qcore.binding import JAX
 from qcore.reproducible.differentiable import Differentiable
 from qcore.reproducible.products import ProductFunctions
 from qjax import linalg

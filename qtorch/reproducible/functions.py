@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from qcore.binding import TORCH
 from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B
-from qcore.reproducible.binding import TORCH
 from qcore.reproducible.differentiable import Differentiable
 from qcore.reproducible.elementwise import ADD
 from qcore.reproducible.functions import LAWS

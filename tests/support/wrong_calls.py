@@ -25,6 +25,7 @@ import numpy as np
 ROOMS = {
     "qcore": (
         "",
+        "arithmetic",
         "distributed",
         "engines",
         "linalg",
@@ -39,6 +40,7 @@ ROOMS = {
         "",
         "recipes",
         "insight",
+        "arithmetic",
         "distributed",
         "engines",
         "linalg",
@@ -60,6 +62,7 @@ ROOMS = {
         "",
         "recipes",
         "insight",
+        "arithmetic",
         "distributed",
         "engines",
         "linalg",

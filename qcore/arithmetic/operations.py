@@ -1,0 +1,56 @@
+"""The operations: their laws, and the gradients of real functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from qcore.arithmetic import law
+
+Gradients = Callable[..., tuple[Any, ...]]
+
+
+class Operation(NamedTuple):
+    """An operation on numbers.
+
+    Attributes:
+        name: of the public function.
+        law: (xp, *float64 arrays, down) -> the exact results, see `qcore.arithmetic.law`; `down` is True for rounding
+            down, where a sum of opposite numbers is -0.
+        gradients: (xp, gradient, *arrays) -> the gradient of each array, of float64 arrays of float32 numbers. Products
+            of two are exact, and all else is one division or root after the other: no compiler can contract it.
+        operands: how many there are.
+    """
+
+    name: str
+    law: Callable[..., Any]
+    gradients: Gradients
+    operands: int
+
+
+def _of_divide(xp: Any, g: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    return xp.divide(g, y), -xp.divide(g * x, y * y)
+
+
+def _of_sqrt(xp: Any, g: Any, x: Any) -> tuple[Any, ...]:
+    return (xp.divide(0.5 * g, xp.sqrt(x)),)
+
+
+def _of_rsqrt(xp: Any, g: Any, x: Any) -> tuple[Any, ...]:
+    return (xp.divide(xp.divide(-0.5 * g, x), xp.sqrt(x)),)
+
+
+OPERATIONS = {
+    operation.name: operation
+    for operation in (
+        Operation("add", law.add, lambda xp, g, x, y: (g, g), 2),
+        Operation("subtract", law.subtract, lambda xp, g, x, y: (g, -g), 2),
+        Operation("multiply", law.multiply, lambda xp, g, x, y: (g * y, g * x), 2),
+        Operation("divide", law.divide, _of_divide, 2),
+        Operation("fma", law.fma, lambda xp, g, x, y, z: (g * y, g * x, g), 3),
+        Operation("faa", law.faa, lambda xp, g, x, y, z: (g, g, g), 3),
+        Operation("reciprocal", law.reciprocal, lambda xp, g, x: (-xp.divide(g, x * x),), 1),
+        Operation("sqrt", law.sqrt, _of_sqrt, 1),
+        Operation("rsqrt", law.rsqrt, _of_rsqrt, 1),
+    )
+}

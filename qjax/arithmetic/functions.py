@@ -1,0 +1,108 @@
+"""The functions of JAX arrays."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qcore.arguments import missing_key
+from qcore.arithmetic.binding import Arithmetic
+from qcore.arithmetic.call import DTYPES, OperationCall, table_of
+from qcore.arithmetic.operations import OPERATIONS
+from qcore.binding import JAX
+from qjax._rounding.dispatch import decode, encode, quantize
+from qjax._rounding.inputs import as_array, as_integers
+from qjax._rounding.keys import key_words
+from qjax.linalg.namespace import Float64
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1))
+def _rounded(call: OperationCall, dtype: str, key: Any, *arrays: Any) -> jax.Array:
+    """The results of arrays of one shape."""
+    with jax.enable_x64(True):
+        found = quantize(call.exact(Float64(), *map(_wide, arrays)), **call.quantizing, key=key)
+        return _narrow(found, dtype)
+
+
+@partial(jax.jit, static_argnums=0)
+def _gradients(operation: str, gradient: Any, *arrays: Any) -> tuple[jax.Array, ...]:
+    with jax.enable_x64(True):
+        found = OPERATIONS[operation].gradients(Float64(), *map(_wide, (gradient, *arrays)))
+        return tuple(_narrow(g, x.dtype.name) for g, x in zip(found, arrays, strict=True))
+
+
+def _forward(call: OperationCall, dtype: str, key: Any, *arrays: Any) -> tuple[jax.Array, Any]:
+    return _rounded(call, dtype, key, *arrays), arrays
+
+
+def _backward(call: OperationCall, dtype: str, arrays: Any, gradient: Any) -> tuple[Any, ...]:
+    return None, *_gradients(call.operation, gradient, *arrays)
+
+
+_rounded.defvjp(_forward, _backward)
+
+
+def _wide(x: jax.Array) -> jax.Array:
+    """Float64 numbers by the bits of float32 ones: XLA's conversions on CPUs may make zeros of subnormal numbers."""
+    if x.dtype == jnp.bfloat16:
+        x = (x.view(jnp.int16).astype(jnp.int32) << 16).view(jnp.float32)
+    return Float64.float64(x.astype(jnp.float32))
+
+
+def _narrow(x: jax.Array, dtype: str) -> jax.Array:
+    """Float64 numbers rounded to a dtype; all NaN are one."""
+    if dtype == "float32":
+        return Float64.float32(x)
+    short = Float64.float32(quantize(x, dtype))
+    if dtype == "float16":
+        return short.astype(jnp.float16)
+    return (short.view(jnp.int32) >> 16).astype(jnp.int16).view(jnp.bfloat16)
+
+
+@partial(jax.jit, static_argnums=0)
+def _encoded(call: OperationCall, key: Any, *codes: Any) -> jax.Array:
+    """The codes of the results of codes."""
+    with jax.enable_x64(True):
+        numbers = [decode(x, text, jnp.float64) for x, text in zip(codes, call.operands, strict=True)]
+        return encode(call.exact(Float64(), *jnp.broadcast_arrays(*numbers)), **call.quantizing, key=key)
+
+
+@partial(jax.jit, static_argnums=0)
+def _looked_up(call: OperationCall, *codes: Any) -> jax.Array:
+    place = codes[0].astype(jnp.int32) & (1 << call.widths[0]) - 1
+    for x, bits in zip(codes[1:], call.widths[1:], strict=True):
+        place = (place << bits) | (x.astype(jnp.int32) & (1 << bits) - 1)
+    return jnp.asarray(table_of(call))[place]
+
+
+class Arrays(Arithmetic, package=__name__.rpartition(".")[0], words=JAX):
+    """The functions of JAX arrays, which also take NumPy's arrays."""
+
+    def floats(self, name: str, x: Any) -> tuple[jax.Array, str]:
+        x = as_array(x, name)
+        if x.dtype.name not in DTYPES:
+            raise TypeError(f"{name} is an array of {x.dtype}; allowed is an array of {', '.join(DTYPES)}")
+        return x, x.dtype.name
+
+    def codes(self, name: str, x: Any) -> jax.Array:
+        return as_integers(x, name)
+
+    def on_numbers(self, call: OperationCall, arrays: tuple[Any, ...], dtype: str, key: Any) -> jax.Array:
+        return _rounded(call, dtype, _words(call, key), *jnp.broadcast_arrays(*arrays))
+
+    def on_codes(self, call: OperationCall, codes: tuple[Any, ...], key: Any) -> jax.Array:
+        return _looked_up(call, *codes) if call.has_table else _encoded(call, _words(call, key), *codes)
+
+
+def _words(call: OperationCall, key: Any) -> Any:
+    """The words of a key that stochastic rounding needs."""
+    if call.is_stochastic and key is None:
+        raise missing_key()
+    return None if key is None else jnp.asarray(key_words(key)).view(jnp.uint32)
+
+
+FUNCTIONS = Arrays()

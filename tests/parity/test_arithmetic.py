@@ -1,0 +1,112 @@
+"""Operations on numbers and codes: the bits of NumPy in PyTorch and JAX, eager and compiled, with gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from qcore import arithmetic as in_numpy
+from qcore.arithmetic.operations import OPERATIONS
+from qjax import arithmetic as in_jax
+from qtorch import arithmetic as in_torch
+
+EDGES = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 2.0**-149, -(2.0**-140), 2.0**-126, 3.4028235e38, -3.4028235e38]
+
+
+def inputs(rng, count=400):
+    x = rng.integers(1, 1 << 24, count) * 2.0 ** rng.integers(-160, 104, count) * rng.choice([-1, 1], count)
+    x[: len(EDGES)] = EDGES
+    return rng.permutation(x.astype(np.float32))
+
+
+def assert_same(operation, arrays, *arguments, **options):
+    expected = getattr(in_numpy, operation)(*arrays, *arguments, **options)
+    for found in (
+        getattr(in_torch, operation)(*map(torch.from_numpy, arrays), *arguments, **options).numpy(),
+        np.asarray(getattr(in_jax, operation)(*arrays, *arguments, **options)),
+    ):
+        assert found.dtype == expected.dtype
+        assert found.tobytes() == expected.tobytes(), (operation, arguments)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_packages_agree(operation):
+    rng, count = np.random.default_rng(0), OPERATIONS[operation].operands
+    arrays = [inputs(rng) for _ in range(count)]
+    assert_same(operation, arrays, "float32", "down")
+    assert_same(operation, arrays, "e4m3fn", "stochastic", key=3, random_bits=7)
+    codes = [rng.integers(0, 256, 200).astype(np.uint8) for _ in range(count)]
+    assert_same(f"{operation}_codes", codes, "e4m3fn", None, "odd", overflow="saturate")
+
+
+def test_wide_codes_agree():
+    codes = [np.random.default_rng(1).integers(0, 1 << 16, 200).astype(np.uint16) for _ in range(2)]
+    assert_same("divide_codes", codes, "float16", "binary8p3se")
+    assert_same("add_codes", codes, ("bfloat16", "float16"), "e5m2", "stochastic_c", key=1)
+
+
+def test_compiled_programs_agree():
+    rng = np.random.default_rng(2)
+    arrays, options = [inputs(rng) for _ in range(3)], {"key": 5}
+
+    def both(room, x, y, z, codes):
+        return room.fma(x, y, z, "e5m2", "stochastic", **options), room.add_codes(codes, codes, "e4m3fn")
+
+    codes = np.arange(256, dtype=np.uint8)
+    expected = both(in_numpy, *arrays, codes)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda *given: both(in_torch, *given), fullgraph=True)
+    by_torch = compiled(*map(torch.from_numpy, arrays), torch.from_numpy(codes))
+    by_jax = jax.jit(lambda *given: both(in_jax, *given))(*arrays, codes)
+    for found in (by_torch, by_jax):
+        assert [np.asarray(one).tobytes() for one in found] == [one.tobytes() for one in expected]
+
+
+def test_gradients_are_those_of_real_functions():
+    rng = np.random.default_rng(3)
+    arrays = [np.abs(rng.standard_normal((4, 8))).astype(np.float32) + 0.5 for _ in range(3)]
+    for name, operation in OPERATIONS.items():
+        used = arrays[: operation.operands]
+        tensors = [torch.from_numpy(x).requires_grad_() for x in used]
+        by_torch = torch.autograd.grad(getattr(in_torch, name)(*tensors, "e4m3fn").sum(), tensors)
+        by_jax = jax.grad(lambda *given, name=name: getattr(in_jax, name)(*given, "e4m3fn").sum(), [*range(len(used))])
+        real = [x.double().detach().requires_grad_() for x in tensors]
+        expected = torch.autograd.grad(REAL[name](*real).sum(), real)
+        for one, other, exact in zip(by_torch, by_jax(*used), expected, strict=True):
+            assert one.numpy().tobytes() == np.asarray(other).tobytes(), name
+            np.testing.assert_allclose(one, exact, 2e-7)
+
+
+REAL = {
+    "add": lambda x, y: x + y,
+    "subtract": lambda x, y: x - y,
+    "multiply": lambda x, y: x * y,
+    "divide": lambda x, y: x / y,
+    "fma": lambda x, y, z: x * y + z,
+    "faa": lambda x, y, z: x + y + z,
+    "reciprocal": lambda x: 1 / x,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+}
+
+
+def test_broadcasting_and_dtypes():
+    x = torch.ones(3, 1, dtype=torch.bfloat16, requires_grad=True)
+    y = torch.ones(4, dtype=torch.bfloat16)
+    found = in_torch.add(x, y, "e4m3fn")
+    assert (found.shape, found.dtype) == ((3, 4), torch.bfloat16)
+    found.sum().backward()
+    assert x.grad.tolist() == [[4.0]] * 3
+    assert in_torch.add(x, y.half()).dtype == torch.float32
+    assert in_jax.add(jnp.ones((3, 1), jnp.bfloat16), jnp.ones(4, jnp.bfloat16)).dtype == jnp.bfloat16
+    batched = torch.func.vmap(lambda row: in_torch.sqrt(row, "e5m2"))(torch.arange(6.0).reshape(2, 3))
+    assert torch.equal(batched, in_torch.sqrt(torch.arange(6.0).reshape(2, 3), "e5m2"))
+
+
+def test_wrong_arguments():
+    for room, allowed in ((in_torch, "a torch.Tensor"), (in_jax, "a jax.Array or NumPy array")):
+        with pytest.raises(TypeError, match=f"x is a float; allowed is {allowed}"):
+            room.sqrt(1.0)
+    with pytest.raises(ValueError, match="needs a key"):
+        in_jax.sqrt(jnp.ones(3), "e5m2", "stochastic")

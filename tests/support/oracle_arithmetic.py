@@ -1,0 +1,94 @@
+"""The oracle's operations: exact results as fractions, rounded once by `oracle`; it never imports the library."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import oracle
+from oracle_carrier import INF, NAN, Carrier
+
+_PLACES = 700  # bits of a root after the point: beyond every number that rounding compares it with
+
+
+class _Exact(Carrier):
+    """Float64, with fractions of its unit."""
+
+    def log2(self, magnitude):
+        return math.floor(magnitude).bit_length() - 1 + self.unit
+
+
+_CARRIER = _Exact(np.float64)
+
+
+def root(x):
+    """The square root of a fraction, or a fraction between the same numbers of float64."""
+    scaled = x * 4**_PLACES
+    found = math.isqrt(math.floor(scaled))
+    return Fraction(2 * found + (found * found != scaled), 2 * 2**_PLACES)
+
+
+REAL = {
+    "add": lambda x, y: x + y,
+    "subtract": lambda x, y: x - y,
+    "multiply": lambda x, y: x * y,
+    "divide": lambda x, y: x / y,
+    "fma": lambda x, y, z: x * y + z,
+    "faa": lambda x, y, z: x + y + z,
+    "reciprocal": lambda x: 1 / x,
+    "sqrt": root,
+    "rsqrt": lambda x: root(1 / x),
+}
+# The same of floats, where an operand or the result is not finite, or the result is a zero, whose sign it then has.
+FLOAT = {
+    **{name: REAL[name] for name in ("add", "subtract", "multiply", "fma", "faa")},
+    "divide": lambda x, y: np.float64(x) / np.float64(y),
+    "reciprocal": lambda x: np.float64(1) / np.float64(x),
+    "sqrt": lambda x: np.sqrt(np.float64(x)),
+    "rsqrt": lambda x: np.float64(1) / np.sqrt(np.float64(x)),
+}
+_SUMS = {"add": lambda x, y: (x, y), "subtract": lambda x, y: (x, -y), "fma": lambda x, y, z: (x * y, z)}
+_SUMS["faa"] = lambda x, y, z: (x, y, z)
+
+
+def result(operation, numbers, spec, rounding, word=0, random_bits=24):
+    """The result of an operation on Python floats: a float64 number.
+
+    Args:
+        operation: a key of REAL.
+        numbers: the operands.
+        spec: the result's format, as for `oracle.quantize`.
+        rounding: a key of UP_WHEN or UP_BY_CHANCE.
+        word, random_bits: the element's random word, and how many of its top bits count.
+    """
+    negative, m = _exact(operation, numbers, rounding)
+    if m is NAN:
+        return math.nan
+    (rule,) = oracle.rules_of(_CARRIER, spec, (1,), [m])
+    pattern = _CARRIER.encode(*oracle.quantize_element(_CARRIER, rule, rounding, negative, m, word, random_bits))
+    return np.array(pattern, np.uint64).view(np.float64).item()
+
+
+def _exact(operation, numbers, rounding):
+    """The exact result: its sign, and its magnitude in units of float64."""
+    with np.errstate(all="ignore"):
+        special = float(FLOAT[operation](*numbers)) if not all(map(_is_usual, numbers)) else None
+    if special is not None and (math.isnan(special) or math.isinf(special)):
+        return math.copysign(1, special) < 0, NAN if math.isnan(special) else INF
+    if operation in ("sqrt", "rsqrt") and numbers[0] < 0:
+        return False, NAN
+    exact = REAL[operation](*map(Fraction, numbers)) if all(map(math.isfinite, numbers)) else 0
+    if exact == 0:
+        return _sign_of_zero(operation, numbers, special, rounding), 0
+    return exact < 0, abs(exact) / Fraction(2) ** _CARRIER.unit
+
+
+def _is_usual(x):
+    return math.isfinite(x) and x != 0
+
+
+def _sign_of_zero(operation, numbers, special, rounding):
+    """True for -0 (IEEE 754, section 6.3)."""
+    if operation not in _SUMS:
+        return math.copysign(1, special) < 0
+    signs = [math.copysign(1, x) < 0 for x in _SUMS[operation](*numbers)]
+    return any(signs) if rounding == "down" else all(signs)
