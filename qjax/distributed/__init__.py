@@ -4,6 +4,7 @@ from qcore.distributed import BACKENDS, Backend, Collective, WireScale, named
 from qcore.lazy import public_names
 from qjax.distributed.arrays import all_gather, psum, reduce, reduce_scatter
 from qjax.distributed.reducer import Reducer
+from qjax.distributed.updates import reduce_updates
 
 __all__ = [
     "BACKENDS",
@@ -16,5 +17,6 @@ __all__ = [
     "psum",
     "reduce",
     "reduce_scatter",
+    "reduce_updates",
 ]
 __dir__ = public_names(__name__)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 import qcore.distributed.reducer as law
 from qcore.arguments import missing_key
@@ -58,7 +59,7 @@ class Reducer(law.Reduction):
     def _flattened(self, gradient: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
         leaves, structure = jax.tree.flatten(gradient)
         for leaf in leaves:
-            if isinstance(leaf, jax.core.Tracer):
+            if isinstance(leaf, Tracer):
                 raise TypeError("gradient is traced; allowed are arrays outside of jit: `reduce` takes traced stacks")
         return leaves, partial(jax.tree.unflatten, structure)
 

@@ -1,6 +1,9 @@
 """Sums of the real XLA over simulated devices, beside the law that is said to be its."""
 
+from functools import partial
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh
@@ -10,6 +13,7 @@ from support import assert_same_bits
 
 import qjax.distributed
 from qcore import distributed
+from qjax._rounding.keys import fold_in, key_words
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -56,3 +60,51 @@ def test_psum_over_two_axes():
         lambda x: qjax.distributed.psum(x[0], axes, "nccl.ring.bf16"), mesh=mesh, in_specs=P(axes), out_specs=P()
     )
     assert_same_bits(jax.jit(function)(stack), distributed.reduce(stack, "nccl.ring.bf16"))
+
+
+@pytest.mark.parametrize("name", [STOCHASTIC, pytest.param("nccl.ring.bf16.avg", marks=pytest.mark.heavy)])
+def test_updates(name):
+    """An optax transformation on stacks, in vmap and in shard_map: two steps of one message."""
+    parts = [hard_stack(kind, 4, 15, "float32") for kind in ("wide", "ties")]
+    stacks = [{"a": part[:, :6].reshape(4, 2, 3), "b": part[:, 6:]} for part in parts]
+    messages = [np.concatenate([stack["a"].reshape(4, 6), stack["b"]], 1) for stack in stacks]
+    keys = [np.asarray(fold_in(key_words(7), n)) for n in (0, 1)]
+    expected = [distributed.reduce(x, name, key=tuple(map(int, key))) for x, key in zip(messages, keys, strict=True)]
+
+    def steps(axis, *stacks):
+        change = qjax.distributed.reduce_updates(name, axis, key=7)
+        state = change.init(None)
+        found = []
+        for stack in stacks:
+            updates, state = change.update(stack, state)
+            found.append(jnp.concatenate([updates["a"].reshape(-1), updates["b"]]))
+        return jnp.stack(found)
+
+    mesh = Mesh(np.array(jax.devices()[:4]), ("ranks",))
+    on_mesh = jax.shard_map(
+        lambda *x: steps("ranks", *jax.tree.map(lambda leaf: leaf[0], x)), mesh=mesh, in_specs=P("ranks"), out_specs=P()
+    )
+    in_vmap = jax.vmap(partial(steps, "ranks"), axis_name="ranks")
+    for way, found in {
+        "stack": jax.jit(partial(steps, None))(*stacks),
+        "shard_map": jax.jit(on_mesh)(*stacks),
+        "vmap": jax.jit(in_vmap)(*stacks)[3],
+    }.items():
+        assert_same_bits(found, np.stack(expected), way)
+
+
+def test_wrong_updates():
+    update = qjax.distributed.reduce_updates("gloo").update
+    state = qjax.distributed.reduce_updates("gloo").init(None)
+    assert update({}, state)[0] == {}
+    x = np.ones((2, 3), np.float32)
+    for updates, message in [
+        ([x, x.astype(np.float16)], "updates have dtypes float16, float32; allowed is one"),
+        ([x, x[:1]], r"updates have shapes \(2, 3\), \(1, 3\); allowed is \(ranks, \.\.\.\)"),
+        ([x[0, 0]], r"updates have shapes \(\); allowed is"),
+        ([x.astype(int)], "updates has dtype int64|stack has dtype int32"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=message):
+            update(updates, state)
+    with pytest.raises(ValueError, match="key=None; rounding='stochastic' needs a key"):
+        qjax.distributed.reduce_updates(STOCHASTIC)
