@@ -43,9 +43,11 @@ from qcore.lazy import public_names
 from qcore.reproducible.functions import FUNCTIONS
 from qcore.reproducible.operations import Names
 from qcore.reproducible.optimizers import Cosine, Milestones
+from qcore.reproducible.state_codes import StateCodes
 
 abs = FUNCTIONS.abs
 adam_step = FUNCTIONS.adam_step
+adam_step_with_codes = FUNCTIONS.adam_step_with_codes
 add = FUNCTIONS.add
 argmax = FUNCTIONS.argmax
 argsort = FUNCTIONS.argsort
@@ -58,10 +60,12 @@ clamp = FUNCTIONS.clamp
 clip_by_norm = FUNCTIONS.clip_by_norm
 cos = FUNCTIONS.cos
 cross_entropy = FUNCTIONS.cross_entropy
+decode_state = FUNCTIONS.decode_state
 divide = FUNCTIONS.divide
 dropout = FUNCTIONS.dropout
 elu = FUNCTIONS.elu
 embedding = FUNCTIONS.embedding
+encode_state = FUNCTIONS.encode_state
 equal = FUNCTIONS.equal
 erf = FUNCTIONS.erf
 exp = FUNCTIONS.exp
@@ -122,8 +126,10 @@ __all__ = [
     "Cosine",
     "Milestones",
     "Names",
+    "StateCodes",
     "abs",
     "adam_step",
+    "adam_step_with_codes",
     "add",
     "argmax",
     "argsort",
@@ -136,10 +142,12 @@ __all__ = [
     "clip_by_norm",
     "cos",
     "cross_entropy",
+    "decode_state",
     "divide",
     "dropout",
     "elu",
     "embedding",
+    "encode_state",
     "equal",
     "erf",
     "exp",

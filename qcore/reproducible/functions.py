@@ -9,11 +9,11 @@ import numpy as np
 from qcore.arguments import check_seed
 from qcore.binding import NUMPY
 from qcore.random.threefry import as_lane
-from qcore.reproducible import elementwise, moves, norms, optimizers, pooling, reductions
+from qcore.reproducible import elementwise, moves, norms, optimizers, pooling, reductions, state_codes
 from qcore.reproducible.differentiable import Differentiable
 from qcore.reproducible.elementary import ELEMENTARY, PIECEWISE
 from qcore.reproducible.operations import Names
-from qcore.reproducible.optimizers import OptimizerFunctions
+from qcore.reproducible.state_codes import StateFunctions
 
 # A package binds all laws to its arrays when it is imported, because a traced program cannot do it.
 LAWS = (
@@ -21,7 +21,7 @@ LAWS = (
     *PIECEWISE.values(),
     *(
         law
-        for file in (elementwise, reductions, norms, moves, pooling, optimizers)
+        for file in (elementwise, reductions, norms, moves, pooling, optimizers, state_codes)
         for law in vars(file).values()
         if isinstance(law, Differentiable)
     ),
@@ -33,7 +33,7 @@ def apply(law: Differentiable, *arrays: Any, **options: Any) -> Any:
     return law.run(Names, arrays, options)[0]
 
 
-class Arrays(OptimizerFunctions, package=__name__.rpartition(".")[0], words=NUMPY):
+class Arrays(StateFunctions, package=__name__.rpartition(".")[0], words=NUMPY):
     """The functions of NumPy arrays."""
 
     xp = Names
@@ -55,6 +55,9 @@ class Arrays(OptimizerFunctions, package=__name__.rpartition(".")[0], words=NUMP
 
     def number(self, value: float, like: Any) -> Any:
         return np.float32(value)
+
+    def constants(self, array: np.ndarray, like: Any) -> np.ndarray:
+        return array
 
     def known(self, x: Any) -> float:
         return float(x)

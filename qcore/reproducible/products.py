@@ -9,7 +9,7 @@ from qcore.arguments import check_choice, check_flag, check_sizes, quoted
 from qcore.binding import public
 from qcore.linalg.attention import check_attention, check_mask
 from qcore.reproducible.moves import MASKED
-from qcore.reproducible.optimizers import OptimizerFunctions
+from qcore.reproducible.state_codes import StateFunctions
 
 
 def _convolution(dims: int, lengths: str, kernel: str, positions: str) -> Any:
@@ -43,8 +43,8 @@ def _convolution(dims: int, lengths: str, kernel: str, positions: str) -> Any:
     return public(function)
 
 
-class ProductFunctions(OptimizerFunctions):
-    """`OptimizerFunctions`, and products by a package's `linalg` with this law's default accumulator.
+class ProductFunctions(StateFunctions):
+    """`StateFunctions`, and products by a package's `linalg` with this law's default accumulator.
 
     Attributes:
         linalg: the package's module of products.

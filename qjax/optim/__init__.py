@@ -1,6 +1,6 @@
-"""Low-precision training as an optax transformation, QPyTorch's `OptimLP` in JAX's idiom; needs optax.
+"""Low-precision training as optax transformations: QPyTorch's `OptimLP` in JAX's idiom, and states as codes.
 
-`import qjax` does not import optax; the first use of `qjax.optim` does.
+Needs optax; `import qjax` does not import it; the first use of `qjax.optim` does.
 """
 
 try:
@@ -9,8 +9,45 @@ except ModuleNotFoundError as error:
     raise ImportError("qjax.optim needs optax: pip install optax") from error
 
 from qcore.lazy import public_names
+from qjax.optim.adam import (
+    Adam4bit,
+    Adam8bit,
+    AdamFp8,
+    AdamW4bit,
+    AdamW8bit,
+    AdamWFp8,
+    CodedAdamState,
+    CodedArray,
+    CodedTransformation,
+    adam_4bit,
+    adam_8bit,
+    adam_fp8,
+    adamw_4bit,
+    adamw_8bit,
+    adamw_fp8,
+)
 from qjax.optim.low_precision import low_precision
 from qjax.optim.state import LowPrecisionState, accumulators, apply_updates
 
-__all__ = ["LowPrecisionState", "accumulators", "apply_updates", "low_precision"]
+__all__ = [
+    "Adam4bit",
+    "Adam8bit",
+    "AdamFp8",
+    "AdamW4bit",
+    "AdamW8bit",
+    "AdamWFp8",
+    "CodedAdamState",
+    "CodedArray",
+    "CodedTransformation",
+    "LowPrecisionState",
+    "accumulators",
+    "adam_4bit",
+    "adam_8bit",
+    "adam_fp8",
+    "adamw_4bit",
+    "adamw_8bit",
+    "adamw_fp8",
+    "apply_updates",
+    "low_precision",
+]
 __dir__ = public_names(__name__)

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from qcore.binding import JAX
@@ -187,6 +188,9 @@ class Arrays(ProductFunctions, package=__name__.rpartition(".")[0], words=JAX):
     def known(self, x: jax.Array) -> float | None:
         known = not isinstance(x, Tracer) and all(device.platform == "cpu" for device in x.devices())
         return float(x) if known and x.is_fully_addressable else None
+
+    def constants(self, array: np.ndarray, like: jax.Array) -> jax.Array:
+        return jnp.asarray(array)
 
     def key_words(self, key: Any) -> jax.Array:
         return key_words(key)

@@ -1,7 +1,8 @@
-"""Optimizers whose weights, gradients, momenta and accumulators have low precision."""
+"""Optimizers whose weights, gradients, momenta and accumulators have low precision, or whose states are codes."""
 
 from qcore.lazy import public_names
+from qtorch.optim.adam import Adam4bit, Adam8bit, AdamFp8, AdamW4bit, AdamW8bit, AdamWFp8
 from qtorch.optim.low_precision import OptimLP
 
-__all__ = ["OptimLP"]
+__all__ = ["Adam4bit", "Adam8bit", "AdamFp8", "AdamW4bit", "AdamW8bit", "AdamWFp8", "OptimLP"]
 __dir__ = public_names(__name__)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 
 from qcore.binding import TORCH
@@ -274,6 +275,9 @@ class Tensors(ProductFunctions, package=__name__.rpartition(".")[0], words=TORCH
         if bias is not None:
             self._check_bias(bias, call.result[-1])
         return _run_product(a, b, bias, shape=call.result, geometry=call.geometry, products=call.products)
+
+    def constants(self, array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(array).to(like.device)
 
     def key_words(self, key: Any) -> torch.Tensor:
         return key_tensor(key)

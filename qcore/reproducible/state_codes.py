@@ -1,0 +1,404 @@
+"""States of optimizers as codes: a code of 4 or 8 bits for each number, and a float32 scale for each block.
+
+The blocks are so many neighbours of the flattened array. The law is torchao's (`torchao.optim`, 2026-08):
+
+    scale = max(greatest magnitude of the block, 1e-12) / greatest number of the codes
+    code  = the code of the nearest number to x / scale; in maps a tie goes up: from (hi - lo) / 2 above lo on, where
+            hi - lo, its half and the distance from lo are float32 numbers
+    x     = number of the code * scale
+
+A state begins with zeros for all codes and scales. So it decodes to zeros, whatever number has the code 0.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from qcore.arguments import check_choice, check_flag, check_int, check_type
+from qcore.binding import public
+from qcore.formats.names import NAMED
+from qcore.formats.number import Number
+from qcore.formats.table import Table
+from qcore.law.carrier import FLOAT32
+from qcore.law.program import Decoding, Program, flat
+from qcore.law.rounding import Rounding
+from qcore.reproducible.differentiable import without_gradients
+from qcore.reproducible.optimizers import OptimizerFunctions, adam_options
+
+FLOAT8 = "e4m3fn"
+_KINDS = ("dynamic", "udynamic", "dynamic4", "linear4", FLOAT8)  # all but the last are in state_maps.json
+_LEAST = float(np.float32(1e-12))  # of the greatest magnitude, so that no block is divided by 0
+
+
+@dataclass(frozen=True)
+class StateCodes:
+    """How a state of an optimizer is stored: which number each code stands for, and how many numbers share a scale.
+
+    Attributes:
+        kind: "dynamic" and "udynamic" are bitsandbytes' maps of 8 bits for signed numbers and for others, which are
+            finer near zero; "dynamic4" and "linear4" are torchao's maps of 4 bits for signed numbers and for numbers
+            above zero, two codes a byte; "e4m3fn" is FP8.
+        block: the count of numbers that share a scale; for codes of 4 bits an even one.
+
+    Raises:
+        ValueError: for codes of 4 bits if the block is odd.
+
+    Example:
+        >>> StateCodes("dynamic").bits, StateCodes("linear4", block=128).bits
+        (8, 4)
+    """
+
+    kind: str
+    block: int = 256
+    laws: ClassVar[_Laws]
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, _KINDS)
+        check_int("block", self.block, 1)
+        # Not a field, and not looked up in a law: programs for torch.compile would trace how it is made.
+        object.__setattr__(self, "laws", _laws(self.kind))
+        if self.bits == 4 and self.block % 2:
+            raise ValueError(f"block={self.block}; allowed for codes of 4 bits is an even number")
+
+    @property
+    def bits(self) -> int:
+        """The bits of a code."""
+        return 4 if self.kind.endswith("4") else 8
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StateCodes, (self.kind, self.block)
+
+    def counts(self, size: int) -> tuple[int, int]:
+        """The bytes of the codes and the count of scales of so many numbers."""
+        return size * self.bits // 8, size // self.block
+
+    def fits(self, size: int) -> bool:
+        """True for a count of numbers that the block divides."""
+        return size > 0 and size % self.block == 0
+
+
+LEAST_SIZE = 4096  # numbers of the smallest tensors whose states are codes
+ADAM_KINDS = {  # of the moments, by what torchao's optimizers are named for
+    "8bit": ("dynamic", "udynamic"),
+    "4bit": ("dynamic4", "linear4"),
+    "Fp8": (FLOAT8, FLOAT8),
+}
+
+
+def adam_codes(form: str, block: int, size: int, amsgrad: bool) -> tuple[StateCodes | None, ...]:
+    """How Adam's states of a parameter with so many numbers are stored; None for those that stay floats."""
+    first, second = (StateCodes(kind, block) for kind in ADAM_KINDS[form])
+    coded = size >= LEAST_SIZE and size % block == 0
+    return tuple(one if coded else None for one in (first, second, second)[: 3 if amsgrad else 2])
+
+
+@cache
+def _element(kind: str) -> Number:
+    if kind == FLOAT8:
+        return NAMED[FLOAT8][0]
+    text = json.loads(Path(__file__).with_name("state_maps.json").read_text(encoding="utf-8"))[kind]
+    numbers = np.array([int(one, 16) for one in text.split()], np.uint32).view(np.float32)
+    # A number that equals a threshold becomes the lower one: so this is the last number that does.
+    last = [_first_up(lo, hi).view(np.int32) for lo, hi in pairwise(numbers)]
+    return Table(numbers, [_before(one) for one in last])
+
+
+def _first_up(lo: np.float32, hi: np.float32) -> np.float32:
+    """The least float32 number between two neighbours of a map that is rounded up."""
+    half = (hi - lo) * np.float32(0.5)
+    low, high = _key(lo), _key(hi)  # the number is above low, and at most high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _number(middle) - lo >= half else (middle, high)
+    return _number(high)
+
+
+def _before(bits: np.int32) -> float:
+    return float(_number(_key(bits.view(np.float32)) - 1))
+
+
+def _key(x: np.float32) -> int:
+    """An integer that grows with the number, and is one more for the next number."""
+    bits = int(x.view(np.int32))
+    return bits if bits >= 0 else -(bits & 0x7FFFFFFF)
+
+
+def _number(key: int) -> np.float32:
+    return np.uint32(key if key >= 0 else -key | 0x80000000).view(np.float32)
+
+
+class _Laws(NamedTuple):
+    """What encodes numbers under their scales, and decodes: programs with their constants; and the greatest number."""
+
+    encoder: Program
+    encoding: np.ndarray
+    decoder: Decoding
+    decoding: np.ndarray
+    largest: float
+
+
+@cache
+def _laws(kind: str) -> _Laws:
+    element = _element(kind)
+    encoder, encoding = element.program(Rounding.NEAREST, FLOAT32, coded=True)
+    decoder, decoding = element.decoding(FLOAT32)
+    integers = [np.array(flat(constants), np.int64).astype(np.int32) for constants in (encoding, decoding)]
+    return _Laws(encoder, integers[0], decoder, integers[1], 448.0 if kind == FLOAT8 else 1.0)
+
+
+def _encoded(xp: Any, x: Any, constants: Any, codes: StateCodes) -> tuple[Any, Any]:
+    """The codes and the scales of a float32 array of shape (blocks, block)."""
+    scale = xp.greatest(abs(x), (1,))
+    scale = xp.where(scale < _LEAST, _LEAST, scale)
+    if codes.laws.largest != 1:
+        scale = xp.div(scale, codes.laws.largest)
+    # The sign of a quotient's NaN is the processor's.
+    z = xp.one_nan(xp.div(x, scale))
+    program = codes.laws.encoder
+    found = xp.to_int32(program.run(xp, xp.bits(z), program.split(constants), ()))
+    if codes.bits == 4:
+        pairs = found.reshape((-1, 2))
+        found = (pairs[:, 0] << 4) | pairs[:, 1]
+    return xp.astype(found.reshape((-1,)), "uint8"), scale.reshape((-1,))
+
+
+def _decoded(xp: Any, given: Any, scale: Any, constants: Any, codes: StateCodes) -> Any:
+    """The float32 array of shape (blocks, block) that codes and scales stand for."""
+    found = xp.to_int32(given).reshape((-1,))
+    if codes.bits == 4:
+        found = xp.stack([found >> 4, found & 15], 1)
+    program = codes.laws.decoder
+    lanes = program.run(xp, found.reshape((-1, codes.block)), program.split(constants))
+    return xp.mul(xp.floats(lanes), scale.reshape((-1, 1)))
+
+
+def _encode(xp: Any, x: Any, constants: Any, codes: StateCodes) -> tuple[Any, Any]:
+    found, scale = _encoded(xp, x.reshape((-1, codes.block)), constants, codes)
+    return found if codes.bits == 4 else found.reshape(tuple(x.shape)), scale
+
+
+def _decode(xp: Any, given: Any, scale: Any, constants: Any, codes: StateCodes, shape: tuple[int, ...]) -> Any:
+    return _decoded(xp, given, scale, constants, codes).reshape(shape)
+
+
+def _weighted(xp: Any, mean: Any, x: Any, weight: float) -> Any:
+    """mean + weight * (x - mean) as torch's `lerp` has it: the product and the sum are rounded once."""
+    change = xp.float64(xp.sub(x, mean))
+    if weight < 0.5:
+        return xp.float32(xp.float64(mean) + change * xp.float64(weight))
+    rest = float(np.float32(1) - np.float32(weight))
+    return xp.float32(xp.float64(x) - change * rest)
+
+
+def _correction(xp: Any, beta: float, step: Any) -> Any:
+    """1 - beta^step with a float32 power."""
+    return xp.sub(1.0, xp.power(xp.add(xp.mul(step, 0.0), beta), step))
+
+
+def _adam(
+    xp: Any,
+    p: Any,
+    gradient: Any,
+    step: Any,
+    rate: Any,
+    *states: Any,
+    codes: tuple[StateCodes | None, ...],
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    decoupled: bool,
+) -> tuple[Any, ...]:
+    """The parameter and the states after a step, in the order of torchao's `single_param_adam`.
+
+    Of a state in codes there are four arrays, codes, scales and the constants of its decoder and its encoder, and two
+    results; of another state one. The third state, if there is one, has the largest second moments ("amsgrad").
+    """
+    shape = tuple(p.shape)
+    block = next((one.block for one in codes if one is not None), 0)
+    if block:
+        p, gradient = p.reshape((-1, block)), gradient.reshape((-1, block))
+    remaining, decoded, encoders = iter(states), [], []
+    for one in codes:
+        if one is None:
+            decoded.append(next(remaining))
+            encoders.append(None)
+        else:
+            decoded.append(_decoded(xp, next(remaining), next(remaining), next(remaining), one))
+            encoders.append(next(remaining))
+    if decoupled:
+        p = xp.sub(p, xp.mul(xp.mul(rate, weight_decay), p))
+    else:
+        gradient = xp.add(gradient, xp.mul(p, weight_decay))
+    first = _weighted(xp, decoded[0], gradient, 1 - betas[0])
+    second = _weighted(xp, decoded[1], xp.mul(gradient, gradient), 1 - betas[1])
+    moments, below = [first, second], second
+    if len(codes) == 3:
+        below = xp.maximum(decoded[2], second)
+        moments.append(below)
+    root = xp.div(xp.sqrt(below), xp.sqrt(_correction(xp, betas[1], step)))
+    change = xp.mul(rate, xp.div(first, _correction(xp, betas[0], step)))
+    found = [xp.sub(p, xp.div(change, xp.add(root, eps))).reshape(shape)]
+    # The parameter moves by the moments before they are encoded.
+    for one, moment, constants in zip(codes, moments, encoders, strict=True):
+        if one is None:
+            found.append(moment.reshape(shape))
+        else:
+            given, scale = _encoded(xp, moment, constants, one)
+            found += [given if one.bits == 4 else given.reshape(shape), scale]
+    return tuple(found)
+
+
+ENCODE_STATE = without_gradients(_encode, fusible=False)
+DECODE_STATE = without_gradients(_decode, fusible=False)
+ADAM_WITH_CODES = without_gradients(_adam, fusible=False)
+
+
+class StateFunctions(OptimizerFunctions):
+    """`OptimizerFunctions`, and states of optimizers as codes."""
+
+    def constants(self, array: np.ndarray, like: Any) -> Any:
+        """An array of NumPy's as one of the package, on the device of another array."""
+        raise NotImplementedError
+
+    @public
+    def encode_state(self, x: Any, codes: Any) -> tuple[Any, Any]:
+        """The codes and scales of an optimizer's state.
+
+        Args:
+            x: float32 array, whose count of numbers the block divides.
+            codes: a `StateCodes`.
+
+        Returns:
+            The codes, a uint8 array of x's shape, or for codes of 4 bits of one dimension, two codes a byte, the first
+            in the high bits; and the scales, a float32 array of shape (blocks,).
+
+        Example:
+            >>> codes, scale = reproducible.encode_state(
+            ...     np.float32([1.0, -4.0]), reproducible.StateCodes("dynamic", 2)
+            ... )
+            >>> codes.tolist(), scale.tolist()
+            ([201, 0], [4.0])
+        """
+        check_type("codes", codes, StateCodes, "a StateCodes")
+        x = self.float32("x", x)
+        _check_fits("x", tuple(x.shape), codes)
+        return self.call(ENCODE_STATE, x, self.constants(codes.laws.encoding, x), codes=codes)
+
+    @public
+    def decode_state(self, given: Any, scale: Any, codes: Any, shape: tuple[int, ...]) -> Any:
+        """The numbers that the codes and scales of an optimizer's state stand for.
+
+        Args:
+            given: array of integers: the codes.
+            scale: float32 array of shape (blocks,).
+            codes: a `StateCodes`.
+            shape: the shape of the state.
+
+        Returns:
+            A float32 array of this shape.
+
+        Example:
+            >>> codes = reproducible.StateCodes("linear4", 2)
+            >>> given, scale = reproducible.encode_state(np.float32([1.0, 4.0]), codes)
+            >>> reproducible.decode_state(given, scale, codes, (2,)).tolist()
+            [1.0, 4.0]
+        """
+        check_type("codes", codes, StateCodes, "a StateCodes")
+        shape = tuple([check_int("shape", size, 0) for size in shape])
+        _check_fits("shape", shape, codes)
+        given, scale = self._coded_state("", (given, scale), shape, codes)
+        return self.call(
+            DECODE_STATE, given, scale, self.constants(codes.laws.decoding, scale), codes=codes, shape=shape
+        )
+
+    @public
+    def adam_step_with_codes(
+        self,
+        p: Any,
+        gradient: Any,
+        states: tuple[Any, ...],
+        step: Any,
+        rate: Any,
+        codes: tuple[Any, ...],
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled: bool = False,
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """A step of Adam whose moments are codes, in torchao's order; each operation is rounded to float32.
+
+        Args:
+            p, gradient: float32 arrays of one shape.
+            states: the first and the second moment, and with "amsgrad" the largest second moments so far: for each a
+                pair of codes and scales, or a float32 array of p's shape.
+            step: float32 array without dimensions: the step's number, from 1 on.
+            rate: float32 array without dimensions: the learning rate.
+            codes: for each state a `StateCodes`, or None for a float32 array; all have one block.
+            betas, eps: as for `adam_step`.
+            weight_decay: the factor of the weight's decay, at least 0.
+            decoupled: True for AdamW.
+
+        Returns:
+            The parameter and the states after the step.
+
+        Example:
+            >>> codes = (reproducible.StateCodes("dynamic", 1), reproducible.StateCodes("udynamic", 1))
+            >>> one, scale, byte = np.float32(1.0), np.float32([0.0]), np.array([0], dtype=np.uint8)
+            >>> p, states = reproducible.adam_step_with_codes(
+            ...     np.float32([1.0]),
+            ...     np.float32([1.0]),
+            ...     ((byte, scale), (byte, scale)),
+            ...     one,
+            ...     np.float32(0.25),
+            ...     codes,
+            ... )
+            >>> round(float(p[0]), 3), states[0][0].tolist()
+            (0.75, [255])
+        """
+        options = adam_options(betas, eps, weight_decay)
+        check_flag("decoupled", decoupled)
+        p = self.float32("p", p)
+        shape, codes = tuple(p.shape), tuple(codes)
+        gradient = self._of_shape("gradient", gradient, shape)
+        check_choice("the number of codes", str(len(codes)), ["2", "3"])
+        if len(states) != len(codes):
+            raise ValueError(f"states has {len(states)} entries; allowed are {len(codes)}, as many as codes")
+        if len({one.block for one in codes if one is not None}) > 1:
+            raise ValueError(f"codes={codes} have several blocks; allowed is one")
+        arrays: list[Any] = []
+        for index, (state, one) in enumerate(zip(states, codes, strict=True)):
+            if one is None:
+                arrays.append(self._of_shape(f"states[{index}]", state, shape))
+                continue
+            _check_fits("p", shape, one)
+            given, scale = self._coded_state(f"states[{index}]", state, shape, one)
+            arrays += [given, scale, *(self.constants(table, p) for table in (one.laws.decoding, one.laws.encoding))]
+        step, rate = self.count("step", step, 1), self._of_shape("rate", rate, ())
+        p, *found = self.call(
+            ADAM_WITH_CODES, p, gradient, step, rate, *arrays, codes=codes, decoupled=decoupled, **options
+        )
+        rest = iter(found)
+        return p, tuple(next(rest) if one is None else (next(rest), next(rest)) for one in codes)
+
+    def _coded_state(self, name: str, state: Any, shape: tuple[int, ...], codes: StateCodes) -> tuple[Any, Any]:
+        """The codes and the scales of a state, checked."""
+        given, scale = state
+        size = int(np.prod(shape, dtype=np.int64))
+        given = self.integers(f"{name}[0]" if name else "given", given)
+        bytes_, blocks = codes.counts(size)
+        if tuple(given.shape) != (expected := shape if codes.bits == 8 else (bytes_,)):
+            raise ValueError(f"{name or 'given'} has codes of shape {tuple(given.shape)}; allowed is {expected}")
+        return given, self._of_shape(f"{name}[1]" if name else "scale", scale, (blocks,))
+
+
+def _check_fits(name: str, shape: tuple[int, ...], codes: StateCodes) -> None:
+    size = int(np.prod(shape, dtype=np.int64))
+    if not codes.fits(size):
+        raise ValueError(f"{name} has {size} numbers; allowed is a multiple of block={codes.block}, at least one block")

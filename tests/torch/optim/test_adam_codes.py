@@ -1,0 +1,223 @@
+"""Adam with moments in codes, beside torchao's steps written here again with torch's functions."""
+
+import copy
+import io
+
+import pytest
+import torch
+from support import assert_same_bits
+
+from qcore.reproducible import StateCodes
+from qtorch import reproducible
+from qtorch.optim import Adam4bit, Adam8bit, AdamFp8, AdamW4bit, AdamW8bit, AdamWFp8
+
+CLASSES = [Adam8bit, AdamW8bit, Adam4bit, AdamW4bit, AdamFp8, AdamWFp8]
+SHAPES = [
+    (4096,),
+    (16, 256),
+    (3, 100),
+    (4097,),
+    (33, 128),
+    (0,),
+]  # coded, coded, small, odd, coded by blocks of 128 only
+
+
+class Roots(torch.overrides.TorchFunctionMode):
+    """Square roots of float32 numbers that are rounded once; torch's vector code for CPUs does not always do it."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.Tensor.sqrt:
+            return args[0].double().sqrt().float()
+        return function(*args, **(kwargs or {}))
+
+
+def parameters(dtype=torch.float32, shapes=SHAPES):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in shapes]
+
+
+def set_gradients(params, step):
+    generator = torch.Generator().manual_seed(step)
+    for p in params:
+        size = torch.randn(p.shape, generator=generator) * 2
+        p.grad = (torch.randn(p.shape, generator=generator) * size.exp()).to(p.dtype)
+
+
+def train(optimizer, params, steps):
+    for step in steps:
+        set_gradients(params, step)
+        optimizer.step()
+    return [p.detach().clone() for p in params]
+
+
+def single_param_adam(p, grad, step, m, v, largest, lr, beta1, beta2, weight_decay, eps, decoupled):
+    """The order of torchao's function, with floats in the places of codes."""
+    if decoupled:
+        p = p - lr * weight_decay * p
+    else:
+        grad = grad + weight_decay * p
+    c1, c2 = 1 - beta1**step, 1 - beta2**step
+    m, v = m.lerp(grad, 1 - beta1), v.lerp(grad.square(), 1 - beta2)
+    largest = None if largest is None else torch.maximum(largest, v)
+    denom = (v if largest is None else largest).sqrt() / c2.sqrt() + eps
+    return p - lr * (m / c1) / denom, m, v, largest
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("kind", CLASSES)
+def test_steps_are_torchaos(kind, amsgrad):
+    block = 128 if "4" in kind.__name__ else 256
+    options = {"lr": 3e-3, "betas": (0.9, 0.99), "eps": 1e-7, "weight_decay": 0.1}
+    params = parameters()
+    optimizer = kind(params, **options, amsgrad=amsgrad)
+    shadows = [p.detach().clone() for p in params]
+    states = [[torch.zeros_like(p)] * (3 if amsgrad else 2) for p in params]
+    kinds = [one.kind for one in optimizer.codes(params[0])]
+    lr = torch.tensor(options["lr"])
+    for step in range(1, 4):
+        set_gradients(params, step)
+        optimizer.step()
+        for i, p in enumerate(params):
+            coded = p.numel() >= 4096 and p.numel() % block == 0
+            m, v, *largest = states[i]
+            with Roots():
+                shadows[i], *found = single_param_adam(
+                    shadows[i], p.grad, torch.tensor(float(step)), m, v, *(largest or [None]), lr,
+                    *options["betas"], 0.1, 1e-7, "AdamW" in kind.__name__,
+                )  # fmt: skip
+            found = [x for x in found if x is not None]
+            for place, name in enumerate(["exp_avg", "exp_avg_sq", "max_exp_avg_sq"][: len(found)]):
+                state = optimizer.state[p]
+                if coded:
+                    one = StateCodes(kinds[place], block)
+                    given, scale = reproducible.encode_state(found[place], one)
+                    assert torch.equal(state[name], given)
+                    assert_same_bits(state[f"{name}_scale"], scale)
+                    found[place] = reproducible.decode_state(given, scale, one, tuple(p.shape))
+                else:
+                    assert_same_bits(state[name], found[place])
+            states[i] = found
+            assert_same_bits(p, shadows[i])
+
+
+def test_print_says_which_parameters_have_codes():
+    optimizer = AdamW8bit(parameters())
+    said = "States in codes (8bit, blocks of 256): 2 of 6 parameters, 8192 of 16813 numbers; "
+    assert said + "floats are the states of parameters 2, 3, 4, 5" in repr(optimizer)
+    assert "States in codes (4bit, blocks of 128): 1 of 1 parameters" in repr(AdamW4bit([torch.zeros(4096)]))
+
+
+@pytest.mark.parametrize("kind", [AdamW8bit, AdamW4bit])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_goes_on_from_its_state_dict(kind, dtype):
+    params = parameters(dtype)
+    whole = train(kind(params, bf16_stochastic_round=True, key=5), params, range(4))
+    params = parameters(dtype)
+    first = kind(params, bf16_stochastic_round=True, key=5)
+    train(first, params, range(2))
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second = kind(params, bf16_stochastic_round=True, key=5)
+    second.load_state_dict(torch.load(file, weights_only=True))
+    for a, b in zip(train(second, params, range(2, 4)), whole, strict=True):
+        assert_same_bits(a, b)
+
+
+def test_float32_states_become_codes():
+    params = parameters()
+    plain = torch.optim.AdamW(params)
+    train(plain, params, range(2))
+    optimizer = AdamW8bit(params)
+    optimizer.load_state_dict(plain.state_dict())
+    one = StateCodes("dynamic")
+    given, scale = reproducible.encode_state(plain.state[params[0]]["exp_avg"], one)
+    assert torch.equal(optimizer.state[params[0]]["exp_avg"], given)
+    assert torch.equal(optimizer.state[params[0]]["exp_avg_scale"], scale)
+    assert torch.equal(optimizer.state[params[2]]["exp_avg"], plain.state[params[2]]["exp_avg"])
+    assert optimizer.state[params[0]]["step"] == 2
+    train(optimizer, params, range(2, 3))
+
+
+def test_16_bit_parameters():
+    """Rounded to nearest they are the float32 step's results, rounded; stochastically they are neighbours of these."""
+    (wide,), (narrow,), (noisy,) = (parameters(shapes=[(4096,)]) for _ in range(3))
+    wide.data = wide.bfloat16().float()
+    narrow.data, noisy.data = wide.bfloat16(), wide.bfloat16()
+    for p, options in ((wide, {}), (narrow, {}), (noisy, {"bf16_stochastic_round": True, "key": 1})):
+        p.grad = torch.linspace(-1, 1, 4096).to(p.dtype)
+        if p is wide:
+            p.grad = p.grad.bfloat16().float()
+        optimizer = AdamW8bit([p], lr=1e-2, **options)
+        optimizer.step()
+    assert_same_bits(narrow, wide.bfloat16())
+    bits = wide.detach().view(torch.int32)
+    below, above = ((bits & -0x10000) + up for up in (0, 0x10000))
+    found = noisy.detach().float().view(torch.int32)
+    assert ((found == below) | (found == above)).all()
+    ups = (found == above).float().mean() / ((bits & 0xFFFF).float() / 65536).mean()
+    assert 0.9 < ups < 1.1
+
+
+def test_draws_from_torchs_generator_without_a_key():
+    found = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        params = parameters(torch.bfloat16, [(4096,)])
+        found += train(AdamW8bit(params, bf16_stochastic_round=True), params, range(2))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+def test_closures_groups_and_rates():
+    a, b, c = parameters(shapes=[(4096,)] * 3)
+    optimizer = Adam8bit([{"params": [a], "lr": torch.tensor(0.0)}, {"params": [b, c]}], lr=0.5)
+    before = a.detach().clone()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (a + b).square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) > 0
+    assert torch.equal(a, before)
+    assert c not in optimizer.state
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    optimizer.step()
+    schedule.step()
+    assert optimizer.param_groups[1]["lr"] == 0.25
+    copy.deepcopy(optimizer).step()
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        ("lr=-1; allowed is a number >= 0", lambda p: Adam8bit([p], lr=-1)),
+        ("betas[1]=1.0; allowed is a number from 0 to below 1", lambda p: Adam8bit([p], betas=(0.9, 1.0))),
+        ("block_size=0; allowed is an int >= 1", lambda p: Adam8bit([p], block_size=0)),
+        ("block=3; allowed for codes of 4 bits is an even number", lambda p: Adam4bit([p], block_size=3)),
+        ("amsgrad=1 is a int", lambda p: Adam8bit([p], amsgrad=1)),
+        ("params has a tensor of torch.float64; allowed are torch.float32", lambda p: Adam8bit([p.double()])),
+        (
+            "state_dict has 2 parameters; allowed are 1",
+            lambda p: Adam8bit([p]).load_state_dict(Adam8bit([p, p + 1]).state_dict()),
+        ),
+        ("state_dict['state'][0]['exp_avg'] has torch.uint8 of shape (2048,)", lambda p: of_another_form(p)),
+    ],
+)
+def test_wrong(message, call):
+    with pytest.raises((TypeError, ValueError)) as error:
+        call(torch.ones(4096))
+    assert message in str(error.value)
+
+
+def of_two_parameters(p):
+    Adam8bit([p]).load_state_dict(Adam8bit([p, p + 1]).state_dict())
+
+
+def of_another_form(p):
+    p.grad = torch.ones(4096)
+    other = Adam4bit([p])
+    other.step()
+    Adam8bit([p]).load_state_dict(other.state_dict())
