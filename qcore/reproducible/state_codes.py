@@ -92,9 +92,9 @@ ADAM_KINDS = {  # of the moments, by what torchao's optimizers are named for
 }
 
 
-def adam_codes(form: str, block: int, size: int, amsgrad: bool) -> tuple[StateCodes | None, ...]:
+def adam_codes(storage: str, block: int, size: int, amsgrad: bool) -> tuple[StateCodes | None, ...]:
     """How Adam's states of a parameter with so many numbers are stored; None for those that stay floats."""
-    first, second = (StateCodes(kind, block) for kind in ADAM_KINDS[form])
+    first, second = (StateCodes(kind, block) for kind in ADAM_KINDS[storage])
     coded = size >= LEAST_SIZE and size % block == 0
     return tuple(one if coded else None for one in (first, second, second)[: 3 if amsgrad else 2])
 

@@ -81,7 +81,7 @@ class CodedTransformation(optax.GradientTransformationExtraArgs):
 
 
 def _transformation(
-    form: str,
+    storage: str,
     decoupled: bool,
     learning_rate: Any,
     betas: tuple[float, float],
@@ -96,14 +96,14 @@ def _transformation(
     check_flag("amsgrad", amsgrad)
     check_flag("bf16_stochastic_round", bf16_stochastic_round)
     check_int("block_size", block_size, 1)
-    adam_codes(form, block_size, 0, False)  # raises for a block of the wrong size
+    adam_codes(storage, block_size, 0, False)  # raises for a block of the wrong size
     rate = learning_rate if callable(learning_rate) else _number(learning_rate)
     if bf16_stochastic_round and key is None:
         raise ValueError("key=None; bf16_stochastic_round=True needs a key: an int from 0 to 2^64 - 1, or two words")
     words = None if key is None else key_words(key)
 
     def codes_of(p: Any) -> tuple[StateCodes | None, ...]:
-        return adam_codes(form, block_size, p.size, amsgrad)
+        return adam_codes(storage, block_size, p.size, amsgrad)
 
     def init(params: Any) -> CodedAdamState:
         leaves, tree = jax.tree.flatten(params)

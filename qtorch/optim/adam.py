@@ -28,9 +28,9 @@ _RANDOM_BITS = 16  # as many as a bfloat16 number has fewer than a float32 numbe
 
 
 class AdamInCodes(torch.optim.Optimizer):
-    """The base of the optimizers of this file; a class has a form, and whether weight decay is decoupled."""
+    """The base of the optimizers of this file; `storage` is a key of `ADAM_KINDS`."""
 
-    form: str
+    storage: str
     decoupled: bool
 
     def __init__(
@@ -39,7 +39,7 @@ class AdamInCodes(torch.optim.Optimizer):
         check_flag("amsgrad", options["amsgrad"])
         check_flag("bf16_stochastic_round", bf16_stochastic_round)
         self.block_size = check_int("block_size", block_size, 1)
-        adam_codes(self.form, block_size, 0, False)  # raises for a block of the wrong size
+        adam_codes(self.storage, block_size, 0, False)  # raises for a block of the wrong size
         self.bf16_stochastic_round = bf16_stochastic_round
         self.key = None if key is None else key_tensor(key)
         _check_group(options)
@@ -66,12 +66,12 @@ class AdamInCodes(torch.optim.Optimizer):
         rest = ", ".join(str(number) for number, (_, is_coded) in enumerate(shapes) if not is_coded)
         said = f"{len(coded)} of {len(shapes)} parameters, {sum(coded)} of {whole} numbers"
         floats = f"; floats are the states of parameters {rest}" if rest else ""
-        return f"{super().__repr__()}\nStates in codes ({self.form}, blocks of {self.block_size}): {said}{floats}"
+        return f"{super().__repr__()}\nStates in codes ({self.storage}, blocks of {self.block_size}): {said}{floats}"
 
     def codes(self, p: torch.Tensor) -> tuple[StateCodes | None, ...]:
         """How the states of a parameter are stored; None for states that are floats of its dtype."""
         amsgrad = any(group["amsgrad"] for group in self.param_groups if any(one is p for one in group["params"]))
-        return adam_codes(self.form, self.block_size, p.numel(), amsgrad)
+        return adam_codes(self.storage, self.block_size, p.numel(), amsgrad)
 
     def _parameters(self) -> Iterator[torch.Tensor]:
         return chain.from_iterable(group["params"] for group in self.param_groups)
@@ -104,7 +104,7 @@ class AdamInCodes(torch.optim.Optimizer):
         drawn: torch.Tensor | None,
     ) -> None:
         state: dict[str, Any] = self.state[p]
-        codes = adam_codes(self.form, self.block_size, p.numel(), group["amsgrad"])
+        codes = adam_codes(self.storage, self.block_size, p.numel(), group["amsgrad"])
         if not state:
             self._begin(state, p, codes)
         state["step"] += 1
@@ -178,7 +178,7 @@ class AdamInCodes(torch.optim.Optimizer):
         for number, p, has_largest in zip(numbers, parameters, amsgrad, strict=True):
             if number in state_dict["state"]:
                 where = f"state_dict['state'][{quoted(number)}]"
-                codes = adam_codes(self.form, self.block_size, p.numel(), has_largest)
+                codes = adam_codes(self.storage, self.block_size, p.numel(), has_largest)
                 states[number] = _converted(where, state_dict["state"][number], p, codes)
         super().load_state_dict(state_dict | {"state": states})
         # torch's function casts what it loads to the parameter's dtype.
@@ -263,7 +263,7 @@ class Adam8bit(AdamInCodes):
         (0.5, torch.uint8)
     """
 
-    form = "8bit"
+    storage = "8bit"
     decoupled = False
 
     def __init__(
@@ -351,7 +351,7 @@ class Adam4bit(Adam8bit):
         torch.Size([2048])
     """
 
-    form = "4bit"
+    storage = "4bit"
 
     def __init__(
         self,
@@ -400,7 +400,7 @@ class AdamW4bit(AdamW8bit):
         torch.Size([2048])
     """
 
-    form = "4bit"
+    storage = "4bit"
 
     def __init__(
         self,
@@ -446,7 +446,7 @@ class AdamFp8(Adam8bit):
         126
     """
 
-    form = "Fp8"
+    storage = "Fp8"
 
 
 class AdamWFp8(AdamW8bit):
@@ -467,4 +467,4 @@ class AdamWFp8(AdamW8bit):
         126
     """
 
-    form = "Fp8"
+    storage = "Fp8"

@@ -31,9 +31,9 @@ def gradients(step):
 class Torch:
     """Steps of the optimizer of torch."""
 
-    def __init__(self, form, **options):
+    def __init__(self, storage, **options):
         self.params = [torch.nn.Parameter(torch.from_numpy(p)) for p in start()]
-        self.optimizer = getattr(qtorch.optim, f"AdamW{form}")(self.params, RATE, **options)
+        self.optimizer = getattr(qtorch.optim, f"AdamW{storage}")(self.params, RATE, **options)
 
     def step(self, number):
         for p, g in zip(self.params, gradients(number), strict=True):
@@ -49,11 +49,11 @@ class Torch:
         ]
 
 
-def numpys(form, steps):
+def numpys(storage, steps):
     """The law on NumPy's arrays."""
-    found, block = [], FORMS[form]
+    found, block = [], FORMS[storage]
     for i, p in enumerate(start()):
-        codes = adam_codes(form, block, p.size, False)
+        codes = adam_codes(storage, block, p.size, False)
         states = [
             p * 0 if c is None else (
                 np.zeros(p.shape if c.bits == 8 else p.size // 2, np.uint8), np.zeros(p.size // block, np.float32)
@@ -81,16 +81,16 @@ def assert_all_same(a, b):
             assert_same_bits(np.asarray(x), np.asarray(y), str(i))
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_three_packages(form):
-    ours, optimizer = Torch(form), getattr(qjax.optim, f"adamw_{form.lower()}")(RATE)
+@pytest.mark.parametrize("storage", FORMS)
+def test_three_packages(storage):
+    ours, optimizer = Torch(storage), getattr(qjax.optim, f"adamw_{storage.lower()}")(RATE)
     params = [jnp.asarray(p) for p in start()]
     state, step = optimizer.init(params), jax.jit(optimizer.step)
     for number in range(3):
         ours.step(number)
         params, state = step(params, [jnp.asarray(g) for g in gradients(number)], state)
-    assert_all_same(ours.found(), numpys(form, 3))
-    assert_all_same(jax_parts(params, state), numpys(form, 3))
+    assert_all_same(ours.found(), numpys(storage, 3))
+    assert_all_same(jax_parts(params, state), numpys(storage, 3))
 
 
 def test_a_run_moves_from_torch_to_jax():

@@ -104,11 +104,11 @@ def test_beginnings():
 
 
 def test_which_states_are_coded():
-    for form, kinds in ADAM_KINDS.items():
-        assert [one.kind for one in adam_codes(form, 128, 4096, False)] == [*kinds]
-        assert [one.kind for one in adam_codes(form, 128, 4096 + 128, True)] == [*kinds, kinds[1]]
-        assert adam_codes(form, 128, 4095, False) == adam_codes(form, 128, 4097, False) == (None, None)
-        assert adam_codes(form, 128, 4096 - 128, True) == (None,) * 3
+    for storage, kinds in ADAM_KINDS.items():
+        assert [one.kind for one in adam_codes(storage, 128, 4096, False)] == [*kinds]
+        assert [one.kind for one in adam_codes(storage, 128, 4096 + 128, True)] == [*kinds, kinds[1]]
+        assert adam_codes(storage, 128, 4095, False) == adam_codes(storage, 128, 4097, False) == (None, None)
+        assert adam_codes(storage, 128, 4096 - 128, True) == (None,) * 3
 
 
 def test_pickles():
