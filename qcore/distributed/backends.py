@@ -159,14 +159,14 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
             Collective(
                 "e4m3fn:saturate", NONE, None, WireScale(128, least=float(np.float32(1e-4)), inverse="magnitude")
             ),
-            "DeepEP dd758caf, csrc/kernels/internode_ll.cu",
+            "DeepEP dd758caf, csrc/kernels/legacy/internode_ll.cu",
             _READ + "The experts of a token: every rank has all tokens here. Scales that are powers of two: the option "
             "inverse='power_of_two' of `WireScale`",
         ),
         "deepep.combine": Backend(
             Collective("bfloat16", ASCENDING, _FLOAT32, start=ZERO),
-            "DeepEP dd758caf",
-            _READ + "The ranks of a token: all of them here",
+            "DeepEP dd758caf, deep_ep/include/deep_ep/impls/combine_utils.cuh",
+            _READ + "The ranks of a token: all of them here. Two terms are added in bfloat16 there, which keeps -0",
         ),
     }
 )

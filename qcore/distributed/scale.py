@@ -175,6 +175,8 @@ def _qwz_size(shape: tuple[int, ...], count: int) -> int:
 
 def _group(reader: Reader) -> int | str:
     """Reads a number of elements, or a word."""
+    if reader.token.isalpha() and reader.token not in GROUPS:
+        raise reader.error(f"allowed here are an int, {', '.join(GROUPS)}")
     return reader.next() if reader.token in GROUPS else reader.integer()
 
 

@@ -276,6 +276,10 @@ WRONG = [
     (lambda x: reduce(x, "zeropp.qgz.avg"), "allowed is zeropp.qgz, which has no mean"),
     (lambda x: WireScale(0), "group=0; allowed is an int from 1"),
     (lambda x: WireScale("rows"), "group='rows'; allowed are row, tensor, ranks, qgz, qwz"),
+    (
+        lambda x: parse("wire_scale(rows)"),
+        "text='wire_scale(rows)': allowed here are an int, row, tensor, ranks, qgz, qwz",
+    ),
     (lambda x: WireScale(largest=0), "largest=0; allowed is a number above 0"),
     (lambda x: WireScale(least=math.inf), "least=inf; allowed is a finite number >= 0"),
     (lambda x: WireScale(inverse="exact"), "inverse='exact'; allowed are divide, reciprocal"),
