@@ -22,6 +22,7 @@ class Attending(Names):
     """The array namespace of attention."""
 
     exp2 = staticmethod(np.exp2)
+    settled_positive = Names.settled
 
     @staticmethod
     def multiply(a: Any, b: Any, c: Any, operands: Any, accumulator: Any) -> np.ndarray:

@@ -6,6 +6,7 @@ that are compiled with fast math. A namespace has besides:
 - `multiply(a, b, c, operands, accumulator)`: `linalg.matmul`.
 - `quantized(x, number)`: numbers rounded to a format, to nearest.
 - `exp2(x)` of float64 numbers, which may err by a few units in the last place.
+- `settled_positive(x)`: `settled` of numbers that are not below zero.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from typing import Any, NamedTuple
 
 from qcore.engines.cache import codes, stored
 from qcore.engines.engine import Engine
-from qcore.engines.fold import EXACT_SUM, EXPONENT, RECIPROCAL, ROUNDED, THREADS, WEIGHTS, Attention
+from qcore.engines.fold import EXACT_SUM, EXPONENT, RECIPROCAL, ROUNDED, SCORES, THREADS, WEIGHTS, Attention
 from qcore.linalg.accumulator import EXACT
 from qcore.reproducible.elementary import PARTS
 from qcore.reproducible.operations import normal
 
 UNIT = 2.0**42  # of exact sums, which are integers
-_exp, _log = PARTS["exp"], PARTS["log"]
+ROWS = 128  # queries that are computed together where later keys can be left out
+_log = PARTS["log"]
 
 
 class AttentionCall(NamedTuple):
@@ -62,6 +64,12 @@ def attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, call: AttentionCall) -> A
         call: the rest.
     """
     law = call.engine.attention
+    queries, keys = q.shape[2], k.shape[2]
+    if queries > ROWS and call.causal and mask is None and _ignores_later(law) and not xp.short:
+        ends = [*range(queries - (queries - 1) // ROWS * ROWS, queries, ROWS), queries]
+        rows = zip([0, *ends], ends, strict=False)
+        seen = [(q[:, :, begin:end], keys - queries + end) for begin, end in rows]
+        return xp.concatenate([attend(xp, x, k[:, :, :n], v[:, :, :n], None, call) for x, n in seen], 2)
     operands = _entered(xp, q, k, v, mask, call)
     if law.end == WEIGHTS:
         found = _weighted(xp, operands, law, call.scale)
@@ -69,6 +77,11 @@ def attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, call: AttentionCall) -> A
         tile = law.tile(q.shape[-1], q.shape[-2], q.shape[1] // k.shape[1]) or k.shape[-2]
         found = _folded(xp, operands, law, call.scale, tile)
     return _rounded(xp, found.reshape((*q.shape[:3], v.shape[-1])), law.output)
+
+
+def _ignores_later(law: Attention) -> bool:
+    """True if the keys that a row does not see may be left out of its arrays: their products add zeros to sums."""
+    return law.end == WEIGHTS and law.accumulator == EXACT
 
 
 def gradients(xp: Any, q: Any, k: Any, v: Any, mask: Any, gradient: Any, call: AttentionCall) -> tuple[Any, Any, Any]:
@@ -178,7 +191,10 @@ def _exact(xp: Any, a: Any, b: Any) -> Any:
 
 def _scores(xp: Any, q: Any, k: Any, law: Attention, scale: float) -> Any:
     """The scores of a block, scaled unless the exponent is."""
-    found = xp.settled(xp.multiply(q, _turned(k), None, (law.operand, law.operand), law.accumulator))
+    found = xp.multiply(q, _turned(k), None, (law.operand, law.operand), law.accumulator)
+    if law.scale == SCORES and abs(scale) <= 1:
+        return xp.mul(found, scale)  # which settles what is to be settled before as well
+    found = xp.settled(found)
     if law.scale == EXPONENT:
         return found
     if law.scale == ROUNDED:
@@ -192,6 +208,15 @@ def _masked(xp: Any, scores: Any, operands: _Operands, begin: int = 0) -> Any:
     return scores if end <= operands.free else xp.where(operands.live[..., begin:end], scores, -inf)
 
 
+def _exp(xp: Any, x: Any) -> Any:
+    """Exponentials of differences, which need not be settled: that of a subnormal number is 1."""
+    return xp.settled_positive(xp.to_float32(xp.exp(xp.to_float64(x))))
+
+
+def _exp2(xp: Any, x: Any) -> Any:
+    return xp.settled_positive(xp.to_float32(xp.exp2(xp.to_float64(x))))
+
+
 def _finite(xp: Any, m: Any) -> Any:
     """A maximum that can be subtracted: 0 for that of a row without keys."""
     return xp.where(m == -inf, 0.0, m)
@@ -203,8 +228,9 @@ def _or_one(xp: Any, total: Any) -> Any:
 
 def _weights(xp: Any, scores: Any, row_sum: str) -> Any:
     """Softmax along the last axis; a row without keys has zeros."""
-    p = _exp(xp, xp.sub(scores, _finite(xp, xp.greatest(scores, (3,)))))
-    return xp.div(p, _or_one(xp, _summed(xp, p, None, row_sum)))
+    p = _exp(xp, scores - _finite(xp, xp.greatest(scores, (3,))))
+    total = _or_one(xp, _summed(xp, p, None, row_sum))
+    return xp.settled_positive(xp.to_float32(xp.to_float64(p) / xp.to_float64(total)))
 
 
 def _weighted(xp: Any, operands: _Operands, law: Attention, scale: float) -> Any:
@@ -224,7 +250,8 @@ def _summed(xp: Any, p: Any, partial: Any, row_sum: str) -> Any:
             partial = (partial + pairs[:, :, :, eight, :, 0]) + pairs[:, :, :, eight, :, 1]
         return partial
     if row_sum == EXACT_SUM:
-        units = xp.astype(xp.float64(xp.where(p == p, p, 0.0)) * UNIT, "int64")  # toward zero; of NaN it has no law
+        # Toward zero. Of NaN, which divided by any sum is NaN, the conversion has no law.
+        units = xp.astype(xp.to_float64(xp.where(p == p, p, 0.0)) * UNIT, "int64")
         found = xp.mul(xp.astype(xp.total(units, (3,)), "float32"), 1 / UNIT)  # directly: by float64 it rounds twice
     else:
         found = p
@@ -290,15 +317,13 @@ def _exponentials(xp: Any, scores: Any, before: Any, m: Any, law: Attention, c: 
     """P of a block, and the factor of what was summed before it."""
     safe = _finite(xp, m)
     if law.scale != EXPONENT:
-        shift = law.offset * log(2)
-        shifted = xp.sub(scores, safe)
-        return _exp(xp, xp.add(shifted, normal(shift)) if shift else shifted), _exp(xp, xp.sub(before, safe))
-    a = xp.float32(xp.exp2(xp.float64(xp.mul(xp.sub(before, safe), c))))
+        shift, shifted = normal(law.offset * log(2)), scores - safe
+        return _exp(xp, xp.add(xp.settled(shifted), shift) if shift else shifted), _exp(xp, before - safe)
+    a = _exp2(xp, xp.mul(xp.sub(before, safe), c))
     shift = xp.mul(safe, c)
     shift = xp.where(m == -inf, 0.0, xp.sub(shift, float(law.offset)) if law.offset else shift)
     # One fused multiply-add: the product is exact in float64.
-    power = xp.float32(xp.float64(scores) * c - xp.float64(shift))
-    return xp.float32(xp.exp2(xp.float64(power))), a
+    return _exp2(xp, xp.to_float32(xp.float64(scores) * c - xp.float64(shift))), a
 
 
 def _ended(xp: Any, found: Any, total: Any, law: Attention, factor: float) -> Any:
@@ -319,7 +344,7 @@ def _merged(xp: Any, parts: list[Any], ended: list[Any], law: Attention, c: floa
     most = sums[0]
     for lse in sums[1:]:
         most = xp.maximum(most, lse)
-    weights = [_exp(xp, xp.sub(lse, _finite(xp, most))) for lse in sums]
+    weights = [_exp(xp, lse - _finite(xp, most)) for lse in sums]
     total = weights[0]
     for weight in weights[1:]:
         total = xp.add(total, weight)

@@ -23,6 +23,7 @@ class Attending(Names):
     """The array namespace of attention."""
 
     exp2 = staticmethod(jnp.exp2)
+    settled_positive = Names.settled
 
     @staticmethod
     def multiply(a: Any, b: Any, c: Any, operands: Any, accumulator: Any) -> jax.Array:

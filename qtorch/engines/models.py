@@ -101,23 +101,38 @@ def _attention_of(engine: Engine) -> Callable[..., tuple[torch.Tensor, None]]:
                 )
         if dropout:
             raise ValueError(f"dropout={dropout} in {type(module).__name__}; allowed is 0: engines have no dropout")
-        _check_mask(module, attention_mask, engine)
-        found = attention(query, key, value, engine, False, scale=scaling, mask=attention_mask)
+        _check_mask(module, attention_mask)
+        causal = not torch.compiler.is_compiling() and _is_causal(attention_mask)
+        if not causal:
+            _check_texts(module, attention_mask, engine)
+        mask = None if causal else attention_mask
+        found = attention(query, key, value, engine, causal, scale=scaling, mask=mask)
         return found.transpose(1, 2).contiguous(), None
 
     return run
 
 
-def _check_mask(module: nn.Module, mask: Any, engine: Engine) -> None:
-    """Raises for what would silently be another attention than the model's."""
-    where = type(module).__name__
+def _check_mask(module: nn.Module, mask: Any) -> None:
+    """Raises for a mask that does not tell which keys a query sees: another one than the model's would be silent."""
     if mask is None or mask.dtype is not torch.bool:
         came = "no mask" if mask is None else f"a mask of {mask.dtype}"
-        raise ValueError(f"{where} gave its attention {came}; allowed is a mask of bools, which tells a query's keys")
+        raise ValueError(f"{type(module).__name__} gave its attention {came}; allowed is a mask of bools")
+
+
+def _is_causal(mask: Any) -> bool:
+    """True if queries end where keys end, and nothing is masked but later keys: less work, and the same bits."""
+    queries, keys = mask.shape[-2:]
+    return bool((mask == torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril(keys - queries)).all())
+
+
+def _check_texts(module: nn.Module, mask: Any, engine: Engine) -> None:
+    """Raises for rows of a batch with several texts, where an engine's blocks would not begin with the second text."""
     if engine.attention.end == WEIGHTS or torch.compiler.is_compiling():
         return
-    # The first key of each query. The engine's blocks begin where the text does, so a row must hold one text.
-    first = mask.to(torch.int32).argmax(-1)
+    first = mask.to(torch.int32).argmax(-1)  # key of each query
     start = torch.where(mask.any(-1), first, mask.shape[-1]).amin((1, 2), keepdim=True)
     if ((first != start) & mask.any(-1)).any():
-        raise ValueError(f"{where} has several texts in one row of its batch; allowed with tiles of keys is one a row")
+        raise ValueError(
+            f"{type(module).__name__} has several texts in one row of its batch; allowed with tiles of keys is one a "
+            "row"
+        )

@@ -11,6 +11,7 @@ from qcore.arguments import check_flag, check_float, check_type
 from qcore.engines.arrays import check_call
 from qcore.engines.engine import Engine, EngineLike
 from qcore.engines.law import attend, gradients
+from qcore.reproducible.operations import SMALLEST
 from qtorch._rounding.cache import literal
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.dispatch import quantize
@@ -24,6 +25,11 @@ class Attending(Names):
     """The array namespace of attention."""
 
     exp2 = staticmethod(torch.exp2)
+
+    @staticmethod
+    def settled_positive(x: torch.Tensor) -> torch.Tensor:
+        """In one pass over memory; of negative numbers it would lose the sign."""
+        return torch.nn.functional.hardshrink(x, SMALLEST)
 
     @staticmethod
     def multiply(a: Any, b: Any, c: Any, operands: Any, accumulator: Any) -> torch.Tensor:
