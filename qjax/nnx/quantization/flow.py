@@ -293,11 +293,11 @@ class _Stopping(Around):
     """A model that ends a run when it is called."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise _HasRunError(shapes_of((args, kwargs)))
+        raise _HasRunError((args, kwargs))
 
 
 def first_arguments(model: nnx.Module, run: Callable[[nnx.Module], Any], name: str) -> Arguments:
-    """The arguments of the first call of a model in a function that runs it, with shapes in the place of arrays.
+    """The arguments of the first call of a model in a function that runs it.
 
     Args:
         model: the model, which is not changed.

@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
+from jax.core import Tracer
 
 from qcore.workflow.flow import Bounds, Call, Flow, Flows
 from qcore.workflow.front import Workflow
-from qjax._jaxprs import is_array
+from qjax._jaxprs import is_array, split_arrays
 from qjax._models import Model, all_names, check_model, names_of, rebuilt
 from qjax._rounding.inputs import PyTree
 from qjax.nnx.activations import ReLU, ReLU6
@@ -28,6 +30,7 @@ from qjax.nnx.quantization.reporting import arrays_in, report
 from qjax.nnx.quantization.rounding import rounds_layer
 from qjax.nnx.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qjax.nnx.quantization.ties import tie, ties_of
+from qjax.nnx.quantization.twins import noises
 from qjax.quantization import (
     FakeQuantize,
     PerChannelMinMaxObserver,
@@ -76,8 +79,9 @@ def quantize_model(
             layer to quantize is called with more than its input.
 
     Warns:
-        UserWarning: if a layer with a matrix as weight has settings but stays in floats, if a layer saw no data, or if
-            a layer ran several times with one observer.
+        UserWarning: if a layer with a matrix as weight has settings but stays in floats, if a layer saw no data, if a
+            layer ran several times with one observer, or if a layer's errors on the first inputs are 6 dB above those
+            of rounding; inputs that calibrate makes within a program are not judged.
 
     Example:
         >>> from qjax.nnx import ReLU
@@ -117,6 +121,7 @@ class _Workflow(Workflow):
         self.own: dict[str, Any]
         self.all_settings = self.own = settings_of(self.model, self.entries, QConfig, QConfigDynamic)
         self.fused = set[str]()
+        self._first: Any = None  # arguments with numbers
 
     def make(self) -> nnx.Module:
         return nnx.clone(self.user_model)
@@ -138,7 +143,7 @@ class _Workflow(Workflow):
         return is_array(data)
 
     def first_arguments(self, run: Callable[[nnx.Module], object]) -> Any:
-        return first_arguments(self.model, run, "train" if self.trains else "calibrate")
+        return self.held(first_arguments(self.model, run, "train" if self.trains else "calibrate"))
 
     def call(self, model: nnx.Module, args: Any, kwargs: Any) -> None:
         only_arrays = all(map(is_array, jax.tree.leaves((args, kwargs))))
@@ -151,6 +156,9 @@ class _Workflow(Workflow):
         return self._shapes[shapes]
 
     def held(self, arguments: Any) -> Any:
+        arrays, put = split_arrays(arguments)
+        if not self.known and not any(isinstance(x, Tracer) for x in arrays):
+            self._first = put([jnp.array(x) for x in arrays])  # copies, as calibration may write to NumPy's arrays
         return shapes_of(arguments)
 
     def replaced(self) -> list[str]:
@@ -254,6 +262,7 @@ class _Workflow(Workflow):
 
     def observe(self, bounds: Mapping[str, Bounds]) -> None:
         make = trained_layer if self.trains else _observed_layer
+        self._fused = nnx.clone(self.model)
         self.model, done = with_observers(self.model, self.own, make)
         check_effects(self.static, self.float, done | self.fused | self.repeated.keys(), "layer to observe")
         modules = names_of(self.model)
@@ -273,9 +282,10 @@ class _Workflow(Workflow):
         self.model.eval()
         self.model = convert(self.model)
 
-    def noises(self) -> dict[str, Any]:
-        # Programs of floats, of rounding and of integers would be compiled. The last one is traced, to see if it runs.
-        program_text(self.model, self.known[0])
+    def noises(self) -> dict[str, tuple[float, float, float]]:
+        if self._first is not None:
+            return noises(self._fused, self.model, self._first)
+        program_text(self.model, self.known[0])  # calibration in a program has no numbers: see if the model runs
         return {}
 
     def kinds(self) -> set[type]:

@@ -1,0 +1,165 @@
+"""Twins of converted models: the float model whose weights and results are only rounded, to judge the converted one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from math import inf
+from typing import Any, get_args
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from qcore.workflow.settings import Arguments
+from qjax._jaxprs import split_arrays
+from qjax._models import names_of, rebuilt
+from qjax.nnx import quantized
+from qjax.nnx.flattened import Flattened
+from qjax.nnx.intrinsic import Fused
+from qjax.nnx.layouts import set_torch_weight, torch_weight
+from qjax.nnx.quantization.flow import Around
+from qjax.nnx.quantization.observing import FloatFunctional, Observed
+from qjax.nnx.quantization.quantization_mappings import GENERAL, keeps_children
+from qjax.nnx.quantization.rounding import around_linear
+from qjax.nnx.quantized.weights import Weight
+from qjax.nnx.rounded import RoundedLayer
+from qjax.quantization import QTensor, quantize_affine
+
+
+def noises(model: nnx.Module, made: nnx.Module, arguments: Arguments) -> dict[str, tuple[float, float, float]]:
+    """The power of layers' results, of the converted layers' errors, and of the errors of rounding, by path.
+
+    One program computes all three models, and returns only these numbers.
+
+    Args:
+        model: the float model with the layers of the converted one; it stays as it is.
+        made: the converted model.
+        arguments: those of a call.
+    """
+    known, modules = names_of(model), {path: _inner(layer) for path, layer in names_of(made).items()}
+    layers = {path: layer for path, layer in modules.items() if path in known and _is_converted(layer)}
+    kinds = quantized.Quantize, quantized.QFunctional  # what goes in, and modules of several functions
+    judged = {path for path, layer in layers.items() if not isinstance(layer, kinds)}
+
+    def change(path: str, layer: nnx.Module) -> nnx.Module:
+        return _rounded(layer, layers[path]) if path in layers else layer
+
+    twin = rebuilt(model, change, keeps_children)
+    seen = [_Seen() for _ in range(3)]
+    models = nnx.List([_watched(one, judged, notes) for one, notes in zip((model, twin, made), seen, strict=True)])
+    models.eval()
+    graph, state = nnx.split(models)
+    arrays, put = split_arrays(arguments)
+
+    def run(state: Any, arrays: Any) -> list[dict[str, Any]]:
+        args, kwargs = put(arrays)
+        watched: Any = nnx.merge(graph, state)
+        for one in watched:
+            one(*args, **kwargs)
+        expected, rounded, found = (notes.results for notes in seen)
+        powers = {path: sum(map(_power, ones)) for path, ones in expected.items()}
+        return [powers, _errors(found, expected), _errors(rounded, expected)]
+
+    signal, noise, rounding = jax.jit(run)(state, arrays)
+    return {path: (float(signal[path]), float(noise[path]), float(rounding[path])) for path in signal}
+
+
+class _Seen:
+    """The results of layers by name: one object for all copies of a model, to which flax compares it by identity."""
+
+    def __init__(self) -> None:
+        self.results = defaultdict[str, list[jax.Array]](list)
+
+
+class _Watched(Around):
+    """A layer whose results are noted."""
+
+    def __init__(self, module: nnx.Module, path: str, seen: _Seen) -> None:
+        super().__init__(module)
+        self.path, self.seen = path, seen
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        y = super().__call__(*arguments, **settings)
+        self.seen.results[self.path].append(_numbers(y))
+        return y
+
+
+class _Rounded(Around):
+    """A float layer whose results are rounded as those of its converted form."""
+
+    def __init__(self, module: nnx.Module, made: Any) -> None:
+        super().__init__(module)
+        self.rounding = _Rounding(made)
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        return self.rounding(super().__call__(*arguments, **settings))
+
+
+class _Rounding(nnx.Module):
+    """The numbers to which a converted layer rounds a result."""
+
+    def __init__(self, made: Any) -> None:
+        self.made = made
+
+    def __call__(self, y: jax.Array) -> jax.Array:
+        made: Any = self.made
+        if isinstance(made, quantized.Quantized):
+            result: Any = quantize_affine(y, made.output, made.form)
+        else:
+            result = (made.output if isinstance(made, RoundedLayer) else made.activation_post_process)(y)
+        return _numbers(result).astype(y.dtype)
+
+
+def _inner(layer: Any) -> Any:
+    return layer.module if isinstance(layer, Flattened) else layer
+
+
+def _is_converted(layer: Any) -> bool:
+    return isinstance(layer, (quantized.Quantized, RoundedLayer, Observed))
+
+
+def _watched(model: nnx.Module, paths: set[str], seen: _Seen) -> nnx.Module:
+    """A copy of a model that notes the results of layers."""
+
+    def change(path: str, layer: nnx.Module) -> nnx.Module:
+        if isinstance(layer, Flattened) and isinstance(layer.module, _Watched):  # of the same name
+            layer.module = layer.module.module
+        return _Watched(layer, path, seen) if path in paths else layer
+
+    return rebuilt(model, change, keeps_children)
+
+
+def _rounded(layer: Any, made: Any) -> nnx.Module:
+    """A float layer with the weight of a converted one, and with results that are rounded as that rounds them."""
+    if isinstance(layer, FloatFunctional):
+        layer.activation_post_process = _Rounding(made)
+        return layer
+    if type(layer) in GENERAL:
+        return around_linear("", layer, lambda linear: _rounded(linear, made))
+    weight: Any = getattr(made, "weight", None)
+    if isinstance(weight, get_args(Weight)):
+        inner = layer.layer if isinstance(layer, Fused) else layer
+        old = torch_weight(inner)
+        set_torch_weight(inner, _numbers(weight()).reshape(old.shape).astype(old.dtype))
+    return _Rounded(layer, made)
+
+
+def _numbers(y: Any) -> jax.Array:
+    return y.dequantize() if isinstance(y, QTensor) else y
+
+
+def _errors(found: Mapping[str, list[jax.Array]], expected: Mapping[str, list[jax.Array]]) -> dict[str, Any]:
+    """The power of the differences of layers' results; infinite if there are more or fewer results, or others."""
+
+    def error(path: str, ones: list[jax.Array]) -> Any:
+        others = found.get(path, [])
+        if [y.shape for y in others] != [y.shape for y in ones]:
+            return inf
+        return sum(_power(y.astype(jnp.float32) - x.astype(jnp.float32)) for y, x in zip(others, ones, strict=True))
+
+    return {path: error(path, ones) for path, ones in expected.items()}
+
+
+def _power(x: jax.Array) -> jax.Array:
+    return jnp.square(x.astype(jnp.float32)).sum()
