@@ -168,8 +168,6 @@ def _qwz_size(shape: tuple[int, ...], count: int) -> int:
     groups = ceil(count / _QWZ_TARGET)
     while count % (8 * groups):
         groups += 1
-    while count % (16 * groups) == 0 and count / groups > _QWZ_TARGET:
-        groups *= 2
     return count // groups
 
 

@@ -20,6 +20,8 @@ STOCHASTIC = (
 BLOCKS = "collective(wire=mxfp4,accumulator=accumulator(chunk=1),divide=after,rounding=stochastic)"
 CASES = [
     (BLOCKS, "bfloat16", "reduce"),
+    # numbers that were scaled back are none of the arrays' format, though the wire's were
+    ("collective(wire=bfloat16,order=none,scale=wire_scale(3,largest=1))", "bfloat16", "all_gather"),
     ("torchft.avg", "bfloat16", "reduce"),
     ("zeropp.qgz", "float16", "reduce_scatter"),
     ("zeropp.qwz", "float32", "all_gather"),

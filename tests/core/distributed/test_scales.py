@@ -83,6 +83,44 @@ def test_torchft(ranks, rows, dtype):
         assert same(reduce(flat, "torchft.avg"), torchft(flat[..., None], True)[:, 0])
 
 
+def test_a_mean_is_rounded_before_it_is_divided():
+    """Found among 5,000,000 sums: the exact product, divided by 3, is another number of E4M3."""
+    stack = F32(
+        [
+            [-0.27008355, -3.3866127, 0.22027226, -1.0618864],
+            [5.4856777, -0.5814007, 4.0663733, -0.17864682],
+            [7.158847, 0.026407752, -9.1165905, 0.10880958],
+        ]
+    )[:, None]
+    scales = row_scales(largest(stack, 2))
+    total = (e4m3(stack * scales) / scales).astype(np.float64)
+    total = ((total[0] + total[1]).astype(F32) + total[2].astype(F32)).astype(F32)
+    scale = row_scales(largest(total, 1) / F32(3))
+    once = e4m3((total.astype(np.float64) * scale / 3).astype(F32)) / scale
+    assert not same(once, torchft(stack, True))
+    assert same(reduce(stack, "torchft.avg"), torchft(stack, True))
+
+
+def test_rows_are_whole():
+    """Where a row has a scale, one rank adds it: float16 sums show whose number comes first."""
+    law = Collective("float16", "own_first", "accumulator(float16,chunk=1)", WireScale("row", largest=1.0))
+    stack = hard_stack("wide", 3, 7 * 9, "float16").reshape(3, 7, 9)
+
+    def sent(x):
+        scales = F32(1) / largest(x, -1)
+        return ((x * scales).astype(F16) / scales).astype(F32)
+
+    terms = sent(stack.astype(F32))
+    rows = []
+    for row in range(7):
+        ranks = [(row // 3 + hop) % 3 for hop in range(3)]  # ceil(7 / 3) rows each
+        total = terms[ranks[0], row]
+        for rank in ranks[1:]:
+            total = (total.astype(np.float64) + terms[rank, row]).astype(F16)
+        rows.append(sent(total.astype(F32)))
+    assert same(reduce(stack, law), np.stack(rows).astype(F16))
+
+
 def quantized(x, bits):
     """Params<Symmetric>: codes of groups (..., numbers), and the scales that are sent."""
     maxima = largest(x.astype(F32), -1)
@@ -187,6 +225,8 @@ def test_scales_that_are_powers_of_two():
     fraction, exponent = np.frexp(amax * F32(1 / 448.0))
     inverse = np.ldexp(F32(1), exponent - (fraction == 0.5))
     assert same(all_gather(x, law), e4m3(x * (1 / inverse)) * inverse)
+    zeros = F32([[0.0, -0.0, 1.0, 0.0]])  # two groups, of which one has no magnitude
+    assert same(all_gather(zeros, Collective("e4m3fn", "none", None, WireScale(2, inverse="power_of_two"))), zeros)
 
 
 def test_a_wire_of_one_own():
