@@ -63,9 +63,9 @@ def run(code, *options):
 
 @cache
 def seen(package):
-    done = run(LOOK.format(package=package, rooms=ROOMS.get(package, []), texts=TEXTS))
+    done = run(LOOK.format(package=package, rooms=ROOMS.get(package, []), texts=TEXTS), "-W", "error")
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(done.stdout) | {"stderr": done.stderr}
 
 
 @pytest.mark.parametrize(
@@ -147,6 +147,7 @@ for statement in {[statement.format(room=room) for statement in STATEMENTS]}:
     assert done.stderr.count(f"ImportError: qjax.{room} needs {needed}: pip install {needed}") == 3, done.stderr
 
 
-def test_import_is_silent():
-    done = run("import qtorch, qjax", "-W", "error")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+@pytest.mark.parametrize("package", ROOMS)
+def test_import_is_silent(package):
+    """Warnings are errors there."""
+    assert seen(package)["stderr"] == ""

@@ -143,7 +143,8 @@ class MultiheadAttention(nnx.Module):
 
     Example:
         >>> layer = MultiheadAttention(2, 8, linear={"operands": ("e4m3fn", "e4m3fn")}, rngs=nnx.Rngs(0))
-        >>> layer(jnp.ones((1, 3, 8)), is_causal=True).shape
+        >>> attend = nnx.jit(lambda layer, x: layer(x, is_causal=True))
+        >>> attend(layer, jnp.ones((1, 3, 8))).shape
         (1, 3, 8)
     """
 

@@ -20,13 +20,19 @@ FEW = ["--formats", "float(2,1)", "--count", "2000", "--jobs", "1"]  # jobs of t
 USUAL = [*FEW, "--rounding", "nearest", "--rounding", "stochastic"]
 
 
+def _report(file, jobs):
+    assert consistency.main([*USUAL, "--jobs", str(jobs), "--json", str(file)]) == 0
+    return json.loads(file.read_text())
+
+
+@pytest.mark.heavy
+def test_two_processes_report_as_one_does(tmp_path):
+    one, two = (_bits(_report(tmp_path / f"{jobs}.json", jobs)) for jobs in (1, 2))
+    assert one == two
+
+
 def test_nothing_differs_and_json_says_so(tmp_path):
-    """In one process and in two."""
-    files = [tmp_path / "1.json", tmp_path / "2.json"]
-    for jobs, file in enumerate(files, start=1):
-        assert consistency.main([*USUAL, "--jobs", str(jobs), "--json", str(file)]) == 0
-    report, other = (json.loads(file.read_text()) for file in files)
-    assert _bits(report) == _bits(other)
+    report = _report(tmp_path / "1.json", 1)
     assert set(report["versions"]) >= {"python", "numpy", "torch", "jax"}
     assert {case["backend"] for case in report["cases"]} >= {
         "numpy",

@@ -33,8 +33,9 @@ def qbits(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
 
 
-# Quantized models in JAX, of which XLA compiles a hundred programs and more; CI runs them beside its other steps.
-LONG = {("quantize-a-model", "JAX"), ("workflow", "JAX")}
+# Quantized models in JAX, of which XLA compiles a hundred programs and more, and pages whose commands are processes of
+# some seconds each. CI runs them beside its other steps.
+LONG = {("quantize-a-model", "JAX"), ("workflow", "JAX"), ("verification", ""), ("take-out", "")}
 
 
 def pages():

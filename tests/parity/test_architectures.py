@@ -13,7 +13,7 @@ from support import assert_same_bits
 import qjax
 import qtorch
 
-STEPS = 20
+STEPS = 20  # of heavy tests
 QUICK = ("crepe",)
 
 
@@ -27,13 +27,13 @@ def start(model):
     }
 
 
-def by_torch(kind, x, target, state):
+def by_torch(kind, x, target, state, steps):
     """Logits at the start, all weights at the end, and the logits of the trained model in evaluation."""
     model = qtorch.reproducible.convert(kind())
     model.load_state_dict({name: torch.from_numpy(p) for name, p in state.items()}, strict=False)
     optimizer = qtorch.reproducible.AdamW(model.parameters(), lr=1e-2)
     x, target, first = torch.from_numpy(x), torch.from_numpy(target), None
-    for _ in range(STEPS):
+    for _ in range(steps):
         y = model(x)
         first = y.detach().clone() if first is None else first
         loss = qtorch.reproducible.cross_entropy(y, target)
@@ -43,7 +43,7 @@ def by_torch(kind, x, target, state):
     return first, model.state_dict(), model.eval()(x), model
 
 
-def by_jax(kind, x, target, state):
+def by_jax(kind, x, target, state, steps):
     room = qjax.reproducible
     model = room.convert(module_of(kind))
     room.load_state_dict(model, state)
@@ -62,7 +62,7 @@ def by_jax(kind, x, target, state):
         return y, rest, *optimizer.step(params, gradients, moments)
 
     first = None
-    for _ in range(STEPS):
+    for _ in range(steps):
         y, rest, params, moments = step(params, rest, moments)
         first = y if first is None else first
     model = nnx.merge(graph, params, rest)
@@ -70,11 +70,11 @@ def by_jax(kind, x, target, state):
     return first, room.state_dict(model), jax.jit(lambda x: model(x))(x)
 
 
-def check(name):
+def check(name, steps=STEPS):
     torch_kind, flax_kind, x, target = ARCHITECTURES[name]
     state = start(torch_kind())
-    first, trained, logits, model = by_torch(torch_kind, x, target, state)
-    ours, theirs, last = by_jax(flax_kind, x, target, state)
+    first, trained, logits, model = by_torch(torch_kind, x, target, state, steps)
+    ours, theirs, last = by_jax(flax_kind, x, target, state, steps)
     assert_same_bits(ours, first)
     assert set(theirs) == set(state)
     for one in state:
@@ -86,7 +86,7 @@ def check(name):
 
 @pytest.mark.parametrize("name", QUICK)
 def test_training(name):
-    check(name)
+    check(name, 5)
 
 
 @pytest.mark.heavy

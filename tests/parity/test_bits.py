@@ -69,8 +69,10 @@ OTHER_PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-@pytest.mark.parametrize(("number", "mode"), OTHER_PAIRS, ids=str)
+@some(
+    *((pair, dtype) for pair in range(5) for dtype in range(3) if pair == 0 or dtype != pair % 3),
+    **{"number, mode": OTHER_PAIRS, "dtype": ["float16", "bfloat16", "float64"]},
+)
 def test_other_dtypes(number, mode, dtype):
     for x in hard_inputs(number, 70_000, DTYPES[dtype]):  # more than a kernel on one thread takes
         expected = by_numpy(x, number, mode, KEY)
@@ -125,15 +127,15 @@ def test_empty_and_0d():
             for mode in ("nearest", "stochastic"):
                 expected = by_numpy(x, number, mode, KEY)
                 assert expected.shape == x.shape
-                for name, backend in OTHERS.items():
+                for name, backend in (OTHERS if mode == "nearest" else IN_TORCH).items():
                     assert_same_bits(backend(x, number, mode, KEY), expected, f"{name}: {number} {mode} {x.shape}")
 
 
 @pytest.mark.parametrize("shape", [(5, 1, 7), (1, 5, 7), (5, 7, 1), (3, 4), (9,), (2, 3, 4, 5)])
 def test_block_shapes(shape):
-    """JAX takes each dimension of one shape, and of the others the last one."""
+    """JAX takes each dimension of one shape."""
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32) ** 5
     for dim in range(-1, len(shape)):
         expected = by_numpy(x, BlockFloatingPoint(6, dim), "nearest", None)
-        for name, backend in (OTHERS if len(shape) in (4, dim + 1) else IN_TORCH).items():
+        for name, backend in (OTHERS if len(shape) == 4 else IN_TORCH).items():
             assert_same_bits(backend(x, BlockFloatingPoint(6, dim), "nearest", None), expected, f"{name} {shape} {dim}")

@@ -37,16 +37,18 @@ class Ordinary(torch.utils._python_dispatch.TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=pytest.mark.heavy)], ids=["some", "all"])
 @pytest.mark.parametrize("number", CODED, ids=str)
-def test_operations_and_jax(number):
-    """JAX takes FORMATS and one other of two in nearest, and one of four in stochastic."""
+def test_operations_and_jax(number, everywhere):
+    """JAX takes every second of FORMATS and one other of four, one of eight in stochastic; the heavy test takes all."""
     (x,) = hard_inputs(number, 20_000)
+    place = CODED.index(number)
+    in_jax = everywhere or place % (2 if number in FORMATS else 4) == 0
     for mode in ("nearest", "stochastic"):
         key = key_for(mode, 9)
         expected = qcore.encode(x, number, mode, key=key)
         assert_same_bits(by_torch_operations(x, number, mode, key), expected, f"torch {mode}")
-        place = CODED.index(number)
-        if place % 4 == 0 or (mode == "nearest" and (number in FORMATS or place % 2)):
+        if in_jax and (everywhere or mode == "nearest" or place % 8 == 0):
             assert_same_bits(qjax.encode(jnp.asarray(x), number, mode, key=key), expected, f"jax {mode}")
     try:
         decoded = qcore.decode(expected, number)
@@ -57,7 +59,8 @@ def test_operations_and_jax(number):
             qjax.decode(jnp.asarray(expected), number)
         return
     assert_same_bits(qtorch.decode(torch.from_numpy(expected), number), decoded)
-    assert_same_bits(qjax.decode(jnp.asarray(expected), number), decoded)
+    if in_jax:
+        assert_same_bits(qjax.decode(jnp.asarray(expected), number), decoded)
 
 
 @pytest.mark.parametrize(("number", "mode"), SOME, ids=str)
@@ -155,7 +158,8 @@ def test_packing(width, dtype):
     codes = np.random.default_rng(width).integers(info.min, info.max, (3, 5, 13), dtype, endpoint=True)
     packed = qcore.pack(codes, width)
     assert_same_bits(qtorch.pack(torch.from_numpy(codes), width), packed)
-    assert_same_bits(qjax.pack(codes, width), packed)
+    if (width + len(dtype)) % 2:  # one program of JAX for each width and size of codes, by turns
+        assert_same_bits(qjax.pack(codes, width), packed)
     if dtype == "uint32":
         expected = qcore.unpack(packed, width, 13)
         found = qtorch.unpack(torch.from_numpy(packed), width, 13)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from covering import some
 from numerics_support import CASES, by_jax, by_numpy, by_torch, numbers, with_gradient
 from support import assert_all_same_bits, assert_same_bits
 
@@ -135,8 +136,7 @@ def test_xla_breaks_the_law_where_nothing_keeps_it():
     assert broken >= set(right) - {"a term there and back", "a dropped rounding"}
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("package", ["qtorch", "qjax"])
+@some((0, 0), (0, 1), (1, 1), package=["qtorch", "qjax"], compiled=[False, True])
 def test_hard_inputs(package, compiled):
     rows = [*differing(package, compiled)]
     assert {name for name, *_ in rows} == {*hard_inputs()}

@@ -111,19 +111,18 @@ def test_keys_are_the_same_in_all_forms():
 
 def test_sharded_over_8_devices():
     mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-    for spec in (("a", "b"), (("a", "b"), None), (None, "b")):
+    for dim, spec in zip((-1, 0, 1), (("a", "b"), (("a", "b"), None), (None, "b")), strict=True):
         sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
         x = jax.device_put(X, sharding)
         y = qjax.quantize(x, NUMBER, "stochastic", key=77)
         assert y.sharding.is_equivalent_to(sharding, 2)
         assert_same_bits(y, EXPECTED)
-        for dim in (-1, 0, 1):
-            number = BlockFloatingPoint(5, dim)
-            assert_same_bits(
-                qjax.quantize(x, number, "stochastic", key=77), qcore.quantize(X, number, "stochastic", key=77)
-            )
+        number = BlockFloatingPoint(5, dim)
+        expected = qcore.quantize(X, number, "stochastic", key=77)
+        assert_same_bits(qjax.quantize(x, number, "stochastic", key=77), expected)
 
 
+@pytest.mark.heavy  # in one process: `test_threads_do_not_matter`
 def test_one_thread_process_gives_the_same_bits():
     code = (
         "import torch, qtorch, hashlib; torch.set_num_threads(1); x = torch.arange(100000) / 777;"

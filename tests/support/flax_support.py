@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+run = nnx.jit(lambda model, x: model(x))  # one program; without jit XLA compiles one for each operation
+
 
 def module_of(make):
     """The module that make() gives, with values of its own; `merge` puts its attributes in the order of their names."""

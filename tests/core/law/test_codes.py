@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
+from covering import some
 from support import assert_same_bits, bits, spec
 
 import qcore
@@ -29,6 +30,7 @@ SUBNORMAL = tuple(  # all of their numbers are float32's subnormal ones, or most
 )
 LONG = FixedPoint(32, 0), FixedPoint(32, 4, signed=False), FixedPoint(31, -4), BinaryFloat(7, 23, signed=False)
 CODED = tuple(coded((*FORMATS, *MORE, *LONG, BEYOND, *SUBNORMAL)))
+BY_TURNS = [(place, place % 3) for place in range(len(CODED))]  # of three modes, or dtypes
 
 
 def carrier_of(number):
@@ -80,8 +82,7 @@ def test_decode_equals_the_oracle_and_encode_is_its_inverse(number, most):
     np.testing.assert_array_equal(back, codes[numbers])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("number", CODED, ids=str)
+@some(*BY_TURNS, number=CODED, dtype=[np.float32, np.float16, ml_dtypes.bfloat16])
 def test_codes_are_the_same_on_all_carriers(number, dtype):
     try:
         (x,) = hard_inputs(number, 5_000, dtype)
@@ -110,8 +111,7 @@ def without_code(values, number):
     return finite & ~np.isfinite(values)
 
 
-@pytest.mark.parametrize("mode", ["nearest", "up", "stochastic"])
-@pytest.mark.parametrize("number", CODED, ids=str)
+@some(*BY_TURNS, number=CODED, mode=["nearest", "up", "stochastic"])
 def test_decoding_gives_what_quantize_gives(number, mode):
     dtype = carrier_of(number)
     (x,) = hard_inputs(number, 20_000, dtype)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from covering import some
 from support import DTYPES
 
 from qcore import Rounding, parse
@@ -30,9 +31,12 @@ def blocks_of_all_sizes(carrier, length, rng):
     return lanes & (-1 << carrier.padding)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("text", FORMATS)
-@pytest.mark.parametrize("coded", [False, True], ids=["numbers", "codes"])
+@some(
+    *(place for place in np.ndindex(2, len(FORMATS), len(DTYPES)) if sum(place) % 2 == 0),
+    coded=[False, True],
+    text=FORMATS,
+    dtype=[*DTYPES],
+)
 def test_usual_blocks(coded, text, dtype):
     carrier, rng = CARRIERS[dtype], np.random.default_rng(0)
     lane, found = f"i{carrier.lane_bits // 8}", set()

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from covering import usually
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from ranks import DTYPES, KINDS, hard_stack, one_nan
@@ -17,7 +18,7 @@ from qjax._rounding.keys import fold_in, key_words
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.heavy), 8])
+@pytest.mark.parametrize("ranks", usually([8], [1, 2, 4, 8]))
 def test_psum(ranks, dtype):
     mesh = Mesh(np.array(jax.devices()[:ranks]), ("ranks",))
 

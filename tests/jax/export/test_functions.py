@@ -7,6 +7,7 @@ import onnxruntime
 import pytest
 import torch
 from flax import nnx
+from flax_support import layer_of
 from jax_export_support import check
 
 import qjax
@@ -72,11 +73,10 @@ def test_sums_at_indices(tmp_path):
 
 
 def test_images(tmp_path):
-    rngs = nnx.Rngs(0)
     layers = (
-        nnx.Conv(4, 6, (3, 3), feature_group_count=2, rngs=rngs),
-        nnx.Conv(4, 4, (3, 3), strides=2, kernel_dilation=2, padding="VALID", rngs=rngs),
-        nnx.ConvTranspose(4, 3, (3, 3), strides=(2, 2), rngs=rngs),
+        layer_of(nnx.Conv, 4, 6, (3, 3), feature_group_count=2),
+        layer_of(nnx.Conv, 4, 4, (3, 3), strides=2, kernel_dilation=2, padding="VALID"),
+        layer_of(nnx.ConvTranspose, 4, 3, (3, 3), strides=(2, 2)),
         lambda x: nnx.max_pool(x, (3, 3), (2, 2), "SAME"),
         lambda x: nnx.avg_pool(x, (2, 2), (2, 2)),
     )

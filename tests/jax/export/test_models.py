@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from flax_support import module_of
+from flax_support import layer_of, module_of, run
 from front_pairs import IMAGES, FlaxConvs, FlaxGPT2
 from jax_export_support import check, check_layers
 
@@ -142,9 +142,9 @@ def test_recurrent_models(cell, tmp_path):
 
 def test_training_with_fake_quantization(tmp_path):
     """In evaluation; weights leave as integers. In training the model changes its state, which a file cannot."""
-    layers = nnx.Linear(8, 6, rngs=nnx.Rngs(0)), qnn.ReLU(), nnx.Linear(6, 3, rngs=nnx.Rngs(1))
+    layers = layer_of(nnx.Linear, 8, 6), qnn.ReLU(), layer_of(nnx.Linear, 6, 3)
     model = qnn.prepare_qat(nnx.Sequential(*layers), jq.get_default_qat_qconfig())
-    model(ROWS)
+    run(model, ROWS)
     with pytest.raises(ValueError, match=r"fn changes .*; allowed are models in evaluation: model.eval\(\)"):
         to_onnx(model, (ROWS,), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())

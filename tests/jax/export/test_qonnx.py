@@ -5,7 +5,7 @@ import numpy as np
 import onnx
 import pytest
 from flax import nnx
-from flax_support import module_of
+from flax_support import module_of, run
 
 import qjax
 from qcore.exchange import run_onnx
@@ -42,7 +42,7 @@ def test_a_network_of_fixed_point(tmp_path):
     assert len(made.graph.quantization_annotation) >= 2
     for scale in (1, 9):
         (found,) = run_onnx(path, {made.graph.input[0].name: x * np.float32(scale)}).values()
-        assert np.array_equal(found, model(x * np.float32(scale)))
+        assert np.array_equal(found, run(model, x * np.float32(scale)))
 
 
 def test_layers_of_integers_are_refused_by_name(tmp_path):
@@ -66,4 +66,4 @@ def test_narrow_floats_are_float_quant_and_products(tmp_path, weight):
     assert not {"Cast", "DequantizeLinear"} & {node.op_type for node in made.graph.node}
     for scale in (np.float32(1), np.float32(9)):
         (found,) = run_onnx(path, {made.graph.input[0].name: x * scale}).values()
-        np.testing.assert_array_equal(found, model(x * scale))
+        np.testing.assert_array_equal(found, run(model, x * scale))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from covering import some, usually
 from flax import nnx
-from flax_support import layer_of
+from flax_support import layer_of, run
 from jax.sharding import NamedSharding, PartitionSpec
 from products_support import ACCUMULATORS
 from support import assert_same_bits
@@ -105,10 +105,10 @@ def test_flax_layers_have_torchs_bits(padding):
     images = torch.from_numpy(np.moveaxis(x, -1, 1).copy())
     size = 0 if padding == "VALID" else padding
     expected = qtorch.linalg.conv2d(images, weight, bias, 2, size, groups=2, **options)
-    assert_same_bits(layer(x), expected.permute(0, 2, 3, 1))
+    assert_same_bits(run(layer, x), expected.permute(0, 2, 3, 1))
     dense = layer_of(qjax.nnx.Linear, 64, 3, **options)
-    expected = linalg.linear(A, dense.kernel[...].T, dense.bias[...], **options)
-    assert_same_bits(nnx.jit(lambda layer, x: layer(x))(dense, A), expected)
+    weight, bias = (torch.tensor(np.asarray(one[...]).T) for one in (dense.kernel, dense.bias))
+    assert_same_bits(run(dense, A), qtorch.linalg.linear(torch.from_numpy(A), weight, bias, **options))
 
 
 @pytest.mark.parametrize("causal", [True, pytest.param(False, marks=pytest.mark.heavy)])
@@ -169,11 +169,11 @@ def test_flax_layers_have_delayed_scales_as_state(kind):
     said = {"operands": (kept, kept), "grad_weight": options["grad_weight"]}
     wrt = nnx.DiffState(0, (nnx.Param, qjax.nnx.Scaling))
     step = nnx.jit(nnx.grad(lambda layer: layer(x).sum(), argnums=wrt))
-    state = linalg.first_scaling(2)
+    state, step_by_hand = linalg.first_scaling(2), jax.jit(jax.grad(call, (0, 1)))
     for _ in range(2):
         found = step(layer)
         nnx.update(layer, nnx.filter_state(found, qjax.nnx.Scaling))
-        _, state = jax.grad(call, (0, 1))(weight, state)
+        _, state = step_by_hand(weight, state)
         assert_same_bits(layer.scaling[...], state)
     assert state[0, 0] != 1
     assert state[0, 1] == state[0, 2] == np.abs(x).max()
@@ -252,7 +252,6 @@ def test_what_is_no_state_is_not_shared(state, uses):
 
 def test_flax_attention_draws_keys():
     layer = layer_of(qjax.nnx.MultiheadAttention, 2, 8, scores={"accumulator": HALF})
-    run = nnx.jit(lambda layer, x: layer(x))
     assert not np.array_equal(run(layer, A[:, :8]), run(layer, A[:, :8]))
 
 

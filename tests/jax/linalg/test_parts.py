@@ -148,6 +148,7 @@ temporary(backward(conv2d), images, weight, images)
 """
 
 
+@pytest.mark.heavy  # that parts are used, the tests above say
 def test_memory():
     """What programs need besides arguments and results: rounded operands, and parts; whole copies would not fit."""
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}

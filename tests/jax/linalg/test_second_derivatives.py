@@ -114,7 +114,7 @@ def test_second_products_have_formats_and_accumulators_of_their_role():
         by_hand(FORWARD, of_a, b, g.shape) + by_hand(FORWARD, a, of_b, g.shape),
     )
     examples = [jnp.stack([x, 2 * x]) for x in (a, b, g, of_a, of_b)]
-    found = [jax.jit(second)(a, b, g, of_a, of_b), [x[0] for x in jax.vmap(second)(*examples)]]
+    found = [jax.jit(second)(a, b, g, of_a, of_b), [x[0] for x in jax.jit(jax.vmap(second))(*examples)]]
     for results in found:
         for one, other in zip(results, expected, strict=True):
             assert_same_bits(one, other)

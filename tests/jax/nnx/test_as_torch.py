@@ -22,7 +22,9 @@ class Scalars(nnx.Module):
         return self.product.mul_scalar(self.sum.add_scalar(x, 1.0), 2.0)
 
 
-@pytest.mark.parametrize("run", [RUN, lambda model, x: model(x)], ids=["jit", "eager"])
+@pytest.mark.parametrize(
+    "run", [pytest.param(RUN, id="jit"), pytest.param(lambda model, x: model(x), id="eager", marks=pytest.mark.heavy)]
+)
 def test_functionals_of_scalars_need_no_range(run):
     prepared = qnn.prepare(qnn.QuantWrapper(Scalars()), default_qconfig)
     run(prepared, X)

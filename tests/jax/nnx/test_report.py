@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from flax_support import run
 from rich.console import Console
 from support import assert_same_bits
 
@@ -45,7 +46,7 @@ def test_each_step():
     expected = [("add", ""), ("first.0", INT8), ("last", INT8), ("norm", ""), ("quant", "")]
     found = [line for line in lines(prepared) if line[1] == "observed"]
     assert found == [(name, "observed", weight, "affine(0,127)", *nothing) for name, weight in expected]
-    prepared(jnp.ones((2, 4)))
+    run(prepared, jnp.ones((2, 4)))
     converted = qnn.convert(prepared)
     found = qnn.report(converted)
     assert lines(converted) == sorted(
@@ -159,7 +160,7 @@ def test_a_cell_with_another_law_is_not_dynamic(cell):
             dynamic(model)
     model = nnx.Sequential(nnx.Linear(2, 2, rngs=RNGS), nnx.RNN(cell))
     x = jnp.ones((1, 3, 2))
-    assert_same_bits(dynamic(model).layers[1](x), nnx.RNN(cell)(x))
+    assert_same_bits(run(dynamic(model).layers[1], x), run(nnx.RNN(cell), x))
 
 
 def test_cells_are_not_observed_and_work():
@@ -168,8 +169,8 @@ def test_cells_are_not_observed_and_work():
     prepared = qnn.prepare(model, default_qconfig)
     assert type(prepared.layers[0].cell.dense_i) is nnx.Linear
     x = np.ones((1, 4, 2), np.float32)
-    prepared(x)
-    np.testing.assert_allclose(qnn.convert(prepared)(x), model(x), atol=0.05)
+    run(prepared, x)
+    np.testing.assert_allclose(run(qnn.convert(prepared), x), run(model, x), atol=0.05)
 
 
 def test_a_range_that_is_not_finite_is_not_swallowed():
@@ -181,11 +182,11 @@ def test_a_layer_in_floats_says_what_to_insert():
     model = nnx.Sequential(qnn.QuantStub(), nnx.Linear(2, 2, rngs=RNGS), nnx.RMSNorm(2, rngs=RNGS))
     prepared = qnn.prepare(model, default_qconfig)
     x = jnp.ones((2, 2))
-    prepared(x)
+    run(prepared, x)
     converted = qnn.convert(prepared)
-    for run in (lambda model, x: model(x), nnx.jit(lambda model, x: model(x))):
+    for call in (lambda model, x: model(x), run):
         with pytest.raises(TypeError, match="layer '2': a QTensor is where numbers are needed: insert a DeQuantStub"):
-            run(converted, x)
+            call(converted, x)
     q = converted.layers[0](x)
     for operation in (lambda: q + q, lambda: q * 2, lambda: 1 - q, lambda: q / 2, lambda: -q, lambda: q @ x):
         with pytest.raises(TypeError, match=r"^arithmetic of a QTensor; allowed are the methods of FloatFunctional"):

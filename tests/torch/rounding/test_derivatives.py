@@ -162,7 +162,12 @@ def test_fake_quantization(f, push):
 
 @pytest.mark.filterwarnings("ignore:Dynamo")
 @pytest.mark.parametrize(
-    "f", [lambda x: qtorch.quantize(x, "e5m2"), qtorch.quantizer(FIXED, None, "nearest"), per_tensor]
+    "f",
+    [
+        lambda x: qtorch.quantize(x, "e5m2"),
+        pytest.param(qtorch.quantizer(FIXED, None, "nearest"), marks=pytest.mark.heavy),
+        per_tensor,
+    ],
 )
 def test_compiled_programs_leave_tangents_to_eager_ones(f):
     """Where they would trace integers, whose tangents are 0."""

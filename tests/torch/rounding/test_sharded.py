@@ -54,8 +54,9 @@ NUMBERS = [
 ]
 MODES = [("nearest", {}), ("stochastic", {"key": 5, "start": 2**32 - 7})] * (len(NUMBERS) // 2)  # in turns
 VALUES = [(x[:5], NUMBERS), (x[:3, :1].mT.to(torch.bfloat16), NUMBERS[::3])]  # 5 rows over 2 x 2 are 2, 1, 1 and 1
-for mesh, placements in PLACED:
+for place, (mesh, placements) in enumerate(PLACED):
     for values, numbers in VALUES:
+        numbers = numbers[place % 2 :: 2]
         sharded = distribute_tensor(values, mesh, placements)
         for number, (mode, options) in zip(numbers, MODES):
             expected = one_first(lambda: qtorch.quantize(values, number, mode, **options))
@@ -72,8 +73,8 @@ same(qtorch.quantize(ones, "e5m2", "nearest"), torch.full((5,), 1.25), "a sum")
 
 # Statistics
 
-for mesh, placements in PLACED:
-    for number in ("e4m3fn", "scaled(e2m1fn,{-1:4})", "nvfp4"):
+for place, (mesh, placements) in enumerate(PLACED):
+    for number in ("e4m3fn", "scaled(e2m1fn,{-1:4})", "nvfp4")[place % 3 :][:1]:
         of_whole = one_first(lambda: qtorch.insight.statistics_of(x, number, "stochastic", key=5))
         of_parts = qtorch.insight.statistics_of(distribute_tensor(x, mesh, placements), number, "stochastic", key=5)
         assert of_parts.differing(of_whole) == [], f"statistics {number} {placements}"
