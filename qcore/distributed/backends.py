@@ -153,7 +153,8 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
         "torchao.float8_all_gather": Backend(
             Collective("e4m3fn:saturate", NONE, None, WireScale("ranks", least=1e-12, spreads=True)),
             "torchao 0.18.0, torchao/float8/fsdp_utils.py",
-            "the numbers that a product reads of codes and scale: float32 quotients here, compared by bits",
+            "the numbers that a product reads of codes and scale: float32 quotients here, compared by bits. Scales of "
+            "float16 weights end at 65504 if they are computed ahead (precompute_float8_dynamic_scale_for_fsdp)",
         ),
         "deepep.dispatch": Backend(
             Collective(
