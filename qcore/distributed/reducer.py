@@ -53,7 +53,7 @@ class Reduction:
         self._keeps = self.labels == RANKS and _is_cut(law)
         self._key = self._words(key, law.stochastic)
         self._shapes: tuple[Any, ...] | None = None
-        self._came = 0
+        self.came = 0
         self._stack: list[Any] = []
         self._stream: Stream | None = None
         self._bar = ExitStack()
@@ -61,13 +61,13 @@ class Reduction:
 
     def __repr__(self) -> str:
         law = self.collective if isinstance(self.collective, str) else self.collective.text
-        return f"<Reducer of {self.ranks} ranks by {law}, labels: {self.labels}; {self._came} came>"
+        return f"<Reducer of {self.ranks} ranks by {law}, labels: {self.labels}; {self.came} came>"
 
     def add(self, gradient: Any) -> None:
         """Adds the gradient of the next rank."""
         leaves, make = self._flattened(gradient)
         shapes = self._shapes_of(leaves)
-        if self._came == self.ranks:
+        if self.came == self.ranks:
             raise ValueError(f"gradient is one more than ranks={self.ranks}; allowed is result(), which has their sum")
         if self._shapes is None:
             self._begin(shapes, leaves, make)
@@ -79,16 +79,16 @@ class Reduction:
             assert self._stream is not None  # as the first gradient made it
             with self.terms.arithmetic():
                 self._stream.add(self._message(leaves, False))
-        self._came += 1
-        self._show(self._came / self.ranks)
-        if self._came == self.ranks:
+        self.came += 1
+        self._show(self.came / self.ranks)
+        if self.came == self.ranks:
             self._found, self._stream, self._stack = self._sum(), None, []
             self._bar.close()
 
     def result(self) -> Any:
         """The sum of all ranks, or their mean, in the structure, shapes and dtype of a gradient."""
-        if self._came < self.ranks:
-            raise ValueError(f"result() after {self._came} gradients; allowed is it after ranks={self.ranks}")
+        if self.came < self.ranks:
+            raise ValueError(f"result() after {self.came} gradients; allowed is it after ranks={self.ranks}")
         return self._make(self._found)
 
     def _begin(self, shapes: tuple[Any, ...], leaves: list[Any], make: Callable[..., Any]) -> None:
@@ -184,6 +184,7 @@ class Reducer(Reduction):
 
     Attributes:
         labels: the labels that are used.
+        came: how many gradients were added.
 
     Raises:
         ValueError: if ranks fill no nodes of the collective, or stochastic rounding has no key.

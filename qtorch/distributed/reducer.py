@@ -37,6 +37,7 @@ class Reducer(law.Reduction):
 
     Attributes:
         labels: the labels that are used: "ranks" for other orders than rings, "own_first" and "nccl_pat".
+        came: how many gradients were added.
 
     Raises:
         ValueError: if ranks fill no nodes of the collective.
