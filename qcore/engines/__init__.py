@@ -16,9 +16,10 @@ Example:
 
 from qcore.engines.arrays import attention
 from qcore.engines.cache import KVCache
+from qcore.engines.divergence import Mismatch, mismatch
 from qcore.engines.engine import ENGINES, Engine, Published
 from qcore.engines.fold import Attention
 from qcore.lazy import public_names
 
-__all__ = ["ENGINES", "Attention", "Engine", "KVCache", "Published", "attention"]
+__all__ = ["ENGINES", "Attention", "Engine", "KVCache", "Mismatch", "Published", "attention", "mismatch"]
 __dir__ = public_names(__name__)

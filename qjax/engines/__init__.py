@@ -1,8 +1,8 @@
 """Engines: programs that train or serve, as data; attention with the bits of `qcore.engines` and `qtorch.engines`."""
 
-from qcore.engines import ENGINES, Attention, Engine, KVCache, Published
+from qcore.engines import ENGINES, Attention, Engine, KVCache, Mismatch, Published, mismatch
 from qcore.lazy import public_names
 from qjax.engines.arrays import attention
 
-__all__ = ["ENGINES", "Attention", "Engine", "KVCache", "Published", "attention"]
+__all__ = ["ENGINES", "Attention", "Engine", "KVCache", "Mismatch", "Published", "attention", "mismatch"]
 __dir__ = public_names(__name__)

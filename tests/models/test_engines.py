@@ -8,7 +8,7 @@ import torch
 
 from qcore.engines import Engine, KVCache
 from qtorch import reproducible
-from qtorch.engines import apply
+from qtorch.engines import apply, mismatch
 
 pytestmark = pytest.mark.models
 SIZES = {
@@ -53,16 +53,13 @@ def logits(model, ids, **settings):
     return model(ids, **settings).logits
 
 
-def in_chunks(model, ids, size, first=0):
-    """The logits by steps of some tokens, after a first step of others."""
-    past, found, begin = None, [], 0
-    while begin < ids.shape[1]:
-        end = min(begin + (first if first and not begin else size), ids.shape[1])
+def in_chunks(model, ids, size):
+    past, found = None, []
+    for begin in range(0, ids.shape[1], size):
         with torch.no_grad():
-            step = model(ids[:, begin:end], use_cache=True, **({} if past is None else {"cache": past}))
+            step = model(ids[:, begin : begin + size], use_cache=True, **({} if past is None else {"cache": past}))
         past = step.past_key_values if getattr(step, "cache", None) is None else step.cache
         found.append(step.logits)
-        begin = end
     return torch.cat(found, 1)
 
 
@@ -122,12 +119,15 @@ def test_a_model_in_fa3_first_differs_at_97():
     """Layers around attention have bits that do not depend on the number of tokens: so attention alone differs."""
     model = model_of("Llama")
     model.config.head_dim = 128
-    model = reproducible.convert(apply(type(model)(model.config).eval(), "fa3.hopper.fp8"))
-    ids = tokens(100)
-    whole, found = logits(model, ids), in_chunks(model, ids, 1, first=90)
-    differs = (whole != found).any(-1)[0]
-    assert not differs[:96].any()
-    assert differs[96:].all()
+    model = reproducible.convert(type(model)(model.config).eval())
+    found = mismatch(model, "fa3.hopper.fp8", "fa3.hopper.fp8", tokens(101), prompt=90)
+    assert found.first == 97
+    assert found.positions[0, 96:].all()
+    assert 0 < found.rms < 0.01
+    assert model.config._attn_implementation == "sdpa"
+    assert mismatch(model, "exact", "exact", tokens(20), prompt=5).first is None
+    with pytest.raises(ValueError, match="prompt=20"):
+        mismatch(model, "exact", "exact", tokens(20), prompt=20)
 
 
 def test_the_cache_counts_without_a_cache_of_transformers():

@@ -11,7 +11,7 @@ import pytest
 
 import qcore
 from qcore import Accumulator, parse
-from qcore.engines import ENGINES, Attention, Engine, KVCache, attention
+from qcore.engines import ENGINES, Attention, Engine, KVCache, attention, mismatch
 from qcore.linalg import matmul
 
 f = np.float32
@@ -231,3 +231,39 @@ def test_a_cache_by_token_and_head():
     cached = replace(Engine.of("exact"), cache=KVCache("e4m3fn:saturate", "token_head"))
     assert (attention(x, x, x, cached) == attention(x, stored, stored, "exact")).all()
     assert not (attention(x, x, x, cached) == attention(x, x, x, "exact")).all()
+
+
+# The mismatch.
+
+
+def test_mismatch():
+    rng = np.random.default_rng(5)
+    trainer, tokens = rng.standard_normal((2, 6, 9)).astype(f), rng.integers(0, 9, (2, 6))
+    server = trainer.copy()
+    server[1, 3:] += f(0.1) * rng.standard_normal((3, 9)).astype(f)
+    server[0, 5, 4] = 20  # a flip
+    found = mismatch(trainer, server, tokens)
+    p, q = (np.exp(x.astype(float)) / np.exp(x.astype(float)).sum(-1, keepdims=True) for x in (trainer, server))
+    np.testing.assert_allclose(found.kl, (q * np.log(q / p)).sum(-1), atol=1e-14)
+    drawn = [[np.log(p[b, i, t] / q[b, i, t]) for i, t in enumerate(row)] for b, row in enumerate(tokens)]
+    np.testing.assert_allclose(found.d, drawn, atol=1e-14)
+    assert found.first == 4
+    assert found.flips == sum(a.argmax() != b.argmax() for a, b in zip(p.reshape(-1, 9), q.reshape(-1, 9), strict=True))
+    d = np.array(drawn)
+    expected = [-d.mean(), (d**2 / 2).mean(), (np.exp(d) - 1 - d).mean(), (d**2).mean() ** 0.5, np.exp(abs(d)).mean()]
+    np.testing.assert_allclose([found.k1, found.k2, found.k3, found.rms, found.error], expected, rtol=1e-10)
+    assert "first that differs        4" in str(found)
+    same = mismatch(trainer, trainer, tokens)
+    assert same.first is None
+    assert same.kl.max() == same.rms == 0
+
+
+def test_mismatch_of_estimators():
+    """The mean of k1 and of k3 over the server's own tokens is the exact divergence."""
+    rng = np.random.default_rng(6)
+    trainer = rng.standard_normal((1, 5)).astype(f)
+    server = trainer + f(0.3) * rng.standard_normal((1, 5)).astype(f)
+    q = np.exp(server[0].astype(float)) / np.exp(server[0].astype(float)).sum()
+    each = [mismatch(trainer, server, np.array([token])) for token in range(5)]
+    for name in ("k1", "k3"):
+        assert abs(sum(p * getattr(one, name) for p, one in zip(q, each, strict=True)) - each[0].kl[0]) < 1e-12
