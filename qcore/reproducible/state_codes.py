@@ -153,7 +153,7 @@ def _laws(kind: str) -> _Laws:
     return _Laws(encoder, integers[0], decoder, integers[1], 448.0 if kind == FLOAT8 else 1.0)
 
 
-def _encoded(xp: Any, x: Any, constants: Any, codes: StateCodes) -> tuple[Any, Any]:
+def encoded(xp: Any, x: Any, constants: Any, codes: StateCodes) -> tuple[Any, Any]:
     """The codes and the scales of a float32 array of shape (blocks, block)."""
     scale = xp.greatest(abs(x), (1,))
     scale = xp.where(scale < _LEAST, _LEAST, scale)
@@ -169,7 +169,7 @@ def _encoded(xp: Any, x: Any, constants: Any, codes: StateCodes) -> tuple[Any, A
     return xp.astype(found.reshape((-1,)), "uint8"), scale.reshape((-1,))
 
 
-def _decoded(xp: Any, given: Any, scale: Any, constants: Any, codes: StateCodes) -> Any:
+def decoded(xp: Any, given: Any, scale: Any, constants: Any, codes: StateCodes) -> Any:
     """The float32 array of shape (blocks, block) that codes and scales stand for."""
     found = xp.to_int32(given).reshape((-1,))
     if codes.bits == 4:
@@ -180,15 +180,15 @@ def _decoded(xp: Any, given: Any, scale: Any, constants: Any, codes: StateCodes)
 
 
 def _encode(xp: Any, x: Any, constants: Any, codes: StateCodes) -> tuple[Any, Any]:
-    found, scale = _encoded(xp, x.reshape((-1, codes.block)), constants, codes)
+    found, scale = encoded(xp, x.reshape((-1, codes.block)), constants, codes)
     return found if codes.bits == 4 else found.reshape(tuple(x.shape)), scale
 
 
 def _decode(xp: Any, given: Any, scale: Any, constants: Any, codes: StateCodes, shape: tuple[int, ...]) -> Any:
-    return _decoded(xp, given, scale, constants, codes).reshape(shape)
+    return decoded(xp, given, scale, constants, codes).reshape(shape)
 
 
-def _weighted(xp: Any, mean: Any, x: Any, weight: float) -> Any:
+def weighted(xp: Any, mean: Any, x: Any, weight: float) -> Any:
     """mean + weight * (x - mean) as torch's `lerp` has it: the product and the sum are rounded once."""
     change = xp.float64(xp.sub(x, mean))
     if weight < 0.5:
@@ -224,23 +224,23 @@ def _adam(
     block = next((one.block for one in codes if one is not None), 0)
     if block:
         p, gradient = p.reshape((-1, block)), gradient.reshape((-1, block))
-    remaining, decoded, encoders = iter(states), [], []
+    remaining, before, encoders = iter(states), [], []
     for one in codes:
         if one is None:
-            decoded.append(next(remaining))
+            before.append(next(remaining))
             encoders.append(None)
         else:
-            decoded.append(_decoded(xp, next(remaining), next(remaining), next(remaining), one))
+            before.append(decoded(xp, next(remaining), next(remaining), next(remaining), one))
             encoders.append(next(remaining))
     if decoupled:
         p = xp.sub(p, xp.mul(xp.mul(rate, weight_decay), p))
     else:
         gradient = xp.add(gradient, xp.mul(p, weight_decay))
-    first = _weighted(xp, decoded[0], gradient, 1 - betas[0])
-    second = _weighted(xp, decoded[1], xp.mul(gradient, gradient), 1 - betas[1])
+    first = weighted(xp, before[0], gradient, 1 - betas[0])
+    second = weighted(xp, before[1], xp.mul(gradient, gradient), 1 - betas[1])
     moments, below = [first, second], second
     if len(codes) == 3:
-        below = xp.maximum(decoded[2], second)
+        below = xp.maximum(before[2], second)
         moments.append(below)
     root = xp.div(xp.sqrt(below), xp.sqrt(_correction(xp, betas[1], step)))
     change = xp.mul(rate, xp.div(first, _correction(xp, betas[0], step)))
@@ -250,7 +250,7 @@ def _adam(
         if one is None:
             found.append(moment.reshape(shape))
         else:
-            given, scale = _encoded(xp, moment, constants, one)
+            given, scale = encoded(xp, moment, constants, one)
             found += [given if one.bits == 4 else given.reshape(shape), scale]
     return tuple(found)
 
@@ -374,18 +374,22 @@ class StateFunctions(OptimizerFunctions):
             raise ValueError(f"codes={codes} have several blocks; allowed is one")
         arrays: list[Any] = []
         for index, (state, one) in enumerate(zip(states, codes, strict=True)):
-            if one is None:
-                arrays.append(self._of_shape(f"states[{index}]", state, shape))
-                continue
-            _check_fits("p", shape, one)
-            given, scale = self._coded_state(f"states[{index}]", state, shape, one)
-            arrays += [given, scale, *(self.constants(table, p) for table in (one.laws.decoding, one.laws.encoding))]
+            arrays += self.state_arrays(f"states[{index}]", state, shape, one)
         step, rate = self.count("step", step, 1), self._of_shape("rate", rate, ())
         p, *found = self.call(
             ADAM_WITH_CODES, p, gradient, step, rate, *arrays, codes=codes, decoupled=decoupled, **options
         )
         rest = iter(found)
         return p, tuple(next(rest) if one is None else (next(rest), next(rest)) for one in codes)
+
+    def state_arrays(self, name: str, state: Any, shape: tuple[int, ...], codes: StateCodes | None) -> list[Any]:
+        """What laws take of a state: codes, scales, and the constants of the decoder and the encoder; or an array."""
+        if codes is None:
+            return [self._of_shape(name, state, shape)]
+        check_type("codes", codes, StateCodes, "a StateCodes")
+        _check_fits("p", shape, codes)
+        given, scale = self._coded_state(name, state, shape, codes)
+        return [given, scale, *(self.constants(table, scale) for table in (codes.laws.decoding, codes.laws.encoding))]
 
     def _coded_state(self, name: str, state: Any, shape: tuple[int, ...], codes: StateCodes) -> tuple[Any, Any]:
         """The codes and the scales of a state, checked."""

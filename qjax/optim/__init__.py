@@ -17,8 +17,6 @@ from qjax.optim.adam import (
     AdamW8bit,
     AdamWFp8,
     CodedAdamState,
-    CodedArray,
-    CodedTransformation,
     adam_4bit,
     adam_8bit,
     adam_fp8,
@@ -26,7 +24,9 @@ from qjax.optim.adam import (
     adamw_8bit,
     adamw_fp8,
 )
+from qjax.optim.coded import CodedArray, CodedTransformation
 from qjax.optim.low_precision import low_precision
+from qjax.optim.muon import Muon, Muon8bit, MuonState, muon, muon_8bit
 from qjax.optim.state import LowPrecisionState, accumulators, apply_updates
 
 __all__ = [
@@ -40,6 +40,9 @@ __all__ = [
     "CodedArray",
     "CodedTransformation",
     "LowPrecisionState",
+    "Muon",
+    "Muon8bit",
+    "MuonState",
     "accumulators",
     "adam_4bit",
     "adam_8bit",
@@ -49,5 +52,7 @@ __all__ = [
     "adamw_fp8",
     "apply_updates",
     "low_precision",
+    "muon",
+    "muon_8bit",
 ]
 __dir__ = public_names(__name__)

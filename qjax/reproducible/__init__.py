@@ -26,7 +26,9 @@ conv2d = FUNCTIONS.conv2d
 conv3d = FUNCTIONS.conv3d
 linear = FUNCTIONS.linear
 matmul = FUNCTIONS.matmul
+muon_step = FUNCTIONS.muon_step
 narrow = FUNCTIONS.narrow
+orthogonalize = FUNCTIONS.orthogonalize
 scaled_dot_product_attention = FUNCTIONS.scaled_dot_product_attention
 
 __all__ = [
@@ -41,7 +43,9 @@ __all__ = [
     "linear",
     "load_state_dict",
     "matmul",
+    "muon_step",
     "narrow",
+    "orthogonalize",
     "scaled_dot_product_attention",
     "set_key",
     "sgd",

@@ -14,8 +14,9 @@ from jax.core import Tracer
 
 from qcore.binding import JAX
 from qcore.reproducible.differentiable import Differentiable
-from qcore.reproducible.products import ProductFunctions
+from qcore.reproducible.muon import MuonFunctions
 from qjax import linalg
+from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import as_float32, as_integers
 from qjax._rounding.keys import key_words
 from qjax._rounding.scopes import LAW
@@ -158,7 +159,7 @@ def differentiable(law: Differentiable) -> Callable[..., Any]:
     return function
 
 
-class Arrays(ProductFunctions, package=__name__.rpartition(".")[0], words=JAX):
+class Arrays(MuonFunctions, package=__name__.rpartition(".")[0], words=JAX):
     """The functions of JAX arrays, which also take NumPy's arrays."""
 
     xp, linalg = Names, linalg
@@ -188,6 +189,9 @@ class Arrays(ProductFunctions, package=__name__.rpartition(".")[0], words=JAX):
     def known(self, x: jax.Array) -> float | None:
         known = not isinstance(x, Tracer) and all(device.platform == "cpu" for device in x.devices())
         return float(x) if known and x.is_fully_addressable else None
+
+    def rounded(self, x: jax.Array, number: Any) -> jax.Array:
+        return quantize(x, number)
 
     def constants(self, array: np.ndarray, like: jax.Array) -> jax.Array:
         return jnp.asarray(array)

@@ -3,6 +3,7 @@
 from qcore.lazy import public_names
 from qtorch.optim.adam import Adam4bit, Adam8bit, AdamFp8, AdamW4bit, AdamW8bit, AdamWFp8
 from qtorch.optim.low_precision import OptimLP
+from qtorch.optim.muon import Muon, Muon8bit
 
-__all__ = ["Adam4bit", "Adam8bit", "AdamFp8", "AdamW4bit", "AdamW8bit", "AdamWFp8", "OptimLP"]
+__all__ = ["Adam4bit", "Adam8bit", "AdamFp8", "AdamW4bit", "AdamW8bit", "AdamWFp8", "Muon", "Muon8bit", "OptimLP"]
 __dir__ = public_names(__name__)

@@ -24,7 +24,9 @@ conv2d = FUNCTIONS.conv2d
 conv3d = FUNCTIONS.conv3d
 linear = FUNCTIONS.linear
 matmul = FUNCTIONS.matmul
+muon_step = FUNCTIONS.muon_step
 narrow = FUNCTIONS.narrow
+orthogonalize = FUNCTIONS.orthogonalize
 scaled_dot_product_attention = FUNCTIONS.scaled_dot_product_attention
 
 __all__ = [
@@ -39,7 +41,9 @@ __all__ = [
     "initialize",
     "linear",
     "matmul",
+    "muon_step",
     "narrow",
+    "orthogonalize",
     "scaled_dot_product_attention",
     "set_key",
 ]

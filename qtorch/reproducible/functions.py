@@ -15,10 +15,11 @@ from qcore.reproducible.differentiable import Differentiable
 from qcore.reproducible.elementwise import ADD
 from qcore.reproducible.functions import LAWS
 from qcore.reproducible.moves import SETTLE
-from qcore.reproducible.products import ProductFunctions
+from qcore.reproducible.muon import MuonFunctions
 from qcore.reproducible.reductions import SUM
 from qtorch import linalg
 from qtorch._rounding.dense import check_dense
+from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.gradients import apart, refuse_recording
 from qtorch._rounding.keys import key_tensor
 from qtorch._rounding.paths.choice import are_plain_tensors
@@ -224,7 +225,7 @@ def _default_call(name: str, a: torch.Size, b: torch.Size) -> ProductCall:
     return prepare(geometry, x, y, None, None, None, None, (of_a, of_b), None, None)[2]
 
 
-class Tensors(ProductFunctions, package=__name__.rpartition(".")[0], words=TORCH):
+class Tensors(MuonFunctions, package=__name__.rpartition(".")[0], words=TORCH):
     """The functions of tensors."""
 
     xp, linalg = Names, linalg
@@ -275,6 +276,9 @@ class Tensors(ProductFunctions, package=__name__.rpartition(".")[0], words=TORCH
         if bias is not None:
             self._check_bias(bias, call.result[-1])
         return _run_product(a, b, bias, shape=call.result, geometry=call.geometry, products=call.products)
+
+    def rounded(self, x: torch.Tensor, number: Any) -> torch.Tensor:
+        return quantize(x, number)
 
     def constants(self, array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(array).to(like.device)

@@ -142,7 +142,7 @@ CASES = {
 # Functions for optimizers, which are not differentiated, of integers and truth, and what is no function of arrays.
 OTHERS = set(
     "argmax argsort equal less less_equal to_integers adam_step adam_step_with_codes "
-    "decode_state encode_state StateCodes clip_by_norm moving_average rate sgd_step "
+    "decode_state encode_state StateCodes muon_step orthogonalize clip_by_norm moving_average rate sgd_step "
     "Cosine Milestones Names convert initialize set_key Optimizer adam adamw sgd load_state_dict state_dict "
     "Adam AdamW SGD clip_grad_norm_".split()
 )

@@ -72,7 +72,7 @@ def test_steps_are_torchaos(kind, amsgrad):
     optimizer = kind(params, **options, amsgrad=amsgrad)
     shadows = [p.detach().clone() for p in params]
     states = [[torch.zeros_like(p)] * (3 if amsgrad else 2) for p in params]
-    kinds = [one.kind for one in optimizer.codes(params[0])]
+    kinds = [one.kind for one in optimizer._codes_of(params[0], optimizer.param_groups[0])]
     lr = torch.tensor(options["lr"])
     for step in range(1, 4):
         set_gradients(params, step)

@@ -1,0 +1,147 @@
+"""What optimizers whose states may be codes share: their states, and the new parameters as optax's updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from qcore.arguments import check_flag, check_float
+from qcore.reproducible.state_codes import StateCodes
+from qjax._rounding.dispatch import quantize
+from qjax._rounding.inputs import PyTree
+from qjax._rounding.keys import Key, fold_in, key_words
+from qjax.optim.low_precision import difference
+from qjax.reproducible.functions import FUNCTIONS
+
+Rate = float | jax.Array | Callable[[jax.Array], jax.Array]
+_DTYPES = ("float32", "bfloat16", "float16")
+_WEIGHT = 2  # the role of weights in keys, as in `low_precision`
+_RANDOM_BITS = 16  # as many as a bfloat16 number has fewer than a float32 number
+
+
+class CodedArray(NamedTuple):
+    """An optimizer's state in codes, see `qjax.reproducible.StateCodes`.
+
+    Attributes:
+        codes: uint8 array of the parameter's shape; of one dimension for codes of 4 bits, two a byte.
+        scale: float32 array of shape (blocks,).
+
+    Example:
+        >>> from qjax.optim import adamw_8bit
+        >>> optimizer = adamw_8bit()
+        >>> state = optimizer.init(jnp.ones(4096))
+        >>> state.first.codes.shape, state.first.scale.shape
+        ((4096,), (16,))
+    """
+
+    codes: jax.Array
+    scale: jax.Array
+
+
+class CodedTransformation(optax.GradientTransformationExtraArgs):
+    """An optax transformation that can also make the new parameters itself.
+
+    `optax.apply_updates` adds an update to a parameter, and a float32 sum does not reach every number: none leads from
+    1 to -0.0, or to most numbers next to 0. `step` returns the law's parameters always; `update` finds the numbers
+    that lead there if there are any.
+
+    Attributes:
+        step: (parameters, gradients, state) -> (parameters, state).
+
+    Example:
+        >>> from qjax.optim import adamw_8bit
+        >>> optimizer = adamw_8bit(0.5)
+        >>> p = jnp.ones(1)
+        >>> optimizer.step(p, jnp.ones(1), optimizer.init(p))[0].round(2)
+        Array([0.5], dtype=float32)
+    """
+
+    step: Callable[[PyTree, PyTree, NamedTuple], tuple[PyTree, NamedTuple]]
+
+
+def transformation(
+    law: Callable[..., tuple[Any, Any]],
+    codes_of: Callable[[Any], tuple[StateCodes | None, ...]],
+    state_type: Callable[..., Any],
+    learning_rate: Any,
+    bf16_stochastic_round: bool,
+    key: Key,
+) -> CodedTransformation:
+    """An optimizer.
+
+    Args:
+        law: (parameter, gradient, states, count of steps with this one, rate) -> the parameter and the states; all
+            floats are float32.
+        codes_of: how the states of a parameter are stored, also of its shape and dtype alone.
+        state_type: (count of steps, *trees of states) -> the optimizer's state.
+        learning_rate, bf16_stochastic_round, key: see `adam_8bit`.
+    """
+    check_flag("bf16_stochastic_round", bf16_stochastic_round)
+    rate = learning_rate if callable(learning_rate) else _number(learning_rate)
+    if bf16_stochastic_round and key is None:
+        raise ValueError("key=None; bf16_stochastic_round=True needs a key: an int from 0 to 2^64 - 1, or two words")
+    words = None if key is None else key_words(key)
+    count_of_states = len(codes_of(jax.ShapeDtypeStruct((0, 0), jnp.float32)))
+
+    def init(params: Any) -> Any:
+        leaves, tree = jax.tree.flatten(params)
+        for p in leaves:
+            if str(p.dtype) not in _DTYPES:
+                raise TypeError(f"params has an array of {p.dtype}; allowed are {', '.join(_DTYPES)}")
+        states = [[_zeros(p, one) for one in codes_of(p)] for p in leaves]
+        return state_type(jnp.zeros((), jnp.float32), *_trees(tree, states, count_of_states))
+
+    def step(params: Any, gradients: Any, state: Any) -> tuple[Any, Any]:
+        leaves, tree = jax.tree.flatten(params)
+        before, *trees = state
+        count = FUNCTIONS.count("state.step", before, 0) + 1
+        past = before.astype(jnp.int32)
+        now = jnp.asarray(rate(past) if callable(rate) else rate, jnp.float32)
+        others = [tree.flatten_up_to(one) for one in (gradients, *trees[:count_of_states])]
+        stepped, states = [], []
+        for number, (p, gradient, *given) in enumerate(zip(leaves, *others, strict=True)):
+            codes = codes_of(p)
+            entered = [x.astype(jnp.float32) if one is None else x for x, one in zip(given, codes, strict=True)]
+            own, slope = (jnp.asarray(x, jnp.float32) for x in (p, gradient))
+            weight, found = law(own, slope, tuple(entered), count, now)
+            if bf16_stochastic_round and p.dtype == jnp.bfloat16:
+                noise = fold_in(fold_in(fold_in(words, past), _WEIGHT), number)
+                weight = quantize(weight, "bfloat16", "stochastic", key=noise, random_bits=_RANDOM_BITS, overflow="inf")
+            stepped.append(weight.astype(p.dtype))
+            states.append([_kept(x, p, one) for x, one in zip(found, codes, strict=True)])
+        return tree.unflatten(stepped), state_type(count, *_trees(tree, states, count_of_states))
+
+    def update(updates: Any, state: Any, params: Any = None, **_: Any) -> tuple[Any, Any]:
+        if params is None:
+            raise ValueError("params=None; this optimizer needs the parameters: update(updates, state, params)")
+        new, state = step(params, updates, state)
+        return jax.tree.map(difference, params, new), state
+
+    found = CodedTransformation(init, update)
+    found.step = step
+    return found
+
+
+def _trees(tree: Any, states: list[list[Any]], count: int) -> list[Any]:
+    """The trees of all first states, of all second states and so on."""
+    return [tree.unflatten([each[place] for each in states]) for place in range(count)]
+
+
+def _number(rate: Any) -> Any:
+    return rate if isinstance(rate, jax.Array) else check_float("learning_rate", rate)
+
+
+def _zeros(p: jax.Array, codes: StateCodes | None) -> Any:
+    """A state before the first step: all codes and scales are 0, as in torchao; so codes stand for zeros."""
+    if codes is None:
+        return jnp.zeros_like(p)
+    size, blocks = codes.counts(p.size)
+    return CodedArray(jnp.zeros(p.shape if codes.bits == 8 else (size,), jnp.uint8), jnp.zeros(blocks, jnp.float32))
+
+
+def _kept(state: Any, p: jax.Array, codes: StateCodes | None) -> Any:
+    return state.astype(p.dtype) if codes is None else CodedArray(*state)

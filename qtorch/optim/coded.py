@@ -1,0 +1,222 @@
+"""The base of optimizers whose states are codes: state dicts, keys of stochastic rounding, what is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any, TypeVar
+
+import torch
+
+from qcore.arguments import check_flag, check_float, check_int, check_type, quoted
+from qcore.random.threefry import fold_words
+from qcore.reproducible.state_codes import StateCodes
+from qtorch._rounding.dispatch import quantize
+from qtorch._rounding.keys import Key, draw, key_tensor
+from qtorch.reproducible.functions import FUNCTIONS
+
+Loss = TypeVar("Loss")  # what a closure returns
+_SCALE = "_scale"  # is appended to a state's name
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_WEIGHT = 2  # the role of weights in keys, as in `OptimLP`
+_RANDOM_BITS = 16  # as many as a bfloat16 number has fewer than a float32 number
+
+
+class CodedOptimizer(torch.optim.Optimizer):
+    """An optimizer whose states may be codes, with a scale for each block, beside them under a name of its own.
+
+    A class has the names of its states, the storage's name, and the three functions below.
+    """
+
+    states: tuple[str, ...]
+    storage: str
+
+    def __init__(
+        self, params: Any, options: dict[str, Any], block_size: int, bf16_stochastic_round: bool, key: Key
+    ) -> None:
+        check_flag("bf16_stochastic_round", bf16_stochastic_round)
+        self.block_size = check_int("block_size", block_size, 1)
+        self.bf16_stochastic_round = bf16_stochastic_round
+        self.key = None if key is None else key_tensor(key)
+        self._check_group(options)
+        super().__init__(params, options)
+
+    def _codes_of(self, p: torch.Tensor, group: dict[str, Any]) -> tuple[StateCodes | None, ...]:
+        """How the states of a parameter are stored; None for states that are floats of its dtype."""
+        raise NotImplementedError
+
+    def _moved(
+        self, p: torch.Tensor, gradient: torch.Tensor, states: Any, count: torch.Tensor, group: dict[str, Any]
+    ) -> tuple[torch.Tensor, Any]:
+        """The parameter and its states after a step."""
+        raise NotImplementedError
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        """Raises an error that names an option of a group if it is out of range."""
+        rate = group["lr"]
+        if isinstance(rate, torch.Tensor) and rate.numel() != 1:
+            raise ValueError(f"lr has shape {tuple(rate.shape)}; allowed is one number")
+        check_float("lr", rate)
+
+    def _check_parameter(self, p: torch.Tensor) -> None:
+        if p.dtype not in _DTYPES:
+            raise TypeError(f"params has a tensor of {p.dtype}; allowed are {', '.join(map(str, _DTYPES))}")
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        try:
+            self._check_group(self.param_groups[-1])
+            for p in self.param_groups[-1]["params"]:
+                self._check_parameter(p)
+        except (TypeError, ValueError):
+            del self.param_groups[-1]
+            raise
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {name: getattr(self, name) for name in ("block_size", "bf16_stochastic_round", "key")}
+        return super().__getstate__() | kept
+
+    def __repr__(self) -> str:
+        shapes = [(p.numel(), self._codes_of(p, group)[0] is not None) for group, p in self._parameters()]
+        coded, whole = [size for size, is_coded in shapes if is_coded], sum(size for size, _ in shapes)
+        rest = ", ".join(str(number) for number, (_, is_coded) in enumerate(shapes) if not is_coded)
+        said = f"{len(coded)} of {len(shapes)} parameters, {sum(coded)} of {whole} numbers"
+        floats = f"; floats are the states of parameters {rest}" if rest else ""
+        return f"{super().__repr__()}\nStates in codes ({self.storage}, blocks of {self.block_size}): {said}{floats}"
+
+    def _parameters(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
+        return ((group, p) for group in self.param_groups for p in group["params"])
+
+    @torch.compiler.disable
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Loss] | None = None) -> Loss | None:  # type: ignore[override]
+        """A step for all parameters that have a gradient. Programs for `torch.compile` call it as eager programs do."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        drawn = draw() if self.bf16_stochastic_round and self.key is None else None
+        for number, (group, p) in enumerate(self._parameters()):
+            if p.grad is not None:
+                weight = self._update(p, p.grad, group)
+                if self.bf16_stochastic_round and p.dtype is torch.bfloat16:
+                    key = self._key(drawn, int(self.state[p]["step"]) - 1, number)
+                    weight = quantize(
+                        weight, "bfloat16", "stochastic", key=key, random_bits=_RANDOM_BITS, overflow="inf"
+                    )
+                p.copy_(weight)
+        return loss
+
+    def _update(self, p: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
+        """Writes the states of a parameter after a step; the parameter then, as float32."""
+        state: dict[str, Any] = self.state[p]
+        codes = self._codes_of(p, group)
+        if not state:
+            self._begin(state, p, codes)
+        state["step"] += 1
+        names = self.states[: len(codes)]
+        given = [
+            state[name].float() if one is None else (state[name], state[name + _SCALE])
+            for name, one in zip(names, codes, strict=True)
+        ]
+        count = state["step"].to(p.device)
+        weight, found = self._moved(p.detach().float(), gradient.float(), tuple(given), count, group)
+        for name, one, new in zip(names, codes, found, strict=True):
+            if one is None:
+                state[name].copy_(new)
+            else:
+                state[name].copy_(new[0])
+                state[name + _SCALE].copy_(new[1])
+        return weight
+
+    def _key(self, drawn: torch.Tensor | None, step: int, number: int) -> tuple[int, int]:
+        """The key of a parameter's weight at a step; `drawn` is the key of the step, where the user gave none."""
+        key = _words(drawn) if self.key is None else fold_words(*_words(self.key), step)
+        return fold_words(*fold_words(*key, _WEIGHT), number)
+
+    def _begin(self, state: dict[str, Any], p: torch.Tensor, codes: tuple[StateCodes | None, ...]) -> None:
+        """The state before the first step: all codes and scales are 0, as in torchao; so codes stand for zeros."""
+        state["step"] = torch.zeros((), device="cpu")
+        for name, one in zip(self.states, codes, strict=False):
+            if one is None:
+                state[name] = torch.zeros_like(p)
+            else:
+                size, blocks = one.counts(p.numel())
+                shape = p.shape if one.bits == 8 else (size,)
+                state[name] = torch.zeros(shape, dtype=torch.uint8, device=p.device)
+                state[name + _SCALE] = torch.zeros(blocks, device=p.device)
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads a `state_dict` of an optimizer of this class, of torchao's or of torch's of the same name.
+
+        Float32 states become codes where this optimizer has codes.
+
+        Args:
+            state_dict: "state" by the numbers of parameters, and "param_groups" for the same number of parameters.
+
+        Raises:
+            TypeError, ValueError: if an entry does not belong to such an optimizer; nothing is loaded then.
+        """
+        check_type("state_dict", state_dict, dict, "a dict")
+        for name, kind in (("state", dict), ("param_groups", list)):
+            check_type(f"state_dict['{name}']", state_dict.get(name), kind, f"a {kind.__name__}")
+        numbers = [*chain.from_iterable(group["params"] for group in state_dict["param_groups"])]
+        groups = [group for group in state_dict["param_groups"] for _ in group["params"]]
+        parameters = [p for _, p in self._parameters()]
+        if len(numbers) != len(parameters):
+            raise ValueError(f"state_dict has {len(numbers)} parameters; allowed are {len(parameters)}")
+        states = {}
+        for number, p, group in zip(numbers, parameters, groups, strict=True):
+            if number in state_dict["state"]:
+                where = f"state_dict['state'][{quoted(number)}]"
+                names = zip(self.states, self._codes_of(p, group), strict=False)
+                states[number] = _converted(where, state_dict["state"][number], p, names)
+        super().load_state_dict(state_dict | {"state": states})
+        # torch's function casts what it loads to the parameter's dtype.
+        for number, p in zip(numbers, parameters, strict=True):
+            for name, x in states.get(number, {}).items():
+                if name != "step":
+                    self.state[p][name] = x.to(p.device, copy=True)
+
+
+def rate_of(group: dict[str, Any], like: torch.Tensor) -> torch.Tensor:
+    """The learning rate of a group, a float32 tensor without dimensions beside another."""
+    return torch.as_tensor(group["lr"], dtype=torch.float32).squeeze().to(like.device)
+
+
+def _words(key: torch.Tensor | None) -> tuple[int, int]:
+    high, low = [] if key is None else key.tolist()
+    return high & 0xFFFFFFFF, low & 0xFFFFFFFF
+
+
+def _converted(
+    where: str, state: Any, p: torch.Tensor, names: Iterable[tuple[str, StateCodes | None]]
+) -> dict[str, Any]:
+    """The state of a parameter with this optimizer's names: codes and scales, or floats."""
+    check_type(where, state, dict, "a dict")
+    step = torch.as_tensor(state.get("step", 0), dtype=torch.float32, device="cpu")  # torch's Muon counts none
+    found: dict[str, Any] = {"step": step.clone()}
+    for name, one in names:
+        given, scale = state.get(name), state.get(name + _SCALE)
+        check_type(f"{where}['{name}']", given, torch.Tensor, "a torch.Tensor")
+        if hasattr(given, "codes") and hasattr(given, "scale"):  # torchao's
+            given, scale = given.codes.view(torch.uint8), given.scale
+        if one is None:
+            if scale is not None or given.shape != p.shape:
+                raise ValueError(f"{where}['{name}'] is no tensor of shape {tuple(p.shape)}; allowed is one of floats")
+            found[name] = given.to(p.dtype)
+            continue
+        if scale is None:
+            if given.shape != p.shape:
+                raise ValueError(f"{where}['{name}'] has shape {tuple(given.shape)}; allowed is {tuple(p.shape)}")
+            given, scale = FUNCTIONS.encode_state(given.float(), one)
+        size, blocks = one.counts(p.numel())
+        shape = tuple(p.shape) if one.bits == 8 else (size,)
+        if given.dtype is not torch.uint8 or tuple(given.shape) != shape or tuple(scale.shape) != (blocks,):
+            raise ValueError(
+                f"{where}['{name}'] has {given.dtype} of shape {tuple(given.shape)} and {scale.numel()} scales; "
+                f"allowed are torch.uint8 of shape {shape} and {blocks} scales"
+            )
+        found[name], found[name + _SCALE] = given, scale.float()
+    return found
