@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from inspect import currentframe
 from types import FrameType
 from typing import TypeVar
@@ -50,9 +51,12 @@ def running(class_: type[T]) -> Iterator[T]:
             yield first
 
 
+_shown: ContextVar[bool] = ContextVar("shown", default=False)  # True while a bar is on the terminal
+
+
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[float], None]]:
-    """Shows a bar on standard error while it is entered.
+    """Shows a bar on standard error while it is entered, if this is a terminal without another one.
 
     Yields:
         A function to call with the finished part of the work, from 0 to 1.
@@ -64,6 +68,13 @@ def progress(text: str) -> Iterator[Callable[[float], None]]:
         yield lambda part: None
         return
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(text, total=1.0)
-        yield lambda part: bar.update(task, completed=part)
+    if _shown.get() or not console.is_terminal:
+        yield lambda part: None
+        return
+    _shown.set(True)
+    try:
+        with Progress(console=console, transient=True) as bar:
+            task = bar.add_task(text, total=1.0)
+            yield lambda part: bar.update(task, completed=part)
+    finally:
+        _shown.set(False)  # not a token's: a bar may end in another context than it began in

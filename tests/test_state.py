@@ -70,6 +70,7 @@ ALLOWED = {
     "qjax/reproducible/modules/guard.py: _tracing of a context": "whether a guard traces a model",
     "qtorch/_rounding/keys.py: _drawn of a thread": "memory for a drawn key, written before each use",
     "qcore/exchange/limits.py: _OF_RUN of a context": "what the model of this call may take of memory and steps",
+    "qcore/notices.py: _shown of a context": "whether a bar is on the terminal, which has place for one",
     "qtorch/_exported.py: NEAR of a context": "whether the file of this call need not be exact",
     "qtorch/_exported.py: WANTED of a context": "whether the model of this call is traced for ONNX",
     "qtorch/recipes/coverage.py: _running of a context": "the first call of a lowered model, which is measured now",

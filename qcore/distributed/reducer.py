@@ -23,6 +23,7 @@ from qcore.random.threefry import fold_in
 
 ROTATED, RANKS = "rotated", "ranks"
 MOST_RANKS = 1 << 24
+_FEW = 100  # ranks, for which no bar is shown
 
 
 class Reduction:
@@ -56,7 +57,7 @@ class Reduction:
         self.came = 0
         self._stack: list[Any] = []
         self._stream: Stream | None = None
-        self._bar = ExitStack()
+        self._bar, self._show = ExitStack(), _nothing
         self._found: Any = None
 
     def __repr__(self) -> str:
@@ -89,7 +90,7 @@ class Reduction:
         """The sum of all ranks, or their mean, in the structure, shapes and dtype of a gradient."""
         if self.came < self.ranks:
             raise ValueError(f"result() after {self.came} gradients; allowed is it after ranks={self.ranks}")
-        return self._make(self._found)
+        return self._make(self._parts())
 
     def _begin(self, shapes: tuple[Any, ...], leaves: list[Any], make: Callable[..., Any]) -> None:
         """Chooses the law for the dtype of the first gradient."""
@@ -98,10 +99,11 @@ class Reduction:
         self._size = sum(prod(shape) for shape, _ in shapes)
         if self._keeps and self._call == SCATTER and self._size % self.ranks:
             raise ValueError(f"gradient has {self._size} numbers; allowed is a multiple of ranks={self.ranks}")
-        self._like, self._make = leaves[0], lambda found: make(self._parts(found, shapes))
+        self._like, self._make = leaves[0], make
         self._shape = shape = shapes[0][0] if len(shapes) == 1 else (self._size,)
         self._stream = Stream(Level(law, self.ranks, check_number(dtype), shape), self._names, self._steps)
-        self._show = self._bar.enter_context(progress(f"{self.ranks:,} ranks, labels: {self.labels}"))
+        if self.ranks > _FEW:
+            self._show = self._bar.enter_context(progress(f"{self.ranks:,} ranks, labels: {self.labels}"))
         self._shapes = shapes
 
     def _shapes_of(self, leaves: list[Any]) -> tuple[Any, ...]:
@@ -123,10 +125,12 @@ class Reduction:
         with self.terms.arithmetic():
             return self._of_total(self._stream.result())
 
-    def _parts(self, found: Any, shapes: tuple[Any, ...]) -> list[Any]:
-        """The arrays of a gradient, of a message."""
-        ends = np.cumsum([prod(shape) for shape, _ in shapes]).tolist()
-        return [found[end - prod(shape) : end].reshape(shape) for (shape, _), end in zip(shapes, ends, strict=True)]
+    def _parts(self) -> list[Any]:
+        """The arrays of the result."""
+        assert self._shapes is not None  # as gradients came
+        shapes = [shape for shape, _ in self._shapes]
+        ends = np.cumsum([prod(shape) for shape in shapes]).tolist()
+        return [self._found[end - prod(shape) : end].reshape(shape) for shape, end in zip(shapes, ends, strict=True)]
 
     # What packages do in their own ways.
 
@@ -164,8 +168,8 @@ class Reducer(Reduction):
 
     It has the bits of `reduce` of the stack of all gradients, for which it needs less memory: one sum where all
     elements begin with the same rank, log2(N) + 1 of them for a tree, and those of each level where there are several.
-    An accumulator with chunks of c terms keeps c gradients. While gradients come, a bar on standard error shows how
-    many, if this is a terminal and `rich` is installed.
+    An accumulator with chunks of c terms keeps c gradients. Of more than 100 ranks, a bar on standard error shows how
+    many came, if this is a terminal and `rich` is installed.
 
     Chunks of a ring begin with different ranks, so no pass over the gradients in one order has all of them. `labels`
     says what is done, also as the attribute:
@@ -237,6 +241,10 @@ def flattened(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
         return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
 
     return [leaf for leaves, _ in parts for leaf in leaves], made
+
+
+def _nothing(part: float) -> None:
+    """Where no bar is shown."""
 
 
 def _is_pat(law: Collective) -> bool:

@@ -1,5 +1,6 @@
 """Sums over ranks that come one by one: the bits of the sum of all at once, with less memory."""
 
+import gc
 import re
 import tracemalloc
 from typing import Any
@@ -175,5 +176,24 @@ def test_wrong_arguments(call, message):
 def test_a_bar_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
+    first, second = Reducer("gloo", 101), Reducer("megatron", 200)
+    for _ in range(101):
+        first.add(X)
+        second.add(X)
+    shown = capsys.readouterr().err
+    assert re.search(r"101 ranks, labels: rotated .*100%", shown)
+    assert "200 ranks" not in shown  # one bar at a time
     ready(X, X)
-    assert re.search(r"2 ranks, labels: rotated .*100%", capsys.readouterr().err)
+    assert capsys.readouterr().err == ""
+    for _ in range(99):
+        second.add(X)
+    third = Reducer("megatron", 300)
+    third.add(X)
+    del third
+    gc.collect()  # and its bar
+    assert "300 ranks, labels: ranks" in capsys.readouterr().err
+    fourth = Reducer("megatron", 400)
+    fourth.add(X)
+    del fourth
+    gc.collect()
+    assert "400 ranks" in capsys.readouterr().err
