@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from qcore.arguments import numbers_of
 
@@ -86,7 +85,7 @@ class Mismatch:
     __repr__ = __str__
 
 
-def mismatch(trainer: ArrayLike, server: ArrayLike, tokens: ArrayLike) -> Mismatch:
+def mismatch(trainer: np.ndarray, server: np.ndarray, tokens: np.ndarray) -> Mismatch:
     """Compares the logits of a trainer and of a server for the tokens that the server drew.
 
     Log-probabilities are computed in float64 from the logits as they are: at temperature 1, without top-k or top-p.
