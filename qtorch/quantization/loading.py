@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from qcore.affine import AffineInteger
-from qcore.names import joined
+from qcore.arguments import quoted
+from qcore.names import joined, shown
 from qtorch._affine.observer import MinMaxObserver
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, float16_dynamic_qconfig
 from qtorch.quantization.conversion import convert
@@ -35,6 +36,9 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
     A `qconfig` in the model sets the integers of outputs and weights; without one, outputs are torch.quint8, and
     weights have the width of their entries.
 
+    A state_dict does not say where `quantize_model` fused layers and dequantized results: call `quantize_model` again, with
+    the same settings and any inputs, and the result's `load_state_dict`.
+
     Args:
         model: the float model, with the same layers fused as in the saved one; its numbers are not used, so that it may
             be on the device meta.
@@ -55,6 +59,7 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
     """
     check_state_dict(state_dict)
     model = copied(model, False).eval()
+    _check_wrappers(model, state_dict)
     ties = ties_of(model)
     untie(model, ties)  # the saved layers may have parted
     propagate_qconfig_(model)
@@ -98,6 +103,19 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
         ) from error
     tie(model, ties)
     return model
+
+
+def _check_wrappers(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None:
+    """Raises if a state_dict has the layers of a `QuantWrapper` where the model has none."""
+    names = {name for name, _ in model.named_modules(remove_duplicate=False)}
+    for entry in state_dict:
+        path, found, _ = entry.partition(".module.")
+        if found and path in names and f"{path}.module" not in names:
+            raise ValueError(
+                f"state_dict has {quoted(entry)}, and {shown(path)} of model no module: it is of a model that "
+                "quantize_model returned; allowed is quantize_model(model, ..) with its settings and any inputs, and the "
+                "result's load_state_dict"
+            )
 
 
 def _static(path: str, state_dict: Mapping[str, torch.Tensor]) -> QConfig:

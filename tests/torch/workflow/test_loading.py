@@ -118,6 +118,17 @@ def test_what_is_refused():
         load_converted(saved, saved)
 
 
+def test_what_quantize_model_returned_is_made_by_it_again():
+    x, parts = torch.randn(4, 2), (nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
+    small = quantize_model(nn.Sequential(*parts), calibrate=[x])
+    model, saved = nn.Sequential(*map(copy.deepcopy, parts)), small.state_dict()
+    with pytest.raises(ValueError, match=r"layer '0' of model no module: .* allowed is quantize_model\(model, ..\)"):
+        load_converted(model, saved)
+    again = quantize_model(model, calibrate=[0 * x])
+    again.load_state_dict(saved)
+    assert torch.equal(again(x), small(x))
+
+
 INT8 = {
     "weight.int_repr": torch.zeros(2, 2, dtype=torch.int8),
     "weight.scale": torch.tensor(0.5),
