@@ -342,3 +342,16 @@ def reproduced() -> str:
     shown = table(("source", "figure", "published", "here"), said)
     seconds = ", ".join(f"{name} {one:.0f}" for name, one in record["seconds"].items())
     return f"{shown}\n\nSeconds, on {where(record)}: {seconds} ({link('published', 'all rows and lines')})."
+
+
+def quality() -> str:
+    """What eight bits cost whole models, beside other quantizers."""
+    record = results("quality")
+    columns = "ours", "extremes", "fx", "onnxruntime", "per_channel"
+    rows = (
+        (row["model"], *("" if row[name] is None else f"{row[name]:.1f}" for name in columns)) for row in record["rows"]
+    )
+    head = ("dB", "`quantize_model`", "`MinMaxObserver`", "torch.ao FX", "onnxruntime", "per channel")
+    versions = record["versions"]
+    packages = ", ".join(f"{name} {versions[name].partition('+')[0]}" for name in ("torch", "onnxruntime"))
+    return f"{table(head, rows)}\n\n{packages}, commit {versions['commit']} ({link('quality')})."

@@ -36,8 +36,8 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
     A `qconfig` in the model sets the integers of outputs and weights; without one, outputs are torch.quint8, and
     weights have the width of their entries.
 
-    A state_dict does not say where `quantize_model` fused layers and dequantized results: call `quantize_model` again, with
-    the same settings and any inputs, and the result's `load_state_dict`.
+    A state_dict does not say where `quantize_model` fused layers and dequantized results: call `quantize_model` again,
+    with the same settings and any inputs, and the result's `load_state_dict`.
 
     Args:
         model: the float model, with the same layers fused as in the saved one; its numbers are not used, so that it may
@@ -113,8 +113,8 @@ def _check_wrappers(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) ->
         if found and path in names and f"{path}.module" not in names:
             raise ValueError(
                 f"state_dict has {quoted(entry)}, and {shown(path)} of model no module: it is of a model that "
-                "quantize_model returned; allowed is quantize_model(model, ..) with its settings and any inputs, and the "
-                "result's load_state_dict"
+                "quantize_model returned; allowed is quantize_model(model, ..) with its settings and any inputs, and "
+                "the result's load_state_dict"
             )
 
 
