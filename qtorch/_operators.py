@@ -162,3 +162,9 @@ _define(
     "gradients_shape",
 )
 _differentiate("attention", _ENGINES, "back", "keep")
+_define(
+    "arithmetic_table(str which, str[] texts, Device device) -> Tensor",
+    "qtorch.arithmetic.functions",
+    "run_table",
+    "table_shape",
+)

@@ -36,11 +36,19 @@ class Functions:
         """The codes of the results of codes."""
         raise NotImplementedError
 
-    def _numbers(self, operation: str, given: tuple[Any, ...], result: Any, modes: tuple[Any, ...], key: Any) -> Any:
+    def _numbers(
+        self,
+        operation: str,
+        given: tuple[Any, ...],
+        result: Any,
+        modes: tuple[Any, ...],
+        key: Any,
+        operands: Any = None,
+    ) -> Any:
         found = [self.floats(name, x) for name, x in zip(_NAMES, given, strict=False)]
         arrays = tuple(x for x, _ in found)
         _check_shapes(arrays)
-        call, dtype = call_of_numbers(operation, [dtype for _, dtype in found], result, *modes)
+        call, dtype = call_of_numbers(operation, [dtype for _, dtype in found], operands, result, *modes)
         return self.on_numbers(call, arrays, dtype, key)
 
     def _codes(
@@ -61,6 +69,10 @@ def _check_shapes(arrays: tuple[Any, ...]) -> None:
 _ARGUMENTS = """result: the result's format, or its text; None is {default}.
     rounding, key, random_bits, start, overflow: as for `quantize`; random words are those of the result's elements."""
 
+_OPERANDS = """operands: the format of the operands, or a tuple with one for each; None is their dtype's, of float16 or
+        bfloat16. Codes of all operands have at most 16 bits together. Other numbers are rounded to it first.
+    """
+
 _NUMBERS = """{sentence}
 
 Args:
@@ -75,7 +87,7 @@ Raises:
 
 Example:
     >>> {names} = np.float32({example})
-    >>> arithmetic.{name}({names}, "e4m3fn").tolist()
+    >>> arithmetic.{name}({names}, "e4m3fn"{given}).tolist()
     {shows}
 """
 
@@ -147,6 +159,41 @@ def _of_numbers(name: str) -> Any:
     return (one, two, three)[OPERATIONS[name].operands - 1]
 
 
+def _of_table(name: str) -> Any:
+    """The function of one or two arrays of numbers that is a table."""
+
+    def one(
+        self: Any,
+        x: Any,
+        result: Any = None,
+        rounding: Any = "nearest",
+        *,
+        operands: Any = None,
+        key: Any = None,
+        random_bits: int = 24,
+        start: int = 0,
+        overflow: str | None = None,
+    ) -> Any:
+        return self._numbers(name, (x,), result, (rounding, overflow, random_bits, start), key, operands)
+
+    def two(
+        self: Any,
+        x: Any,
+        y: Any,
+        result: Any = None,
+        rounding: Any = "nearest",
+        *,
+        operands: Any = None,
+        key: Any = None,
+        random_bits: int = 24,
+        start: int = 0,
+        overflow: str | None = None,
+    ) -> Any:
+        return self._numbers(name, (x, y), result, (rounding, overflow, random_bits, start), key, operands)
+
+    return (one, two)[OPERATIONS[name].operands - 1]
+
+
 def _of_codes(name: str) -> Any:
     """The function of one, two or three arrays of codes."""
 
@@ -204,9 +251,11 @@ def _row(name: str, sentence: str, example: str, shows: str, of_codes: str) -> t
     words = {"name": name, "names": ", ".join(_NAMES[:count]), "sentence": sentence, "example": example}
     words |= {"s": "s" if count > 1 else "", "broadcast": " that broadcast" if count > 1 else ""}
     words["gradient"] = "The gradient is that of the real function."
-    numbers, codes = _of_numbers(name), _of_codes(name)
+    is_table = OPERATIONS[name].law is None
+    words["given"] = ', operands="e4m3fn"' if is_table else ""
+    numbers, codes = (_of_table if is_table else _of_numbers)(name), _of_codes(name)
     numbers.__name__, codes.__name__ = name, f"{name}_codes"
-    words["arguments"] = _ARGUMENTS.format(default="the dtype's")
+    words["arguments"] = (_OPERANDS if is_table else "") + _ARGUMENTS.format(default="the dtype's")
     numbers.__doc__ = _NUMBERS.format(shows=shows, **words)
     words["arguments"] = _ARGUMENTS.format(default="that of the operands")
     words["codes"] = ", ".join(["codes", "codes[-1:]", "codes"][:count])
@@ -279,4 +328,200 @@ class Arithmetic(Functions):
         "[2.0, 0.25]",
         "[0.6875, 2.0]",
         "[56, 53, 51]",
+    )
+    exp, exp_codes = _row(
+        "exp",
+        "e to the power of x, exactly, rounded once.",
+        "[1.0, -2.0]",
+        "[2.75, 0.140625]",
+        "[67, 73, 79]",
+    )
+    exp2, exp2_codes = _row(
+        "exp2",
+        "2 to the power of x, exactly, rounded once.",
+        "[1.5, -2.0]",
+        "[2.75, 0.25]",
+        "[64, 67, 72]",
+    )
+    expm1, expm1_codes = _row(
+        "expm1",
+        "exp(x) - 1, exactly, rounded once.",
+        "[1.0, -2.0]",
+        "[1.75, -0.875]",
+        "[62, 70, 77]",
+    )
+    log, log_codes = _row(
+        "log",
+        "The natural logarithm; of 0 it is -infinity, exactly, rounded once.",
+        "[2.0, 0.5]",
+        "[0.6875, -0.6875]",
+        "[0, 45, 51]",
+    )
+    log2, log2_codes = _row(
+        "log2",
+        "The logarithm to base 2; of 0 it is -infinity, exactly, rounded once.",
+        "[6.0, 0.5]",
+        "[2.5, -1.0]",
+        "[0, 49, 56]",
+    )
+    log1p, log1p_codes = _row(
+        "log1p",
+        "log(1 + x); of -1 it is -infinity, exactly, rounded once.",
+        "[1.0, -0.5]",
+        "[0.6875, -0.6875]",
+        "[51, 55, 57]",
+    )
+    softplus, softplus_codes = _row(
+        "softplus",
+        "log(1 + exp(x)), exactly, rounded once.",
+        "[0.0, -2.0]",
+        "[0.6875, 0.125]",
+        "[59, 62, 65]",
+    )
+    tanh, tanh_codes = _row(
+        "tanh",
+        "The hyperbolic tangent, exactly, rounded once.",
+        "[0.5, -8.0]",
+        "[0.46875, -1.0]",
+        "[52, 54, 55]",
+    )
+    sinh, sinh_codes = _row(
+        "sinh",
+        "The hyperbolic sine, exactly, rounded once.",
+        "[1.0, -2.0]",
+        "[1.125, -3.75]",
+        "[57, 65, 71]",
+    )
+    cosh, cosh_codes = _row(
+        "cosh",
+        "The hyperbolic cosine, exactly, rounded once.",
+        "[1.0, -2.0]",
+        "[1.5, 3.75]",
+        "[60, 65, 71]",
+    )
+    arcsinh, arcsinh_codes = _row(
+        "arcsinh",
+        "The inverse of sinh, exactly, rounded once.",
+        "[1.0, -2.0]",
+        "[0.875, -1.5]",
+        "[54, 58, 60]",
+    )
+    arccosh, arccosh_codes = _row(
+        "arccosh",
+        "The inverse of cosh; below 1 NaN, exactly, rounded once.",
+        "[1.0, 2.0]",
+        "[0.0, 1.375]",
+        "[0, 55, 59]",
+    )
+    arctanh, arctanh_codes = _row(
+        "arctanh",
+        "The inverse of tanh; of 1 and -1 infinities, beyond NaN, exactly, rounded once.",
+        "[0.5, -0.25]",
+        "[0.5625, -0.25]",
+        "[127, 127, 127]",
+    )
+    sin, sin_codes = _row(
+        "sin",
+        "The sine of x radians, exactly, rounded once.",
+        "[1.0, -2.0]",
+        "[0.8125, -0.9375]",
+        "[53, 56, 55]",
+    )
+    cos, cos_codes = _row(
+        "cos",
+        "The cosine of x radians, exactly, rounded once.",
+        "[1.0, -2.0]",
+        "[0.5625, -0.40625]",
+        "[49, 25, 173]",
+    )
+    tan, tan_codes = _row(
+        "tan",
+        "The tangent of x radians, exactly, rounded once.",
+        "[1.0, -2.0]",
+        "[1.5, 2.25]",
+        "[60, 86, 193]",
+    )
+    arcsin, arcsin_codes = _row(
+        "arcsin",
+        "The inverse of sin, in radians; beyond 1 NaN, exactly, rounded once.",
+        "[0.5, -1.0]",
+        "[0.5, -1.625]",
+        "[61, 127, 127]",
+    )
+    arccos, arccos_codes = _row(
+        "arccos",
+        "The inverse of cos, in radians; beyond 1 NaN, exactly, rounded once.",
+        "[0.5, -1.0]",
+        "[1.0, 3.25]",
+        "[0, 127, 127]",
+    )
+    arctan, arctan_codes = _row(
+        "arctan",
+        "The inverse of tan, in radians, exactly, rounded once.",
+        "[1.0, -2.0]",
+        "[0.8125, -1.125]",
+        "[53, 56, 57]",
+    )
+    sinpi, sinpi_codes = _row(
+        "sinpi",
+        "The sine of x half turns, exactly, rounded once.",
+        "[0.5, 1.25]",
+        "[1.0, -0.6875]",
+        "[0, 184, 0]",
+    )
+    cospi, cospi_codes = _row(
+        "cospi",
+        "The cosine of x half turns, exactly, rounded once.",
+        "[0.5, 1.25]",
+        "[0.0, -0.6875]",
+        "[184, 0, 56]",
+    )
+    tanpi, tanpi_codes = _row(
+        "tanpi",
+        "The tangent of x half turns; of odd halves it is an infinity, exactly, rounded once.",
+        "[0.25, 1.125]",
+        "[1.0, 0.40625]",
+        "[128, 255, 0]",
+    )
+    arcsinpi, arcsinpi_codes = _row(
+        "arcsinpi",
+        "The inverse of sin, in half turns, exactly, rounded once.",
+        "[0.5, -1.0]",
+        "[0.171875, -0.5]",
+        "[48, 127, 127]",
+    )
+    arccospi, arccospi_codes = _row(
+        "arccospi",
+        "The inverse of cos, in half turns, exactly, rounded once.",
+        "[0.5, -1.0]",
+        "[0.34375, 1.0]",
+        "[0, 127, 127]",
+    )
+    arctanpi, arctanpi_codes = _row(
+        "arctanpi",
+        "The inverse of tan, in half turns, exactly, rounded once.",
+        "[1.0, -2.0]",
+        "[0.25, -0.34375]",
+        "[40, 42, 43]",
+    )
+    hypot, hypot_codes = _row(
+        "hypot",
+        "sqrt(x^2 + y^2), exactly, rounded once.",
+        "[[3.0, 1.0], [4.0, 1.0]]",
+        "[5.0, 1.375]",
+        "[65, 66, 67]",
+    )
+    arctan2, arctan2_codes = _row(
+        "arctan2",
+        "The angle of the point (y, x), in radians; the first argument is the ordinate, exactly, rounded once.",
+        "[[1.0, -1.0], [2.0, -1.0]]",
+        "[0.46875, -2.25]",
+        "[47, 50, 53]",
+    )
+    arctan2pi, arctan2pi_codes = _row(
+        "arctan2pi",
+        "The angle of the point (y, x), in half turns; the first argument is the ordinate, exactly, rounded once.",
+        "[[1.0, -1.0], [2.0, -1.0]]",
+        "[0.140625, -0.75]",
+        "[33, 37, 40]",
     )

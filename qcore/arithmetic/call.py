@@ -9,6 +9,7 @@ import numpy as np
 
 from qcore import arrays
 from qcore.arguments import check_int, check_start, quoted
+from qcore.arithmetic import elementary
 from qcore.arithmetic.law import one_nan
 from qcore.arithmetic.operations import OPERATIONS
 from qcore.formats.block import BlockNumber
@@ -31,7 +32,7 @@ class OperationCall(NamedTuple):
 
     Attributes:
         operation: its name.
-        operands: the texts of the operands' formats; none for operands that are numbers.
+        operands: the texts of the operands' formats; none for operands that are any numbers of their dtypes.
         result: the text of the result's format.
         rounding: the name of the mode.
         overflow: the policy for overflow, or None for the format's own.
@@ -51,9 +52,10 @@ class OperationCall(NamedTuple):
         return Rounding(self.rounding).stochastic
 
     @property
-    def has_table(self) -> bool:
-        """True for operations on codes of which a table has all results."""
-        return bool(self.operands) and not self.is_stochastic and sum(self.widths) <= _SHORT
+    def is_looked_up(self) -> bool:
+        """True for operations on codes of which a table has all results, or all exact results."""
+        short = bool(self.operands) and sum(self.widths) <= _SHORT
+        return short and (OPERATIONS[self.operation].law is None or not self.is_stochastic)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -68,8 +70,9 @@ class OperationCall(NamedTuple):
 
     def exact(self, xp: Any, *numbers: Any) -> Any:
         """The results before they are rounded, of float64 arrays; every NaN is the same."""
-        found = OPERATIONS[self.operation].law(xp, *numbers, down=self.rounding == Rounding.DOWN.value)
-        return one_nan(xp, found)
+        law = OPERATIONS[self.operation].law
+        assert law is not None  # others are looked up
+        return one_nan(xp, law(xp, *numbers, down=self.rounding == Rounding.DOWN.value))
 
 
 def call_of(
@@ -89,26 +92,51 @@ def call_of(
         _check_operand(number)
     _check_single("result", result)
     _check_result(with_overflow(result, overflow), random_bits if mode.stochastic else 1)
+    _check_range(operation, result)
     texts = tuple(number.text for number in operands)
     return OperationCall(operation, texts, result.text, mode.value, overflow, random_bits, start)
 
 
-def call_of_numbers(operation: str, dtypes: list[str], result: Any, *modes: Any) -> tuple[OperationCall, str]:
-    """The call for arrays of dtypes, and the dtype of the result."""
+def call_of_numbers(
+    operation: str, dtypes: list[str], operands: Any, result: Any, *modes: Any
+) -> tuple[OperationCall, str]:
+    """The call for arrays of dtypes, and the dtype of the result. Tables have formats of operands."""
     dtype = dtypes[0] if len(set(dtypes)) == 1 else "float32"
+    formats = ()
+    if OPERATIONS[operation].law is None:
+        formats = _formats(operation, dtypes if operands is None else operands)
+        _check_short(operation, formats)
     number = check_number(dtype if result is None else result, "result")
     _check_single("result", number)
     _check_fits(number, dtype)
-    return call_of(operation, (), number, *modes), dtype
+    return call_of(operation, formats, number, *modes), dtype
 
 
-def call_of_codes(operation: str, operands: Any, result: Any, *modes: Any) -> OperationCall:
-    """The call for codes of one format, or of a format for each operand."""
+def _formats(operation: str, operands: Any) -> tuple[Number, ...]:
+    """One format for all operands, or one for each."""
     count = OPERATIONS[operation].operands
     given = operands if isinstance(operands, tuple | list) else (operands,) * count
     if len(given) != count:
         raise ValueError(f"operands={quoted(operands)}; allowed is one format, or {count} of them")
-    numbers = tuple(check_number(one, "operands") for one in given)
+    return tuple(check_number(one, "operands") for one in given)
+
+
+def _check_short(operation: str, numbers: tuple[Number, ...]) -> None:
+    for number in numbers:
+        _check_single("operands", number)
+    bits = sum(number.bits for number in numbers)
+    if bits > _SHORT:
+        raise ValueError(
+            f"operands of {operation}: {', '.join(number.text for number in numbers)} have {bits} bits; allowed are "
+            f"{_SHORT} bits together: operands= short formats, or arrays of float16 or bfloat16 for one operand"
+        )
+
+
+def call_of_codes(operation: str, operands: Any, result: Any, *modes: Any) -> OperationCall:
+    """The call for codes of one format, or of a format for each operand."""
+    numbers = _formats(operation, operands)
+    if OPERATIONS[operation].law is None:
+        _check_short(operation, numbers)
     if result is None and len(set(numbers)) > 1:
         raise ValueError(f"result=None with operands={quoted(operands)}; allowed with one format for all operands")
     return call_of(operation, numbers, numbers[0] if result is None else check_number(result, "result"), *modes)
@@ -149,6 +177,12 @@ def _check_result(number: Number, random_bits: int) -> None:
         )
 
 
+def _check_range(operation: str, result: Number) -> None:
+    _, least, most = result.span
+    if OPERATIONS[operation].law is None and (least < -_RANGE or most > _RANGE):
+        raise ValueError(f"result={quoted(result)} of {operation}; allowed are exponents from -{_RANGE} to {_RANGE}")
+
+
 def exact_of_codes(call: OperationCall, codes: tuple[np.ndarray, ...]) -> np.ndarray:
     """The exact results of codes that broadcast, in float64."""
     numbers = [arrays.decode(x, text, np.float64) for x, text in zip(codes, call.operands, strict=True)]
@@ -156,10 +190,66 @@ def exact_of_codes(call: OperationCall, codes: tuple[np.ndarray, ...]) -> np.nda
         return call.exact(Float64(), *np.broadcast_arrays(*numbers))
 
 
+_DIGITS = 26, 36, _DECISIVE  # for which tables of functions are made
+_RANGE = 900  # exponents of results of functions, whose stand-ins for infinite exponents are finite
+
+
+@lru_cache(maxsize=64)
+def _stand_ins(operation: str, operands: tuple[str, ...], digits: int) -> np.ndarray:
+    """A function's exact results for all codes of its operands, the first of which has the highest bits of a place."""
+    numbers = [arrays.decode(np.arange(1 << check_number(text).bits), text, np.float64) for text in operands]
+    if len(numbers) == 1:
+        found = elementary.of_one(operation, numbers[0], digits)
+    else:
+        found = elementary.of_two(operation, *_pairs(numbers), digits=digits)
+    return _kept(np.asarray(one_nan(Float64, found)))
+
+
+def _pairs(numbers: list[np.ndarray]) -> list[np.ndarray]:
+    """All pairs of numbers; of one operand the numbers."""
+    return [x.ravel() for x in np.broadcast_arrays(*np.ix_(*numbers))]
+
+
+def stand_ins_of(call: OperationCall) -> np.ndarray:
+    """The exact results of all codes of operands."""
+    if OPERATIONS[call.operation].law is None:
+        digits = check_number(call.result).span[0] + (call.random_bits if call.is_stochastic else 1)
+        return _stand_ins(call.operation, call.operands, next(one for one in _DIGITS if digits <= one))
+    grid = [np.arange(1 << bits, dtype=np.uint32) for bits in call.widths]
+    return exact_of_codes(call, tuple(np.ix_(*grid))).ravel()
+
+
 @lru_cache(maxsize=256)
 def table_of(call: OperationCall) -> np.ndarray:
-    """The results of all codes of operands, the first of which has the highest bits of a place."""
-    grid = [np.arange(1 << bits, dtype=np.uint32) for bits in call.widths]
-    found = arrays.encode(exact_of_codes(call, tuple(np.ix_(*grid))), **call.quantizing).ravel()
-    found.flags.writeable = False  # later calls get the same array
-    return found
+    """The codes of the results of all codes of operands."""
+    return _kept(arrays.encode(stand_ins_of(call), **call.quantizing))
+
+
+@lru_cache(maxsize=64)
+def numbers_of(call: OperationCall) -> np.ndarray:
+    """The results of all codes of operands in float32, where rounding is not stochastic."""
+    with np.errstate(all="ignore"):
+        return _kept(one_nan(Float64, arrays.quantize(stand_ins_of(call), **call.quantizing)).astype(np.float32))
+
+
+@lru_cache(maxsize=64)
+def slopes_of(operation: str, operands: tuple[str, ...]) -> tuple[np.ndarray, ...]:
+    """The derivatives of a function at all codes of its operands, for each of them, in float32."""
+    numbers = [arrays.decode(np.arange(1 << check_number(text).bits), text, np.float64) for text in operands]
+    with np.errstate(all="ignore"):
+        found = elementary.SLOPES[operation](*_pairs(numbers))
+        return tuple(_kept(one_nan(Float64, np.asarray(x)).astype(np.float32)) for x in found)
+
+
+def _kept(table: np.ndarray) -> np.ndarray:
+    """A table that later calls get, too."""
+    table.flags.writeable = False
+    return table
+
+
+def indices_of(call: OperationCall, codes: tuple[Any, ...]) -> Any:
+    """Where the results of int32 codes are in a table."""
+    index = 0
+    for x, bits in zip(codes, call.widths, strict=True):
+        index = (index << bits) | (x & (1 << bits) - 1)
+    return index

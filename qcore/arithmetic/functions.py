@@ -9,7 +9,7 @@ import numpy as np
 from qcore import arrays
 from qcore.arguments import missing_key
 from qcore.arithmetic.binding import Arithmetic
-from qcore.arithmetic.call import DTYPES, OperationCall, exact_of_codes, table_of
+from qcore.arithmetic.call import DTYPES, OperationCall, exact_of_codes, indices_of, numbers_of, stand_ins_of, table_of
 from qcore.arithmetic.law import one_nan
 from qcore.binding import NUMPY
 from qcore.linalg.namespace import Float64
@@ -31,20 +31,33 @@ class Arrays(Arithmetic, package=__name__.rpartition(".")[0], words=NUMPY):
 
     def on_numbers(self, call: OperationCall, arrays_: tuple[Any, ...], dtype: str, key: Any) -> np.ndarray:
         _check_key(call, key)
+        found_dtype = next(x.dtype for x in arrays_ if x.dtype.name == dtype) if dtype != "float32" else np.float32
+        if call.operands:
+            return self._looked_up(call, arrays_, found_dtype, key)
         wide = np.broadcast_arrays(*(x.astype(np.float64) for x in arrays_))
         with np.errstate(all="ignore"):
             exact = np.asarray(call.exact(Float64(), *wide))
         found = one_nan(Float64, arrays.quantize(exact, **call.quantizing, key=key))
-        return found.astype(next(x.dtype for x in arrays_ if x.dtype.name == dtype) if dtype != "float32" else dtype)
+        return found.astype(found_dtype)
+
+    def _looked_up(self, call: OperationCall, arrays_: tuple[Any, ...], found_dtype: Any, key: Any) -> np.ndarray:
+        """The results of a function that is a table."""
+        given: Any = [arrays.encode(x, text) for x, text in zip(arrays_, call.operands, strict=True)]
+        codes = tuple(x.astype(np.int32) for x in given)
+        index = np.asarray(indices_of(call, codes))
+        if not call.is_stochastic:
+            return numbers_of(call).astype(found_dtype)[index]
+        found = arrays.quantize(stand_ins_of(call)[index], **call.quantizing, key=key)
+        return one_nan(Float64, found).astype(found_dtype)
 
     def on_codes(self, call: OperationCall, codes: tuple[Any, ...], key: Any) -> np.ndarray:
         _check_key(call, key)
-        if not call.has_table:
+        if not call.is_looked_up:
             return arrays.encode(exact_of_codes(call, codes), **call.quantizing, key=key)
-        place = codes[0].astype(np.int32) & (1 << call.widths[0]) - 1
-        for x, bits in zip(codes[1:], call.widths[1:], strict=True):
-            place = (place << bits) | (x.astype(np.int32) & (1 << bits) - 1)
-        return table_of(call)[place]
+        index = indices_of(call, tuple(x.astype(np.int32) for x in codes))
+        if call.is_stochastic:
+            return arrays.encode(stand_ins_of(call)[index], **call.quantizing, key=key)
+        return table_of(call)[index]
 
 
 def _check_key(call: OperationCall, key: Any) -> None:

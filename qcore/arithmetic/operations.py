@@ -1,11 +1,11 @@
-"""The operations: their laws, and the gradients of real functions."""
+"""The operations: their laws, or their tables, and the gradients of real functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from qcore.arithmetic import law
+from qcore.arithmetic import elementary, law
 
 Gradients = Callable[..., tuple[Any, ...]]
 
@@ -16,15 +16,16 @@ class Operation(NamedTuple):
     Attributes:
         name: of the public function.
         law: (xp, *float64 arrays, down) -> the exact results, see `qcore.arithmetic.law`; `down` is True for rounding
-            down, where a sum of opposite numbers is -0.
+            down, where a sum of opposite numbers is -0. None for functions that are tables of short formats.
         gradients: (xp, gradient, *arrays) -> the gradient of each array, of float64 arrays of float32 numbers. Products
-            of two are exact, and all else is one division or root after the other: no compiler can contract it.
+            of two are exact, and all else is one division or root after the other: no compiler can contract it. None
+            for tables.
         operands: how many there are.
     """
 
     name: str
-    law: Callable[..., Any]
-    gradients: Gradients
+    law: Callable[..., Any] | None
+    gradients: Gradients | None
     operands: int
 
 
@@ -52,5 +53,7 @@ OPERATIONS = {
         Operation("reciprocal", law.reciprocal, lambda xp, g, x: (-xp.divide(g, x * x),), 1),
         Operation("sqrt", law.sqrt, _of_sqrt, 1),
         Operation("rsqrt", law.rsqrt, _of_rsqrt, 1),
+        *(Operation(name, None, None, 1) for name in elementary.REAL),
+        *(Operation(name, None, None, 2) for name in elementary.REAL_OF_TWO),
     )
 }

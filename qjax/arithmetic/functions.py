@@ -7,10 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from qcore.arguments import missing_key
 from qcore.arithmetic.binding import Arithmetic
-from qcore.arithmetic.call import DTYPES, OperationCall, table_of
+from qcore.arithmetic.call import DTYPES, OperationCall, indices_of, numbers_of, slopes_of, stand_ins_of, table_of
 from qcore.arithmetic.operations import OPERATIONS
 from qcore.binding import JAX
 from qjax._rounding.dispatch import decode, encode, quantize
@@ -24,14 +25,39 @@ from qjax.linalg.namespace import Float64
 def _rounded(call: OperationCall, dtype: str, key: Any, *arrays: Any) -> jax.Array:
     """The results of arrays of one shape."""
     with jax.enable_x64(True):
+        if call.operands:
+            return _from_table(call, dtype, key, arrays)
         found = quantize(call.exact(Float64(), *map(_wide, arrays)), **call.quantizing, key=key)
         return _narrow(found, dtype)
 
 
+def _index_of(call: OperationCall, codes: Any) -> Any:
+    return indices_of(call, tuple(x.astype(jnp.int32) for x in codes))
+
+
+def _from_table(call: OperationCall, dtype: str, key: Any, arrays: Any) -> jax.Array:
+    """The results of a function that is a table."""
+    index = _index_of(call, (encode(x, text) for x, text in zip(arrays, call.operands, strict=True)))
+    if call.is_stochastic:
+        return _narrow(quantize(jnp.asarray(stand_ins_of(call))[index], **call.quantizing, key=key), dtype)
+    table = numbers_of(call)
+    if dtype == "float32":
+        return jnp.asarray(table)[index]
+    if dtype == "float16":
+        return jnp.asarray(table.astype(np.float16))[index]
+    return jnp.asarray((table.view(np.int32) >> 16).astype(np.int16))[index].view(jnp.bfloat16)
+
+
 @partial(jax.jit, static_argnums=0)
-def _gradients(operation: str, gradient: Any, *arrays: Any) -> tuple[jax.Array, ...]:
+def _gradients(call: OperationCall, gradient: Any, *arrays: Any) -> tuple[jax.Array, ...]:
     with jax.enable_x64(True):
-        found = OPERATIONS[operation].gradients(Float64(), *map(_wide, (gradient, *arrays)))
+        gradients = OPERATIONS[call.operation].gradients
+        if gradients is None:
+            index = _index_of(call, (encode(x, text) for x, text in zip(arrays, call.operands, strict=True)))
+            tables = (x.astype(np.float64) for x in slopes_of(call.operation, call.operands))
+            found = tuple(_wide(gradient) * jnp.asarray(table)[index] for table in tables)
+        else:
+            found = gradients(Float64(), *map(_wide, (gradient, *arrays)))
         return tuple(_narrow(g, x.dtype.name) for g, x in zip(found, arrays, strict=True))
 
 
@@ -40,7 +66,7 @@ def _forward(call: OperationCall, dtype: str, key: Any, *arrays: Any) -> tuple[j
 
 
 def _backward(call: OperationCall, dtype: str, arrays: Any, gradient: Any) -> tuple[Any, ...]:
-    return None, *_gradients(call.operation, gradient, *arrays)
+    return None, *_gradients(call, gradient, *arrays)
 
 
 _rounded.defvjp(_forward, _backward)
@@ -72,11 +98,12 @@ def _encoded(call: OperationCall, key: Any, *codes: Any) -> jax.Array:
 
 
 @partial(jax.jit, static_argnums=0)
-def _looked_up(call: OperationCall, *codes: Any) -> jax.Array:
-    place = codes[0].astype(jnp.int32) & (1 << call.widths[0]) - 1
-    for x, bits in zip(codes[1:], call.widths[1:], strict=True):
-        place = (place << bits) | (x.astype(jnp.int32) & (1 << bits) - 1)
-    return jnp.asarray(table_of(call))[place]
+def _looked_up(call: OperationCall, key: Any, *codes: Any) -> jax.Array:
+    with jax.enable_x64(True):
+        index = _index_of(call, codes)
+        if call.is_stochastic:
+            return encode(jnp.asarray(stand_ins_of(call))[index], **call.quantizing, key=key)
+        return jnp.asarray(table_of(call))[index]
 
 
 class Arrays(Arithmetic, package=__name__.rpartition(".")[0], words=JAX):
@@ -95,7 +122,7 @@ class Arrays(Arithmetic, package=__name__.rpartition(".")[0], words=JAX):
         return _rounded(call, dtype, _words(call, key), *jnp.broadcast_arrays(*arrays))
 
     def on_codes(self, call: OperationCall, codes: tuple[Any, ...], key: Any) -> jax.Array:
-        return _looked_up(call, *codes) if call.has_table else _encoded(call, _words(call, key), *codes)
+        return (_looked_up if call.is_looked_up else _encoded)(call, _words(call, key), *codes)
 
 
 def _words(call: OperationCall, key: Any) -> Any:

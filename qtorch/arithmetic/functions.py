@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
 
 from qcore.arithmetic.binding import Arithmetic
-from qcore.arithmetic.call import DTYPES, OperationCall, table_of
+from qcore.arithmetic.call import DTYPES, OperationCall, indices_of, numbers_of, slopes_of, stand_ins_of, table_of
 from qcore.arithmetic.law import one_nan
 from qcore.arithmetic.operations import OPERATIONS
 from qcore.binding import TORCH
+from qcore.formats.number import check_number
+from qcore.packing import storage
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.dispatch import decode, encode, quantize
 from qtorch._rounding.gradients import apart
 from qtorch._rounding.keys import given_or_drawn
 from qtorch._rounding.packing import check_codes
-from qtorch._torch_internals import constant_result
 from qtorch.linalg.namespace import Float64
 
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32}
 _DTYPES = {getattr(torch, name): name for name in DTYPES}
 
 
 def _rounded(call: OperationCall, dtype: torch.dtype, key: Any, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """The results of tensors of one shape."""
     exact = call.exact(Float64(), *(x.to(torch.float64) for x in tensors))
+    return one_nan(Float64, quantize(exact, **call.quantizing, key=key)).to(dtype)
+
+
+def _index_of(call: OperationCall, codes: tuple[Any, ...]) -> torch.Tensor:
+    return indices_of(call, tuple(x.to(torch.int32) for x in codes))  # type: ignore[no-any-return]
+
+
+def _from_table(call: OperationCall, dtype: torch.dtype, key: Any, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The results of a function that is a table."""
+    index = _index_of(call, tuple(encode(x, text) for x, text in zip(tensors, call.operands, strict=True)))
+    if not call.is_stochastic:
+        return _taken("numbers", call, index).to(dtype)
+    exact = _taken("exact", call, index)
     return one_nan(Float64, quantize(exact, **call.quantizing, key=key)).to(dtype)
 
 
@@ -35,25 +51,65 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(call: tuple[Any, ...], dtype: torch.dtype, key: Any, *tensors: torch.Tensor) -> torch.Tensor:
-        return _rounded(OperationCall(*call), dtype, key, tensors)
+        return _results(OperationCall(*call), dtype, key, tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         call, _, _, *tensors = inputs
-        ctx.operation = call[0]
+        ctx.call = call
         ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        tensors = ctx.saved_tensors
+        tensors, gradients = ctx.saved_tensors, OPERATIONS[ctx.call[0]].gradients
         wide = [x.to(torch.float64) for x in (gradient, *tensors)]
-        found = OPERATIONS[ctx.operation].gradients(Float64(), *wide)
+        found = _by_slopes(ctx.call, wide[0], tensors) if gradients is None else gradients(Float64(), *wide)
         return None, None, None, *(g.to(x.dtype) for g, x in zip(found, tensors, strict=True))
 
 
-@constant_result
-def _table(*call: Any) -> torch.Tensor:
-    return torch.from_numpy(table_of(OperationCall(*call)).copy())
+def _by_slopes(call: Any, gradient: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    call = OperationCall(*call)
+    index = _index_of(call, tuple(encode(x.detach(), text) for x, text in zip(tensors, call.operands, strict=True)))
+    return [gradient * _taken(f"slope {i}", call, index).to(torch.float64) for i in range(len(tensors))]
+
+
+def _results(call: OperationCall, dtype: torch.dtype, key: Any, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    return (_from_table if call.operands else _rounded)(call, dtype, key, tensors)
+
+
+def _taken(which: str, call: OperationCall, index: torch.Tensor) -> torch.Tensor:
+    """The entries of a table of a call."""
+    texts = [call.operation, call.result, call.rounding, call.overflow or "", str(call.random_bits), *call.operands]
+    if torch.compiler.is_dynamo_compiling():
+        table = torch.ops.qtorch.arithmetic_table(which, texts, index.device)
+    else:
+        table = run_table(which, texts, index.device)
+    if table.dtype in _SIGNED:  # torch cannot take from unsigned tables of more than 8 bits
+        return table.view(_SIGNED[table.dtype])[index].view(table.dtype)
+    return table[index]
+
+
+def run_table(which: str, texts: list[str], device: torch.device) -> torch.Tensor:
+    """A table as a tensor: of "codes", of "numbers", of "exact" results, or "slope 0" and "slope 1"."""
+    return _on_cpu(which, *texts).to(device)
+
+
+@lru_cache(maxsize=64)
+def _on_cpu(which: str, operation: str, result: str, rounding: str, overflow: str, bits: str, *operands: str) -> Any:
+    call = OperationCall(operation, operands, result, rounding, overflow or None, int(bits), 0)
+    if which.startswith("slope"):
+        found = slopes_of(operation, operands)[int(which[-1])]
+    else:
+        found = {"codes": table_of, "numbers": numbers_of, "exact": stand_ins_of}[which](call)
+    return torch.from_numpy(found.copy())
+
+
+def table_shape(which: str, texts: list[str], device: torch.device) -> torch.Tensor:
+    """A tensor of the table's shape and type."""
+    size = 1 << sum(check_number(text).bits for text in texts[5:])
+    codes = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
+    kinds = {"codes": codes[storage(check_number(texts[1]).bits)], "exact": torch.float64}
+    return torch.empty(size, dtype=kinds.get(which, torch.float32), device=device)
 
 
 class Tensors(Arithmetic, package=__name__.rpartition(".")[0], words=TORCH):
@@ -73,13 +129,17 @@ class Tensors(Arithmetic, package=__name__.rpartition(".")[0], words=TORCH):
         words = given_or_drawn(key, call.is_stochastic, False)
         tensors, kind = torch.broadcast_tensors(*arrays), getattr(torch, dtype)
         if torch.compiler.is_dynamo_compiling() and not _is_recorded(arrays):
-            return _rounded(call, kind, words, tensors)
+            return _results(call, kind, words, tensors)
         return _Differentiable.apply(tuple(call), kind, words, *apart(*tensors))  # type: ignore[no-any-return]
 
     def on_codes(self, call: OperationCall, codes: tuple[Any, ...], key: Any) -> torch.Tensor:
-        if call.has_table:
-            return _looked_up(call, codes)
         words = given_or_drawn(key, call.is_stochastic, False)
+        if call.is_looked_up:
+            index = _index_of(call, codes)
+            if not call.is_stochastic:
+                return _taken("codes", call, index)
+            exact = _taken("exact", call, index)
+            return encode(exact, **call.quantizing, key=words)
         numbers = [decode(x, text, torch.float64) for x, text in zip(codes, call.operands, strict=True)]
         return encode(call.exact(Float64(), *torch.broadcast_tensors(*numbers)), **call.quantizing, key=words)
 
@@ -87,13 +147,6 @@ class Tensors(Arithmetic, package=__name__.rpartition(".")[0], words=TORCH):
 def _is_recorded(tensors: tuple[torch.Tensor, ...]) -> bool:
     """True if a traced program differentiates a call; Dynamo refuses an autograd function where nothing does."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-
-
-def _looked_up(call: OperationCall, codes: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    place = codes[0].to(torch.int32) & (1 << call.widths[0]) - 1
-    for x, bits in zip(codes[1:], call.widths[1:], strict=True):
-        place = (place << bits) | (x.to(torch.int32) & (1 << bits) - 1)
-    return _table(*call).to(place.device)[place]
 
 
 FUNCTIONS = Tensors()

@@ -60,12 +60,21 @@ def result(operation, numbers, spec, rounding, word=0, random_bits=24):
         rounding: a key of UP_WHEN or UP_BY_CHANCE.
         word, random_bits: the element's random word, and how many of its top bits count.
     """
-    negative, m = _exact(operation, numbers, rounding)
+    return rounded(*_exact(operation, numbers, rounding), spec, rounding, word, random_bits)
+
+
+def rounded(negative, m, spec, rounding, word=0, random_bits=24):
+    """An exact number, whose magnitude is in units of float64, rounded once."""
     if m is NAN:
         return math.nan
     (rule,) = oracle.rules_of(_CARRIER, spec, (1,), [m])
     pattern = _CARRIER.encode(*oracle.quantize_element(_CARRIER, rule, rounding, negative, m, word, random_bits))
     return np.array(pattern, np.uint64).view(np.float64).item()
+
+
+def in_units(x):
+    """The sign and the magnitude of a fraction, in units of float64."""
+    return x < 0, abs(x) / Fraction(2) ** _CARRIER.unit
 
 
 def _exact(operation, numbers, rounding):
@@ -79,7 +88,7 @@ def _exact(operation, numbers, rounding):
     exact = REAL[operation](*map(Fraction, numbers)) if all(map(math.isfinite, numbers)) else 0
     if exact == 0:
         return _sign_of_zero(operation, numbers, special, rounding), 0
-    return exact < 0, abs(exact) / Fraction(2) ** _CARRIER.unit
+    return in_units(exact)
 
 
 def _is_usual(x):
