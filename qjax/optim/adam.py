@@ -22,6 +22,7 @@ class CodedAdamState(NamedTuple):
         step: the number of steps so far, float32 without dimensions.
         first, second: trees like the parameters, of `CodedArray` or of arrays of the parameter's dtype.
         largest: the same for amsgrad, else None.
+        remainder: the low bits of bfloat16 parameters, int16 arrays and None, or None.
 
     Example:
         >>> import jax.numpy as jnp
@@ -33,6 +34,7 @@ class CodedAdamState(NamedTuple):
     first: PyTree
     second: PyTree
     largest: PyTree = None
+    remainder: PyTree = None
 
 
 def _transformation(
@@ -45,6 +47,7 @@ def _transformation(
     amsgrad: bool,
     block_size: int,
     bf16_stochastic_round: bool,
+    store_param_remainders: bool,
     key: Key,
 ) -> CodedTransformation:
     options: dict[str, Any] = adam_options(betas, eps, weight_decay) | {"decoupled": decoupled}
@@ -58,7 +61,9 @@ def _transformation(
     def law(p: Any, gradient: Any, states: Any, count: Any, rate: Any) -> tuple[Any, Any]:
         return FUNCTIONS.adam_step_with_codes(p, gradient, states, count, rate, codes_of(p), **options)
 
-    return transformation(law, codes_of, CodedAdamState, learning_rate, bf16_stochastic_round, key)
+    return transformation(
+        law, codes_of, CodedAdamState, learning_rate, bf16_stochastic_round, store_param_remainders, key
+    )
 
 
 def adam_8bit(
@@ -70,6 +75,7 @@ def adam_8bit(
     *,
     block_size: int = 256,
     bf16_stochastic_round: bool = False,
+    store_param_remainders: bool = False,
     key: Key = None,
 ) -> CodedTransformation:
     """Adam whose moments are codes of 8 bits, with torchao's law: `qjax.reproducible.adam_step_with_codes`.
@@ -86,6 +92,8 @@ def adam_8bit(
         amsgrad: True to divide by the root of the largest second moment so far, a third state.
         block_size: the count of neighbouring numbers of a parameter that share a scale.
         bf16_stochastic_round: True to round bfloat16 parameters stochastically, with 16 random bits.
+        store_param_remainders: True to keep the other 16 bits of bfloat16 parameters in the state, as int16 arrays: a
+            step reads and writes float32 numbers, of which the parameters are roundings. Use `step`.
         key: for stochastic rounding: an int from 0 to 2^64 - 1, two 32-bit words, or a typed key of JAX.
 
     Returns:
@@ -115,6 +123,7 @@ def adam_8bit(
         amsgrad,
         block_size,
         bf16_stochastic_round,
+        store_param_remainders,
         key,
     )
 
@@ -128,12 +137,14 @@ def adam_4bit(
     *,
     block_size: int = 128,
     bf16_stochastic_round: bool = False,
+    store_param_remainders: bool = False,
     key: Key = None,
 ) -> CodedTransformation:
     """`adam_8bit` with codes of 4 bits, two a byte, in blocks of 128.
 
     Args:
-        learning_rate, betas, eps, weight_decay, amsgrad, block_size, bf16_stochastic_round, key: as for `adam_8bit`.
+        learning_rate, betas, eps, weight_decay, amsgrad, block_size: as for `adam_8bit`.
+        bf16_stochastic_round, store_param_remainders, key: as for `adam_8bit`.
 
     Returns:
         A `CodedTransformation`, whose state is a `CodedAdamState`.
@@ -156,6 +167,7 @@ def adam_4bit(
         amsgrad,
         block_size,
         bf16_stochastic_round,
+        store_param_remainders,
         key,
     )
 
@@ -169,12 +181,14 @@ def adam_fp8(
     *,
     block_size: int = 256,
     bf16_stochastic_round: bool = False,
+    store_param_remainders: bool = False,
     key: Key = None,
 ) -> CodedTransformation:
     """`adam_8bit` whose codes are numbers of e4m3fn, for both moments.
 
     Args:
-        learning_rate, betas, eps, weight_decay, amsgrad, block_size, bf16_stochastic_round, key: as for `adam_8bit`.
+        learning_rate, betas, eps, weight_decay, amsgrad, block_size: as for `adam_8bit`.
+        bf16_stochastic_round, store_param_remainders, key: as for `adam_8bit`.
 
     Returns:
         A `CodedTransformation`, whose state is a `CodedAdamState`.
@@ -197,6 +211,7 @@ def adam_fp8(
         amsgrad,
         block_size,
         bf16_stochastic_round,
+        store_param_remainders,
         key,
     )
 
@@ -210,12 +225,14 @@ def adamw_8bit(
     *,
     block_size: int = 256,
     bf16_stochastic_round: bool = False,
+    store_param_remainders: bool = False,
     key: Key = None,
 ) -> CodedTransformation:
     """`adam_8bit` whose weight decay is decoupled: a parameter loses the rate times weight_decay times itself.
 
     Args:
-        learning_rate, betas, eps, weight_decay, amsgrad, block_size, bf16_stochastic_round, key: as for `adam_8bit`.
+        learning_rate, betas, eps, weight_decay, amsgrad, block_size: as for `adam_8bit`.
+        bf16_stochastic_round, store_param_remainders, key: as for `adam_8bit`.
 
     Returns:
         A `CodedTransformation`, whose state is a `CodedAdamState`.
@@ -238,6 +255,7 @@ def adamw_8bit(
         amsgrad,
         block_size,
         bf16_stochastic_round,
+        store_param_remainders,
         key,
     )
 
@@ -251,12 +269,14 @@ def adamw_4bit(
     *,
     block_size: int = 128,
     bf16_stochastic_round: bool = False,
+    store_param_remainders: bool = False,
     key: Key = None,
 ) -> CodedTransformation:
     """`adamw_8bit` with codes of 4 bits, two a byte, in blocks of 128.
 
     Args:
-        learning_rate, betas, eps, weight_decay, amsgrad, block_size, bf16_stochastic_round, key: as for `adam_8bit`.
+        learning_rate, betas, eps, weight_decay, amsgrad, block_size: as for `adam_8bit`.
+        bf16_stochastic_round, store_param_remainders, key: as for `adam_8bit`.
 
     Returns:
         A `CodedTransformation`, whose state is a `CodedAdamState`.
@@ -279,6 +299,7 @@ def adamw_4bit(
         amsgrad,
         block_size,
         bf16_stochastic_round,
+        store_param_remainders,
         key,
     )
 
@@ -292,12 +313,14 @@ def adamw_fp8(
     *,
     block_size: int = 256,
     bf16_stochastic_round: bool = False,
+    store_param_remainders: bool = False,
     key: Key = None,
 ) -> CodedTransformation:
     """`adamw_8bit` whose codes are numbers of e4m3fn, for both moments.
 
     Args:
-        learning_rate, betas, eps, weight_decay, amsgrad, block_size, bf16_stochastic_round, key: as for `adam_8bit`.
+        learning_rate, betas, eps, weight_decay, amsgrad, block_size: as for `adam_8bit`.
+        bf16_stochastic_round, store_param_remainders, key: as for `adam_8bit`.
 
     Returns:
         A `CodedTransformation`, whose state is a `CodedAdamState`.
@@ -320,6 +343,7 @@ def adamw_fp8(
         amsgrad,
         block_size,
         bf16_stochastic_round,
+        store_param_remainders,
         key,
     )
 

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import optax
 
 from qcore.arguments import check_flag, check_float
-from qcore.reproducible.state_codes import StateCodes
+from qcore.reproducible.state_codes import StateCodes, join_weight, split_weight
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import PyTree
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax.optim.low_precision import difference
 from qjax.reproducible.functions import FUNCTIONS
+from qjax.reproducible.operations import Names
 
 Rate = float | jax.Array | Callable[[jax.Array], jax.Array]
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -69,6 +70,7 @@ def transformation(
     state_type: Callable[..., Any],
     learning_rate: Any,
     bf16_stochastic_round: bool,
+    store_param_remainders: bool,
     key: Key,
 ) -> CodedTransformation:
     """An optimizer.
@@ -77,10 +79,15 @@ def transformation(
         law: (parameter, gradient, states, count of steps with this one, rate) -> the parameter and the states; all
             floats are float32.
         codes_of: how the states of a parameter are stored, also of its shape and dtype alone.
-        state_type: (count of steps, *trees of states) -> the optimizer's state.
-        learning_rate, bf16_stochastic_round, key: see `adam_8bit`.
+        state_type: a named tuple of the count of steps, trees of states, and last a tree of remainders, or None.
+        learning_rate, bf16_stochastic_round, store_param_remainders, key: see `adam_8bit`.
     """
     check_flag("bf16_stochastic_round", bf16_stochastic_round)
+    check_flag("store_param_remainders", store_param_remainders)
+    if store_param_remainders and bf16_stochastic_round:
+        raise ValueError(
+            "store_param_remainders=True with bf16_stochastic_round=True; allowed is one: remainders keep all bits"
+        )
     rate = learning_rate if callable(learning_rate) else _number(learning_rate)
     if bf16_stochastic_round and key is None:
         raise ValueError("key=None; bf16_stochastic_round=True needs a key: an int from 0 to 2^64 - 1, or two words")
@@ -93,11 +100,17 @@ def transformation(
             if str(p.dtype) not in _DTYPES:
                 raise TypeError(f"params has an array of {p.dtype}; allowed are {', '.join(_DTYPES)}")
         states = [[_zeros(p, one) for one in codes_of(p)] for p in leaves]
-        return state_type(jnp.zeros((), jnp.float32), *_trees(tree, states, count_of_states))
+        rest = [jnp.zeros(p.shape, jnp.int16) if p.dtype == jnp.bfloat16 else None for p in leaves]
+        trees = _trees(tree, states, count_of_states)
+        return state_type(jnp.zeros((), jnp.float32), *trees, remainder=kept_remainders(tree, rest))
+
+    def kept_remainders(tree: Any, rest: list[Any]) -> Any:
+        return tree.unflatten(rest) if store_param_remainders else None
 
     def step(params: Any, gradients: Any, state: Any) -> tuple[Any, Any]:
         leaves, tree = jax.tree.flatten(params)
-        before, *trees = state
+        before, *trees, remainders = state
+        rest = tree.flatten_up_to(remainders) if store_param_remainders else [None] * len(leaves)
         count = FUNCTIONS.count("state.step", before, 0) + 1
         past = before.astype(jnp.int32)
         now = jnp.asarray(rate(past) if callable(rate) else rate, jnp.float32)
@@ -106,14 +119,18 @@ def transformation(
         for number, (p, gradient, *given) in enumerate(zip(leaves, *others, strict=True)):
             codes = codes_of(p)
             entered = [x.astype(jnp.float32) if one is None else x for x, one in zip(given, codes, strict=True)]
-            own, slope = (jnp.asarray(x, jnp.float32) for x in (p, gradient))
+            own, slope = _master(p, rest[number]), jnp.asarray(gradient, jnp.float32)
             weight, found = law(own, slope, tuple(entered), count, now)
             if bf16_stochastic_round and p.dtype == jnp.bfloat16:
                 noise = fold_in(fold_in(fold_in(words, past), _WEIGHT), number)
                 weight = quantize(weight, "bfloat16", "stochastic", key=noise, random_bits=_RANDOM_BITS, overflow="inf")
+            if rest[number] is not None:
+                high, rest[number] = split_weight(Names, weight.view(jnp.int32))
+                weight = high.view(jnp.bfloat16)
             stepped.append(weight.astype(p.dtype))
             states.append([_kept(x, p, one) for x, one in zip(found, codes, strict=True)])
-        return tree.unflatten(stepped), state_type(count, *_trees(tree, states, count_of_states))
+        new = state_type(count, *_trees(tree, states, count_of_states), remainder=kept_remainders(tree, rest))
+        return tree.unflatten(stepped), new
 
     def update(updates: Any, state: Any, params: Any = None, **_: Any) -> tuple[Any, Any]:
         if params is None:
@@ -124,6 +141,13 @@ def transformation(
     found = CodedTransformation(init, update)
     found.step = step
     return found
+
+
+def _master(p: Any, remainder: Any) -> jax.Array:
+    """The parameter as the float32 numbers that a step reads."""
+    if remainder is None:
+        return jnp.asarray(p, jnp.float32)
+    return join_weight(Names, jnp.asarray(p).view(jnp.int16), remainder).view(jnp.float32)
 
 
 def _trees(tree: Any, states: list[list[Any]], count: int) -> list[Any]:

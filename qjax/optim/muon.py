@@ -25,6 +25,7 @@ class MuonState(NamedTuple):
     Attributes:
         step: the number of steps so far, float32 without dimensions.
         momentum: a tree like the parameters, of arrays of the parameter's dtype or of `CodedArray`.
+        remainder: the low bits of bfloat16 parameters, int16 arrays and None, or None.
 
     Example:
         >>> import jax.numpy as jnp
@@ -34,10 +35,16 @@ class MuonState(NamedTuple):
 
     step: jax.Array
     momentum: PyTree
+    remainder: PyTree = None
 
 
 def _transformation(
-    block: int | None, learning_rate: Rate, options: dict[str, Any], bf16_stochastic_round: bool, key: Key
+    block: int | None,
+    learning_rate: Rate,
+    options: dict[str, Any],
+    bf16_stochastic_round: bool,
+    store_param_remainders: bool,
+    key: Key,
 ) -> CodedTransformation:
     iterations(options["coefficients"], options["steps"])
     rate_scale(options["adjust"], 1, 1)
@@ -54,7 +61,7 @@ def _transformation(
         weight, state = FUNCTIONS.muon_step(p, gradient, states[0], rate, codes=codes_of(p)[0], **options)
         return weight, (state,)
 
-    return transformation(law, codes_of, MuonState, learning_rate, bf16_stochastic_round, key)
+    return transformation(law, codes_of, MuonState, learning_rate, bf16_stochastic_round, store_param_remainders, key)
 
 
 def muon(
@@ -71,6 +78,7 @@ def muon(
     operands: Format = None,
     accumulator: Accumulator | str | None = None,
     bf16_stochastic_round: bool = False,
+    store_param_remainders: bool = False,
     key: Key = None,
 ) -> CodedTransformation:
     """Muon in the order of `torch.optim.Muon`, by `qjax.reproducible.muon_step`; only for matrices.
@@ -90,7 +98,7 @@ def muon(
         operands: the format of the operands of all products, None for their own; block formats lie along sums.
         accumulator: how products are summed, as for `qjax.linalg.matmul`: a name such as "hopper.wgmma.bf16", or an
             `Accumulator`.
-        bf16_stochastic_round, key: as for `adam_8bit`.
+        bf16_stochastic_round, store_param_remainders, key: as for `adam_8bit`.
 
     Returns:
         A `CodedTransformation`, whose state is a `MuonState`.
@@ -123,6 +131,7 @@ def muon(
             "accumulator": accumulator,
         },
         bf16_stochastic_round,
+        store_param_remainders,
         key,
     )
 
@@ -141,6 +150,7 @@ def muon_8bit(
     operands: Format = None,
     accumulator: Accumulator | str | None = None,
     bf16_stochastic_round: bool = False,
+    store_param_remainders: bool = False,
     key: Key = None,
 ) -> CodedTransformation:
     """`muon` whose momentum is codes of 8 bits, in blocks of 256.
@@ -149,7 +159,7 @@ def muon_8bit(
 
     Args:
         learning_rate, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn: as for `muon`.
-        storage, operands, accumulator, bf16_stochastic_round, key: as for `muon`.
+        storage, operands, accumulator, bf16_stochastic_round, store_param_remainders, key: as for `muon`.
 
     Returns:
         A `CodedTransformation`, whose state is a `MuonState`.
@@ -178,6 +188,7 @@ def muon_8bit(
             "accumulator": accumulator,
         },
         bf16_stochastic_round,
+        store_param_remainders,
         key,
     )
 

@@ -60,6 +60,8 @@ class Adam8bit(_Adam):
         amsgrad: True to divide by the root of the largest second moment so far, a third state.
         block_size: the count of neighbouring numbers of a parameter that share a scale.
         bf16_stochastic_round: True to round bfloat16 parameters stochastically, with 16 random bits.
+        store_param_remainders: True to keep the other 16 bits of bfloat16 parameters in the state, as int16 tensors: a
+            step reads and writes float32 numbers, of which the parameters are roundings.
         key: for stochastic rounding: an int from 0 to 2^64 - 1, two 32-bit words, or an integer tensor of two words,
             used as by `OptimLP` for weights. None draws a key from torch's default generator, once a step.
 
@@ -89,17 +91,19 @@ class Adam8bit(_Adam):
         *,
         block_size: int = 256,
         bf16_stochastic_round: bool = False,
+        store_param_remainders: bool = False,
         key: Key = None,
     ) -> None:
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
-        super().__init__(params, options, block_size, bf16_stochastic_round, key)
+        super().__init__(params, options, block_size, bf16_stochastic_round, store_param_remainders, key)
 
 
 class AdamW8bit(Adam8bit):
     """`Adam8bit` whose weight decay is decoupled: the parameter loses lr * weight_decay times itself.
 
     Args:
-        params, lr, betas, eps, amsgrad, block_size, bf16_stochastic_round, key: as for `Adam8bit`.
+        params, lr, betas, eps, amsgrad, block_size: as for `Adam8bit`.
+        bf16_stochastic_round, store_param_remainders, key: as for `Adam8bit`.
         weight_decay: at least 0; 0.01 by default.
 
     Raises:
@@ -127,6 +131,7 @@ class AdamW8bit(Adam8bit):
         *,
         block_size: int = 256,
         bf16_stochastic_round: bool = False,
+        store_param_remainders: bool = False,
         key: Key = None,
     ) -> None:
         super().__init__(
@@ -138,6 +143,7 @@ class AdamW8bit(Adam8bit):
             amsgrad,
             block_size=block_size,
             bf16_stochastic_round=bf16_stochastic_round,
+            store_param_remainders=store_param_remainders,
             key=key,
         )
 
@@ -149,7 +155,8 @@ class Adam4bit(Adam8bit):
     second moment stands for 0.
 
     Args:
-        params, lr, betas, eps, weight_decay, amsgrad, block_size, bf16_stochastic_round, key: as for `Adam8bit`.
+        params, lr, betas, eps, weight_decay, amsgrad, block_size: as for `Adam8bit`.
+        bf16_stochastic_round, store_param_remainders, key: as for `Adam8bit`.
 
     Raises:
         TypeError, ValueError: as for `Adam8bit`.
@@ -176,6 +183,7 @@ class Adam4bit(Adam8bit):
         *,
         block_size: int = 128,
         bf16_stochastic_round: bool = False,
+        store_param_remainders: bool = False,
         key: Key = None,
     ) -> None:
         super().__init__(
@@ -187,6 +195,7 @@ class Adam4bit(Adam8bit):
             amsgrad,
             block_size=block_size,
             bf16_stochastic_round=bf16_stochastic_round,
+            store_param_remainders=store_param_remainders,
             key=key,
         )
 
@@ -198,7 +207,8 @@ class AdamW4bit(AdamW8bit):
     second moment stands for 0.
 
     Args:
-        params, lr, betas, eps, weight_decay, amsgrad, block_size, bf16_stochastic_round, key: as for `AdamW8bit`.
+        params, lr, betas, eps, weight_decay, amsgrad, block_size: as for `AdamW8bit`.
+        bf16_stochastic_round, store_param_remainders, key: as for `AdamW8bit`.
 
     Raises:
         TypeError, ValueError: as for `AdamW8bit`.
@@ -225,6 +235,7 @@ class AdamW4bit(AdamW8bit):
         *,
         block_size: int = 128,
         bf16_stochastic_round: bool = False,
+        store_param_remainders: bool = False,
         key: Key = None,
     ) -> None:
         super().__init__(
@@ -236,6 +247,7 @@ class AdamW4bit(AdamW8bit):
             amsgrad,
             block_size=block_size,
             bf16_stochastic_round=bf16_stochastic_round,
+            store_param_remainders=store_param_remainders,
             key=key,
         )
 
@@ -244,7 +256,8 @@ class AdamFp8(Adam8bit):
     """`Adam8bit` whose codes are numbers of e4m3fn, for both moments: `torchao.optim.AdamFp8`.
 
     Args:
-        params, lr, betas, eps, weight_decay, amsgrad, block_size, bf16_stochastic_round, key: as for `Adam8bit`.
+        params, lr, betas, eps, weight_decay, amsgrad, block_size: as for `Adam8bit`.
+        bf16_stochastic_round, store_param_remainders, key: as for `Adam8bit`.
 
     Raises:
         TypeError, ValueError: as for `Adam8bit`.
@@ -265,7 +278,8 @@ class AdamWFp8(AdamW8bit):
     """`AdamW8bit` whose codes are numbers of e4m3fn, for both moments: `torchao.optim.AdamWFp8`.
 
     Args:
-        params, lr, betas, eps, weight_decay, amsgrad, block_size, bf16_stochastic_round, key: as for `AdamW8bit`.
+        params, lr, betas, eps, weight_decay, amsgrad, block_size: as for `AdamW8bit`.
+        bf16_stochastic_round, store_param_remainders, key: as for `AdamW8bit`.
 
     Raises:
         TypeError, ValueError: as for `AdamW8bit`.

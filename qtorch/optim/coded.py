@@ -10,13 +10,15 @@ import torch
 
 from qcore.arguments import check_flag, check_float, check_int, check_type, quoted
 from qcore.random.threefry import fold_words
-from qcore.reproducible.state_codes import StateCodes
+from qcore.reproducible.state_codes import StateCodes, join_weight, split_weight
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import Key, draw, key_tensor
 from qtorch.reproducible.functions import FUNCTIONS
+from qtorch.reproducible.operations import Names
 
 Loss = TypeVar("Loss")  # what a closure returns
 _SCALE = "_scale"  # is appended to a state's name
+_REMAINDER = "remainder"  # of bfloat16 weights
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _WEIGHT = 2  # the role of weights in keys, as in `OptimLP`
 _RANDOM_BITS = 16  # as many as a bfloat16 number has fewer than a float32 number
@@ -32,9 +34,21 @@ class CodedOptimizer(torch.optim.Optimizer):
     storage: str
 
     def __init__(
-        self, params: Any, options: dict[str, Any], block_size: int, bf16_stochastic_round: bool, key: Key
+        self,
+        params: Any,
+        options: dict[str, Any],
+        block_size: int,
+        bf16_stochastic_round: bool,
+        store_param_remainders: bool,
+        key: Key,
     ) -> None:
         check_flag("bf16_stochastic_round", bf16_stochastic_round)
+        check_flag("store_param_remainders", store_param_remainders)
+        if store_param_remainders and bf16_stochastic_round:
+            raise ValueError(
+                "store_param_remainders=True with bf16_stochastic_round=True; allowed is one: remainders keep all bits"
+            )
+        self.store_param_remainders = store_param_remainders
         self.block_size = check_int("block_size", block_size, 1)
         self.bf16_stochastic_round = bf16_stochastic_round
         self.key = None if key is None else key_tensor(key)
@@ -73,7 +87,10 @@ class CodedOptimizer(torch.optim.Optimizer):
             raise
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: getattr(self, name) for name in ("block_size", "bf16_stochastic_round", "key")}
+        kept = {
+            name: getattr(self, name)
+            for name in ("block_size", "bf16_stochastic_round", "store_param_remainders", "key")
+        }
         return super().__getstate__() | kept
 
     def __repr__(self) -> str:
@@ -104,8 +121,25 @@ class CodedOptimizer(torch.optim.Optimizer):
                     weight = quantize(
                         weight, "bfloat16", "stochastic", key=key, random_bits=_RANDOM_BITS, overflow="inf"
                     )
-                p.copy_(weight)
+                self._write(p, weight)
         return loss
+
+    def _keeps_remainder(self, p: torch.Tensor) -> bool:
+        return self.store_param_remainders and p.dtype is torch.bfloat16
+
+    def _master(self, p: torch.Tensor) -> torch.Tensor:
+        """The parameter as the float32 numbers that a step reads."""
+        if not self._keeps_remainder(p):
+            return p.detach().float()
+        return join_weight(Names, p.detach().view(torch.int16), self.state[p][_REMAINDER]).view(torch.float32)
+
+    def _write(self, p: torch.Tensor, weight: torch.Tensor) -> None:
+        if not self._keeps_remainder(p):
+            p.copy_(weight)
+            return
+        high, low = split_weight(Names, weight.contiguous().view(torch.int32))
+        p.copy_(high.view(torch.bfloat16))
+        self.state[p][_REMAINDER].copy_(low)
 
     def _update(self, p: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
         """Writes the states of a parameter after a step; the parameter then, as float32."""
@@ -120,7 +154,7 @@ class CodedOptimizer(torch.optim.Optimizer):
             for name, one in zip(names, codes, strict=True)
         ]
         count = state["step"].to(p.device)
-        weight, found = self._moved(p.detach().float(), gradient.float(), tuple(given), count, group)
+        weight, found = self._moved(self._master(p), gradient.float(), tuple(given), count, group)
         for name, one, new in zip(names, codes, found, strict=True):
             if one is None:
                 state[name].copy_(new)
@@ -137,6 +171,8 @@ class CodedOptimizer(torch.optim.Optimizer):
     def _begin(self, state: dict[str, Any], p: torch.Tensor, codes: tuple[StateCodes | None, ...]) -> None:
         """The state before the first step: all codes and scales are 0, as in torchao; so codes stand for zeros."""
         state["step"] = torch.zeros((), device="cpu")
+        if self._keeps_remainder(p):
+            state[_REMAINDER] = torch.zeros_like(p, dtype=torch.int16)
         for name, one in zip(self.states, codes, strict=False):
             if one is None:
                 state[name] = torch.zeros_like(p)
@@ -171,7 +207,10 @@ class CodedOptimizer(torch.optim.Optimizer):
             if number in state_dict["state"]:
                 where = f"state_dict['state'][{quoted(number)}]"
                 names = zip(self.states, self._codes_of(p, group), strict=False)
-                states[number] = _converted(where, state_dict["state"][number], p, names)
+                given = state_dict["state"][number]
+                states[number] = _converted(where, given, p, names)
+                if self._keeps_remainder(p):
+                    states[number][_REMAINDER] = _remainder(where, given, p)
         super().load_state_dict(state_dict | {"state": states})
         # torch's function casts what it loads to the parameter's dtype.
         for number, p in zip(numbers, parameters, strict=True):
@@ -183,6 +222,14 @@ class CodedOptimizer(torch.optim.Optimizer):
 def rate_of(group: dict[str, Any], like: torch.Tensor) -> torch.Tensor:
     """The learning rate of a group, a float32 tensor without dimensions beside another."""
     return torch.as_tensor(group["lr"], dtype=torch.float32).squeeze().to(like.device)
+
+
+def _remainder(where: str, state: dict[str, Any], p: torch.Tensor) -> torch.Tensor:
+    """The remainder in a state, zeros where it has none."""
+    found = state.get(_REMAINDER, torch.zeros_like(p, dtype=torch.int16))
+    if not isinstance(found, torch.Tensor) or found.dtype is not torch.int16 or found.shape != p.shape:
+        raise ValueError(f"{where}['{_REMAINDER}'] is wrong; allowed is torch.int16 of shape {tuple(p.shape)}")
+    return found
 
 
 def _words(key: torch.Tensor | None) -> tuple[int, int]:

@@ -40,7 +40,7 @@ class Muon(CodedOptimizer):
         operands: the format of the operands of all products, None for their own; block formats lie along sums.
         accumulator: how products are summed, as for `qtorch.linalg.matmul`: a name such as "hopper.wgmma.bf16", or an
             `Accumulator`.
-        bf16_stochastic_round, key: as for `Adam8bit`.
+        bf16_stochastic_round, store_param_remainders, key: as for `Adam8bit`.
 
     Raises:
         TypeError, ValueError: if an argument is out of range, or a parameter has another dtype or shape.
@@ -74,6 +74,7 @@ class Muon(CodedOptimizer):
         operands: Format = None,
         accumulator: Accumulator | str | None = None,
         bf16_stochastic_round: bool = False,
+        store_param_remainders: bool = False,
         key: Key = None,
     ) -> None:
         options = {
@@ -89,7 +90,7 @@ class Muon(CodedOptimizer):
             "operands": operands,
             "accumulator": accumulator,
         }
-        super().__init__(params, options, self._block, bf16_stochastic_round, key)
+        super().__init__(params, options, self._block, bf16_stochastic_round, store_param_remainders, key)
 
     _block = 1
 
@@ -148,7 +149,7 @@ class Muon8bit(Muon):
 
     Args:
         params, lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn: as for `Muon`.
-        storage, operands, accumulator, bf16_stochastic_round, key: as for `Muon`.
+        storage, operands, accumulator, bf16_stochastic_round, store_param_remainders, key: as for `Muon`.
 
     Raises:
         TypeError, ValueError: as for `Muon`.

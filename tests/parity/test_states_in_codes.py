@@ -122,13 +122,12 @@ def test_a_run_moves_from_torch_to_jax():
         assert_same_bits(np.where(reached, found, q), q)
 
 
-def test_bfloat16_weights_rounded_stochastically():
-    key, (p, *_) = 77, start()
+@pytest.mark.parametrize("options", [{"bf16_stochastic_round": True, "key": 77}, {"store_param_remainders": True}])
+def test_bfloat16_weights(options):
+    p, *_ = start()
     theirs = torch.nn.Parameter(torch.from_numpy(p).bfloat16())
-    optimizer = qtorch.optim.Adam8bit(
-        [torch.nn.Parameter(torch.ones(3)), theirs], RATE, bf16_stochastic_round=True, key=key
-    )
-    other = qjax.optim.adam_8bit(RATE, bf16_stochastic_round=True, key=key)
+    optimizer = qtorch.optim.Adam8bit([torch.nn.Parameter(torch.ones(3)), theirs], RATE, **options)
+    other = qjax.optim.adam_8bit(RATE, **options)
     params = [jnp.ones(3), jnp.asarray(p, jnp.bfloat16)]
     state, step = other.init(params), jax.jit(other.step)
     for number in range(2):
@@ -137,6 +136,9 @@ def test_bfloat16_weights_rounded_stochastically():
         optimizer.step()
         params, state = step(params, [jnp.zeros(3), jnp.asarray(gradient, jnp.bfloat16)], state)
     assert_same_bits(theirs.detach().view(torch.int16).numpy(), np.asarray(params[1].view(jnp.int16)))
+    if "key" not in options:
+        assert_same_bits(optimizer.state[theirs]["remainder"].numpy(), np.asarray(state.remainder[1]))
+        assert state.remainder[0] is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from support import assert_same_bits
 
 from qcore import reproducible
 from qcore.reproducible import StateCodes
-from qcore.reproducible.state_codes import ADAM_KINDS, adam_codes
+from qcore.reproducible.state_codes import ADAM_KINDS, adam_codes, join_weight, split_weight
 
 RNG = np.random.default_rng(62)
 F = np.float32
@@ -109,6 +109,17 @@ def test_which_states_are_coded():
         assert [one.kind for one in adam_codes(storage, 128, 4096 + 128, True)] == [*kinds, kinds[1]]
         assert adam_codes(storage, 128, 4095, False) == adam_codes(storage, 128, 4097, False) == (None, None)
         assert adam_codes(storage, 128, 4096 - 128, True) == (None,) * 3
+
+
+def test_remainders():
+    """All bits come back; the weight is the nearest bfloat16 number, ties away from zero."""
+    bits = np.concatenate([RNG.integers(-(2**31), 2**31, 50_000), [0, -(2**31), 2**31 - 1, -1, 0x7F7FFFFF, 0x7F800001]])
+    bits = np.concatenate([bits, (bits & ~0xFFFF) | 0x8000, bits | 0xFFFF]).astype(np.int32)
+    weight, remainder = split_weight(reproducible.Names, bits)
+    assert weight.dtype == remainder.dtype == np.int16
+    np.testing.assert_array_equal(join_weight(reproducible.Names, weight, remainder), bits)
+    away = (bits.view(np.uint32).astype(np.int64) + 0x8000) >> 16
+    np.testing.assert_array_equal(weight.view(np.uint16), away & 0xFFFF)
 
 
 def test_pickles():

@@ -159,6 +159,37 @@ def test_16_bit_parameters():
     assert 0.9 < ups < 1.1
 
 
+@pytest.mark.parametrize("kind", [AdamW8bit, Adam4bit])
+def test_remainders_keep_all_bits_of_float32_weights(kind):
+    """And the weights are these numbers rounded to nearest, ties away from zero."""
+    shapes = [(4096,), (70,)]
+    wide, narrow = (parameters(shapes=shapes) for _ in range(2))
+    for p, q in zip(wide, narrow, strict=True):
+        q.data = p.data.bfloat16()
+        p.data = q.data.float()
+    plain, kept = kind(wide), kind(narrow, store_param_remainders=True)
+    for step in range(4):
+        set_gradients(narrow, step)
+        for p, q in zip(wide, narrow, strict=True):
+            p.grad = q.grad.float()
+        if step == 2:
+            other = kind(narrow, store_param_remainders=True)
+            other.load_state_dict(copy.deepcopy(kept.state_dict()))
+            kept = other
+        for optimizer in (plain, kept):
+            optimizer.step()
+        # The small parameter's states are of its dtype.
+        for name in ("exp_avg", "exp_avg_sq"):
+            plain.state[wide[1]][name] = plain.state[wide[1]][name].bfloat16().float()
+    for p, q in zip(wide, narrow, strict=True):
+        low = kept.state[q]["remainder"].to(torch.int32)
+        whole = (q.detach().view(torch.int16).to(torch.int32) << 16) + low
+        assert_same_bits(whole.view(torch.float32), p)
+        away = (p.detach().view(torch.int32) + 0x8000) >> 16
+        assert torch.equal(q.detach().view(torch.int16), away.to(torch.int16))
+        assert low.count_nonzero() > low.numel() / 2
+
+
 def test_draws_from_torchs_generator_without_a_key():
     found = []
     for seed in (0, 0, 1):
