@@ -66,6 +66,8 @@ ALLOWED = {
     # State of a process.
     "qtorch/_kernels/store.py: global _one_at_a_time": "a lock; a forked process has one of its own",
     # State of a call: of its thread, or of its context.
+    "qjax/engines/functions.py: jax.nn.dot_product_attention": "another for the time of a call, under a lock: "
+    "JAX has no hook. It passes calls of other threads on",
     "qjax/insight/watching.py: _digests of a context": "whether a watch that is traced keeps digests",
     "qjax/reproducible/modules/guard.py: _tracing of a context": "whether a guard traces a model",
     "qtorch/_rounding/keys.py: _drawn of a thread": "memory for a drawn key, written before each use",

@@ -3,6 +3,7 @@
 from qcore.engines import ENGINES, Attention, Engine, KVCache, Mismatch, Published, mismatch
 from qcore.lazy import public_names
 from qjax.engines.arrays import attention
+from qjax.engines.functions import apply
 
-__all__ = ["ENGINES", "Attention", "Engine", "KVCache", "Mismatch", "Published", "attention", "mismatch"]
+__all__ = ["ENGINES", "Attention", "Engine", "KVCache", "Mismatch", "Published", "apply", "attention", "mismatch"]
 __dir__ = public_names(__name__)

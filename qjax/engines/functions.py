@@ -1,0 +1,128 @@
+"""Functions whose `jax.nn.dot_product_attention` an engine computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from threading import RLock
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from qcore.engines.engine import Engine, EngineLike, check_engine
+from qcore.engines.fold import WEIGHTS
+from qjax.engines.arrays import attention
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_EXCHANGING = RLock()
+# A part of the key of jit's caches: what was traced with an engine is not found without it, or with another one.
+_ENGINE: Any = jax.make_user_context(None)
+# Arguments of `jax.nn.dot_product_attention` that engines here do not define, and what is not given.
+_UNDEFINED = {
+    "bias": None,
+    "query_seq_lengths": None,
+    "key_value_seq_lengths": None,
+    "local_window_size": None,
+    "return_residual": False,
+}
+
+
+def apply(function: Callable[P, R], engine: EngineLike) -> Callable[P, R]:
+    """A function in which an engine computes what `jax.nn.dot_product_attention` would, such as flax's attention.
+
+    All keys and values pass the engine's cache when they are read. Functions that were jitted, and traced before, are
+    traced again; without the engine they stay as they are. All other operations stay JAX's, and products of XLA depend
+    on the number of rows.
+
+    Args:
+        function: a function or a module that is called.
+        engine: a name of `qcore.engines.ENGINES`, such as "fa3.hopper.fp8", an `Engine`, or its text.
+
+    Returns:
+        A function with the same arguments and result, one call at a time in all threads. A bias, a window, lengths of
+        sequences and residuals of attention raise a ValueError: engines do not define them. So does the first call that
+        does not reach `jax.nn.dot_product_attention`: flax computes attention itself where it has a dropout rate.
+        Several texts in a row raise with an engine that has tiles, if the mask is not traced.
+
+    Example:
+        >>> exact = apply(lambda *x: jax.nn.dot_product_attention(*x, is_causal=True), "exact")
+        >>> x = jnp.ones((1, 3, 2, 4))  # heads after tokens
+        >>> exact(x, x, x).shape
+        (1, 3, 2, 4)
+    """
+    if not callable(function):
+        raise TypeError(f"function is a {type(function).__name__}; allowed is a function, or a module that is called")
+    found = check_engine(engine)
+    if found.cache is not None and not found.cache.causal:
+        raise ValueError(
+            f"engine has cache={found.cache.text}: {found.cache.why_not_causal}; allowed here are static scales, those "
+            "of a token or of a token and head, and blocks along the head"
+        )
+    reached: list[bool] = []
+
+    @wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> R:
+        with _exchanged(found, reached):
+            result = function(*arguments, **options)
+        if not reached:
+            raise ValueError(
+                "function did not call jax.nn.dot_product_attention; allowed is one that looks it up when it is "
+                "traced. After jax.clear_caches() programs are traced again"
+            )
+        return result
+
+    return call
+
+
+@contextmanager
+def _exchanged(engine: Engine, reached: list[bool]) -> Iterator[None]:
+    """The context in which an engine stands for `jax.nn.dot_product_attention`."""
+
+    def run(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any) -> jax.Array:
+        if _ENGINE.value != engine.text:  # another thread
+            return before(query, key, value, bias, mask, **options)
+        reached.append(True)
+        return _attention(engine, query, key, value, mask, {"bias": bias, **options})
+
+    with _EXCHANGING, _ENGINE(engine.text):
+        before = jax.nn.dot_product_attention
+        jax.nn.dot_product_attention = run
+        try:
+            yield
+        finally:
+            jax.nn.dot_product_attention = before
+
+
+def _attention(engine: Engine, query: Any, key: Any, value: Any, mask: Any, options: dict[str, Any]) -> jax.Array:
+    """An engine's attention with the arguments of `jax.nn.dot_product_attention`."""
+    for name, absent in _UNDEFINED.items():
+        if options.get(name, absent) is not absent:
+            raise ValueError(f"{name} of dot_product_attention is given; allowed is {absent}: engines do not define it")
+    q, k, v = (jnp.asarray(x) for x in (query, key, value))
+    single, dtype = q.ndim == 3, q.dtype
+    q, k, v = (jnp.swapaxes(x[None] if single else x, 1, 2).astype(jnp.float32) for x in (q, k, v))
+    queries, keys = q.shape[2], k.shape[2]
+    causal = bool(options.get("is_causal", False))
+    if causal and (mask is not None or queries != keys):  # JAX lets query i see the keys 0 to i
+        early = jnp.tril(jnp.ones((queries, keys), bool))[None, None]
+        mask, causal = early if mask is None else jnp.logical_and(mask, early), False
+    if mask is not None and engine.attention.end != WEIGHTS and not isinstance(mask, Tracer):
+        _check_texts(mask)
+    found = attention(q, k, v, engine, causal, scale=options.get("scale"), mask=mask)
+    found = jnp.swapaxes(found, 1, 2).astype(dtype)
+    return found[0] if single else found
+
+
+def _check_texts(mask: Any) -> None:
+    """Raises for rows of a batch with several texts, where an engine's blocks would not begin with the second text."""
+    sees = mask.any(-1)
+    first = jnp.where(sees, jnp.argmax(mask, -1), mask.shape[-1])
+    if (sees & (first != first.min((1, 2), keepdims=True))).any():
+        raise ValueError(
+            "mask has several texts in one row of a batch; allowed with an engine that has tiles of keys is one a row"
+        )

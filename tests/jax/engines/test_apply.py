@@ -1,0 +1,77 @@
+"""Functions with `jax.nn.dot_product_attention`, and flax's attention, by an engine."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from qjax.engines import Engine, KVCache, apply, attention
+
+ENGINE = "hf.eager"
+f = np.float32
+
+
+def arrays(queries=9, keys=9):
+    rng = np.random.default_rng(0)
+    shapes = [(2, queries, 4, 16), (2, keys, 2, 16), (2, keys, 2, 16)]
+    return [jnp.asarray(rng.standard_normal(shape).astype(f)) for shape in shapes]
+
+
+def expected(q, k, v, mask):
+    moved = [jnp.swapaxes(x, 1, 2) for x in (q, k, v)]
+    return jnp.swapaxes(attention(*moved, ENGINE, False, mask=mask), 1, 2)
+
+
+def test_a_jitted_function_that_was_traced_before():
+    """A trap: its program has JAX's attention, and after the call it must have that again."""
+    given, early = arrays(5), jnp.tril(jnp.ones((5, 9), bool))[None, None]
+    program = jax.jit(lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True))
+    before, function = program(*given), jax.nn.dot_product_attention
+    exchanged = apply(program, ENGINE)
+    for _ in range(2):  # traced, and found again
+        assert (exchanged(*given) == expected(*given, early)).all()
+    assert (jax.jit(exchanged)(*given) == expected(*given, early)).all()
+    assert not (before == expected(*given, early)).all()
+    assert (program(*given) == before).all()
+    assert jax.nn.dot_product_attention is function
+
+
+def test_shapes_and_dtypes():
+    q, k, v = arrays()
+    mask = jnp.ones((2, 1, 9, 9), bool).at[0, :, :, :3].set(False)
+    run = apply(lambda *x: jax.nn.dot_product_attention(*x, mask=mask), ENGINE)
+    assert (run(q, k, v) == expected(q, k, v, mask)).all()
+    halves = run(*(x.astype(jnp.bfloat16) for x in (q, k, v)))
+    assert halves.dtype == jnp.bfloat16
+    alone = apply(lambda *x: jax.nn.dot_product_attention(*x), ENGINE)(q[0], k[0], v[0])
+    assert (alone == expected(q, k, v, None)[0]).all()
+
+
+def test_flax_attention():
+    layer = nnx.MultiHeadAttention(4, 16, decode=False, rngs=nnx.Rngs(0))
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((2, 6, 16)).astype(f))
+    mask = nnx.make_causal_mask(jnp.ones((2, 6)))
+    found = apply(layer, ENGINE)(x, mask=mask)
+    inner = attention(*(jnp.swapaxes(part(x), 1, 2) for part in (layer.query, layer.key, layer.value)), ENGINE)
+    assert (found == layer.out(jnp.swapaxes(inner, 1, 2))).all()
+    dropping = nnx.MultiHeadAttention(4, 16, decode=False, dropout_rate=0.1, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"function did not call jax\.nn\.dot_product_attention"):
+        apply(dropping, ENGINE)(x, mask=mask, deterministic=True)
+
+
+@pytest.mark.parametrize("options", [{"bias": jnp.zeros((1, 4, 9, 9))}, {"local_window_size": 3}])
+def test_what_engines_do_not_define_raises(options):
+    (name,) = options
+    with pytest.raises(ValueError, match=f"{name} of dot_product_attention is given; allowed is None"):
+        apply(lambda *x: jax.nn.dot_product_attention(*x, **options), ENGINE)(*arrays())
+
+
+def test_several_texts_in_a_row_and_caches_that_are_not_causal_raise():
+    packed = jnp.asarray(np.kron(np.eye(2, dtype=bool), np.ones((4, 4), bool)))[None, None]
+    with pytest.raises(ValueError, match="several texts in one row"):
+        apply(lambda *x: jax.nn.dot_product_attention(*x, mask=packed), "vllm.triton")(*arrays(8, 8))
+    with pytest.raises(ValueError, match="depend on later tokens"):
+        apply(len, Engine("attention()", KVCache("nvfp4")))
+    with pytest.raises(TypeError, match="function is a int"):
+        apply(3, ENGINE)
