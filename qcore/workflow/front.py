@@ -27,6 +27,7 @@ ASKED = (
 
 # A layer is named if its errors have more than 6 dB more power than those of rounding, which count from 50 dB below.
 _MORE, _LEAST = 10**0.6, 1e-5
+_REMEDY = 'allowed are the settings None for their names, which leave them in floats: {"": .., "NAME": None}'
 
 
 def _decibels(signal: float, noise: float) -> str:
@@ -114,7 +115,8 @@ class Workflow(Protocol):
         try:
             found = self.noises()
         except Exception as error:
-            return warn(f"the quantized model does not run on the first inputs: {error}")
+            more = "allowed are the settings None for the layers around the error"
+            return warn(f"the quantized model does not run on the first inputs: {error}; {more}")
         worse = [
             f"{shown(path)} ({_decibels(signal, noise)}; rounding alone has {_decibels(signal, rounding)})"
             for path, (signal, noise, rounding) in found.items()
@@ -122,7 +124,7 @@ class Workflow(Protocol):
         ]
         if worse:
             named = "; ".join(worse[:MOST])
-            warn(f"these layers have larger errors than rounding has: {named}; allowed are the settings None")
+            warn(f"these layers have larger errors than rounding has: {named}; {_REMEDY}")
 
     def _observe(self) -> None:
         """Fuses and observes or trains the layers that have settings."""

@@ -136,7 +136,7 @@ def warn_of_repeats(path: str, calls: int, times: int, more: str = "") -> None:
     """Warns of a layer that ran more often than the model, with one observer for all calls."""
     warn(
         f"{shown(path)} ran {calls} times while the model ran {times} times{more}: all calls share one observer, and "
-        "will share one scale; use a module for each call"
+        "will share one scale; use a module for each call, or leave it in floats: the settings None for its name"
     )
 
 

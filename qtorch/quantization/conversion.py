@@ -20,7 +20,7 @@ from qtorch._affine.scaled import ScaledRounding
 from qtorch._affine.tensor import QTensor
 from qtorch._classes import check_model, plain_class
 from qtorch.nn.quantized import FloatFunctional
-from qtorch.nn.quantized.base import uncalibrated
+from qtorch.nn.quantized.base import LEFT_OUT, uncalibrated
 from qtorch.nn.quantized.quantize import DeQuantize, Quantize
 from qtorch.nn.quantized.weights import float_parameters
 from qtorch.quant import Quantizer
@@ -239,13 +239,13 @@ def _check_calibrated(
         raise ValueError(f"{_listed(unprepared)} no observer; call prepare(model) or prepare_qat(model) before convert")
     if unseen and not seen:
         raise ValueError(
-            f"{_listed(unseen)} an observer that has seen nothing; run the prepared model on calibration data, switch "
-            "the layer off before prepare (qconfig = None), or pass allow_uncalibrated=True and load a state_dict"
+            f"{_listed(unseen)} an observer that has seen nothing; run the prepared model on data that has elements, "
+            f"{LEFT_OUT}, or pass allow_uncalibrated=True to convert and load a state_dict"
         )
     if unseen:
         warn(
             f"{_listed(unseen)} an observer that has seen nothing, and will raise when called; calibrate with data "
-            "that reaches it, switch the layer off before prepare (qconfig = None), or name it in allow_uncalibrated"
+            f"that reaches it, {LEFT_OUT}, or name it in convert(.., allow_uncalibrated=[..])"
         )
     for layer, name in empty:
         setattr(layer, name, _with_some_scale(layer, name))

@@ -79,6 +79,11 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
         elif any(_ROUNDED.intersection(name.split(".")[:-1]) for name in own) or any(
             f"{name}.codes" in own for name, _ in layer.named_parameters(recurse=False)
         ):  # rounded modules, and stacks of matrices
+            if settings is None:
+                raise ValueError(
+                    f"state_dict has rounded numbers of {shown(path)}, and does not say their format; allowed is a "
+                    "model with the settings of the saved one: model.qconfig = QConfig(..)"
+                )
             if isinstance(settings, QConfigDynamic):
                 dynamic[path] = settings
             else:

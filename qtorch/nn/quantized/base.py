@@ -305,11 +305,15 @@ def checked(module: torch.nn.Module, function: Callable[..., Any], *arguments: A
         raise type(error)(f"{layer_name(module)}: {error}") from error
 
 
+# How a layer stays in floats, by the steps and by the one call.
+LEFT_OUT = "leave it in floats (qconfig = None before prepare, or in quantize_model the settings None for its name)"
+
+
 def uncalibrated(name: str) -> RuntimeError:
     """The error of a layer that runs, but saw no data in calibration."""
     return RuntimeError(
         f"{name} runs for the first time, and has no range: it saw no data before convert; calibrate with data that "
-        "reaches it, or switch it off before prepare (qconfig = None)"
+        f"reaches it, or {LEFT_OUT}"
     )
 
 

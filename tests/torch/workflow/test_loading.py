@@ -129,6 +129,15 @@ def test_what_quantize_model_returned_is_made_by_it_again():
     assert torch.equal(again(x), small(x))
 
 
+def test_settings_say_the_format_of_codes():
+    saved = quantize_model(nn.Sequential(nn.Linear(32, 2)), QConfig(None, "gguf(q8_0)")).state_dict()
+    model = nn.Sequential(nn.Linear(32, 2))
+    with pytest.raises(ValueError, match=r"rounded numbers of layer '0', and does not say their format; .* QConfig"):
+        load_converted(model, saved)
+    again = load_converted(with_qconfig(model, QConfig(None, "gguf(q8_0)")), saved)
+    assert torch.equal(again[0].weight.codes, saved["0.weight.codes"])
+
+
 INT8 = {
     "weight.int_repr": torch.zeros(2, 2, dtype=torch.int8),
     "weight.scale": torch.tensor(0.5),
