@@ -133,7 +133,7 @@ def flash(q, k, v, tile, fp8):
             out = matmul(rounded(p), v[block], out, accumulator=accumulator)
         m = top
     total = (lanes[:, 0] + lanes[:, 2]) + (lanes[:, 1] + lanes[:, 3])
-    return bf16(out * (f(1) / total)[:, None])
+    return out * (f(1) / total)[:, None]
 
 
 @pytest.mark.parametrize(
@@ -143,10 +143,63 @@ def flash(q, k, v, tile, fp8):
 def test_flash_attention(engine, size, tiles, queries):
     q, k, v = normal_heads(1, 2, 1, 300, size)
     q = q[:, :, -queries:]
-    found = attention(q, k, v, engine)[0]
+    found = attention(q, k, v, changed(engine, output=None))[0]  # rounded to bfloat16, most of it would not show
+    rounded = attention(q, k, v, engine)[0]
+    assert (rounded == bf16(found)).all()
     for head in range(2):  # 70 queries of two heads are more than 64
         expected = flash(q[0, head], k[0, 0], v[0, 0], tiles[queries > 1], engine == FP8)
         assert (found[head] == expected).all()
+
+
+# vLLM's Triton kernel and transformers' eager attention, written apart.
+
+
+def pairs(p):
+    """The sum of each row by neighbours in pairs."""
+    while p.shape[1] > 1:
+        p = np.pad(p, ((0, 0), (0, p.shape[1] % 2)))
+        p = p[:, ::2] + p[:, 1::2]
+    return p
+
+
+def exponential(x):
+    return np.exp(x.astype(np.float64)).astype(f)
+
+
+def triton(q, k, v):
+    """One head: tiles of 32 keys upward, one running sum, a division at the end."""
+    accumulator = Accumulator.of("hopper.wgmma.bf16")
+    q, k, v = bf16(q), bf16(k), bf16(v)
+    rows, keys = len(q), len(k)
+    m, total, out = np.full((rows, 1), -np.inf, f), np.ones((rows, 1), f), np.zeros(q.shape, f)  # the kernel's l is 1
+    for begin in range(0, keys, 32):
+        block = slice(begin, min(begin + 32, keys))
+        scores = f(q.shape[1] ** -0.5) * matmul(q, np.ascontiguousarray(k[block].T), accumulator=accumulator)
+        scores[np.arange(keys)[block] > np.arange(keys - rows, keys)[:, None]] = -np.inf
+        top = np.maximum(m, scores.max(1, keepdims=True))
+        p, a = exponential(scores - top), exponential(m - top)
+        total = total * a + pairs(p)
+        out = matmul(bf16(p), v[block], out * a, accumulator=accumulator)
+        m = top
+    return out / total
+
+
+def eager(q, k, v):
+    """One head: scores and scaled scores in bfloat16, softmax in float32, weights in bfloat16."""
+    q, k, v = bf16(q), bf16(k), bf16(v)
+    rows, keys = len(q), len(k)
+    scores = bf16(bf16(matmul(q, np.ascontiguousarray(k.T))) * f(q.shape[1] ** -0.5))
+    scores[np.arange(keys) > np.arange(keys - rows, keys)[:, None]] = -np.inf
+    p = exponential(scores - scores.max(1, keepdims=True))
+    return matmul(bf16(p / pairs(p)), v)
+
+
+@pytest.mark.parametrize(("engine", "law"), [("vllm.triton", triton), ("hf.eager", eager)])
+@pytest.mark.parametrize("queries", [1, 150])
+def test_other_engines(engine, law, queries):
+    q, k, v = normal_heads(7, 1, 1, 150, 96)
+    q = q[:, :, -queries:] * f(3)
+    assert (attention(q, k, v, changed(engine, output=None))[0, 0] == law(q[0, 0], k[0, 0], v[0, 0])).all()
 
 
 # Position 97.
