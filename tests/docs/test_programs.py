@@ -35,7 +35,8 @@ def qbits(tmp_path, monkeypatch):
 
 # Quantized models in JAX, of which XLA compiles a hundred programs and more, and pages whose commands are processes of
 # some seconds each. CI runs them beside its other steps.
-LONG = {("quantize-a-model", "JAX"), ("workflow", "JAX"), ("verification", ""), ("take-out", "")}
+LONG = {("quantize-a-model", "JAX"), ("workflow", "JAX")}
+LONG |= {("low-precision-training", ""), ("take-out", ""), ("verification", "")}
 
 
 def pages():

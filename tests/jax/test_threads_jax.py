@@ -7,6 +7,7 @@ import optax
 import pytest
 from covering import usually
 from flax import nnx
+from flax_support import layer_of
 from support import assert_all_same_bits
 from threads_support import in_threads, threads_that_switch_often  # noqa: F401  # a fixture
 
@@ -20,9 +21,8 @@ THREADS = 4
 X = np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32)
 
 
-def mlp(seed=0):
-    rngs = nnx.Rngs(seed)
-    return nnx.Sequential(nnx.Linear(6, 5, rngs=rngs), qnn.ReLU(), nnx.Linear(5, 4, rngs=rngs))
+def mlp():
+    return nnx.Sequential(layer_of(nnx.Linear, 6, 5), qnn.ReLU(), layer_of(nnx.Linear, 5, 4))
 
 
 def function(w, x):
@@ -96,7 +96,7 @@ KINDS = {
     ),
     "jitted": lambda: of_function(jax.jit(recipes.lower(function, RECIPES["mxfp8"]))),
     "reproducible": lambda: of_model(
-        reproducible.convert(nnx.Sequential(nnx.Linear(6, 5, rngs=nnx.Rngs(0)), reproducible.relu))
+        reproducible.convert(nnx.Sequential(layer_of(nnx.Linear, 6, 5), reproducible.relu))
     ),
     "watched": watched,
     "watched with digests": lambda: watched(True),

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
+from flax_support import layer_of
 from support import assert_same_bits
 from torch import nn
 
@@ -59,7 +60,7 @@ def test_models_in_both_packages():
     again = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
     again.qconfig = settings
     assert_same_bits(load_converted(again, small.state_dict())(x), small(x))
-    twin = nnx.Sequential(nnx.Linear(64, 64, rngs=nnx.Rngs(0)), qjax.nnx.ReLU(), nnx.Linear(64, 8, rngs=nnx.Rngs(0)))
+    twin = nnx.Sequential(layer_of(nnx.Linear, 64, 64), qjax.nnx.ReLU(), layer_of(nnx.Linear, 64, 8))
     arrays = {name: value.numpy() for name, value in small.state_dict().items()}
     loaded = qjax.nnx.from_torch(twin, arrays, qjax.quantization.QConfig(None, "gguf(q4_0)"))
     for torchs, jaxs in ((small[0], loaded.layers[0]), (small[2], loaded.layers[2])):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from carrying_support import channels_last, same_at_every_layer, tensors_of
 from flax import nnx
-from flax_support import module_of
+from flax_support import layer_of, module_of
 from front_pairs import IMAGES, FlaxConvs, FlaxGPT2, TorchGPT2, torch_convs
 from support import assert_same_bits
 
@@ -116,7 +116,7 @@ def test_linear_layers(settings):
 def test_activations_have_all_256_integers():
     """Ends of the range that calibration saw are 0 and 255 by default, and 0 and 127 with torch's default by name."""
     x = np.float32([[-1, 0.5], [0.25, 3]])
-    layers = torch.nn.Sequential(torch.nn.Linear(2, 3)).eval(), nnx.Sequential(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+    layers = torch.nn.Sequential(torch.nn.Linear(2, 3)).eval(), nnx.Sequential(layer_of(nnx.Linear, 2, 3))
     for settings, last in ((), 255), (("x86",), 127):
         for package, quantize_model, model, batch in (
             (tq, tq.quantize_model, layers[0], torch.from_numpy(x)),
@@ -135,7 +135,7 @@ def test_a_range_for_each_row():
     model = torch.nn.Sequential(torch.nn.Linear(70, 33), torch.nn.Linear(33, 5)).eval()
     x = torch.randn(30, 70, generator=generator) * torch.logspace(-30, 3, 30)[:, None]
     x[3], x[4], x[5, 5], x[6] = 0, -2, torch.nan, 3
-    layers = [nnx.Linear(70, 33, rngs=nnx.Rngs(0)), nnx.Linear(33, 5, rngs=nnx.Rngs(0))]
+    layers = [layer_of(nnx.Linear, 70, 33), layer_of(nnx.Linear, 33, 5)]
     own = qnn.from_torch(nnx.Sequential(*layers), tensors_of(model))
     small, served = (
         quantize_model(one, package.per_channel_dynamic_qconfig)
@@ -166,7 +166,7 @@ def test_a_range_for_each_row():
 @pytest.mark.parametrize("exact", [True, False])
 def test_files_of_ranges_for_each_row(exact):
     model = torch.nn.Sequential(torch.nn.Linear(6, 3)).eval()
-    own = qnn.from_torch(nnx.Sequential(nnx.Linear(6, 3, rngs=nnx.Rngs(0))), tensors_of(model))
+    own = qnn.from_torch(nnx.Sequential(layer_of(nnx.Linear, 6, 3)), tensors_of(model))
     small, served = (
         quantize_model(one, package.default_dynamic_qconfig)
         for quantize_model, package, one in ((tq.quantize_model, tq, model), (qnn.quantize_model, jq, own))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
+from flax_support import layer_of
 from support import assert_same_bits
 from torch import nn
 
@@ -154,7 +155,7 @@ def test_a_model_may_be_switched_twice():
     assert_same_bits(qtorch.reproducible.convert(model)(torch.from_numpy(X)), y)
     layer = qtorch.reproducible.convert(nn.Linear(3, 3))
     assert_same_bits(qtorch.reproducible.convert(layer)(torch.from_numpy(X)), layer(torch.from_numpy(X)))
-    other = room.convert(nnx.Sequential(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), room.relu))
+    other = room.convert(nnx.Sequential(layer_of(nnx.Linear, 3, 3), room.relu))
     assert_same_bits(room.convert(other)(X), other(X))
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from carrying_support import JaxNet, TorchNet, calibrated, images, same_at_every_layer, tensors_of
 from flax import nnx
-from flax_support import module_of
+from flax_support import layer_of, module_of
 from safetensors.numpy import load_file, save_file
 from support import assert_same_bits
 from torch import nn
@@ -115,7 +115,7 @@ def test_bytes_of_weights(blocks):
 def test_training_rounds_what_is_served():
     settings = jq.QConfig("e4m3fn", qjax.quantizer("mxfp4", "e5m2", "nearest", "nearest"))
     rngs = nnx.Rngs(1)
-    model = nnx.Sequential(nnx.Conv(3, 4, (3, 3), rngs=rngs), nnx.BatchNorm(4, rngs=rngs), qnn.ReLU())
+    model = nnx.Sequential(layer_of(nnx.Conv, 3, 4, (3, 3)), nnx.BatchNorm(4, rngs=rngs), qnn.ReLU())
     model = qnn.prepare_qat(qnn.fuse_modules(model, ["0", "1", "2"]), settings)
     x = jnp.asarray(np.moveaxis(images(4), 1, -1))
     gradients = nnx.jit(nnx.grad(lambda model: jnp.square(model(x)).sum()))(model)
@@ -127,7 +127,7 @@ def test_training_rounds_what_is_served():
 
 
 def test_dynamic_weights():
-    layer = nnx.Linear(32, 8, rngs=nnx.Rngs(2))
+    layer = layer_of(nnx.Linear, 32, 8)
     made = qnn.quantize_dynamic(layer, {nnx.Linear: jq.QConfigDynamic("mxfp4")})
     x = jnp.asarray(np.random.default_rng(0).standard_normal((4, 32), np.float32))
     weight = qjax.quantize(layer.kernel[...].T, "mxfp4")
@@ -139,8 +139,7 @@ def test_dynamic_weights():
 
 def test_fused_dynamic_layers():
     """Made there or loaded; by the name, the fused type and that of the layer inside. Halves have sums of any order."""
-    rngs = nnx.Rngs(3)
-    floats = nnx.Sequential(nnx.Linear(8, 5, rngs=rngs), qnn.ReLU(), nnx.Linear(5, 3, rngs=rngs))
+    floats = nnx.Sequential(layer_of(nnx.Linear, 8, 5), qnn.ReLU(), layer_of(nnx.Linear, 5, 3))
     fused = qnn.fuse_modules(floats, ["0", "1"])
     peer = torch.nn.Sequential(torch.nn.Linear(8, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)).eval()
     peer.load_state_dict({name: torch.tensor(array) for name, array in qnn.to_torch(floats).items()})

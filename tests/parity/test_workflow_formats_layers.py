@@ -132,7 +132,7 @@ def test_tables(weight):
     table = nn.Sequential(nn.Embedding(24, 8))
     of_torch, of_jax = (package.QConfigDynamic(weight=getattr(package, weight, weight)) for package in (tq, jq))
     quantized = tq.quantize_dynamic(table, {"0": of_torch})
-    floats = qnn.from_torch(nnx.Sequential(nnx.Embed(24, 8, rngs=nnx.Rngs(0))), tensors_of(table))
+    floats = qnn.from_torch(nnx.Sequential(layer_of(nnx.Embed, 24, 8)), tensors_of(table))
     own = qnn.quantize_dynamic(floats, {"0": of_jax})
     served = qnn.from_torch(floats, tensors_of(quantized), of_jax)
     expected = quantized(torch.from_numpy(WORDS)).numpy()
@@ -144,7 +144,7 @@ def test_tables(weight):
     assert_same_bits(np.asarray(own.layers[0].attend(query)), np.ascontiguousarray(rows.T) + 0)
     assert np.isnan(own(np.array([24]))).all()
     assert qnn.report(own)["0"] == replace(tq.report(quantized)["0"], layer="Embed")
-    others = qnn.quantize_dynamic(nnx.Sequential(*floats.layers, nnx.Linear(8, 2, rngs=nnx.Rngs(0))))
+    others = qnn.quantize_dynamic(nnx.Sequential(*floats.layers, layer_of(nnx.Linear, 8, 2)))
     assert [type(layer) for layer in others.layers] == [nnx.Embed, qnn.quantized.dynamic.Linear]
     with pytest.raises(TypeError, match="0: inputs has dtype float32; allowed are integers"):
         own(np.ones(2, np.float32))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from carrying_support import calibrated, same_at_every_layer, tensors_of
 from flax import nnx
-from flax_support import module_of
+from flax_support import layer_of, module_of
 from safetensors.numpy import load_file, save_file
 from support import assert_same_bits, assert_same_trees
 from torch import nn
@@ -210,7 +210,7 @@ def test_dynamic_models(dtype, floats):
 def test_eager(floats):
     x = np.random.default_rng(4).normal(size=(3, 7)).astype(np.float32)
     layer = tq.quantize_dynamic(floats).cells[0]
-    served = qnn.from_torch(nnx.OptimizedLSTMCell(7, 4, rngs=nnx.Rngs(0)), tensors_of(layer))
+    served = qnn.from_torch(layer_of(nnx.OptimizedLSTMCell, 7, 4), tensors_of(layer))
     state = np.zeros((3, 4), np.float32), np.ones((3, 4), np.float32)
     with torch.no_grad():
         hidden, cell = layer(*map(torch.from_numpy, (x,)), tuple(map(torch.from_numpy, state[::-1])))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from carrying_support import calibrated, channels_last, jax_results, same_at_every_layer, tensors_of
 from flax import nnx
-from flax_support import module_of
+from flax_support import layer_of, module_of
 from jax.sharding import NamedSharding, PartitionSpec
 from support import assert_same_bits
 from torch import nn
@@ -191,7 +191,7 @@ def test_layers_of_recurrent_cells(kind, dtype):
 
 
 def test_recurrent_halves_and_no_biases():
-    layer = qnn.LSTM(4, 3, num_layers=2, use_bias=False, time_major=True, rngs=nnx.Rngs(1))
+    layer = layer_of(qnn.LSTM, 4, 3, num_layers=2, use_bias=False, time_major=True)
     halves = qnn.quantize_dynamic(layer, dtype="float16")
     x = jnp.asarray(np.random.default_rng(0).standard_normal((5, 2, 4), np.float32))
     np.testing.assert_allclose(halves(x), layer(x), atol=1e-3)

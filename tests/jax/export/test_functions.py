@@ -124,7 +124,7 @@ def test_what_onnx_cannot_say(name, tmp_path):
 
 
 def test_the_layer_is_named(tmp_path):
-    model = nnx.Sequential(nnx.Linear(4, 4, rngs=nnx.Rngs(0)), nnx.Sequential(nnx.Dropout(0.5, rngs=nnx.Rngs(0))))
+    model = nnx.Sequential(layer_of(nnx.Linear, 4, 4), nnx.Sequential(nnx.Dropout(0.5, rngs=nnx.Rngs(0))))
     assert refused(model, (X,), tmp_path).startswith("layer '1.0': random numbers are not reproduced in ONNX")
     model.eval()
     check(model, (X,), tmp_path, near=1e-5)

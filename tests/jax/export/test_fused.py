@@ -8,6 +8,7 @@ import onnx
 import onnxruntime
 import pytest
 from flax import nnx
+from flax_support import layer_of
 
 import qjax.nnx as qnn
 from qcore import BlockScaled
@@ -57,8 +58,8 @@ def test_layers_are_fused(tmp_path):
 
 
 def test_dynamic_layers(tmp_path):
-    rngs, x = nnx.Rngs(0), normal(5, 64)
-    floats = nnx.Sequential(nnx.Linear(64, 32, rngs=rngs), jax.nn.relu, nnx.Linear(32, 8, rngs=rngs))
+    x = normal(5, 64)
+    floats = nnx.Sequential(layer_of(nnx.Linear, 64, 32), jax.nn.relu, layer_of(nnx.Linear, 32, 8))
     small = qnn.quantize_dynamic(floats)
     _, fused, found = ran(small, x, tmp_path)
     assert "DynamicQuantizeMatMul" in fused
@@ -67,7 +68,7 @@ def test_dynamic_layers(tmp_path):
 
 
 def test_weights_alone_are_products_of_few_bits(tmp_path):
-    floats, x = nnx.Sequential(nnx.Linear(64, 32, rngs=nnx.Rngs(0))), normal(5, 64)
+    floats, x = nnx.Sequential(layer_of(nnx.Linear, 64, 32)), normal(5, 64)
     number = BlockScaled("int4", {-1: 32}, scale="float32")
     small = qnn.quantize_model(floats, QConfig(None, number), calibrate=[x])
     _, fused, found = ran(small, x, tmp_path)
@@ -77,8 +78,8 @@ def test_weights_alone_are_products_of_few_bits(tmp_path):
 
 @pytest.mark.heavy
 def test_formats_of_8_bits(tmp_path):
-    rngs, x = nnx.Rngs(0), normal(5, 64)
-    floats = nnx.Sequential(nnx.Linear(64, 32, rngs=rngs), qnn.ReLU(), nnx.Linear(32, 8, rngs=rngs))
+    x = normal(5, 64)
+    floats = nnx.Sequential(layer_of(nnx.Linear, 64, 32), qnn.ReLU(), layer_of(nnx.Linear, 32, 8))
     small = qnn.quantize_model(floats, QConfig("e4m3fn", "e4m3fn"), calibrate=[x])
     written, _, found = ran(small, x, tmp_path)
     assert {"QuantizeLinear", "DequantizeLinear"} <= written

@@ -42,7 +42,7 @@ def test_functionals_of_scalars_need_no_range(run):
 
 
 def test_evaluation_before_any_training_calibrates():
-    floats = qnn.QuantWrapper(nnx.Sequential(nnx.Linear(4, 4, rngs=nnx.Rngs(0)), qnn.ReLU()))
+    floats = qnn.QuantWrapper(nnx.Sequential(layer_of(nnx.Linear, 4, 4), qnn.ReLU()))
     model = qnn.prepare_qat(floats, default_qat_qconfig)
     model.eval()
     scale = lambda one: one.quant.activation_post_process.state.get_value().scale  # noqa: E731
@@ -67,7 +67,7 @@ def test_evaluation_before_any_training_calibrates():
 
 def test_unfused_batch_norms_are_said():
     rngs = nnx.Rngs(0)
-    model = nnx.Sequential(nnx.Conv(1, 2, (1,), rngs=rngs), nnx.BatchNorm(2, rngs=rngs), qnn.ReLU())
+    model = nnx.Sequential(layer_of(nnx.Conv, 1, 2, (1,)), nnx.BatchNorm(2, rngs=rngs), qnn.ReLU())
     with pytest.warns(UserWarning, match=r"layer '0' is a convolution before the batch norm '1', and not fused"):
         qnn.prepare_qat(model, default_qat_qconfig)
     qnn.prepare_qat(qnn.fuse_modules(model, ["0", "1"]), default_qat_qconfig)
@@ -88,7 +88,7 @@ def test_attention_stays_in_floats_and_works():
 
 def test_what_is_in_evaluation_is_not_prepared_for_training():
     rngs = nnx.Rngs(0)
-    model = nnx.Sequential(nnx.Linear(2, 2, rngs=rngs), nnx.Dropout(0.5, rngs=rngs), nnx.Linear(2, 2, rngs=rngs))
+    model = nnx.Sequential(layer_of(nnx.Linear, 2, 2), nnx.Dropout(0.5, rngs=rngs), layer_of(nnx.Linear, 2, 2))
     model.eval()
     with pytest.raises(ValueError, match=r"model is in evaluation, as layer '1' is; allowed .* call model\.train\(\)"):
         qnn.prepare_qat(model, default_qat_qconfig)
@@ -106,7 +106,7 @@ def test_floats_are_no_integers_of_a_file():
     arrays = {name: np.asarray(value) for name, value in arrays.items()}
     arrays |= {"weight.int_repr": np.full((2, 2), 1.7, np.float32), "bias": np.zeros(2, np.float32)}
     with pytest.raises(ValueError, match=r"weight\.int_repr has dtype float32; allowed is int8 or uint8"):
-        qnn.from_torch(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), arrays)
+        qnn.from_torch(layer_of(nnx.Linear, 2, 2), arrays)
 
 
 class Repeats(nnx.Module):
@@ -114,7 +114,7 @@ class Repeats(nnx.Module):
 
     def __init__(self):
         self.quant, self.dequant, self.sum = qnn.QuantStub(), qnn.DeQuantStub(), qnn.FloatFunctional()
-        self.once, self.twice, self.seldom, self.last = (nnx.Linear(4, 4, rngs=nnx.Rngs(0)) for _ in range(4))
+        self.once, self.twice, self.seldom, self.last = (layer_of(nnx.Linear, 4, 4) for _ in range(4))
 
     def __call__(self, x, seldom=False):
         x = self.twice(self.twice(self.once(self.quant(x))))

@@ -5,6 +5,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from flax_support import layer_of
 
 from qjax.nnx import quantize_model
 from qjax.quantization import QConfig, default_dynamic_qconfig
@@ -23,8 +24,8 @@ class Net(nnx.Module):
 
     def __init__(self):
         rngs = nnx.Rngs(0)
-        self.conv, self.bn = nnx.Conv(3, 4, (3, 3), strides=(2, 2), rngs=rngs), nnx.BatchNorm(4, rngs=rngs)
-        self.norm, self.fc = nnx.LayerNorm(4, rngs=rngs), nnx.Linear(4, 2, rngs=rngs)
+        self.conv, self.bn = layer_of(nnx.Conv, 3, 4, (3, 3), strides=(2, 2)), nnx.BatchNorm(4, rngs=rngs)
+        self.norm, self.fc = nnx.LayerNorm(4, rngs=rngs), layer_of(nnx.Linear, 4, 2)
 
     def __call__(self, x):
         assert (self.conv.strides, self.conv.kernel_size, self.conv.out_features) == ((2, 2), (3, 3), 4)

@@ -75,7 +75,7 @@ class Between(nnx.Module):
     """Layers with functions between them that move numbers."""
 
     def __init__(self, first, second):
-        self.one, self.two, self.three = (nnx.Linear(4, 4, rngs=nnx.Rngs(0)) for _ in range(3))
+        self.one, self.two, self.three = (layer_of(nnx.Linear, 4, 4) for _ in range(3))
         self.first, self.second = first, second
 
     def __call__(self, x):
@@ -97,7 +97,7 @@ def test_functions_that_move_numbers_take_integers_where_they_can(first, second,
     assert kinds(small, quantized.Quantize) == sorted(f"{name}.quant" for name in ["one", *needing])
     floats = qnn.quantize_model(Between(lambda x: first(x) + 0, lambda x: second(x) + 0), default_qconfig, [X])
     assert kinds(floats, quantized.Quantize) == ["one.quant", "three.quant", "two.quant"]
-    assert_same_bits(run(small, X), run(floats, X))
+    assert_same_bits(small(X), floats(X))
 
 
 def test_copies_files_and_exports_have_the_same_bits(floats, small, recwarn):
@@ -189,8 +189,8 @@ class SameConv(nnx.Conv):
 
 
 def test_layers_that_stay_in_floats():
-    model = nnx.Sequential(SameConv(), Conv1D(), nnx.MultiHeadAttention(2, 4, decode=False, rngs=nnx.Rngs(0)))
-    model = nnx.Sequential(model, nnx.Linear(4, 4, rngs=nnx.Rngs(0)))
+    model = nnx.Sequential(SameConv(), Conv1D(), layer_of(nnx.MultiHeadAttention, 2, 4, decode=False))
+    model = nnx.Sequential(model, layer_of(nnx.Linear, 4, 4))
     with pytest.warns(UserWarning, match="these layers stay in floats") as found:
         made = qnn.quantize_model(model, {"": default_qconfig, "0.2.out": None}, [X])
     text = str(found[0].message)
@@ -205,7 +205,7 @@ class Scanned(nnx.Module):
 
     def __init__(self):
         make = nnx.vmap(lambda rngs: nnx.Linear(4, 4, rngs=rngs), in_axes=0, out_axes=0)
-        self.table, self.head = nnx.Embed(5, 4, rngs=nnx.Rngs(0)), nnx.Linear(4, 2, rngs=nnx.Rngs(0))
+        self.table, self.head = layer_of(nnx.Embed, 5, 4), layer_of(nnx.Linear, 4, 2)
         self.stack = nnx.split_rngs(splits=3)(make)(nnx.Rngs(0))
 
     def __call__(self, tokens):
@@ -223,7 +223,7 @@ def test_stacks_and_tables(qconfig):
     assert "table" not in str(found[0].message)
     quantizes_table = qconfig is default_qconfig  # or where it is named
     assert kinds(made, quantized.Embed) == ["table"] * quantizes_table
-    assert run(made, tokens).shape == (2, 2, 2)
+    assert made(tokens).shape == (2, 2, 2)
 
 
 class Calls(nnx.Module):
@@ -260,8 +260,8 @@ def test_layers_without_settings_are_called_as_they_are():
 
 def test_words_go_into_a_table_that_is_quantized():
     """The words are no numbers of a layer in integers, and the rows are floats, which a QuantStub takes."""
-    model, words = nnx.Sequential(nnx.Embed(8, 4, rngs=nnx.Rngs(0)), nnx.Linear(4, 4, rngs=nnx.Rngs(1))), jnp.arange(8)
+    model, words = nnx.Sequential(layer_of(nnx.Embed, 8, 4), layer_of(nnx.Linear, 4, 4)), jnp.arange(8)
     made = qnn.quantize_model(model, calibrate=[words])
     rows = {row.path: (row.state, row.bits) for row in qnn.report(made)}
     assert (rows["0"], rows["1.module"]) == (("quantized", 8), ("quantized", 8))
-    assert jnp.abs(run(made, words) - run(model, words)).max() < 0.05
+    assert jnp.abs(made(words) - model(words)).max() < 0.05

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from flax_support import run
+from flax_support import layer_of, run
 from rich.console import Console
 from support import assert_same_bits
 
@@ -21,12 +21,12 @@ UINT8, INT8 = "affine(0,255,middle=128)", "affine(-128,127)"
 
 class Net(nnx.Module):
     def __init__(self):
-        self.quant, self.first = qnn.QuantStub(), nnx.Sequential(nnx.Linear(4, 8, rngs=RNGS), qnn.ReLU())
+        self.quant, self.first = qnn.QuantStub(), nnx.Sequential(layer_of(nnx.Linear, 4, 8), qnn.ReLU())
         self.norm, self.add = nnx.LayerNorm(8, rngs=RNGS), qnn.FloatFunctional()
         self.last, self.dequant, self.after = (
-            nnx.Linear(8, 2, rngs=RNGS),
+            layer_of(nnx.Linear, 8, 2),
             qnn.DeQuantStub(),
-            nnx.Linear(2, 2, rngs=RNGS),
+            layer_of(nnx.Linear, 2, 2),
         )
 
     def __call__(self, x):
@@ -87,9 +87,7 @@ def test_training_and_dynamic_models():
     trained = qnn.report(qnn.prepare_qat(Net(), get_default_qat_qconfig()))["first.0"]
     assert (trained.state, trained.layer, trained.weight) == ("trained", "Linear", f"{INT8} per channel")
     assert trained.observer == "FakeQuantize(MovingAverageMinMaxObserver)"
-    model = nnx.Sequential(
-        nnx.RNN(nnx.GRUCell(2, 3, rngs=RNGS)), nnx.Linear(3, 2, rngs=RNGS), nnx.RMSNorm(2, rngs=RNGS)
-    )
+    model = nnx.Sequential(nnx.RNN(layer_of(nnx.GRUCell, 2, 3)), layer_of(nnx.Linear, 3, 2), nnx.RMSNorm(2, rngs=RNGS))
     dynamic = qnn.quantize_dynamic(model, dtype=AffineInteger.of_width(4))
     assert [line[:3] for line in lines(dynamic)] == [
         ("0", "quantized", "affine(-8,7)"),
@@ -97,7 +95,7 @@ def test_training_and_dynamic_models():
         ("2", "float", ""),
     ]
     assert qnn.report(qnn.quantize_dynamic(model, {"1"}, "float16"))["1"].weight == "float16"
-    assert qnn.report(qnn.quantize_dynamic(nnx.Linear(2, 2, rngs=RNGS)))[""].state == "quantized"
+    assert qnn.report(qnn.quantize_dynamic(layer_of(nnx.Linear, 2, 2)))[""].state == "quantized"
     with pytest.raises(TypeError, match="model is a int"):
         qnn.report(3)
 
@@ -134,7 +132,7 @@ TRAPS = {
 @pytest.mark.parametrize("message", TRAPS)
 def test_what_does_nothing_is_said(message):
     model = nnx.Sequential(
-        nnx.Linear(2, 2, rngs=RNGS),
+        layer_of(nnx.Linear, 2, 2),
         Derived(2, 2, rngs=RNGS),
         nnx.Conv(2, 2, (1,), rngs=RNGS),
         nnx.RMSNorm(2, rngs=RNGS),
@@ -146,10 +144,10 @@ def test_what_does_nothing_is_said(message):
 @pytest.mark.parametrize(
     "cell",
     [
-        lambda: nnx.SimpleCell(2, 2, residual=True, rngs=RNGS),
-        lambda: nnx.SimpleCell(2, 2, activation_fn=nnx.sigmoid, rngs=RNGS),
-        lambda: nnx.GRUCell(2, 2, gate_fn=nnx.hard_sigmoid, rngs=RNGS),
-        lambda: nnx.OptimizedLSTMCell(2, 2, activation_fn=nnx.relu, rngs=RNGS),
+        lambda: layer_of(nnx.SimpleCell, 2, 2, residual=True),
+        lambda: layer_of(nnx.SimpleCell, 2, 2, activation_fn=nnx.sigmoid),
+        lambda: layer_of(nnx.GRUCell, 2, 2, gate_fn=nnx.hard_sigmoid),
+        lambda: layer_of(nnx.OptimizedLSTMCell, 2, 2, activation_fn=nnx.relu),
     ],
 )
 def test_a_cell_with_another_law_is_not_dynamic(cell):
@@ -158,14 +156,14 @@ def test_a_cell_with_another_law_is_not_dynamic(cell):
     for model in (cell, nnx.RNN(cell)):
         with pytest.raises(ValueError, match="model has no layer that is quantized dynamically"):
             dynamic(model)
-    model = nnx.Sequential(nnx.Linear(2, 2, rngs=RNGS), nnx.RNN(cell))
+    model = nnx.Sequential(layer_of(nnx.Linear, 2, 2), nnx.RNN(cell))
     x = jnp.ones((1, 3, 2))
     assert_same_bits(run(dynamic(model).layers[1], x), run(nnx.RNN(cell), x))
 
 
 def test_cells_are_not_observed_and_work():
     """Observers inside would see floats that no integers take the place of."""
-    model = nnx.Sequential(nnx.RNN(nnx.GRUCell(2, 3, rngs=RNGS)), qnn.QuantWrapper(nnx.Linear(3, 2, rngs=RNGS)))
+    model = nnx.Sequential(nnx.RNN(layer_of(nnx.GRUCell, 2, 3)), qnn.QuantWrapper(layer_of(nnx.Linear, 3, 2)))
     prepared = qnn.prepare(model, default_qconfig)
     assert type(prepared.layers[0].cell.dense_i) is nnx.Linear
     x = np.ones((1, 4, 2), np.float32)
@@ -174,12 +172,12 @@ def test_cells_are_not_observed_and_work():
 
 
 def test_a_range_that_is_not_finite_is_not_swallowed():
-    model = qnn.quantize_dynamic(nnx.Linear(2, 2, rngs=RNGS))
+    model = qnn.quantize_dynamic(layer_of(nnx.Linear, 2, 2))
     assert np.isnan(model(jnp.float32([[1, 2], [jnp.nan, 1]]))).all()
 
 
 def test_a_layer_in_floats_says_what_to_insert():
-    model = nnx.Sequential(qnn.QuantStub(), nnx.Linear(2, 2, rngs=RNGS), nnx.RMSNorm(2, rngs=RNGS))
+    model = nnx.Sequential(qnn.QuantStub(), layer_of(nnx.Linear, 2, 2), nnx.RMSNorm(2, rngs=RNGS))
     prepared = qnn.prepare(model, default_qconfig)
     x = jnp.ones((2, 2))
     run(prepared, x)

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 from flax import nnx
-from flax_support import module_of, run
+from flax_support import layer_of, module_of, run
 
 import qjax.nnx as qnn
 from qjax.quantization import QConfig, default_qat_qconfig, default_qconfig
@@ -12,9 +12,8 @@ from qjax.quantization.functional import ConvBnParams, ConvBnState, conv_bn
 
 class Two(nnx.Module):
     def __init__(self, dtype=jnp.float32):
-        rngs = nnx.Rngs(0)
         self.quant, self.dequant = qnn.QuantStub(), qnn.DeQuantStub()
-        make = lambda: nnx.Linear(4, 4, rngs=rngs, param_dtype=dtype, dtype=dtype)  # noqa: E731
+        make = lambda: layer_of(nnx.Linear, 4, 4, param_dtype=dtype, dtype=dtype)  # noqa: E731
         self.used, self.one, self.other = make(), make(), make()
         self.unused_sum = qnn.FloatFunctional()
 
@@ -28,10 +27,10 @@ def test_layers_that_saw_nothing_raise_when_they_are_called(qconfig):
     prepared, x = prepare(module_of(Two), qconfig), jnp.ones((2, 4))
     with pytest.raises(ValueError, match=r"observers have seen nothing at .*layer 'unused_sum', layer 'used'"):
         qnn.convert(prepared)
-    run(prepared, x)
+    prepared(x)
     with pytest.warns(UserWarning, match="seen nothing at .*'one'.*, which will raise when called"):
         made = qnn.convert(prepared)
-    run(made, x)
+    made(x)
     inside = made.quant(x)
     with pytest.raises(RuntimeError, match="one runs for the first time, and has no range"):
         made.one(inside)
@@ -48,7 +47,7 @@ def test_layers_that_saw_nothing_raise_when_they_are_called(qconfig):
 
 
 def test_settings_that_a_recurrent_layer_cannot_have_are_refused_when_it_is_prepared():
-    model = nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), qnn.LSTM(2, 2, rngs=nnx.Rngs(0)))
+    model = nnx.Sequential(layer_of(nnx.Linear, 2, 2), layer_of(qnn.LSTM, 2, 2))
     mixed = QConfig(default_qconfig.activation, "mxfp4")
     for wrong in (lambda: qnn.prepare(model, mixed), lambda: qnn.quantize_dynamic(model, {qnn.LSTM: mixed})):
         with pytest.raises(
@@ -64,14 +63,14 @@ def test_models_of_bfloat16(qconfig):
     model, x = Two(jnp.bfloat16), jnp.ones((2, 4), jnp.bfloat16)
     model.a_norm = nnx.LayerNorm(4, rngs=nnx.Rngs(0))  # of float32
     prepared = qnn.prepare(model, qconfig)
-    run(prepared, x)
+    prepared(x)
     with pytest.warns(UserWarning, match="seen nothing"):
-        assert run(qnn.convert(prepared), x).dtype == jnp.bfloat16
+        assert qnn.convert(prepared)(x).dtype == jnp.bfloat16
 
 
 def test_batch_norms_trained_in_bfloat16():
     rngs, x = nnx.Rngs(0), jnp.ones((2, 3, 2), jnp.bfloat16)
-    parts = nnx.Conv(2, 4, (1,), param_dtype=jnp.bfloat16, rngs=rngs), nnx.BatchNorm(4, rngs=rngs)
+    parts = layer_of(nnx.Conv, 2, 4, (1,), param_dtype=jnp.bfloat16), nnx.BatchNorm(4, rngs=rngs)
     model = qnn.prepare_qat(qnn.fuse_modules(nnx.Sequential(*parts), ["0", "1"]), QConfig(None, None))
     results = [run(model, x)]
     model.eval()

@@ -151,7 +151,7 @@ def test_shared_layers_stay_shared():
 
 
 def test_the_model_itself_is_converted():
-    prepared = qnn.prepare(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), default_qconfig)
+    prepared = qnn.prepare(layer_of(nnx.Linear, 2, 3), default_qconfig)
     prepared(jnp.ones((1, 2)))
     assert type(qnn.convert(prepared)) is qnn.quantized.Linear
 
@@ -286,15 +286,15 @@ BAD = {
     "'conv8', which names no module": lambda: qnn.fuse_modules(module_of(Net), ["conv1", "conv8"]),
     "num_features=4; allowed is 8": lambda: qnn.fuse_modules(module_of(Net), ["head.0", "bn1"]),
     "the batch norm is in training": lambda: qnn.fuse_modules(
-        nnx.Sequential(nnx.Linear(2, 4, rngs=nnx.Rngs(0)), nnx.BatchNorm(4, rngs=nnx.Rngs(0))), ["0", "1"]
+        nnx.Sequential(layer_of(nnx.Linear, 2, 4), nnx.BatchNorm(4, rngs=nnx.Rngs(0))), ["0", "1"]
     ),
     "no batch norm that is fused": lambda: qnn.freeze_bn_stats(module_of(Net)),
     "model has no fake quantization": lambda: qnn.disable_observer(module_of(Net)),
     "conv1: input is a Array.*insert a QuantStub": lambda: qnn.convert(calibrated()).conv1(jnp.ones((1, 8, 8, 1))),
     "quant: x is a QTensor": lambda: (lambda model: model.quant(model.quant(IMAGES)))(qnn.convert(calibrated())),
-    "tensors has no 'weight'": lambda: qnn.from_torch(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), {}),
+    "tensors has no 'weight'": lambda: qnn.from_torch(layer_of(nnx.Linear, 2, 2), {}),
     "becomes kernel of shape": lambda: qnn.from_torch(
-        nnx.Linear(2, 2, rngs=nnx.Rngs(0)), {"weight": np.ones((3, 2)), "bias": np.ones(2)}
+        layer_of(nnx.Linear, 2, 2), {"weight": np.ones((3, 2)), "bias": np.ones(2)}
     ),
     "tensors has other.weight, for which model has no module": lambda: qnn.from_torch(
         qnn.QuantStub(), {"other.weight": np.ones(2)}

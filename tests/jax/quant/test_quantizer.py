@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from covering import some
 from flax import nnx
 from support import DTYPES, assert_same_bits
 
@@ -90,8 +91,7 @@ def test_values_and_gradients_are_the_definition(name):
         assert_same_bits(grad, gradient(f, X, G, KEY), "gradient")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("promotion", ["standard", "strict"])
+@some((0, 0), (1, 1), (0, 2), (1, 3), promotion=["standard", "strict"], dtype=[*DTYPES])
 def test_dtypes(dtype, promotion):
     f = QUANTIZERS["mask"]
     with jax.enable_x64(dtype == "float64"), jax.numpy_dtype_promotion(promotion), np.errstate(all="ignore"):

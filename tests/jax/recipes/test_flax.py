@@ -28,7 +28,10 @@ def nnx_layer(make):
 
 def linen_layer(module):
     def layer():
-        return module.init(jax.random.key(0), X), module.apply
+        """Its values are NumPy's, as in `module_of`."""
+        shapes, rng = jax.eval_shape(module.init, jax.random.key(0), X), np.random.default_rng(0)
+        values = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(leaf.dtype) / 2, shapes)
+        return jax.device_put(values), module.apply
 
     return layer
 

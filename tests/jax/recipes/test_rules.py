@@ -109,7 +109,8 @@ class Named(linen.Module):
 
 def test_the_first_rule_that_matches_counts_and_may_say_nothing():
     x = integers((4, 4), 4, 2)
-    params = jax.tree.map(lambda p: integers(p.shape, p.size), Named().init(jax.random.key(0), x, identity))
+    shapes = jax.eval_shape(lambda: Named().init(jax.random.key(0), x, identity))
+    params = jax.tree.map(lambda p: integers(p.shape, p.size), shapes)
     numbers = {"first": G, "inner": F, "activation": "e2m1fn", "others": "int2"}
     rules = [
         Rule("Named.first", "linear", outputs(G)),

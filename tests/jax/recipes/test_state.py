@@ -5,6 +5,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from flax_support import layer_of
 from support import assert_same_bits
 
 from qcore import Entry, Product, Recipe
@@ -16,7 +17,7 @@ WIDE = Recipe([Entry("*", None, Product())])
 class Model(nnx.Module):
     def __init__(self):
         rngs = nnx.Rngs(0)
-        self.linear, self.norm = nnx.Linear(4, 4, rngs=rngs), nnx.BatchNorm(4, rngs=rngs)
+        self.linear, self.norm = layer_of(nnx.Linear, 4, 4), nnx.BatchNorm(4, rngs=rngs)
         self.drop, self.again = nnx.Dropout(0.5, rngs=rngs), nnx.List([self.norm])
 
     def __call__(self, x):

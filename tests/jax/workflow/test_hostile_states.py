@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from flax_support import layer_of
 from jax.experimental import sparse
 
 from qjax.nnx import from_torch
@@ -38,7 +39,7 @@ HOSTILE = {
 
 
 def layer() -> nnx.Module:
-    return nnx.Dict(fc=nnx.Linear(2, 1, rngs=nnx.Rngs(0)))
+    return nnx.Dict(fc=layer_of(nnx.Linear, 2, 1))
 
 
 @pytest.mark.parametrize("entry", GOOD)
@@ -87,7 +88,7 @@ def test_names_are_texts(name):
 
 @pytest.mark.parametrize("title", list(HOSTILE)[::4])
 def test_attention(title):
-    model = nnx.MultiHeadAttention(2, 4, rngs=nnx.Rngs(0), decode=False)
+    model = layer_of(nnx.MultiHeadAttention, 2, 4, decode=False)
     good = {name: np.asarray(x) for name, x in state_dict(model).items()}
     load_state_dict(model, good)
     for entry in good:
