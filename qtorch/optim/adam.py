@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from torch.optim.optimizer import ParamsT
 
 
+_MOST = 1 << 16  # numbers that are updated at a time
+
+
 class _Adam(CodedOptimizer):
     """The base of the optimizers of this file; `storage` is a key of `ADAM_KINDS`."""
 
@@ -35,11 +38,29 @@ class _Adam(CodedOptimizer):
     def _moved(
         self, p: torch.Tensor, gradient: torch.Tensor, states: Any, count: torch.Tensor, group: dict[str, Any]
     ) -> tuple[torch.Tensor, Any]:
-        options = {name: group[name] for name in ("betas", "eps", "weight_decay")}
+        options = {name: group[name] for name in ("betas", "eps", "weight_decay")} | {"decoupled": self.decoupled}
         codes, rate = self._codes_of(p, group), rate_of(group, p)
-        return FUNCTIONS.adam_step_with_codes(
-            p, gradient, states, count, rate, codes, decoupled=self.decoupled, **options
-        )
+        if codes[0] is None or p.numel() <= _MOST:
+            return FUNCTIONS.adam_step_with_codes(p, gradient, states, count, rate, codes, **options)
+        # Blocks do not depend on each other, and a step of so many numbers at a time needs little memory.
+        flat, slope, found = p.reshape(-1), gradient.reshape(-1), []
+        for begin in range(0, flat.numel(), size := max(_MOST // self.block_size, 1) * self.block_size):
+            part = slice(begin, begin + size)
+            own = tuple([_part(state, part, one) for state, one in zip(states, codes, strict=True) if one is not None])
+            found.append(FUNCTIONS.adam_step_with_codes(flat[part], slope[part], own, count, rate, codes, **options))
+        weights, parts = zip(*found, strict=True)
+        joined = [tuple(map(torch.cat, zip(*each, strict=True))) for each in zip(*parts, strict=True)]
+        kept = [(new.view_as(state[0]), scale) for (new, scale), state in zip(joined, states, strict=True)]
+        return torch.cat(weights).view_as(p), tuple(kept)
+
+
+def _part(
+    state: tuple[torch.Tensor, torch.Tensor], part: slice, codes: StateCodes
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The codes and scales of a part of a parameter's numbers."""
+    given, scale = state
+    bytes_, blocks = ([codes.counts(place)[i] for place in (part.start, part.stop)] for i in range(2))
+    return given.reshape(-1)[slice(*bytes_)], scale[slice(*blocks)]
 
 
 class Adam8bit(_Adam):

@@ -13,6 +13,7 @@ from qcore.random.threefry import fold_words
 from qcore.reproducible.state_codes import StateCodes, join_weight, split_weight
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import Key, draw, key_tensor
+from qtorch._rounding.sharded import is_sharded
 from qtorch.reproducible.functions import FUNCTIONS
 from qtorch.reproducible.operations import Names
 
@@ -75,6 +76,10 @@ class CodedOptimizer(torch.optim.Optimizer):
     def _check_parameter(self, p: torch.Tensor) -> None:
         if p.dtype not in _DTYPES:
             raise TypeError(f"params has a tensor of {p.dtype}; allowed are {', '.join(map(str, _DTYPES))}")
+        if is_sharded(p):
+            raise TypeError(
+                "params has a DTensor; allowed are tensors in one piece, such as the parts that processes hold"
+            )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)

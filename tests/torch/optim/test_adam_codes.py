@@ -5,6 +5,7 @@ import io
 
 import pytest
 import torch
+import torch.distributed.tensor
 from support import assert_same_bits
 
 from qcore.reproducible import StateCodes
@@ -122,6 +123,38 @@ def test_goes_on_from_its_state_dict(kind, dtype):
     second.load_state_dict(torch.load(file, weights_only=True))
     for a, b in zip(train(second, params, range(2, 4)), whole, strict=True):
         assert_same_bits(a, b)
+
+
+@pytest.mark.parametrize(("kind", "bytes_"), [(AdamW8bit, 2.0625), (Adam4bit, 1.0625), (AdamFp8, 3.09375)])
+def test_large_parameters_go_in_parts(kind, bytes_):
+    """With the bits that they have in one part; a state has one byte or half a byte for each number, and scales."""
+    (p,) = parameters(shapes=[(3, 128 * 400)])  # more than two parts, and no multiple of one
+    options = {"block_size": 128, "amsgrad": kind is AdamFp8}
+    optimizer = kind([p], **options)
+    set_gradients([p], 0)
+    rows = [torch.nn.Parameter(row) for row in p.detach().clone()]
+    others = kind(rows, **options)
+    for row, slope in zip(rows, p.grad.clone(), strict=True):
+        row.grad = slope
+    optimizer.step()
+    others.step()
+    assert_same_bits(p, torch.stack([row.detach() for row in rows]))
+    state = {name: x for name, x in optimizer.state[p].items() if name != "step"}
+    for name, x in state.items():
+        assert_same_bits(x.reshape(-1), torch.cat([others.state[row][name].reshape(-1) for row in rows]))
+    assert sum(x.numel() * x.element_size() for x in state.values()) / p.numel() == bytes_
+
+
+def test_sharded_parameters_are_refused():
+    """Blocks of shards would be saved as if they were the whole parameter's."""
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+    try:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+        p = torch.distributed.tensor.distribute_tensor(torch.ones(4096), mesh)
+        with pytest.raises(TypeError, match="params has a DTensor; allowed are tensors in one piece"):
+            AdamW8bit([p])
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_float32_states_become_codes():
