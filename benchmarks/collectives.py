@@ -163,6 +163,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE", type=output_file, help="write versions, machine and rows there")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # or calls return before the work is done
     size = options.size // 100 * 100
     rows = []
     for framework in options.only:

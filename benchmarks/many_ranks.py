@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import process_time
 from typing import Any, NamedTuple
@@ -169,31 +169,29 @@ def measured(batch: int, steps: int) -> tuple[list[Compared], list[dict[str, Any
 
 
 def draw(record: Mapping[str, Any], path: Path) -> None:
-    """The norm of the mean gradient by ranks, of all layers and of the one that loses most, and the loss by step."""
+    """The mean gradient beside the exact one by ranks, whole and of the layer that turns most; the loss by step."""
     title = "A small GPT's mean gradient over 8 to 16,384 ranks"
-    text = (
-        "The norm of the mean by ranks, of the whole gradient and of the layer that loses most; and the loss by step."
-    )
-    laws = [law for law in LAWS if law != "bf16 wire, float32 sum"]
-    rows = [row for row in record["rows"] if row["step"] == 0]
+    text = "The norm of the mean by ranks, its cosine with the exact mean in the worst layer, and the loss by step."
+    rows = [row for row in record["rows"] if row["step"] == 0 and row["law"] != "bf16 wire, float32 sum"]
     with picture(path, 6.6, title, text) as figure:
         whole, worst, loss = figure.subplots(3, 1)
         for axes in (whole, worst):
             axes.set_xscale("log", base=2)
         whole.set(title="whole gradient", ylabel="norm / exact norm")
-        worst.set(title="layer that loses most", xlabel="ranks", ylabel="norm / exact norm")
-        draw_curves(whole, {law: _points(rows, law, lambda row: row["layer"] == "all", min) for law in laws})
-        draw_curves(worst, {law: _points(rows, law, lambda row: row["layer"] != "all", min) for law in laws})
+        worst.set(title="layer that turns most", xlabel="ranks", ylabel="cosine with exact")
+        draw_curves(whole, _curves(row | {"y": row["norm"]} for row in rows if row["layer"] == "all"))
+        draw_curves(worst, _curves(row | {"y": row["cosine"]} for row in rows if row["layer"] != "all"))
         loss.set(title="training with Adam", xlabel="step", ylabel="loss")
         draw_curves(loss, {_name(line): [*enumerate(line["losses"])] for line in record["lines"]})
 
 
-def _points(rows: list[dict[str, Any]], law: str, chosen: Any, choose: Any) -> list[tuple[float, float]]:
-    found: dict[int, list[float]] = {}
+def _curves(rows: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """The least y of each law and number of ranks."""
+    found: dict[str, dict[int, float]] = {}
     for row in rows:
-        if row["law"] == law and chosen(row):
-            found.setdefault(row["ranks"], []).append(row["norm"])
-    return [(ranks, choose(norms)) for ranks, norms in found.items()]
+        points = found.setdefault(row["law"], {})
+        points[row["ranks"]] = min(row["y"], points.get(row["ranks"], row["y"]))
+    return {law: [*points.items()] for law, points in found.items()}
 
 
 def _name(line: Mapping[str, Any]) -> str:

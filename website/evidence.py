@@ -355,3 +355,25 @@ def quality() -> str:
     versions = record["versions"]
     packages = ", ".join(f"{name} {versions[name].partition('+')[0]}" for name in ("torch", "onnxruntime"))
     return f"{table(head, rows)}\n\n{packages}, commit {versions['commit']} ({link('quality')})."
+
+
+def many_ranks() -> str:
+    """What sums over ranks leave of a small GPT's gradient, and its loss, from `benchmarks.many_ranks`."""
+    record = results("many-ranks")
+    first = [row for row in record["rows"] if row["step"] == 0]
+    whole = {(row["law"], row["ranks"]): row for row in first if row["layer"] == "all"}
+    losses = {(line["law"], line["ranks"]): line["losses"][-1] for line in record["lines"]}
+    ring, some, most = "bf16 ring", 1024, 16384
+    counts = sorted({ranks for _, ranks in whole})
+    rows = (
+        (law, *(f"{whole[law, ranks]['norm']:.3f}, {whole[law, ranks]['cosine']:.3f}" for ranks in counts))
+        for law in dict.fromkeys(law for law, _ in whole)
+    )
+    shown = table(("N", *(f"{ranks:,}" for ranks in counts)), rows)
+    least = min((row for row in first if (row["law"], row["ranks"]) == (ring, some)), key=lambda row: row["norm"])
+    return (
+        f"{shown}\n\nOf the gradient of `{least['layer']}` the ring of {some:,} leaves {least['norm']:.2f}, the least "
+        f"of all layers. Adam forgives a common factor: after {record['settings']['steps']} steps the loss is "
+        f"{losses['float32 ring', 8]:.2f} with float32 sums, {losses[ring, some]:.2f} with the ring of {some:,} and "
+        f"{losses[ring, most]:.2f} with that of {most:,} ({link('many-ranks', 'all layers')})."
+    )

@@ -360,6 +360,22 @@ def _limits(of: dict[str, Record]) -> str:
     return ", ".join(f"{text} {limit:g}" for text, limit in zip(_PACKAGES.values(), limits, strict=True) if limit)
 
 
+def collectives_speed() -> str:
+    """What a rank's gradient costs in a sum over ranks, and all ranks."""
+    record = results("collectives")
+    rows = {(row["framework"], row["collective"], row["dtype"]): row for row in record["rows"]}
+    ring = rows["torch", "nccl.ring.bf16", "float32"]
+    names = dict.fromkeys(name for _, name, _ in rows)
+    shown = table(
+        ("copies of the gradient", "PyTorch", "JAX", "NumPy"),
+        ((name, *(f"{rows[of, name, 'float32']['copies']:.1f}" for of in ("torch", "jax", "numpy"))) for name in names),
+    )
+    return (
+        f"{shown}\n\nThe bfloat16 ring of {ring['ranks']:,} ranks takes {ring['all_ranks']:.1f} s for gradients of "
+        f"{ring['size']:,} float32 numbers in PyTorch, of one core of {where(record)} ({link('collectives')})."
+    )
+
+
 def same_training_speed() -> str:
     """Steps with defined bits, as multiples of the ordinary one, and the limits that we set ourselves."""
     record = results("same-training-speed")
