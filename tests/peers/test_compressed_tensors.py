@@ -151,3 +151,41 @@ def test_transformers_loads_models(name, tied, tmp_path):
         assert torch.equal(found, right)
     else:
         assert (found - floats).norm() < 2 * (right - floats).norm()
+
+
+JAX_SETTINGS = {
+    "W4A16": lambda jq: (jq.QConfig(None, BlockScaled("int4", {-1: 32}, scale="float32")), None),
+    "W8A8": lambda jq: (jq.QConfigDynamic(weight=jq.default_per_channel_weight_observer), None),
+    "W8A8 static": lambda jq: (jq.get_default_qconfig(), "data"),
+    "FP8": lambda jq: (jq.QConfigDynamic(*[BlockScaled("e4m3fn", {-1: None}, scale="float32")] * 2), None),
+}
+
+
+@pytest.mark.parametrize("name", JAX_SETTINGS)
+def test_the_owner_reads_models_of_jax(name, tmp_path):
+    nnx, qnn, jq = (pytest.importorskip(module) for module in ("flax.nnx", "qjax.nnx", "qjax.quantization"))
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationConfig
+
+    from qjax.export import to_compressed_tensors as of_jax
+
+    settings, data = JAX_SETTINGS[name](jq)
+    x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    inputs = data and [x]
+    rngs = nnx.Rngs(0)
+    floats = nnx.Sequential(nnx.Linear(64, 96, rngs=rngs), nnx.LinearGeneral(96, (2, 32), rngs=rngs))
+    small = qnn.quantize_model(floats, settings, calibrate=inputs)
+    of_jax(small, tmp_path, inputs)
+    config = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
+    read = QuantizationConfig.model_validate(config).config_groups["group_0"]
+    state, found = load_file(tmp_path / "model.safetensors"), load_quantized(tmp_path)
+    for path in ("0", "1"):
+        own = {key.removeprefix(f"{path}."): value for key, value in state.items() if key.startswith(f"{path}.")}
+        numbers = BaseCompressor.get_value_from_registry(config["format"]).decompress(own, read)["weight"]
+        assert torch.equal(numbers.float(), torch.from_numpy(found[f"{path}.weight"].dequantize()))
+        layer = small.layers[int(path)]
+        while not hasattr(layer, "weight"):
+            layer = layer.module
+        right = layer.weight()
+        right = right.dequantize() if hasattr(right, "dequantize") else right
+        assert torch.equal(numbers.float(), torch.from_numpy(np.array(right)))
