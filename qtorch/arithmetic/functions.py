@@ -19,9 +19,12 @@ from qtorch._rounding.dispatch import decode, encode, quantize
 from qtorch._rounding.gradients import apart
 from qtorch._rounding.keys import given_or_drawn
 from qtorch._rounding.packing import check_codes
+from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch.linalg.namespace import Float64
 
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32}
+_PART = 1 << 16  # elements
+_OWN = {torch.float16: check_number("float16").text, torch.bfloat16: check_number("bfloat16").text}
 _DTYPES = {getattr(torch, name): name for name in DTYPES}
 
 
@@ -35,8 +38,28 @@ def _index_of(call: OperationCall, codes: tuple[Any, ...]) -> torch.Tensor:
     return indices_of(call, tuple(x.to(torch.int32) for x in codes))  # type: ignore[no-any-return]
 
 
+def _codes_of(x: torch.Tensor, text: str) -> Any:
+    """The codes of a plain tensor's numbers; of 16-bit formats of their dtypes these are its bits."""
+    return x.view(torch.uint16) if _OWN.get(x.dtype) == text else encode(x, text)
+
+
+def _by_parts(table: torch.Tensor, call: OperationCall, codes: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The entries of a table for plain tensors of codes, by parts that caches of processors hold."""
+    shape = codes[0].shape
+    flat = [x.reshape(-1) for x in codes]
+    entries = table.view(_SIGNED[table.dtype]) if table.dtype in _SIGNED else table
+    parts = [x.split(_PART) for x in flat]
+    found = torch.empty(flat[0].shape, dtype=entries.dtype, device=entries.device)
+    for part, *given in zip(found.split(_PART), *parts, strict=True):
+        torch.index_select(entries, 0, _index_of(call, tuple(given)), out=part)
+    return found.view(table.dtype).reshape(shape)
+
+
 def _from_table(call: OperationCall, dtype: torch.dtype, key: Any, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """The results of a function that is a table."""
+    if are_plain_tensors(tensors) and not call.is_stochastic:
+        table = run_table("numbers", _texts(call), tensors[0].device).to(dtype)
+        return _by_parts(table, call, tuple(map(_codes_of, tensors, call.operands)))
     index = _index_of(call, tuple(encode(x, text) for x, text in zip(tensors, call.operands, strict=True)))
     if not call.is_stochastic:
         return _taken("numbers", call, index).to(dtype)
@@ -79,7 +102,7 @@ def _results(call: OperationCall, dtype: torch.dtype, key: Any, tensors: tuple[t
 
 def _taken(which: str, call: OperationCall, index: torch.Tensor) -> torch.Tensor:
     """The entries of a table of a call."""
-    texts = [call.operation, call.result, call.rounding, call.overflow or "", str(call.random_bits), *call.operands]
+    texts = _texts(call)
     if torch.compiler.is_dynamo_compiling():
         table = torch.ops.qtorch.arithmetic_table(which, texts, index.device)
     else:
@@ -87,6 +110,11 @@ def _taken(which: str, call: OperationCall, index: torch.Tensor) -> torch.Tensor
     if table.dtype in _SIGNED:  # torch cannot take from unsigned tables of more than 8 bits
         return table.view(_SIGNED[table.dtype])[index].view(table.dtype)
     return table[index]
+
+
+def _texts(call: OperationCall) -> list[str]:
+    """A call as an operator takes it; tables do not depend on its `start`."""
+    return [call.operation, call.result, call.rounding, call.overflow or "", str(call.random_bits), *call.operands]
 
 
 def run_table(which: str, texts: list[str], device: torch.device) -> torch.Tensor:
@@ -134,6 +162,9 @@ class Tensors(Arithmetic, package=__name__.rpartition(".")[0], words=TORCH):
 
     def on_codes(self, call: OperationCall, codes: tuple[Any, ...], key: Any) -> torch.Tensor:
         words = given_or_drawn(key, call.is_stochastic, False)
+        if call.is_looked_up and not call.is_stochastic and are_plain_tensors(codes):
+            table = run_table("codes", _texts(call), codes[0].device)
+            return _by_parts(table, call, torch.broadcast_tensors(*codes))
         if call.is_looked_up:
             index = _index_of(call, codes)
             if not call.is_stochastic:
