@@ -9,10 +9,10 @@ from benchmarks import collectives, many_ranks
 
 def test_costs(tmp_path, capsys):
     file = tmp_path / "costs.json"
-    names = "nccl.ring.bf16", "nccl.tree.bf16", "torchft.avg"
+    names = ("nccl.tree.bf16",)
     assert collectives.main(["--size", "250", "--seconds", "0", "--json", str(file), "--names", *names]) == 0
     rows = json.loads(file.read_text())["rows"]
-    assert [row["framework"] for row in rows[::6]] == ["torch", "jax", "numpy"]
+    assert [row["framework"] for row in rows[::2]] == ["torch", "jax", "numpy"]
     assert {row["size"] for row in rows} == {200}
     assert all(row["copies"] > 0 and row["additions"] > 0 and row["all_ranks"] > 0 for row in rows)
     assert "16,384 ranks" in capsys.readouterr().out
