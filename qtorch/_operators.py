@@ -161,7 +161,6 @@ _define(
     "run_gradients",
     "gradients_shape",
 )
-_differentiate("attention", _ENGINES, "back", "keep")
 _define(
     "arithmetic_table(str which, str[] texts, Device device) -> Tensor",
     "qtorch.arithmetic.functions",

@@ -15,6 +15,7 @@ from qcore.reproducible.operations import SMALLEST
 from qtorch._rounding.cache import literal
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.dispatch import quantize
+from qtorch._rounding.gradients import apart, is_differentiated, refuse_recording
 from qtorch._rounding.sharded import check_not_sharded
 from qtorch.linalg.call import in_float32
 from qtorch.linalg.matrices import matmul
@@ -72,7 +73,7 @@ def attention(
 
     Raises:
         ValueError: if shapes do not fit, or the engine does not know tiles for this head size.
-        NotImplementedError: if the gradients are differentiated.
+        NotImplementedError: for second derivatives, and those of forward mode.
 
     Example:
         >>> q, k, v = torch.randn(3, 1, 2, 97, 128, generator=torch.Generator().manual_seed(0))
@@ -90,7 +91,48 @@ def attention(
     if scale is not None:
         scale = check_float("scale", scale, "a finite number", isfinite)
     text = literal(engine if isinstance(engine, str) else engine.text)
-    return torch.ops.qtorch.attention(q, k, v, mask, text, causal, scale)
+    differentiated = any(is_differentiated(x) for x in (q, k, v))
+    run = _Attention.apply if differentiated else torch.ops.qtorch.attention
+    return run(*apart(q, k, v), mask, text, causal, scale)
+
+
+class _Attention(torch.autograd.Function):
+    """(q, k, v, mask, the engine's text, causal, scale) -> attention."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(q: Any, k: Any, v: Any, mask: Any, engine: str, causal: bool, scale: float | None) -> torch.Tensor:
+        return torch.ops.qtorch.attention(q, k, v, mask, engine, causal, scale)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.save_for_backward(*inputs[:4])
+        ctx.call = inputs[4:]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        refuse_recording(gradient)
+        run = torch.ops.qtorch.attention_gradients if torch.compiler.is_dynamo_compiling() else _Gradients.apply
+        return *run(*ctx.saved_tensors, gradient, *ctx.call), None, None, None, None
+
+
+class _Gradients(torch.autograd.Function):
+    """The gradients of q, k and v, which have no derivatives."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[torch.Tensor, ...]:
+        return torch.ops.qtorch.attention_gradients(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise NotImplementedError("engines.attention has no second derivatives; allowed is one backward pass")
 
 
 def run_attention(
@@ -107,9 +149,11 @@ def run_attention(
     return Attending.one_nan(attend(Attending, q, k, v, mask, call))
 
 
-def attention_shape(q: torch.Tensor, *others: Any) -> torch.Tensor:
-    """A tensor of the result's shape."""
-    return q.new_empty(q.shape[:3] + others[1].shape[3:])
+def attention_shape(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, *call: Any) -> torch.Tensor:
+    """A tensor of the result's shape. Sizes that are known are checked; others are when the program runs."""
+    if all(type(size) is int for x in (q, k, v) for size in x.shape):
+        check_call(q, k, v, mask, *call)
+    return q.new_empty((*q.shape[:3], v.shape[3]))
 
 
 def run_gradients(
@@ -130,18 +174,3 @@ def run_gradients(
 def gradients_shape(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:
     """Tensors of the gradients' shapes."""
     return tuple(x.new_empty(x.shape) for x in (q, k, v))
-
-
-def keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    """What the gradients need."""
-    ctx.save_for_backward(*inputs[:4])
-    ctx.call = inputs[4:]
-
-
-def back(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-    """The gradients of q, k and v."""
-    if torch.is_grad_enabled():  # create_graph=True
-        raise NotImplementedError(
-            "engines.attention has no second derivatives; allowed is a backward pass without create_graph=True"
-        )
-    return *torch.ops.qtorch.attention_gradients(*ctx.saved_tensors, gradient, *ctx.call), None, None, None, None

@@ -113,5 +113,25 @@ def test_bfloat16_and_second_derivatives():
     q, k, v = (torch.from_numpy(x).bfloat16().requires_grad_() for x in arrays_of(6, 9))
     found = qtorch.engines.attention(q, k, v, "hf.eager")
     assert found.dtype is torch.bfloat16
+    (gradient,) = torch.autograd.grad(found.sum(), q, create_graph=True)
     with pytest.raises(NotImplementedError, match="no second derivatives"):
-        torch.autograd.grad(found.sum(), q, create_graph=True)
+        gradient.sum().backward()
+
+
+def test_transforms():
+    q, k, v = map(torch.from_numpy, arrays_of(6, 9))
+
+    def run(x):
+        return qtorch.engines.attention(x, k, v, "exact")
+
+    wanted = q.clone().requires_grad_()
+    run(wanted).sum().backward()
+    assert_same_bits(torch.func.grad(lambda x: run(x).sum())(q), wanted.grad, "torch.func.grad")
+    with pytest.warns(UserWarning, match="batching rule"):  # one by one
+        each = torch.func.vmap(lambda *x: qtorch.engines.attention(*x, "exact"))(q[:, None], k[:, None], v[:, None])
+    assert_same_bits(each[:, 0], run(q), "torch.func.vmap")
+    with pytest.raises(RuntimeError, match="forward mode AD"):  # a tangent of zeros would be silent
+        torch.func.jvp(run, (q,), (q,))
+    assert run(q.clone()).shape == q.shape
+    with pytest.raises(ValueError, match=r"^q has shape"):
+        qtorch.engines.attention(q.to("meta"), k.to("meta"), v[:, :, 1:].to("meta"), "exact")
