@@ -106,8 +106,13 @@ SETTINGS = {
     "dynamic": (default_dynamic_qconfig, 20),
     "training": (None, 5),
 }
-# A float copy of it whose weights alone are rounded to mxfp4 by hand has 1.2 dB, as the quantized one.
-LEAST = {("mobilenet", "formats"): 1, ("mobilenet", "weights"): 0.5, ("mobilenet", "training"): 4}
+# Copies in floats whose weights are rounded to mxfp4 by hand have 1.2 and -1.3 dB, as the quantized models.
+LEAST = {
+    ("mobilenet", "formats"): 1,
+    ("mobilenet", "weights"): 0.5,
+    ("mobilenet", "training"): 4,
+    ("efficientnet", "weights"): -2,
+}
 
 
 def result(model, inputs):
