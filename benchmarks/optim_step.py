@@ -1,10 +1,11 @@
-"""How long a step of OptimLP takes, against the step of the optimizer inside it.
+"""How long a step of OptimLP takes, against the step of the optimizer inside it; and steps of states in codes.
 
 Usage:
     python -m benchmarks.optim_step                      PreResNet20's 65 parameters, all four quantizers
     python -m benchmarks.optim_step --json optim_step.json
 
-Both step copies of the same parameters and take turns; medians are compared.
+Both step copies of the same parameters and take turns; medians are compared. Optimizers with codes step one parameter
+beside torch's fused float32 AdamW.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+import qtorch.optim
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import by_turns, clock_for, keep_pages, machine, versions
 from qcore import FloatingPoint
@@ -27,6 +29,8 @@ from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
 
 LIMIT = 3.0  # times the inner step, for SGD and rounding to nearest
+CODED = ("AdamW8bit", "AdamW4bit", "AdamWFp8")
+NUMBERS = 1 << 20  # of the parameter of an optimizer with codes
 OPTIMIZERS: dict[str, Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]] = {
     "SGD": partial(torch.optim.SGD, lr=1e-3, momentum=0.9, weight_decay=5e-4),
     "Adam": partial(torch.optim.Adam, lr=1e-3),
@@ -72,6 +76,21 @@ def measure(optimizer: str, rounding: RoundingName, seconds: float) -> dict[str,
     return {"optimizer": optimizer, "rounding": rounding, **times, "ratio": ratio, "limit": limit, "met": met}
 
 
+def measure_codes(name: str, seconds: float) -> dict[str, object]:
+    """One row of an optimizer with codes: medians in seconds a step, and the bytes of its state for a number."""
+    optimizers = []
+    for make in (getattr(qtorch.optim, name), partial(torch.optim.AdamW, fused=True)):
+        p = torch.nn.Parameter(torch.zeros(NUMBERS))
+        p.grad = torch.randn(NUMBERS, generator=torch.Generator().manual_seed(0))
+        optimizers.append(make([p]))
+    coded, fused = by_turns([one.step for one in optimizers], clock_for("cpu"), seconds)
+    (state,) = optimizers[0].state.values()
+    states = [x for name, x in state.items() if name != "step"]
+    bytes_ = sum(x.numel() * x.element_size() for x in states) / NUMBERS
+    times = {"seconds": coded.median, "fused": fused.median, "ratio": coded.median / fused.median}
+    return {"optimizer": name, "numbers": NUMBERS, "bytes": bytes_, **times}
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time OptimLP.step against the inner optimizer's step.")
     parser.add_argument("--seconds", type=float, default=3.0, help="time for each row, five turns at least")
@@ -88,8 +107,16 @@ def main(argv: list[str] | None = None) -> int:
         limit = "" if row["limit"] is None else f"<= {row['limit']:g} {'met' if row['met'] else 'MISSED'}"
         table.add_row(str(row["optimizer"]), str(row["rounding"]), ours, inner, f"{row['ratio']:.2f}", limit)
     console.print(table)
+    codes = [measure_codes(name, options.seconds) for name in CODED]
+    table = Table("optimizer", "numbers", "bytes of state a number", "step", "fused AdamW", "ratio", box=SIMPLE)
+    for row in codes:
+        ours, fused = (f"{row[name] * 1e3:.2f} ms" for name in ("seconds", "fused"))  # type: ignore[operator]
+        table.add_row(
+            str(row["optimizer"]), str(row["numbers"]), f"{row['bytes']:.2f}", ours, fused, f"{row['ratio']:.0f}"
+        )
+    console.print(table)
     if options.json:
-        write_results(options.json, facts | {"rows": rows})
+        write_results(options.json, facts | {"rows": rows, "codes": codes})
     return 0
 
 
