@@ -32,9 +32,11 @@ from qcore.arguments import quoted
 from qcore.arithmetic.functions import FUNCTIONS
 from qcore.formats.floating import BinaryFloat
 from qcore.formats.number import Number, check_number
+from qcore.lazy import public_names
 from qcore.packing import check_codes
 
 __all__ = ["OPERATIONS", "ROUNDINGS", "SATURATIONS", "Specialization", "is_provided", "specialization"]
+__dir__ = public_names(__name__)
 
 ROUNDINGS = {
     "NearestTiesToEven": "nearest",
