@@ -187,7 +187,8 @@ _NEAR_X = {"expm1": (1, 0), "log1p": (1, 0), "sin": (2, -1), "tan": (2, 1), "tan
 _NEAR_X |= {"arcsin": (2, 1), "arctan": (2, -1), "arcsinh": (2, -1), "arctanh": (2, 1)}
 # Functions that are 1 near 0: the same; a sign of 0 is that of x.
 _NEAR_1 = {"exp": (1, 0), "exp2": (1, 0), "cos": (2, -1), "cosh": (2, 1), "cospi": (2, -1)}
-_BOUNDED = {"exp": _MOST, "exp2": _MOST, "expm1": _MOST, "sinh": _MOST, "cosh": _MOST}
+# Beyond these numbers results are beyond every format; without bounds float64 would have infinity, or 0.
+_BOUNDED = {"exp2": 995.0, **dict.fromkeys(("exp", "expm1", "sinh", "cosh", "softplus"), _MOST)}
 _SLACK = 16.0  # more than any factor of these next terms
 
 
