@@ -80,5 +80,8 @@ def check_effects(entries: Any, model: nnx.Module, done: set[str], what: str) ->
             continue
         if key == "":
             kinds = ", ".join(sorted({full_name(type(module), nnx) for _, module in nnx.iter_modules(model)}))
-            raise ValueError(f"model has no {what}; there are {kinds}")
+            raise ValueError(
+                f"model has no {what}; there are {kinds}; functions and layers of linen and equinox are quantized by "
+                "prepare_fn of qjax.quantization"
+            )
         raise ValueError(f"the entry {key if isinstance(key, str) else key.__name__} has no {what}")
