@@ -39,7 +39,8 @@ def noises(model: nnx.Module, made: nnx.Module, arguments: Arguments) -> dict[st
     """
     known, modules = names_of(model), {path: _inner(layer) for path, layer in names_of(made).items()}
     layers = {path: layer for path, layer in modules.items() if path in known and _is_converted(layer)}
-    kinds = quantized.Quantize, quantized.QFunctional  # what goes in, and modules of several functions
+    # What goes in, tables, and modules of several functions.
+    kinds = quantized.Quantize, quantized.Embed, quantized.QFunctional
     judged = {path for path, layer in layers.items() if not isinstance(layer, kinds)}
 
     def change(path: str, layer: nnx.Module) -> nnx.Module:
@@ -116,7 +117,7 @@ def _inner(layer: Any) -> Any:
 
 
 def _is_converted(layer: Any) -> bool:
-    return isinstance(layer, (quantized.Quantized, RoundedLayer, Observed))
+    return isinstance(layer, (quantized.Quantized, quantized.Embed, RoundedLayer, Observed))
 
 
 def _watched(model: nnx.Module, paths: set[str], seen: _Seen) -> nnx.Module:
@@ -134,6 +135,9 @@ def _rounded(layer: Any, made: Any) -> nnx.Module:
     """A float layer with the weight of a converted one, and with results that are rounded as that rounds them."""
     if isinstance(layer, FloatFunctional):
         layer.activation_post_process = _Rounding(made)
+        return layer
+    if isinstance(layer, nnx.Embed):
+        layer.embedding = nnx.Param(_numbers(made.weight()).astype(layer.embedding.dtype))
         return layer
     if type(layer) in GENERAL:
         return around_linear("", layer, lambda linear: _rounded(linear, made))
