@@ -172,7 +172,8 @@ def test_architecture(name, settings, tmp_path):
     file.seek(0)
     again = small_one(made(name)[0], inputs, settings)
     again.load_state_dict(torch.load(file, weights_only=True))
-    assert torch.equal(result(again, inputs), y)
+    with torch.no_grad():  # with gradients torch itself computes T5 in other bits
+        assert torch.equal(result(again, inputs), y)
 
     compiled = torch.compile(small, backend="aot_eager")
     with torch.no_grad(), warnings.catch_warnings():
