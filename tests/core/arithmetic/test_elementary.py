@@ -30,6 +30,7 @@ FUNCTIONS = {
     "arctan2": mp.atan2,
     "arctan2pi": lambda y, x: mp.atan2(y, x) / mp.pi,
 }
+BEYOND = 2000.0  # from here on exponentials are beyond every format
 FAR = 200.0  # from here on these functions are simple ones but for less than 2^-200
 
 
@@ -38,6 +39,10 @@ def real(name, numbers):
     """The exact result of finite numbers as a fraction, or one on the same side; None where there is no finite one."""
     if name in ("expm1", "tanh") and abs(numbers[0]) > FAR and (name == "tanh" or numbers[0] < 0):
         numbers = (math.copysign(FAR, numbers[0]),)
+    if name in ("exp", "exp2", "expm1", "sinh", "cosh") and abs(numbers[0]) > BEYOND:
+        numbers = (math.copysign(BEYOND, numbers[0]),)
+    if name == "softplus" and numbers[0] < -BEYOND:
+        numbers = (-BEYOND,)
     if name == "softplus" and numbers[0] > FAR:
         return Fraction(numbers[0]) + Fraction(1, 2**300)
     with mp.workprec(BITS):
