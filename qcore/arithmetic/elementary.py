@@ -139,7 +139,7 @@ def _softplus(x: np.ndarray) -> np.ndarray:
 def _turn(x: np.ndarray, shift: float) -> np.ndarray:
     """The sine of pi (x + shift), with angles of at most an eighth of a turn."""
     halves = np.rint(2.0 * x)
-    rest, part = (x - 0.5 * halves) * pi, np.mod(halves + 2.0 * shift, 4.0)
+    rest, part = (x - 0.5 * halves) * pi, np.mod(np.mod(halves, 4.0) + 2.0 * shift, 4.0)
     found = np.where(np.mod(part, 2.0) == 0, np.sin(rest), np.cos(rest))
     return np.where(part > 1, -found, found) + 0.0  # IEEE 754: zeros of the cosine are positive
 
