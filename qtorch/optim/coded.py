@@ -11,11 +11,13 @@ import torch
 from qcore.arguments import check_flag, check_float, check_int, check_type, quoted
 from qcore.random.threefry import fold_words
 from qcore.reproducible.state_codes import StateCodes, join_weight, split_weight
+from qtorch._rounding.dense import check_dense
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import Key, draw, key_tensor
 from qtorch._rounding.sharded import is_sharded
 from qtorch.reproducible.functions import FUNCTIONS
 from qtorch.reproducible.operations import Names
+from qtorch.reproducible.optimizers import listed_parameters
 
 Loss = TypeVar("Loss")  # what a closure returns
 _SCALE = "_scale"  # is appended to a state's name
@@ -54,7 +56,7 @@ class CodedOptimizer(torch.optim.Optimizer):
         self.bf16_stochastic_round = bf16_stochastic_round
         self.key = None if key is None else key_tensor(key)
         self._check_group(options)
-        super().__init__(params, options)
+        super().__init__(listed_parameters(params), options)
 
     def _codes_of(self, p: torch.Tensor, group: dict[str, Any]) -> tuple[StateCodes | None, ...]:
         """How the states of a parameter are stored; None for states that are floats of its dtype."""
@@ -69,11 +71,14 @@ class CodedOptimizer(torch.optim.Optimizer):
     def _check_group(self, group: dict[str, Any]) -> None:
         """Raises an error that names an option of a group if it is out of range."""
         rate = group["lr"]
-        if isinstance(rate, torch.Tensor) and rate.numel() != 1:
-            raise ValueError(f"lr has shape {tuple(rate.shape)}; allowed is one number")
+        if isinstance(rate, torch.Tensor):
+            check_dense("lr", rate)
+            if rate.numel() != 1:
+                raise ValueError(f"lr has shape {tuple(rate.shape)}; allowed is one number")
         check_float("lr", rate)
 
     def _check_parameter(self, p: torch.Tensor) -> None:
+        check_dense("params", p)
         if p.dtype not in _DTYPES:
             raise TypeError(f"params has a tensor of {p.dtype}; allowed are {', '.join(map(str, _DTYPES))}")
         if is_sharded(p):

@@ -22,15 +22,20 @@ Loss = TypeVar("Loss")  # what a closure returns
 _MOST = 1 << 20  # numbers that are updated at a time, as if they were those of one parameter
 
 
+def listed_parameters(params: Any) -> list[Any]:
+    """What an optimizer is for; raises where it is no list of tensors or groups, or an empty one."""
+    if isinstance(params, torch.Tensor) or not isinstance(params, Iterable):
+        raise TypeError(f"params is a {type(params).__name__}; allowed are a list of tensors and a list of dicts")
+    found = list(params)
+    if not found:
+        raise ValueError("params has no tensors; allowed are a list of tensors and a list of dicts")
+    return found
+
+
 class _Optimizer(torch.optim.Optimizer):
     def __init__(self, params: Any, lr: float | torch.Tensor, options: dict[str, Any]) -> None:
         rate = lr if isinstance(lr, torch.Tensor) else check_float("lr", lr)
-        if isinstance(params, torch.Tensor) or not isinstance(params, Iterable):
-            raise TypeError(f"params is a {type(params).__name__}; allowed are a list of tensors and a list of dicts")
-        params = list(params)
-        if not params:
-            raise ValueError("params has no tensors; allowed are a list of tensors and a list of dicts")
-        super().__init__(params, {"lr": rate} | options)
+        super().__init__(listed_parameters(params), {"lr": rate} | options)
 
     # What the state of a parameter has: numbers of steps, and tensors of the parameter's shape.
     counts: tuple[str, ...] = ()

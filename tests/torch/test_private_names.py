@@ -21,6 +21,7 @@ NO_PARTS = {"_packed_params", "_packed_weight", "_packed_weight_", "_all_weight_
 OTHERS = {
     "qtorch/_kernels/source.py": "texts of C",
     "qtorch/testing.py": "copies a function of its own",
+    "qtorch/engines/models.py": "models tell transformers by names which attention they call",
     "qtorch/quantization/pretrained.py": "models tell transformers by a name what they tie",
 }
 EXTENSION_POINTS = {

@@ -116,13 +116,13 @@ def normalized(
     plain = convolve(params.weight)
     dimensions = plain.ndim
     seen = plain if params.bias is None else plain + _along(params.bias, axis, dimensions)
-    running = jnp.sqrt(observe(jax.lax.stop_gradient(seen)) + eps)
+    running = jnp.sqrt(_variance(observe(jax.lax.stop_gradient(seen))) + eps)
     others = tuple(place for place in range(dimensions) if place != axis % dimensions)
-    wide = plain.astype(jnp.promote_types(plain.dtype, jnp.float32))  # squares of float16 overflow
+    wide = _wide(plain)
     mean = wide.mean(others)
     deviation = jnp.sqrt(jnp.square(wide - _along(mean, axis, dimensions)).mean(others) + eps)
     weight = params.weight * _along(params.gamma / running, 0, params.weight.ndim)
-    result = convolve(rounded(weight)) * _along(running / deviation, axis, dimensions)
+    result = convolve(rounded(weight.astype(params.weight.dtype))) * _along(running / deviation, axis, dimensions)
     return result + _along(params.beta - params.gamma * mean / deviation, axis, dimensions)
 
 
@@ -237,12 +237,24 @@ def _check_traced(name: str, number: jax.Array) -> None:
 def statistics(y: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
     """The mean and the unbiased variance of each channel."""
     others = tuple(place for place in range(y.ndim) if place != axis % y.ndim)
-    count = y.size // y.shape[axis]
+    count, y = y.size // y.shape[axis], _wide(y)
     return y.mean(others), y.var(others) * (count / max(1, count - 1))
 
 
+def _wide(x: jax.Array) -> jax.Array:
+    """Float32 at least, as torch's batch norms compute: squares of float16 overflow."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _variance(running: jax.Array) -> jax.Array:
+    """A running variance, of which 16 bits may hold the infinity alone: their largest number divides as well."""
+    if running.dtype.itemsize > 2:
+        return running
+    return jnp.where(running == jnp.inf, jnp.finfo(running.dtype).max, running).astype(jnp.float32)
+
+
 def _moved(old: jax.Array, new: jax.Array, momentum: float) -> jax.Array:
-    return (1 - momentum) * old + momentum * new
+    return ((1 - momentum) * old + momentum * new).astype(old.dtype)
 
 
 def _convolution(x: jax.Array, params: ConvBnParams, settings: Any, last: bool) -> Callable[[jax.Array], jax.Array]:

@@ -117,7 +117,10 @@ class QATConvBn(QATConv):
         return self
 
     def _deviation(self) -> torch.Tensor:
-        return (_wide(self.bn.running_var) + self.bn.eps).sqrt()
+        running = self.bn.running_var
+        if running.itemsize == 2:  # which may hold the infinity alone: the largest number divides as well
+            running = running.clamp(max=torch.finfo(running.dtype).max)
+        return (_wide(running) + self.bn.eps).sqrt()
 
     @classmethod
     def _more_settings(cls, module: nn.Module) -> dict[str, Any]:
