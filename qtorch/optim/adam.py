@@ -38,7 +38,8 @@ class _Adam(CodedOptimizer):
     def _moved(
         self, p: torch.Tensor, gradient: torch.Tensor, states: Any, count: torch.Tensor, group: dict[str, Any]
     ) -> tuple[torch.Tensor, Any]:
-        options = {name: group[name] for name in ("betas", "eps", "weight_decay")} | {"decoupled": self.decoupled}
+        options: dict[str, Any] = {name: group[name] for name in ("betas", "eps", "weight_decay")}
+        options["decoupled"] = self.decoupled
         codes, rate = self._codes_of(p, group), rate_of(group, p)
         if codes[0] is None or p.numel() <= _MOST:
             return FUNCTIONS.adam_step_with_codes(p, gradient, states, count, rate, codes, **options)
