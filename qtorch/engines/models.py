@@ -1,5 +1,8 @@
 """Models of the package transformers whose attention an engine computes."""
 
+# pyright: reportMissingImports=false
+# Packages of others that need not be installed.
+
 from __future__ import annotations
 
 from collections.abc import Callable
