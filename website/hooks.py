@@ -25,7 +25,11 @@ FROM_ROOT = {
     "SECURITY.md": "security.md",
 }
 ROOM = 3  # modules of a room that has a section of its own in the reference's navigation
-EXCHANGE = ".exchange", ".export"  # rooms of all packages that are one product, and one section
+# Rooms of all packages that are one section.
+TOGETHER = {
+    (".exchange", ".export"): "exchange",
+    (".arithmetic", ".distributed", ".engines"): "whole systems",
+}
 SOURCES = {uri: ROOT / name for name, uri in FROM_ROOT.items()}  # of pages, by their names on the site
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)(?=[)#])")
 
@@ -81,14 +85,15 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def _reference_sections() -> list[Any]:
-    """The reference's part of the navigation: sections for packages, for exchange, and for rooms with many modules."""
+    """The reference's part of the navigation: sections for packages, for rooms together, and for large rooms."""
     names = list(reference.modules())
     rooms = Counter(".".join(name.split(".")[:2]) for name in names)
     sections: dict[str, list[Any]] = {}
     for name in names:
         package, _, rest = name.partition(".")
         room = f"{package}.{rest.partition('.')[0]}"
-        section = "exchange" if room.endswith(EXCHANGE) else room if rooms[room] >= ROOM else package
+        together = (section for endings, section in TOGETHER.items() if room.endswith(endings))
+        section = next(together, room if rooms[room] >= ROOM else package)
         sections.setdefault(section, []).append({name: f"reference/{name}.md"})
     return [{section: found} for section, found in sections.items()]
 

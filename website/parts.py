@@ -30,6 +30,16 @@ _REPRODUCIBLE = {
     "layers and losses": "*pool2d *_norm conv* cross_entropy dropout linear *softmax matmul mse normalize *_attention",
     "training": "*",
 }
+_ARITHMETIC = {
+    "sums and roots": "add subtract multiply divide fma faa reciprocal sqrt rsqrt hypot",
+    "sums and roots of codes": "add_* subtract_* multiply_* divide_* fma_* faa_* reciprocal_* sqrt_* rsqrt_* hypot_*",
+    "exponentials of codes": "exp*_codes log*_codes softplus_codes",
+    "exponentials": "exp* log* softplus",
+    "hyperbolas of codes": "*sinh_codes *cosh_codes *tanh_codes",
+    "hyperbolas": "*sinh *cosh *tanh",
+    "circles of codes": "*_codes",
+    "circles": "*",
+}
 
 PARTS = {
     "qcore": {
@@ -38,6 +48,7 @@ PARTS = {
         "arrays": "quantize encode decode pack unpack Rounding fold_in parse register_format",
         "products and recipes": "*",
     },
+    "qcore.arithmetic": _ARITHMETIC,
     "qcore.affine": {"observers": "*MinMax Extremes Noop Recording Histogram Counts", "numbers and parameters": "*"},
     "qcore.affine.functional": {
         "activations": f"{_ACTIVATIONS} unit_qparams",
@@ -46,6 +57,7 @@ PARTS = {
     },
     "qcore.insight": {"choosing": "Choice choose_formats Point Sensitivity sensitivity", "records": "*"},
     "qcore.reproducible": _REPRODUCIBLE,
+    "qjax.arithmetic": _ARITHMETIC,
     "qjax.nnx": {
         "layers": f"{_LAYERS} ReLU* Activation Conv Linear Multihead* Scaling GRU LSTM *Stub QuantWrapper Identity",
         "functions": "*pool* *relu* hard_tanh softmax",
@@ -58,6 +70,7 @@ PARTS = {
         "layers": "*",
     },
     "qjax.reproducible": _REPRODUCIBLE,
+    "qtorch.arithmetic": _ARITHMETIC,
     "qtorch.nn.quantized": {"activations and operations": f"{_LAYERS} ReLU* *Functional", "layers": "*"},
     "qtorch.quantization": _QUANTIZATION,
     "qtorch.reproducible": _REPRODUCIBLE,

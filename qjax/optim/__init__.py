@@ -26,7 +26,7 @@ from qjax.optim.adam import (
 )
 from qjax.optim.coded import CodedArray, CodedTransformation
 from qjax.optim.low_precision import low_precision
-from qjax.optim.muon import Muon, Muon8bit, MuonState, muon, muon_8bit
+from qjax.optim.orthogonal import Muon, Muon8bit, MuonState, muon, muon_8bit
 from qjax.optim.state import LowPrecisionState, accumulators, apply_updates
 
 __all__ = [
