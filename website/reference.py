@@ -61,7 +61,7 @@ def _pages(module: ModuleType, homes: dict[int, str]) -> dict[str, str]:
     path = module.__name__
     described: dict[str, list[str]] = {title: [] for title in (*PARTS.get(path, ()), "")}
     elsewhere = []
-    for name in sorted(set(module.__all__), key=str.lower):
+    for name in sorted(set(module.__all__), key=lambda name: (name.lower(), name)):
         thing = getattr(module, name)
         if isinstance(thing, ModuleType):
             elsewhere.append(f"- [`{path}.{name}`]({path}.{name}.md), a module")
