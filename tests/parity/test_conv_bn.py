@@ -13,6 +13,7 @@ import qtorch.quantization as tq
 from qcore.affine import AffineInteger
 from qjax.quantization import functional
 from qjax.quantization.functional import ConvBnParams, ConvBnState, conv_bn, fold_conv_bn
+from qjax.quantization.functional.conv_bn import folded_in_training
 from qtorch.nn.intrinsic.qat import ConvBn2d
 
 
@@ -202,3 +203,26 @@ def test_batches_of_float16_have_statistics_in_float32():
     np.testing.assert_allclose(abs(y.astype(jnp.float32)), 1, atol=0.01)
     constant = jax.jit(jax.grad(loss, has_aux=True))(params, jnp.full_like(x, 3))[0]
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((gradients, constant)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_statistics_of_16_bits_are_folded_alike(dtype):
+    """A variance that float16 does not hold is its infinity, and divides as the largest number does."""
+    layer = ConvBn2d(2, 3, 1, bias=False, qconfig=tq.get_default_qat_qconfig()).to(dtype)
+    var = torch.tensor([0.3, 7.0, float("inf")])
+    values = {
+        "running_mean": torch.tensor([0.7, -3.0, 11.0]),
+        "running_var": var,
+        "weight": torch.tensor([1.5, 0.3, 2]),
+    }
+    for name, value in values.items():
+        getattr(layer.bn, name).data.copy_(value)
+    arrays = [
+        jnp.asarray(x.detach().float().numpy()).astype(str(dtype).removeprefix("torch."))
+        for x in (layer.weight, layer.bn.weight, layer.bn.bias, layer.bn.running_mean, layer.bn.running_var)
+    ]
+    weight, gamma, beta, mean, var = arrays
+    folded = folded_in_training(ConvBnParams(weight, None, gamma, beta), mean, var, layer.bn.eps)
+    for theirs, ours in zip(layer.folded(), folded, strict=True):
+        assert np.isfinite(np.float32(ours)).all()
+        assert_same_bits(np.float32(ours), theirs.detach().float().numpy())

@@ -89,10 +89,11 @@ def fold_conv_bn(
 
 def folded_in_training(params: ConvBnParams, mean: jax.Array, var: jax.Array, eps: float) -> tuple[jax.Array, Any]:
     """`fold_conv_bn` by the operations of training, whose weight is the one that is rounded."""
-    deviation = jnp.sqrt(var + eps)
+    deviation = jnp.sqrt(_variance(var) + eps)
     mean = mean if params.bias is None else mean - params.bias
     weight = params.weight * _along(params.gamma / deviation, 0, params.weight.ndim)
-    return weight, params.beta - params.gamma * mean / deviation
+    shift = params.beta - params.gamma * mean / deviation
+    return weight.astype(params.weight.dtype), shift.astype(params.beta.dtype)
 
 
 def normalized(
