@@ -110,7 +110,7 @@ def speed_of_rounding() -> str:
     return f"{_measured(record, 'speed')}\n\n{_copies_by_format(record)}"
 
 
-# Formats that need no row to nearest: another one of their kind has the same loop.
+# Formats without a row to nearest, whose times are close to those of another format; the result file has them.
 ALIKE = set("float(8,7) e4m3fnuz e2m1fn dlfloat16 uint8 block(8,dim=0) mxfp4 scaled(e4m3fn,{-1:None})".split())
 
 

@@ -352,21 +352,21 @@ class Arithmetic(Functions):
     )
     log, log_codes = _row(
         "log",
-        "The natural logarithm; of 0 it is -infinity, exactly, rounded once.",
+        "The natural logarithm, exactly, rounded once; of 0 it is -infinity.",
         "[2.0, 0.5]",
         "[0.6875, -0.6875]",
         "[0, 45, 51]",
     )
     log2, log2_codes = _row(
         "log2",
-        "The logarithm to base 2; of 0 it is -infinity, exactly, rounded once.",
+        "The logarithm to base 2, exactly, rounded once; of 0 it is -infinity.",
         "[6.0, 0.5]",
         "[2.5, -1.0]",
         "[0, 49, 56]",
     )
     log1p, log1p_codes = _row(
         "log1p",
-        "log(1 + x); of -1 it is -infinity, exactly, rounded once.",
+        "log(1 + x), exactly, rounded once; of -1 it is -infinity.",
         "[1.0, -0.5]",
         "[0.6875, -0.6875]",
         "[51, 55, 57]",
@@ -408,14 +408,14 @@ class Arithmetic(Functions):
     )
     arccosh, arccosh_codes = _row(
         "arccosh",
-        "The inverse of cosh; below 1 NaN, exactly, rounded once.",
+        "The inverse of cosh, exactly, rounded once; below 1 NaN.",
         "[1.0, 2.0]",
         "[0.0, 1.375]",
         "[0, 55, 59]",
     )
     arctanh, arctanh_codes = _row(
         "arctanh",
-        "The inverse of tanh; of 1 and -1 infinities, beyond NaN, exactly, rounded once.",
+        "The inverse of tanh, exactly, rounded once; of 1 and -1 infinities, beyond NaN.",
         "[0.5, -0.25]",
         "[0.5625, -0.25]",
         "[127, 127, 127]",
@@ -443,14 +443,14 @@ class Arithmetic(Functions):
     )
     arcsin, arcsin_codes = _row(
         "arcsin",
-        "The inverse of sin, in radians; beyond 1 NaN, exactly, rounded once.",
+        "The inverse of sin, in radians, exactly, rounded once; beyond 1 NaN.",
         "[0.5, -1.0]",
         "[0.5, -1.625]",
         "[61, 127, 127]",
     )
     arccos, arccos_codes = _row(
         "arccos",
-        "The inverse of cos, in radians; beyond 1 NaN, exactly, rounded once.",
+        "The inverse of cos, in radians, exactly, rounded once; beyond 1 NaN.",
         "[0.5, -1.0]",
         "[1.0, 3.25]",
         "[0, 127, 127]",
@@ -478,7 +478,7 @@ class Arithmetic(Functions):
     )
     tanpi, tanpi_codes = _row(
         "tanpi",
-        "The tangent of x half turns; of odd halves it is an infinity, exactly, rounded once.",
+        "The tangent of x half turns, exactly, rounded once; of odd halves it is an infinity.",
         "[0.25, 1.125]",
         "[1.0, 0.40625]",
         "[128, 255, 0]",
@@ -513,14 +513,14 @@ class Arithmetic(Functions):
     )
     arctan2, arctan2_codes = _row(
         "arctan2",
-        "The angle of the point (y, x), in radians; the first argument is the ordinate, exactly, rounded once.",
+        "The angle of the point (y, x), in radians, exactly, rounded once; the first argument is the ordinate.",
         "[[1.0, -1.0], [2.0, -1.0]]",
         "[0.46875, -2.25]",
         "[47, 50, 53]",
     )
     arctan2pi, arctan2pi_codes = _row(
         "arctan2pi",
-        "The angle of the point (y, x), in half turns; the first argument is the ordinate, exactly, rounded once.",
+        "The angle of the point (y, x), in half turns, exactly, rounded once; the first argument is the ordinate.",
         "[[1.0, -1.0], [2.0, -1.0]]",
         "[0.140625, -0.75]",
         "[33, 37, 40]",
