@@ -18,7 +18,7 @@ from qcore.formats.names import NAMED
 from qcore.formats.number import OVERFLOWS, check_number
 from qcore.law.carrier import CARRIERS
 from qcore.law.rounding import MODES
-from qcore.version import __version__
+from qcore.version import NUMERICS, __version__
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "qbits") -> int:
@@ -210,13 +210,23 @@ def _insight(options: argparse.Namespace) -> int:
     return 0
 
 
+def _provenance(options: argparse.Namespace) -> int:
+    import json
+
+    from qcore.insight import Record
+
+    _say_what_is_read(options.file)
+    print(json.dumps(Record.load(options.file).provenance(), indent=2))
+    return 0
+
+
 def _say_what_is_read(file: Path) -> None:
     """Of a pipe, whose writer may be late."""
     if not is_regular(file):
         print(f"reading {printable(str(file))}, which is no file on a disk", file=sys.stderr)
 
 
-COMMANDS = ("show", "designs", "vectors", "layer", "emit-c", "check", "insight")
+COMMANDS = ("show", "designs", "vectors", "layer", "emit-c", "check", "insight", "provenance")
 
 _EXIT = """\
 exit status: 0; 1 where check finds a difference, or a pipe's reader ends first;
@@ -232,7 +242,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         epilog=_examples(program, "show e4m3fn", "emit-c e5m2 --rounding stochastic") + "\n\n" + _EXIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"qbits {__version__}")
+    parser.add_argument("--version", action="version", version=f"qbits {__version__}, numerics {NUMERICS}")
     parser.set_defaults(run=_list)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     formats = "a name, or a text such as float(5,2) or scaled(e4m3fn,{-1:32}); docs/formats.md has all kinds"
@@ -353,6 +363,9 @@ def _parser(program: str) -> argparse.ArgumentParser:
     insight.add_argument(
         "--plot", metavar="FILE", type=Path, help="instead of the table, a page of pictures: FILE.svg or FILE.png"
     )
+    text = "what made a recorded run, as JSON: versions, settings, formats, a hash"
+    provenance = _command(commands, _provenance, text, "run.json")
+    provenance.add_argument("file", metavar="FILE", type=Path, help="a record, as Record.save wrote it")
     return parser
 
 

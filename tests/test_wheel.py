@@ -16,6 +16,7 @@ import qbits
 import qcore
 import qjax
 import qtorch
+from qcore.version import NUMERICS
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("qcore", "qtorch", "qjax")
@@ -32,6 +33,7 @@ import qbits
 import qcore
 import qjax
 import qtorch
+from qcore.version import NUMERICS
 
 x, a = torch.ones(3), np.ones(3, np.float32)
 assert_type(qtorch.quantize(x, "e5m2"), torch.Tensor)
@@ -172,7 +174,7 @@ def test_the_wheel_works(python, tmp_path):
 
 def test_the_command(python, tmp_path):
     code = "from importlib.metadata import entry_points as all; (one,) = all(name='qbits'); one.load()()"
-    assert run(python, "-c", code, "--version", cwd=tmp_path) == f"qbits {qcore.__version__}\n"
+    assert run(python, "-c", code, "--version", cwd=tmp_path) == f"qbits {qcore.__version__}, numerics {NUMERICS}\n"
 
 
 @pytest.mark.heavy

@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import json
+import platform
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -19,11 +22,15 @@ from qcore.arguments import check_choice, check_float, check_int, check_type, pr
 from qcore.files import write_text
 from qcore.html import html_table
 from qcore.insight.statistics import COUNTS, MAGNITUDES, Statistics, merged_digests
+from qcore.version import NUMERICS, __version__
 
-VERSION = 1
+VERSION = 2  # the first had neither settings nor versions
+Setting = str | int | float | bool | None
 Row = dict[str, int | float | str | None]  # of a table, by column
 KINDS = ("output", "gradient", "weight", "operand", "accumulator", "state")
 _FIELDS = ("version", "model", "entries")
+_MORE = ("settings", "versions")
+_PACKAGES = ("numpy", "torch", "jax", "flax", "optax")
 _SHOWN = 40  # rows of a notebook's table
 _RATES = ("overflowed", "saturated", "underflowed")
 
@@ -102,11 +109,14 @@ class Record:
     Attributes:
         model: the model's name; records of different models are not merged.
         entries: at most one for each step and site, in the order in which they came.
+        settings: what else decides the run, by names of your own: texts of formats and recipes, keys, rates; texts,
+            numbers, flags or None.
+        versions: of this library, its numerics, Python, and the packages that were imported when the record was made.
 
     Example:
         >>> import numpy as np
         >>> from qcore.insight import statistics_of
-        >>> record = Record("digits")
+        >>> record = Record("digits", settings={"recipe": "mxfp8", "key": 7})
         >>> record.add(0, Site("conv1", "output"), statistics_of(np.float32([1, 500]), "e4m3fn"))
         >>> record.add(0, Site("conv1", "output"), statistics_of(np.float32([2, 700]), "e4m3fn"))
         >>> record.entries[0].statistics.overflowed, record.steps
@@ -115,6 +125,8 @@ class Record:
 
     model: str
     entries: list[Entry] = field(default_factory=list)
+    settings: dict[str, Setting] = field(default_factory=dict)
+    versions: dict[str, str | int] = field(default_factory=lambda: _versions(), compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str):
@@ -122,6 +134,7 @@ class Record:
         if not isinstance(self.entries, list) or not all(isinstance(one, Entry) for one in self.entries):
             kind = type(self.entries).__name__
             raise TypeError(f"entries={quoted(self.entries)} is a {kind}; allowed is a list of Entry")
+        _check_settings(self.settings)
         self._places = {(one.step, one.site): place for place, one in enumerate(self.entries)}
 
     def __repr__(self) -> str:
@@ -209,32 +222,67 @@ class Record:
         """The entries of both, for example of two processes that each had a part of the data.
 
         Raises:
-            ValueError: if it is of another model, or a site has different formats.
+            ValueError: if it is of another model, has other settings, or a site has different formats.
         """
         if not isinstance(other, Record):
             raise TypeError(f"other is a {type(other).__name__}; allowed is a Record")
         if other.model != self.model:
             raise ValueError(f"other is a record of model {quoted(other.model)}; allowed is {quoted(self.model)}")
-        whole = Record(self.model, list(self.entries))
+        if other.settings != self.settings:
+            raise ValueError(f"other has settings {quoted(other.settings)}; allowed are {quoted(self.settings)}")
+        whole = Record(self.model, list(self.entries), dict(self.settings), dict(self.versions))
         for one in other.entries:
             whole.add(one.step, one.site, one.statistics, one.digest)
         return whole
 
+    def provenance(self) -> dict[str, object]:
+        """What a reader needs to make the run again, and to know that it is the same: for JSON.
+
+        Returns:
+            The model, the steps' number, settings and versions, the text of each site's formats, and "sha256": a hash
+            of all statistics, and of the digests of the results' bits if the watch kept them.
+
+        Example:
+            >>> record = Record("digits", settings={"key": 7})
+            >>> record.provenance()["settings"], record.provenance()["versions"]["numerics"]
+            ({'key': 7}, 1)
+        """
+        formats: dict[str, list[str]] = {}
+        for one in self.entries:
+            texts = formats.setdefault(str(one.site), [])
+            if one.statistics.number not in texts:
+                texts.append(one.statistics.number)
+        entries = json.dumps([one.to_json() for one in self.entries], separators=(",", ":"), sort_keys=True)
+        return {
+            "model": self.model,
+            "steps": len(self.steps),
+            "settings": self.settings,
+            "versions": self.versions,
+            "formats": formats,
+            "digests": any(one.digest is not None for one in self.entries),
+            "sha256": sha256(entries.encode()).hexdigest(),
+        }
+
     def to_json(self) -> dict[str, object]:
-        return {"version": VERSION, "model": self.model, "entries": [one.to_json() for one in self.entries]}
+        _check_settings(self.settings)
+        more = {"settings": self.settings, "versions": self.versions}
+        return {"version": VERSION, "model": self.model, **more, "entries": [one.to_json() for one in self.entries]}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, object], model: str | None = None) -> Record:
-        """The inverse of `to_json`; see `load`."""
-        if not isinstance(fields, Mapping) or set(fields) != set(_FIELDS):
+        """The inverse of `to_json`; see `load`. Records of earlier versions have no settings, and no versions."""
+        if not isinstance(fields, Mapping) or set(fields) - set(_MORE) != set(_FIELDS):
             raise ValueError(f"record={quoted(fields)}; allowed is a record, with {', '.join(_FIELDS)}")
-        if fields["version"] != VERSION:
-            raise ValueError(f"record has version {quoted(fields['version'])}; allowed is {VERSION}")
+        if fields["version"] not in range(1, VERSION + 1):
+            raise ValueError(f"record has version {quoted(fields['version'])}; allowed are 1 to {VERSION}")
         if model is not None and fields["model"] != model:
             raise ValueError(f"record is of model {quoted(fields['model'])}; allowed is {quoted(model)}")
         if not isinstance(fields["entries"], list) or not isinstance(fields["model"], str):
             raise ValueError(f"record={quoted(fields)}; allowed are a str as model and a list of entries")
-        return cls(fields["model"], [Entry.from_json(one) for one in fields["entries"]])
+        settings: Any = fields.get("settings", {})
+        versions: Any = fields.get("versions", {})
+        check_type("versions", versions, dict, "a dictionary of names and versions")
+        return cls(fields["model"], [Entry.from_json(one) for one in fields["entries"]], settings, versions)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the record as JSON."""
@@ -258,6 +306,21 @@ class Record:
                 f"path={quoted(str(path))} is no JSON ({error}); allowed is what Record.save wrote"
             ) from None
         return cls.from_json(fields, model)
+
+
+def _versions() -> dict[str, str | int]:
+    """Versions of what computes in this process; packages that are not imported have none."""
+    loaded = {name: sys.modules[name] for name in _PACKAGES if name in sys.modules}
+    found = {name: str(module.__version__) for name, module in loaded.items() if hasattr(module, "__version__")}
+    return {"qbits": __version__, "numerics": NUMERICS, "python": platform.python_version(), **found}
+
+
+def _check_settings(settings: Any) -> None:
+    check_type("settings", settings, dict, "a dictionary of names and texts, numbers or flags")
+    for name, value in settings.items():
+        if not isinstance(name, str) or not isinstance(value, (str, int, float, bool, type(None))):
+            allowed = "a str and a text, number, flag or None, such as recipe.text"
+            raise TypeError(f"settings has {quoted(name)}: {quoted(value)}; allowed is {allowed}")
 
 
 # What optimizers of PyTorch and optax call the same tensor.

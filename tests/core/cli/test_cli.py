@@ -1,5 +1,6 @@
 """`qbits`: what it prints and draws is true."""
 
+import json
 import os
 import re
 import shlex
@@ -21,6 +22,7 @@ from qcore.__main__ import main
 from qcore.cli import functions, tables, vectors
 from qcore.insight import Record, Site, statistics_of
 from qcore.linalg.designs import DESIGNS
+from qcore.version import NUMERICS
 
 ROOT = Path(__file__).parents[3]
 BLOCKS = (
@@ -152,7 +154,7 @@ def test_the_names_of_the_program(capsys):
     for program in ("qbits", "python -m qcore"):
         with pytest.raises(SystemExit):
             main(["--version"], program)
-        assert capsys.readouterr().out == f"qbits {qcore.__version__}\n"
+        assert capsys.readouterr().out == f"qbits {qcore.__version__}, numerics {NUMERICS}\n"
         with pytest.raises(SystemExit):
             main(["show", "--help"], program)
         assert f"  {program} show e4m3fn\n" in capsys.readouterr().out
@@ -312,6 +314,15 @@ def test_control_characters_stay_text(capsys, tmp_path):
     assert main(["insight", str(tmp_path / "run.json"), "--plot", str(tmp_path / "run.svg")]) == 0
     xml.dom.minidom.parse(str(tmp_path / "run.svg"))
     assert r"none\x1b[2J" in refused(capsys, "check", str(tmp_path / "none\x1b[2J"))
+
+
+def test_provenance(capsys, tmp_path):
+    record = Record("mlp", settings={"recipe": "mxfp8"})
+    record.add(0, Site("layer", "output"), statistics_of(np.float32([1, 500]), "e4m3fn"))
+    record.save(tmp_path / "run.json")
+    assert main(["provenance", str(tmp_path / "run.json")]) == 0
+    assert json.loads(capsys.readouterr().out) == record.provenance()
+    assert "record=" in refused(capsys, "provenance", str(ROOT / "tests/parity/golden.json"))
 
 
 def test_imports_stay_light():

@@ -7,6 +7,7 @@ import pytest
 
 from qcore.insight import Entry, Record, Site, Statistics, compare, statistics_between, statistics_of
 from qcore.insight.statistics import MAGNITUDES, hashes
+from qcore.version import NUMERICS
 
 SITE = Site("features.0", "output")
 
@@ -74,10 +75,33 @@ def test_rows_are_a_table():
         assert all(abs(row[name]) < 1 << 63 for row in rows if type(row[name]) is int)
 
 
+def test_provenance():
+    made = record([[1, 500], [0.001, 3]])
+    made.settings["key"] = 7
+    found = made.provenance()
+    assert found["formats"] == {"features.0:output": ["e4m3fn"]}
+    assert (found["model"], found["steps"], found["settings"], found["digests"]) == ("digits", 2, {"key": 7}, False)
+    assert (found["versions"]["numerics"], found["versions"]["numpy"]) == (NUMERICS, np.__version__)
+    changed = record([[1, 500], [0.001, 3.5]])
+    assert found["sha256"] != changed.provenance()["sha256"]
+    assert found["sha256"] == Record.from_json(json.loads(json.dumps(made.to_json()))).provenance()["sha256"]
+    with pytest.raises(ValueError, match=r"other has settings \{\}; allowed are \{'key': 7\}"):
+        made.merge(changed)
+    with pytest.raises(TypeError, match=r"settings has 'recipe': \[1\]; allowed is"):
+        Record("digits", settings={"recipe": [1]})
+
+
+def test_records_of_the_first_version_load():
+    fields = record([[1]]).to_json()
+    old = {"version": 1, "model": "digits", "entries": fields["entries"]}
+    assert Record.from_json(old) == record([[1]])
+    assert Record.from_json(old).versions == {}
+
+
 def test_bad_records(tmp_path):
     fields = record([[1]]).to_json()
     for wrong, message in (
-        ({"version": 2}, "record has version 2; allowed is 1"),
+        ({"version": 3}, "record has version 3; allowed are 1 to 2"),
         ({"entries": [{"step": 0}]}, "entry=.*allowed is what Entry.to_json returns"),
         ({"entries": [fields["entries"][0] | {"statistics": {"zeros": 1}}]}, "statistics=.*allowed is what"),
     ):

@@ -202,7 +202,7 @@ def test_the_command(record, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"version": 99}, "record has version 99; allowed is"),
+        ({"version": 99}, "record has version 99; allowed are"),
         ({"entries": []}, "record of 'mlp' has no entries"),
         ({"entries": [{}]}, "allowed is what Entry.to_json returns"),
     ],
