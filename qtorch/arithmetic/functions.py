@@ -14,6 +14,8 @@ from qcore.arithmetic.operations import OPERATIONS
 from qcore.binding import TORCH
 from qcore.formats.number import check_number
 from qcore.packing import storage
+from qtorch._kernels.gather import gather
+from qtorch._kernels.launch import aligned, serve_cpu
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.dispatch import decode, encode, quantize
 from qtorch._rounding.gradients import apart
@@ -38,13 +40,17 @@ def _index_of(call: OperationCall, codes: tuple[Any, ...]) -> torch.Tensor:
     return indices_of(call, tuple(x.to(torch.int32) for x in codes))  # type: ignore[no-any-return]
 
 
-def _codes_of(x: torch.Tensor, text: str) -> Any:
-    """The codes of a plain tensor's numbers; of 16-bit formats of their dtypes these are its bits."""
-    return x.view(torch.uint16) if _OWN.get(x.dtype) == text else encode(x, text)
+def _codes_of(x: torch.Tensor, text: str) -> torch.Tensor:
+    """The codes of numbers; of the 16-bit formats of their dtypes these are the low bits of integers."""
+    return x.view(torch.int16) if _OWN.get(x.dtype) == text else encode(x, text)
 
 
 def _by_parts(table: torch.Tensor, call: OperationCall, codes: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """The entries of a table for plain tensors of codes, by parts that caches of processors hold."""
+    """The entries of a table for plain tensors of codes; without a kernel by parts that caches of processors hold."""
+    if table.is_cpu and not serve_cpu():
+        looked_up = gather(table, tuple(aligned(x.contiguous()) for x in codes), call.widths)
+        if looked_up is not None:
+            return looked_up
     shape = codes[0].shape
     flat = [x.reshape(-1) for x in codes]
     entries = table.view(_SIGNED[table.dtype]) if table.dtype in _SIGNED else table
@@ -60,7 +66,7 @@ def _from_table(call: OperationCall, dtype: torch.dtype, key: Any, tensors: tupl
     if are_plain_tensors(tensors) and not call.is_stochastic:
         table = run_table("numbers", _texts(call), tensors[0].device).to(dtype)
         return _by_parts(table, call, tuple(map(_codes_of, tensors, call.operands)))
-    index = _index_of(call, tuple(encode(x, text) for x, text in zip(tensors, call.operands, strict=True)))
+    index = _index_of(call, tuple(map(_codes_of, tensors, call.operands)))
     if not call.is_stochastic:
         return _taken("numbers", call, index).to(dtype)
     exact = _taken("exact", call, index)
@@ -92,7 +98,7 @@ class _Differentiable(torch.autograd.Function):
 
 def _by_slopes(call: Any, gradient: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     call = OperationCall(*call)
-    index = _index_of(call, tuple(encode(x.detach(), text) for x, text in zip(tensors, call.operands, strict=True)))
+    index = _index_of(call, tuple(_codes_of(x.detach(), text) for x, text in zip(tensors, call.operands, strict=True)))
     return [gradient * _taken(f"slope {i}", call, index).to(torch.float64) for i in range(len(tensors))]
 
 

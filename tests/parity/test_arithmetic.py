@@ -13,6 +13,7 @@ from qcore.arithmetic.elementary import SLOPES
 from qcore.arithmetic.operations import OPERATIONS
 from qjax import arithmetic as in_jax
 from qtorch import arithmetic as in_torch
+from qtorch.arithmetic import functions as qtorch_functions
 
 MODES = [mode.value for mode in qcore.Rounding]
 EDGES = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 2.0**-149, -(2.0**-140), 2.0**-126, 3.4028235e38, -3.4028235e38]
@@ -146,3 +147,27 @@ def test_wrong_arguments():
             room.sqrt(1.0)
     with pytest.raises(ValueError, match="needs a key"):
         in_jax.sqrt(jnp.ones(3), "e5m2", "stochastic")
+
+
+def test_kernels_look_up_what_operations_do(monkeypatch):
+    """Codes of any integers with higher bits, of one to three operands, with gaps and steps in memory."""
+    rng, taken = np.random.default_rng(6), []
+
+    def calls():
+        codes = [torch.from_numpy(rng.integers(-99, 99, (3, 50)).astype(dtype)) for dtype in ("int64", "uint8", "int16")]
+        yield in_torch.add_codes(codes[0], codes[1][:, ::2][:, :1], ("e3m2", "e4m3fn"), "float16")
+        yield in_torch.fma_codes(*(x.t() for x in codes), "e2m1fn")
+        yield in_torch.exp_codes(codes[1], "e5m2", "float32")
+        x = torch.from_numpy(rng.standard_normal(60000).astype(np.float32))
+        yield in_torch.tanh(x.bfloat16()[1:])
+        yield torch.func.vmap(in_torch.tanh)(x.half().reshape(2, -1))
+
+    kernel = qtorch_functions.gather
+    monkeypatch.setattr(qtorch_functions, "gather", lambda *given: taken.append(kernel(*given)) or taken[-1])
+    found, rng = [*calls()], np.random.default_rng(6)
+    assert len(taken) == 4
+    assert all(x is not None for x in taken)
+    monkeypatch.setattr(qtorch_functions, "gather", lambda *given: None)
+    for one, other in zip(found, calls(), strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
