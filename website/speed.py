@@ -404,5 +404,19 @@ def elementary_speed() -> str:
     )
 
 
+def arithmetic_speed() -> str:
+    """Operations of formats on 2^24 elements, as multiples of copies of their operands."""
+    record = results("arithmetic")
+    rows = [
+        (row["package"], f"`{row['operation']}`, {row['format']}", f"{row['ratio']:.1f}", _limit_of(row))
+        for row in record["rows"]
+    ]
+    return f"{table(('package', 'operation', 'copies', 'limit'), rows)}\n\n{_measured(record, 'arithmetic')}"
+
+
+def _limit_of(row: Record) -> str:
+    return "" if row["limit"] is None else f"{row['limit']:.0f}"
+
+
 def _measured(record: Record, name: str) -> str:
     return f"Measured on {where(record)} ({link(name)})."

@@ -40,7 +40,7 @@ def _index_of(call: OperationCall, codes: tuple[Any, ...]) -> torch.Tensor:
     return indices_of(call, tuple(x.to(torch.int32) for x in codes))  # type: ignore[no-any-return]
 
 
-def _codes_of(x: torch.Tensor, text: str) -> torch.Tensor:
+def _codes_of(x: torch.Tensor, text: str) -> Any:
     """The codes of numbers; of the 16-bit formats of their dtypes these are the low bits of integers."""
     return x.view(torch.int16) if _OWN.get(x.dtype) == text else encode(x, text)
 

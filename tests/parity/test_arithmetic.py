@@ -154,7 +154,9 @@ def test_kernels_look_up_what_operations_do(monkeypatch):
     rng, taken = np.random.default_rng(6), []
 
     def calls():
-        codes = [torch.from_numpy(rng.integers(-99, 99, (3, 50)).astype(dtype)) for dtype in ("int64", "uint8", "int16")]
+        codes = [
+            torch.from_numpy(rng.integers(-99, 99, (3, 50)).astype(dtype)) for dtype in ("int64", "uint8", "int16")
+        ]
         yield in_torch.add_codes(codes[0], codes[1][:, ::2][:, :1], ("e3m2", "e4m3fn"), "float16")
         yield in_torch.fma_codes(*(x.t() for x in codes), "e2m1fn")
         yield in_torch.exp_codes(codes[1], "e5m2", "float32")
