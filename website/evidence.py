@@ -340,8 +340,8 @@ def reproduced() -> str:
     above = [None, *(row[0] for row in rows)]  # a source stands once
     said = (("" if row[0] == source else row[0], *row[1:]) for row, source in zip(rows, above, strict=False))
     shown = table(("source", "figure", "published", "here"), said)
-    seconds = ", ".join(f"{name} {one:.0f}" for name, one in record["seconds"].items())
-    return f"{shown}\n\nSeconds, on {where(record)}: {seconds} ({link('published', 'all rows and lines')})."
+    minutes = sum(record["seconds"].values()) / 60
+    return f"{shown}\n\n{minutes:.1f} minutes on {where(record)} ({link('published', 'all rows and lines')})."
 
 
 def quality() -> str:

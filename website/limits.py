@@ -48,11 +48,11 @@ def bounds() -> str:
     rows = []
     for (kind, exponent), bound in BOUNDS.items():
         cells = [
-            f"{median(found[kind, exponent, name]):.1f}, at most {bound.limits[name]:g}" if name in bound.limits else ""
+            f"{median(found[kind, exponent, name]):.1f}; {bound.limits[name]:g}" if name in bound.limits else ""
             for name in VECTORS
         ]
         rows.append((_KINDS[kind, exponent], bound.by, bound.reason, *cells))
-    return table(("what", "bounded by", "because", *(f"{text}: median, limit" for text in VECTORS.values())), rows)
+    return table(("what", "bounded by", "because", *(f"{text}: median; limit" for text in VECTORS.values())), rows)
 
 
 def beyond_bounds() -> str:

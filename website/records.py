@@ -58,4 +58,5 @@ def where(record: Record) -> str:
     machine, versions = record["machine"], record["versions"]
     packages = f"torch {versions['torch'].partition('+')[0]}, jax {versions['jax']}"
     cores = f"{machine['cores']} core{'s' if machine['cores'] > 1 else ''}"
-    return f"{cores} of an {machine['cpu']} with {machine['vectors']}, {packages}, commit {versions['commit']}"
+    cpu = machine["cpu"].replace("(R)", "").removesuffix(" Processor")
+    return f"{cpu} ({cores}, {machine['vectors']}), {packages}, commit {versions['commit']}"

@@ -248,8 +248,10 @@ def check_scheme(scheme: Any, form: AffineInteger) -> None:
 def choose_qparams_dynamic(low: A, high: A, form: AffineInteger, *, xp: type[Names] = Names) -> QParams[A]:
     """The parameters that fbgemm chooses for activations at run time: computed in float64, with scales from 6.1e-5 on.
 
-    The zero point follows from the end of the range whose terms are smaller. A range that is empty, or so small that
-    its scale would be subnormal, has the scale 0.1; one with a NaN or an infinity in it has such a scale, too.
+    With l = min(low, 0) and h = max(high, 0), scale = (h - l) / (qmax - qmin), or 0.1 if this is below 2^-126, as of a
+    range that is empty; a range with a NaN or an infinity in it has such a scale, too. A scale below float32(6.1e-5)
+    becomes float32(6.1e-5), and l and h grow with it in float32. zero_point = rint(qmin - l / scale) or
+    rint(qmax - h / scale), by the end of the range whose terms are smaller, clipped.
 
     Args:
         low, high: float32 arrays of shape (), low <= high.
