@@ -22,7 +22,6 @@ from qcore.linalg.accumulator import EXACT
 from qcore.reproducible.elementary import PARTS
 from qcore.reproducible.operations import normal
 
-UNIT = 2.0**42  # of exact sums, which are integers
 ROWS = 128  # queries that are computed together where later keys can be left out
 _log = PARTS["log"]
 
@@ -228,6 +227,8 @@ def _or_one(xp: Any, total: Any) -> Any:
 
 def _weights(xp: Any, scores: Any, row_sum: str) -> Any:
     """Softmax along the last axis; a row without keys has zeros."""
+    if row_sum == EXACT_SUM:
+        return xp.softmax(scores, 3, zeros=True)
     p = _exp(xp, scores - _finite(xp, xp.greatest(scores, (3,))))
     total = _or_one(xp, _summed(xp, p, None, row_sum))
     return xp.settled_positive(xp.to_float32(xp.to_float64(p) / xp.to_float64(total)))
@@ -250,9 +251,7 @@ def _summed(xp: Any, p: Any, partial: Any, row_sum: str) -> Any:
             partial = (partial + pairs[:, :, :, eight, :, 0]) + pairs[:, :, :, eight, :, 1]
         return partial
     if row_sum == EXACT_SUM:
-        # Toward zero. Of NaN, which divided by any sum is NaN, the conversion has no law.
-        units = xp.astype(xp.to_float64(xp.where(p == p, p, 0.0)) * UNIT, "int64")
-        found = xp.mul(xp.astype(xp.total(units, (3,)), "float32"), 1 / UNIT)  # directly: by float64 it rounds twice
+        found = xp.exact_total(p, 3)
     else:
         found = p
         while found.shape[-1] > 1:

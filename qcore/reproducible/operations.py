@@ -20,6 +20,9 @@ _MANTISSA = 23
 _MOST = 200.0  # no result of float32 has a larger exponent
 _LOG_TERMS, _EXP_TERMS = 12, 14
 
+# Of `exact_total`: 2^20 numbers up to 1 in units of 2^-42 fill 62 bits.
+_UNIT, _MOST_TERMS = 42, 20
+
 
 def normal(number: float) -> float:
     """A Python number as float32 has it, without subnormal numbers."""
@@ -96,6 +99,16 @@ class Names(namespace.Names):
     def sums_by_index(cls, rows: A, indices: A, count: int) -> A:
         """See `qcore.reproducible.operations.sums_by_index`."""
         return sums_by_index(cls, rows, indices, count)
+
+    @classmethod
+    def exact_total(cls, x: A, axis: int) -> A:
+        """See `qcore.reproducible.operations.exact_total`."""
+        return exact_total(cls, x, axis)
+
+    @classmethod
+    def softmax(cls, x: A, axis: int, zeros: bool = False) -> A:
+        """See `qcore.reproducible.operations.softmax`."""
+        return softmax(cls, x, axis, zeros)
 
     @classmethod
     def float64(cls: Any, x: A | float) -> A | float:
@@ -178,6 +191,14 @@ class Unrounded(Names):
     def sums_by_index(cls, rows: Any, indices: Any, count: int) -> Any:
         return sums_by_index(cls, rows, indices, count)
 
+    @staticmethod
+    def exact_total(x: Any, axis: int) -> Any:
+        return x.sum((axis,), keepdims=True)
+
+    @classmethod
+    def softmax(cls, x: Any, axis: int, zeros: bool = False) -> Any:
+        return softmax(cls, x, axis, zeros)
+
 
 def tree_sums(xp: Any, a: Any, b: Any, axes: tuple[int, ...]) -> Any:
     """The float64 sums of float32 numbers, or where b is not None of their products with b's, axis after axis."""
@@ -211,6 +232,32 @@ def sums_by_index(xp: Any, rows: Any, indices: Any, count: int) -> Any:
     found = xp.where(firsts < len(indices), firsts, 0)
     present = indices[found] == xp.arange(count, indices)
     return xp.where(present[:, None], rows[found], xp.zeros((), rows))
+
+
+def exact_unit(length: int) -> int:
+    """The binary logarithm of 1 / unit, in which `exact_total` counts so many numbers."""
+    return _UNIT if length <= 1 << _MOST_TERMS else _UNIT + _MOST_TERMS - (length - 1).bit_length()
+
+
+def exact_total(xp: Any, x: Any, axis: int) -> Any:
+    """The sum of float32 numbers from 0 to 1 along an axis, which stays, rounded to float32; NaN counts as 0.
+
+    Numbers are cut off to multiples of a unit. So the sum is one of integers of 64 bits, which has no order: zeros
+    between them change nothing, as long as there are at most 2^20 numbers. What is cut off is below 2^-22 in all.
+    """
+    unit = 2.0 ** exact_unit(x.shape[axis])
+    # Of NaN the conversion has no law. Of int64 it is a direct one: by way of float64 it would round twice.
+    units = xp.astype(xp.to_float64(xp.where(x == x, x, 0.0)) * unit, "int64")
+    return xp.mul(xp.astype(xp.total(units, (axis,)), "float32"), 1 / unit)
+
+
+def softmax(xp: Any, x: Any, axis: int, zeros: bool) -> Any:
+    """exp(x - max) / sum along an axis, by `exact_total`. Rows of -inf are NaN, or with `zeros` 0."""
+    top = xp.greatest(x, (axis,))
+    # Less the greatest, no exponential overflows, and the sum is at least 1.
+    e = xp.float32(xp.exp(xp.float64(xp.sub(x, xp.where(top == -inf, 0.0, top)))))
+    sum_ = xp.exact_total(e, axis)
+    return xp.div(e, xp.where(top == -inf, 1.0, sum_) if zeros else sum_)
 
 
 def total(xp: Any, x: Any, axes: tuple[int, ...]) -> Any:

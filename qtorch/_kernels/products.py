@@ -1,4 +1,4 @@
-"""Kernels of sums: of accumulators (`product.c`, `chunks.c`), and trees (`sums.c`).
+"""Kernels of sums: of accumulators (`product.c`, `chunks.c`), trees (`sums.c`), and integers (`softmax.c`).
 
 Aligned sums and the instructions of chips have `aligned.c` and `unaligned.c`.
 """
@@ -6,6 +6,7 @@ Aligned sums and the instructions of chips have `aligned.c` and `unaligned.c`.
 from __future__ import annotations
 
 from functools import cache, partial
+from math import factorial
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -23,9 +24,11 @@ from qtorch._kernels.source import VALUES
 from qtorch._kernels.store import Function, address, load
 
 TEMPLATE = Path(__file__).with_name("product.c")
-CHUNKS, SUMS, ROWS, STEPS, ALIGNED, UNALIGNED = (
-    Path(__file__).with_name(f"{name}.c") for name in ("chunks", "sums", "rows", "steps", "aligned", "unaligned")
+CHUNKS, SUMS, ROWS, STEPS, ALIGNED, UNALIGNED, SOFTMAX = (
+    Path(__file__).with_name(f"{name}.c")
+    for name in ("chunks", "sums", "rows", "steps", "aligned", "unaligned", "softmax")
 )
+_EXP_TERMS = 14  # of a series of numbers up to log(2) / 2: the next term is below 2^-57
 WORDS = Path(__file__).with_name("words.h")
 
 
@@ -124,13 +127,25 @@ def sums_by_index() -> Function | None:
 
 
 @cache
+def softmax() -> Function | None:
+    """The kernel of `qcore.reproducible.operations.softmax` along the last axis.
+
+    A call gives the numbers of rows and columns, `exact_unit`, 1 if rows of -inf are zeros or 0, and the addresses of
+    the settled float32 numbers and of the result.
+    """
+    terms = ", ".join((1 / factorial(k)).hex() for k in range(_EXP_TERMS))
+    return load(_plain(SOFTMAX, terms=terms))
+
+
+@cache
 def steps() -> Function | None:
     """The function that runs a program: a call gives its address, and the addresses of arrays; see `steps.c`."""
     return load(_plain(STEPS))
 
 
-def _plain(template: Path) -> str:
-    return Template(template.read_text(encoding="utf-8")).substitute(values=VALUES.read_text(encoding="utf-8"))
+def _plain(template: Path, **fields: str) -> str:
+    values = VALUES.read_text(encoding="utf-8")
+    return Template(template.read_text(encoding="utf-8")).substitute(fields, values=values)
 
 
 def source(accumulator: Accumulator | None, narrow: bool) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from qcore.reproducible import operations
-from qcore.reproducible.operations import SMALLEST, tree_sums
+from qcore.reproducible.operations import SMALLEST, exact_unit, softmax, tree_sums
 from qtorch import _namespace as namespace
 from qtorch._kernels import products
 from qtorch._kernels.launch import addresses, aligned
@@ -89,6 +89,13 @@ class Names(operations.Names, namespace.Names):
         kernel(*rows.shape, count, rows.data_ptr(), indices.data_ptr(), result.data_ptr())
         return result
 
+    @classmethod
+    def softmax(cls, x: torch.Tensor, axis: int, zeros: bool = False) -> torch.Tensor:
+        """By a kernel, for plain tensors."""
+        if torch.compiler.is_dynamo_compiling() or not is_plain_tensor(x):
+            return super().softmax(x, axis, zeros)
+        return tensor_softmax(x, axis, zeros)
+
 
 class UnroundedNames(operations.Unrounded, Names):
     """Names that autograd differentiates, see `qcore.reproducible.operations.Unrounded`."""
@@ -104,6 +111,17 @@ def tensor_sums(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) ->
     result = sums_shape(a, b, axes)
     kernel(*addresses(a, b, result), a.dim(), len(axes), *a.shape, *axes)
     return result
+
+
+def tensor_softmax(x: torch.Tensor, axis: int, zeros: bool) -> torch.Tensor:
+    """`qcore.reproducible.operations.softmax`; for plain tensors by a kernel, if it can be compiled."""
+    kernel = products.softmax() if x.is_cpu and x.numel() else None
+    if kernel is None:
+        return softmax(Names, x, axis, zeros)
+    rows = aligned(x.movedim(axis, -1).contiguous())
+    result, length = torch.empty_like(rows), rows.shape[-1]
+    kernel(rows.numel() // length, length, exact_unit(length), int(zeros), rows.data_ptr(), result.data_ptr())
+    return result.movedim(-1, axis).contiguous()
 
 
 def sums_shape(a: torch.Tensor, b: torch.Tensor | None, axes: Sequence[int]) -> torch.Tensor:

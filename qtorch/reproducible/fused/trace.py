@@ -14,7 +14,7 @@ import torch
 from qcore.reproducible import operations
 from qcore.trace import ELEMENT, Trace, Value, literal
 from qtorch.linalg.native import ProductSpec
-from qtorch.reproducible.operations import tensor_product, tensor_sums
+from qtorch.reproducible.operations import tensor_product, tensor_softmax, tensor_sums
 
 Shape = tuple[int, ...]
 
@@ -222,6 +222,10 @@ class Names(operations.Names):
     @staticmethod
     def greatest(x: Any, axes: tuple[int, ...]) -> Any:
         return x.made_by(partial(torch.amax, dim=axes, keepdim=True), _without(x.shape, axes))
+
+    @staticmethod
+    def softmax(x: Any, axis: int, zeros: bool = False) -> Any:
+        return x.made_by(partial(tensor_softmax, axis=axis, zeros=zeros), x.shape)
 
     @staticmethod
     def multiplied(first: ArrayValue, second: ArrayValue, spec: ProductSpec) -> ArrayValue:
