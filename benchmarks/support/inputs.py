@@ -296,3 +296,18 @@ def _scaled_block(
     x = np.where((kinds % 24 == 9) & rare, dtype(-np.inf), x)
     with np.errstate(invalid="ignore"):
         return np.where(kinds % 24 == 11, random_bits(x.size, dtype, rng).reshape(shape), x).astype(dtype)
+
+
+_TINY = 5420  # places of exponentials that reach a unit of float64 together, and do not one by one
+
+
+def tie_row(length: int = _TINY + 6) -> np.ndarray:
+    """A row of numbers whose softmax depends on the order of its sum, unless the sum is exact; -inf at its end.
+
+    It has 1, two exponentials that put the sum on a tie of float32, and exponentials of -44 on even places before them.
+    In a sum of float64 those are lost one by one, or not, as the row is cut.
+    """
+    row = np.full(length, -np.inf, np.float32)
+    row[:_TINY:2] = -44
+    row[[_TINY + 1, _TINY + 3, _TINY + 5]] = 0, float.fromhex("-0x1.5ffe3p+2"), float.fromhex("-0x1.6ebe1ep+3")
+    return row

@@ -240,20 +240,22 @@ def exact_unit(length: int) -> int:
 
 
 def exact_total(xp: Any, x: Any, axis: int) -> Any:
-    """The sum of float32 numbers from 0 to 1 along an axis, which stays, rounded to float32; NaN counts as 0.
+    """The sum of float32 numbers from 0 to 1 along an axis, which stays, rounded to float32; NaN if one is.
 
     Numbers are cut off to multiples of a unit. So the sum is one of integers of 64 bits, which has no order: zeros
     between them change nothing, as long as there are at most 2^20 numbers. What is cut off is below 2^-22 in all.
     """
     unit = 2.0 ** exact_unit(x.shape[axis])
+    known = x == x
     # Of NaN the conversion has no law. Of int64 it is a direct one: by way of float64 it would round twice.
-    units = xp.astype(xp.to_float64(xp.where(x == x, x, 0.0)) * unit, "int64")
-    return xp.mul(xp.astype(xp.total(units, (axis,)), "float32"), 1 / unit)
+    units = xp.astype(xp.to_float64(xp.where(known, x, 0.0)) * unit, "int64")
+    found = xp.mul(xp.astype(xp.total(units, (axis,)), "float32"), 1 / unit)
+    return xp.where(known.all((axis,), keepdims=True), found, nan)
 
 
 def softmax(xp: Any, x: Any, axis: int, zeros: bool) -> Any:
     """exp(x - max) / sum along an axis, by `exact_total`. Rows of -inf are NaN, or with `zeros` 0."""
-    top = xp.greatest(x, (axis,))
+    top = xp.greatest(x, (axis,))  # XLA's may leave NaN out
     # Less the greatest, no exponential overflows, and the sum is at least 1.
     e = xp.float32(xp.exp(xp.float64(xp.sub(x, xp.where(top == -inf, 0.0, top)))))
     sum_ = xp.exact_total(e, axis)

@@ -133,8 +133,7 @@ def softmax() -> Function | None:
     A call gives the numbers of rows and columns, `exact_unit`, 1 if rows of -inf are zeros or 0, and the addresses of
     the settled float32 numbers and of the result.
     """
-    terms = ", ".join((1 / factorial(k)).hex() for k in range(_EXP_TERMS))
-    return load(_plain(SOFTMAX, terms=terms))
+    return load(source_of_softmax())
 
 
 @cache
@@ -154,6 +153,11 @@ def source(accumulator: Accumulator | None, narrow: bool) -> str:
     tree = accumulator.chunk if accumulator is not None and accumulator.tree else 0
     sizes = {"rows": rows, "columns": 32, "sum": "float" if narrow else "double", "tree": tree}
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(_fields(accumulator, narrow, rows) | sizes)
+
+
+def source_of_softmax() -> str:
+    """The C of `softmax`."""
+    return _plain(SOFTMAX, terms=", ".join((1 / factorial(k)).hex() for k in range(_EXP_TERMS)))
 
 
 def source_of_chunks(accumulator: Accumulator | None) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import qcore
-from benchmarks.support.inputs import FORMATS, MODES, MORE
+from benchmarks.support.inputs import FORMATS, MODES, MORE, tie_row
 from qcore import affine, arithmetic, distributed, engines, linalg, reproducible
 from qcore.linalg.designs import DESIGNS
 from qcore.random.threefry import as_lane, element_words
@@ -62,6 +62,11 @@ def attended(name):
     return [engines.attention(*numbers(3, 1, 2, 130, 32), name)]
 
 
+def tied(name):
+    """A row that shows an order of its sum, which ordinary numbers do not."""
+    return [getattr(reproducible, name)(tie_row(2**13))]
+
+
 def evaluated(name):
     return [getattr(reproducible, name)(abs(numbers(64, 64)))]
 
@@ -96,6 +101,7 @@ ROOMS = {
     "collective": (reduced, distributed.BACKENDS),
     "attention": (attended, engines.ENGINES),
     "function": (evaluated, FUNCTIONS),
+    "function of a tie": (tied, ("softmax",)),
     "operation": (operated, OPERATIONS),
     "optimizer": (trained, STATES),
     "affine": (scaled, affine.FORMS),
