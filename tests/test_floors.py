@@ -122,7 +122,7 @@ ROOMS_USE = {  # from the ground up
     "quantizers": "ground law rounding products",
     "recipes": "ground law rounding products quantizers",
     "functions": "ground law rounding products recipes",
-    "engines": "ground law rounding products functions",
+    "engines": "ground law rounding products recipes functions",
     "optimizers": "ground law rounding products quantizers functions",
     "insight": "ground law rounding products quantizers recipes functions optimizers",
 }

@@ -73,6 +73,7 @@ ALLOWED = {
     "qtorch/_rounding/keys.py: _drawn of a thread": "memory for a drawn key, written before each use",
     "qcore/exchange/limits.py: _OF_RUN of a context": "what the model of this call may take of memory and steps",
     "qcore/notices.py: _shown of a context": "whether a bar is on the terminal, which has place for one",
+    "qtorch/engines/layers.py: _inside of a context": "whether a function of an inner layer runs, which rounded it",
     "qtorch/_exported.py: NEAR of a context": "whether the file of this call need not be exact",
     "qtorch/_exported.py: WANTED of a context": "whether the model of this call is traced for ONNX",
     "qtorch/recipes/coverage.py: _running of a context": "the first call of a lowered model, which is measured now",

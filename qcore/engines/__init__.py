@@ -16,10 +16,22 @@ Example:
 
 from qcore.engines.arrays import attention
 from qcore.engines.cache import KVCache
+from qcore.engines.coverage import Coverage, Covered
 from qcore.engines.divergence import Mismatch, mismatch
 from qcore.engines.engine import ENGINES, Engine, Published
 from qcore.engines.fold import Attention
 from qcore.lazy import public_names
 
-__all__ = ["ENGINES", "Attention", "Engine", "KVCache", "Mismatch", "Published", "attention", "mismatch"]
+__all__ = [
+    "ENGINES",
+    "Attention",
+    "Coverage",
+    "Covered",
+    "Engine",
+    "KVCache",
+    "Mismatch",
+    "Published",
+    "attention",
+    "mismatch",
+]
 __dir__ = public_names(__name__)

@@ -6,48 +6,109 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from qcore.arguments import check_type, quoted
+from qcore.arguments import check_choice, check_size, check_type, quoted
 from qcore.engines.cache import STATIC, KVCache
 from qcore.engines.fold import EXACT_SUM, EXPONENT, Attention
-from qcore.formats.number import call_text
-from qcore.formats.text import Kind, parse_argument, register, write
+from qcore.formats.number import Number, call_text
+from qcore.formats.text import Kind, Reader, choice, parse_argument, register, write
+from qcore.linalg.accumulator import check_scalar, optional_number
+from qcore.recipes.published import RECIPES
+from qcore.recipes.recipe import Recipe
+
+TWICE, ONCE = "twice", "once"
+RSQRT, RECIPROCAL_ROOT = "rsqrt", "reciprocal"
+ROUNDED, WIDE = "rounded", "wide"
+HALVES, PAIRS = "halves", "pairs"
+# Fields that have one of some words, and these words.
+WORDS = {
+    "norm": (TWICE, ONCE),
+    "root": (RSQRT, RECIPROCAL_ROOT),
+    "residual": (ROUNDED, WIDE),
+    "rope": (HALVES, PAIRS),
+}
+NUMBERS = "activations", "tables", "router", "head"  # fields that have a format, or None
 
 
 @dataclass(frozen=True, repr=False)
 class Engine:
-    """A program that trains or serves: what decides the bits of its attention, and of the cache of keys and values.
+    """A program that trains or serves: what decides the bits of its attention, its cache, and the layers around them.
+
+    Only `attention` must be given; what is None stays as the model computes it. Numbers are float32 numbers in the
+    formats that are named: a format of None does not round.
 
     Args:
         attention: an `Attention`, or its text.
         cache: a `KVCache`, or its text, through which all keys and values pass, also in one pass over a whole text;
             None stores them as they are.
+        products: of linear layers: a `Recipe`, its text, or a name of `qcore.RECIPES`.
+        on: the chip whose instructions these products run on, such as "hopper"; see `Recipe.on`.
+        activations: the format of what layers return, and of each sum and product of two numbers between them.
+        norm: the roundings of an RMS norm with weight w and inv = 1 / root. "twice": x * inv is rounded to
+            `activations`, then its product with w. "once": (x * inv) * w in float32, rounded once.
+        root: "rsqrt" has inv rounded once; "reciprocal" rounds the square root, then its reciprocal.
+        residual: "rounded" has a norm read the sum of a layer and its input as it is stored, in `activations`; "wide"
+            has it read the sum in float32.
+        rope: which numbers of a head are turned together. "halves": i and i + size / 2; "pairs": neighbours. A model
+            of the other kind has the numbers of its heads in another order, and so the sums over them.
+        tables: the format of cosines and sines. With None they are float32 numbers, and the turned number is rounded
+            once; else each product is rounded to `activations`, as torch's types have it.
+        router: the format of the logits that choose experts.
+        head: the format of the logits of tokens.
+        log_softmax: the number of terms of a tile: log-probabilities are x - max - log(sum) in float32, with the
+            tiles' sums added upward. None is float64, in `mismatch`.
 
     Attributes:
         text: the text form, which `qcore.parse` reads.
 
     Raises:
-        ValueError: if the attention cannot read the cache.
+        ValueError: if the attention cannot read the cache, or `products` has no instruction on the chip.
 
     Example:
         >>> engine = Engine.of("fa3.hopper.fp8")
         >>> engine.cache.text, engine.attention.tile(128, queries=1), engine.attention.tile(128, queries=97)
         ('kv_cache(e4m3fn:saturate)', 96, 192)
-        >>> Engine("attention(row_sum=exact,end=weights)").text
-        'engine(attention(row_sum=exact,end=weights))'
+        >>> Engine("attention(row_sum=exact,end=weights)", activations="bfloat16", norm="once").text
+        'engine(attention(row_sum=exact,end=weights),activations=bfloat16,norm=once)'
     """
 
     attention: Attention
     cache: KVCache | None = None
+    products: Recipe | None = None
+    on: str | None = None
+    activations: Number | None = None
+    norm: str | None = None
+    root: str = RSQRT
+    residual: str = ROUNDED
+    rope: str | None = None
+    tables: Number | None = None
+    router: Number | None = None
+    head: Number | None = None
+    log_softmax: int | None = None
     text: str = field(init=False, repr=False, compare=False)
 
     if TYPE_CHECKING:
 
-        def __init__(self, attention: Attention | str, cache: KVCache | str | None = None) -> None: ...
+        def __init__(
+            self,
+            attention: Attention | str,
+            cache: KVCache | str | None = None,
+            products: Recipe | str | None = None,
+            on: str | None = None,
+            activations: Number | str | None = None,
+            norm: Literal["twice", "once"] | None = None,
+            root: Literal["rsqrt", "reciprocal"] = RSQRT,
+            residual: Literal["rounded", "wide"] = ROUNDED,
+            rope: Literal["halves", "pairs"] | None = None,
+            tables: Number | str | None = None,
+            router: Number | str | None = None,
+            head: Number | str | None = None,
+            log_softmax: int | None = None,
+        ) -> None: ...
 
     @classmethod
     def of(cls, name: str) -> Engine:
@@ -70,13 +131,25 @@ class Engine:
         return call_text(self)
 
     def __post_init__(self) -> None:
-        for name, kind in (("attention", Attention), ("cache", KVCache)):
+        for name, kind in (("attention", Attention), ("cache", KVCache), ("products", Recipe)):
             given = getattr(self, name)
             if isinstance(given, str):
-                object.__setattr__(self, name, parse_argument(given, name))
+                object.__setattr__(self, name, _read(name, given))
             if getattr(self, name) is not None or kind is Attention:
                 check_type(name, getattr(self, name), kind, f"a {kind.__name__}, or its text")
+        for name, words in WORDS.items():
+            if getattr(self, name) is not None:
+                check_choice(name, getattr(self, name), words)
+        for name in NUMBERS:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, check_scalar(name, getattr(self, name)))
+        if self.log_softmax is not None:
+            object.__setattr__(self, "log_softmax", check_size("log_softmax", self.log_softmax))
         self._check_pair()
+        if self.products is not None:
+            self.products.on(self.on)  # raises for a chip without an instruction
+        elif self.on is not None:
+            raise ValueError(f"on={quoted(self.on)} with products=None; allowed there is None")
         object.__setattr__(self, "text", write(self))
 
     def _check_pair(self) -> None:
@@ -98,10 +171,25 @@ class Engine:
             )
 
 
-_PARAMETERS = {
+def _read(name: str, text: str) -> Any:
+    """The value of a text; recipes have names as well."""
+    if name != "products" or "(" in text:
+        return parse_argument(text, name)
+    if text not in RECIPES:
+        raise ValueError(f"products={quoted(text)}; allowed are {', '.join(RECIPES)}, a Recipe, and its text")
+    return RECIPES[text]
+
+
+_READERS: dict[str, Any] = {
     "attention": lambda reader: reader.registered("attention"),
     "cache": lambda reader: reader.registered("kv_cache"),
+    "products": lambda reader: reader.registered("recipe"),
+    "on": lambda reader: reader.next(),
+    **dict.fromkeys(NUMBERS, optional_number),
+    **{name: choice(words) for name, words in WORDS.items()},
+    "log_softmax": Reader.integer,
 }
+_PARAMETERS = {one.name: _READERS[one.name] for one in fields(Engine) if one.init}  # in the order of the fields
 register("engine", Kind(Engine, _PARAMETERS, 1, 1, 1))
 
 
@@ -131,9 +219,19 @@ _FA3_OPEN = (
 _TRITON = "vLLM, v1/attention/ops/triton_unified_attention.py, 2026"
 _TRITON_OPEN = (
     "read from source, not measured. The order inside tl.sum and tl.dot: neighbours in pairs, and Hopper's "
-    "instruction. Decoding in segments: one pass"
+    "instruction. Decoding in segments: one pass. Linear layers and activation functions: the model's; so is the order "
+    "of a norm's sum"
 )
-_UNIFIED = Engine(Attention("hopper.wgmma.bf16", "bfloat16", "bfloat16", "bfloat16", tiles=(256, 32, 32)))
+_TRITON_LAYERS = "; csrc/layernorm_kernels.cu and pos_encoding_kernels.cu"
+_INVARIANT = f"{_TRITON}, and model_executor/layers/batch_invariant.py, VLLM_BATCH_INVARIANT=1"
+_UNIFIED = Engine(
+    Attention("hopper.wgmma.bf16", "bfloat16", "bfloat16", "bfloat16", tiles=(256, 32, 32)),
+    KVCache("bfloat16"),
+    activations="bfloat16",
+    norm="twice",
+    tables="bfloat16",
+    head="bfloat16",
+)
 
 # Engines by name.
 ENGINES: Mapping[str, Published] = MappingProxyType(
@@ -176,9 +274,9 @@ ENGINES: Mapping[str, Published] = MappingProxyType(
             _FA3,
             _FA3_OPEN,
         ),
-        "vllm.triton": Published(replace(_UNIFIED, cache=KVCache("bfloat16")), _TRITON, _TRITON_OPEN),
+        "vllm.triton": Published(_UNIFIED, _TRITON + _TRITON_LAYERS, _TRITON_OPEN),
         "vllm.batch_invariant": Published(
-            replace(_UNIFIED, cache=KVCache("bfloat16")), f"{_TRITON}, VLLM_BATCH_INVARIANT=1", _TRITON_OPEN
+            replace(_UNIFIED, norm="once", root="reciprocal", log_softmax=1024), _INVARIANT, _TRITON_OPEN
         ),
         "hf.eager": Published(
             Engine(Attention(None, "bfloat16", "bfloat16", "bfloat16", scale="rounded", end="weights")),

@@ -1,9 +1,22 @@
 """Engines: programs that train or serve, as data; attention with the bits of `qcore.engines` and `qtorch.engines`."""
 
-from qcore.engines import ENGINES, Attention, Engine, KVCache, Mismatch, Published, mismatch
+from qcore.engines import ENGINES, Attention, Coverage, Covered, Engine, KVCache, Mismatch, Published, mismatch
 from qcore.lazy import public_names
 from qjax.engines.arrays import attention
-from qjax.engines.functions import apply
+from qjax.engines.functions import apply, report
 
-__all__ = ["ENGINES", "Attention", "Engine", "KVCache", "Mismatch", "Published", "apply", "attention", "mismatch"]
+__all__ = [
+    "ENGINES",
+    "Attention",
+    "Coverage",
+    "Covered",
+    "Engine",
+    "KVCache",
+    "Mismatch",
+    "Published",
+    "apply",
+    "attention",
+    "mismatch",
+    "report",
+]
 __dir__ = public_names(__name__)

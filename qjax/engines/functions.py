@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from threading import RLock
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from qcore.engines.coverage import Coverage, covered, given_fields
 from qcore.engines.engine import Engine, EngineLike, check_engine
 from qcore.engines.fold import WEIGHTS
 from qjax.engines.arrays import attention
+from qjax.recipes import lower
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,10 +46,11 @@ def apply(function: Callable[P, R], engine: EngineLike) -> Callable[P, R]:
         engine: a name of `qcore.engines.ENGINES`, such as "fa3.hopper.fp8", an `Engine`, or its text.
 
     Returns:
-        A function with the same arguments and result, one call at a time in all threads. A bias, a window, lengths of
-        sequences and residuals of attention raise a ValueError: engines do not define them. So does the first call that
-        does not reach `jax.nn.dot_product_attention`: flax computes attention itself where it has a dropout rate.
-        Several texts in a row raise with an engine that has tiles, if the mask is not traced.
+        A function with the same arguments and result, one call at a time in all threads; `report` says what of the
+        engine it computes, and a warning what not: JAX has no hook for norms and other layers. A bias, a window,
+        lengths of sequences and residuals of attention raise a ValueError: engines do not define them. So does the
+        first call that does not reach `jax.nn.dot_product_attention`: flax computes attention itself where it has a
+        dropout rate. Several texts in a row raise with an engine that has tiles, if the mask is not traced.
 
     Example:
         >>> exact = apply(lambda *x: jax.nn.dot_product_attention(*x, is_causal=True), "exact")
@@ -64,6 +67,12 @@ def apply(function: Callable[P, R], engine: EngineLike) -> Callable[P, R]:
             "of a token or of a token and head, and blocks along the head"
         )
     reached: list[bool] = []
+    if found.products is not None:
+        function = cast("Callable[P, R]", lower(function, found.products, on=found.on))
+    reachable = {"attention": ["jax.nn.dot_product_attention"]}
+    reachable |= {"cache": reachable["attention"], "products": ["jax.lax.dot_general"]}
+    others = [name for name in given_fields(found) if name not in reachable]
+    coverage = covered(found, reachable, dict.fromkeys(others, "JAX has no hook for it"))
 
     @wraps(function)
     def call(*arguments: P.args, **options: P.kwargs) -> R:
@@ -76,7 +85,31 @@ def apply(function: Callable[P, R], engine: EngineLike) -> Callable[P, R]:
             )
         return result
 
+    call.qjax_coverage = coverage  # type: ignore[attr-defined]
     return call
+
+
+def report(function: Callable[..., object]) -> Coverage:
+    """What of an engine a function computes.
+
+    Args:
+        function: what `apply` returned.
+
+    Returns:
+        A `Coverage`: for each field of the engine what computes it. `print` shows a table.
+
+    Raises:
+        ValueError: if the function has no engine.
+
+    Example:
+        >>> print(report(apply(jax.nn.dot_product_attention, "hf.eager")))
+        field      layers  kinds                         undefined
+        attention  1       jax.nn.dot_product_attention
+    """
+    found = getattr(function, "qjax_coverage", None)
+    if found is None:
+        raise ValueError("function has no engine; allowed is what apply returned")
+    return found
 
 
 @contextmanager

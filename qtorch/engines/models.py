@@ -13,11 +13,14 @@ import torch
 from torch import nn
 
 from qcore.arguments import check_int, check_type, quoted
+from qcore.engines.coverage import Coverage, covered
 from qcore.engines.divergence import Mismatch
 from qcore.engines.divergence import mismatch as divergence
-from qcore.engines.engine import Engine, EngineLike, check_engine
+from qcore.engines.engine import PAIRS, Engine, EngineLike, check_engine
 from qcore.engines.fold import WEIGHTS
+from qtorch.engines.layers import realize
 from qtorch.engines.tensors import attention
+from qtorch.recipes import lower
 
 if TYPE_CHECKING:
     Model = TypeVar("Model", bound=nn.Module)
@@ -76,7 +79,41 @@ def apply(model: Model, engine: EngineLike) -> Model:
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, _mask)
     switched: Any = model
     switched.set_attn_implementation(name)
+    kinds, undefined = realize(model, found)
+    kinds["attention"] = [type(layer).__name__ for layer in model.modules() if _is_attention(layer)]
+    if found.cache is not None:
+        kinds["cache"] = kinds["attention"]
+    if found.products is not None:
+        lower(model, found.products, on=found.on)
+        kinds["products"] = [type(layer).__name__ for layer in model.modules() if hasattr(layer, "products")]
+    switched.qtorch_coverage = covered(found, kinds, undefined)
     return model
+
+
+def report(model: nn.Module) -> Coverage:
+    """What of an engine a model computes, and what the engine does not define for it.
+
+    Args:
+        model: a model that `apply` returned.
+
+    Returns:
+        A `Coverage`: for each field of the engine the layers that compute it. `print` shows a table.
+
+    Raises:
+        ValueError: if the model has no engine.
+
+    Example:
+        >>> print(report(apply(model, "hf.eager")))  # doctest: +SKIP
+    """
+    check_type("model", model, nn.Module, "a model that apply returned")
+    found = getattr(model, "qtorch_coverage", None)
+    if found is None:
+        raise ValueError(f"model is a {type(model).__name__} without an engine; allowed is what apply returned")
+    return found
+
+
+def _is_attention(layer: nn.Module) -> bool:
+    return type(layer).__name__.endswith("Attention") and next(layer.children(), None) is not None
 
 
 def mismatch(
@@ -167,10 +204,17 @@ def _attention_of(engine: Engine) -> Callable[..., tuple[torch.Tensor, None]]:
         if not causal:
             _check_texts(module, attention_mask, engine)
         mask = None if causal else attention_mask
+        if engine.rope == PAIRS:
+            query, key = (_in_pairs(x) for x in (query, key))
         found = attention(query, key, value, engine, causal, scale=scaling, mask=mask)
         return found.transpose(1, 2).contiguous(), None
 
     return run
+
+
+def _in_pairs(x: torch.Tensor) -> torch.Tensor:
+    """The numbers of heads of halves as a program of pairs has them: those that turn together are neighbours."""
+    return x.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
 
 
 def _check_mask(module: nn.Module, mask: Any) -> None:

@@ -1,12 +1,15 @@
 """Functions with `jax.nn.dot_product_attention`, and flax's attention, by an engine."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from qjax.engines import Engine, KVCache, apply, attention
+from qjax.engines import Engine, KVCache, apply, attention, report
+from qjax.recipes import lower
 
 ENGINE = "hf.eager"
 f = np.float32
@@ -70,8 +73,31 @@ def test_what_engines_do_not_define_raises(options):
 def test_several_texts_in_a_row_and_caches_that_are_not_causal_raise():
     packed = jnp.asarray(np.kron(np.eye(2, dtype=bool), np.ones((4, 4), bool)))[None, None]
     with pytest.raises(ValueError, match="several texts in one row"):
-        apply(lambda *x: jax.nn.dot_product_attention(*x, mask=packed), "vllm.triton")(*arrays(8, 8))
+        apply(lambda *x: jax.nn.dot_product_attention(*x, mask=packed), "fa3.hopper.bf16")(*arrays(8, 8))
     with pytest.raises(ValueError, match="depend on later tokens"):
         apply(len, Engine("attention()", KVCache("nvfp4")))
     with pytest.raises(TypeError, match="function is a int"):
         apply(3, ENGINE)
+
+
+def test_what_jax_has_no_hook_for_is_said():
+    def run(x, w):
+        return jax.nn.dot_product_attention(x, x, x @ w)
+
+    with pytest.warns(UserWarning, match="activations: JAX has no hook for it; norm: JAX has no hook for it"):
+        found = apply(run, "vllm.triton")
+    assert [row.field for row in report(found).undefined] == [
+        "activations",
+        "norm",
+        "root",
+        "residual",
+        "tables",
+        "head",
+    ]
+    x, w = arrays()[0], jnp.eye(16) + 0.01
+    engine = replace(Engine.of(ENGINE), products="bf16_mixed", on="hopper")
+    lowered = apply(lower(run, engine.products, on="hopper"), ENGINE)
+    assert (apply(run, engine)(x, w) == lowered(x, w)).all()
+    assert not (apply(run, ENGINE)(x, w) == lowered(x, w)).all()
+    with pytest.raises(ValueError, match="function has no engine"):
+        report(run)
