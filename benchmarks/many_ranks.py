@@ -8,7 +8,8 @@ Usage:
 
 A rank's gradient is the float32 mean over its part of the batch. One process gives those of all ranks to a `Reducer`
 for each law, and compares the mean with the exact one, in float64: at the first step, and after the last step of
-training with float32 sums. Then laws train from the same first weights on the same batches, with Adam.
+training with float32 sums. Then laws train from the same first weights on the same batches, with Adam; and by DiLoCo
+(Douillard et al., "DiLoCo", 2023), where each rank trains alone for some steps, and a law averages how far they came.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from qtorch.distributed import Collective, Reducer, WireScale
 
 FILE, PICTURE = Path(__file__).parent / "results" / "many-ranks.json", "many-ranks.svg"
 RANKS = 8, 128, 1024, 4096, 16384
-BATCH, STEPS, RATE = 16384, 8, 1e-2
+BATCH, STEPS, RATE = 16384, 40, 1e-2
 TOGETHER = 512  # texts whose gradients are computed at once
 ROWS = 64  # numbers with a scale of their own, in torchft's law
 _FLOAT32 = "accumulator(float32,chunk=1)"
@@ -56,6 +57,9 @@ RUNS = (
     ("bf16 tree", 16384),
     ("FP8 wire, torchft", 1024),
 )
+ALONE, OUTER = 4, {"lr": 0.7, "momentum": 0.9, "nesterov": True}  # of DiLoCo: steps of a rank, and the step of all
+DILOCO = "float32 ring", "bf16 ring", "E3M0 wire, float32 sum"
+DILOCO_RANKS = 1024
 Weights = dict[str, torch.Tensor]
 
 
@@ -70,19 +74,26 @@ class Compared(NamedTuple):
     cosine: float
 
 
-def rank_gradients(model: GPT, weights: Weights, texts: tuple[torch.Tensor, torch.Tensor], ranks: int) -> Iterator[Any]:
-    """The gradient of each rank as one vector, and the loss of some ranks, in the ranks' order."""
+def rank_gradients(
+    model: GPT, weights: Weights, texts: tuple[torch.Tensor, torch.Tensor], ranks: int, own: bool = False
+) -> Iterator[Any]:
+    """The gradient of each rank as one vector, and the loss of some ranks, in the ranks' order.
+
+    All ranks have the same weights, unless `own` says that they are stacks of each rank's own.
+    """
 
     def loss(weights: Weights, x: torch.Tensor, y: torch.Tensor) -> Any:
         found = F.cross_entropy(functional_call(model, weights, (x,)).flatten(0, 1), y.flatten())
         return found, found
 
     each = texts[0].shape[0] // ranks
-    of_ranks = vmap(grad(loss, has_aux=True), in_dims=(None, 0, 0))
-    parts = [x.reshape(ranks, each, -1).split(max(1, TOGETHER // each)) for x in texts]
-    for x, y in zip(*parts, strict=True):
+    of_ranks = vmap(grad(loss, has_aux=True), in_dims=(0 if own else None, 0, 0))
+    x, y = [x.reshape(ranks, each, -1) for x in texts]
+    for begin in range(0, ranks, size := max(1, TOGETHER // each)):
+        some = slice(begin, begin + size)
+        mine = {name: weight[some] for name, weight in weights.items()} if own else weights
         with sdpa_kernel(SDPBackend.MATH):  # the kernels for CPUs have no vmap, which would run them one by one
-            found, losses = of_ranks(weights, x, y)
+            found, losses = of_ranks(mine, x[some], y[some])
         yield torch.cat([one.flatten(1) for one in found.values()], 1), losses
 
 
@@ -133,6 +144,30 @@ def trained(model: GPT, first: Weights, law: str, ranks: int, batch: int, steps:
     return losses, weights
 
 
+def trained_alone(model: GPT, first: Weights, law: str, ranks: int, batch: int, steps: int) -> list[float]:
+    """The ranks' mean loss of each step of DiLoCo, whose outer gradients a law averages."""
+    shared = torch.cat([weight.flatten() for weight in first.values()])
+    own = shared.repeat(ranks, 1)
+    parts = own.split([weight.numel() for weight in first.values()], 1)
+    weights = {name: part.view(ranks, *first[name].shape) for name, part in zip(first, parts, strict=True)}
+    inner = torch.optim.Adam([own], lr=RATE)  # element by element, so it is each rank's own
+    outer = torch.optim.SGD([shared], **OUTER)
+    data, losses = batches(load(), batch, CONTEXT, 0), []
+    for step, texts in zip(range(1, steps + 1), data, strict=False):
+        gradients, loss = zip(*rank_gradients(model, weights, _tensors(texts), ranks, own=True), strict=True)
+        own.grad = torch.cat(gradients)
+        losses.append(round(torch.cat(loss).mean().item(), 5))
+        inner.step()
+        if step % ALONE == 0:
+            reducer = Reducer(LAWS[law], ranks)
+            for one in own:
+                reducer.add(_message(law, shared - one))
+            shared.grad = reducer.result().flatten()
+            outer.step()
+            own.copy_(shared)
+    return losses
+
+
 def _message(law: str, gradient: torch.Tensor) -> torch.Tensor:
     return gradient.view(-1, ROWS) if "torchft" in law else gradient
 
@@ -141,8 +176,8 @@ def _tensors(texts: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(texts[0]), torch.from_numpy(texts[1])
 
 
-def measured(batch: int, steps: int) -> tuple[list[Compared], list[dict[str, Any]]]:
-    """Gradients at the first step and after the last one, and the losses of the runs."""
+def measured(batch: int, steps: int) -> tuple[list[Compared], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Gradients at the first step and after the last one, and the losses of the runs, then those of DiLoCo's."""
     torch.manual_seed(0)
     model = GPT(len(LETTERS))
     first = {name: weight.detach() for name, weight in model.named_parameters()}
@@ -150,6 +185,7 @@ def measured(batch: int, steps: int) -> tuple[list[Compared], list[dict[str, Any
     counts = [ranks for ranks in RANKS if ranks <= batch]
     rows: list[Compared] = []
     lines: list[dict[str, Any]] = []
+    alone: list[dict[str, Any]] = []
 
     def compare(step: int, weights: Weights, counts: Sequence[int]) -> None:
         for ranks in counts:
@@ -165,7 +201,11 @@ def measured(batch: int, steps: int) -> tuple[list[Compared], list[dict[str, Any
         print(f"{law}, {min(ranks, batch)} ranks: loss {losses[0]} to {losses[-1]}", flush=True)
         if law == "float32 ring":
             compare(steps, weights, counts[-1:])
-    return rows, lines
+    for law in DILOCO:
+        losses = trained_alone(model, first, law, ranks := min(DILOCO_RANKS, batch), batch, steps)
+        alone.append({"law": law, "ranks": ranks, "losses": losses})
+        print(f"DiLoCo, {law}, {ranks} ranks: loss {losses[0]} to {losses[-1]}", flush=True)
+    return rows, lines, alone
 
 
 def draw(record: Mapping[str, Any], path: Path) -> None:
@@ -173,16 +213,18 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
     title = "A small GPT's mean gradient over 8 to 16,384 ranks"
     text = "The norm of the mean by ranks, its cosine with the exact mean in the worst layer, and the loss by step."
     rows = [row for row in record["rows"] if row["step"] == 0 and row["law"] != "bf16 wire, float32 sum"]
-    with picture(path, 6.6, title, text) as figure:
-        whole, worst, loss = figure.subplots(3, 1)
+    with picture(path, 8.8, title, text) as figure:
+        whole, worst, loss, alone = figure.subplots(4, 1)
         for axes in (whole, worst):
             axes.set_xscale("log", base=2)
         whole.set(title="whole gradient", ylabel="norm / exact norm")
         worst.set(title="layer that turns most", xlabel="ranks", ylabel="cosine with exact")
         draw_curves(whole, _curves(row | {"y": row["norm"]} for row in rows if row["layer"] == "all"))
         draw_curves(worst, _curves(row | {"y": row["cosine"]} for row in rows if row["layer"] != "all"))
-        loss.set(title="training with Adam", xlabel="step", ylabel="loss")
+        loss.set(title="training with Adam", ylabel="loss")
         draw_curves(loss, {_name(line): [*enumerate(line["losses"])] for line in record["lines"]})
+        alone.set(title="DiLoCo", xlabel="step", ylabel="loss")
+        draw_curves(alone, {_name(line): [*enumerate(line["losses"])] for line in record["diloco"]})
 
 
 def _curves(rows: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
@@ -211,8 +253,8 @@ def main(argv: list[str] | None = None) -> int:
         draw(json.loads(FILE.read_text(encoding="utf-8")), options.draw / PICTURE)
         return 0
     torch.set_num_threads(1)
-    rows, lines = measured(options.batch, options.steps)
-    settings = {"batch": options.batch, "context": CONTEXT, "steps": options.steps, "rate": RATE}
+    rows, lines, alone = measured(options.batch, options.steps)
+    settings = {"batch": options.batch, "context": CONTEXT, "steps": options.steps, "rate": RATE, "alone": ALONE}
     record = {
         "versions": versions(),
         "machine": machine("cpu"),
@@ -220,6 +262,7 @@ def main(argv: list[str] | None = None) -> int:
         "settings": settings,
         "rows": [row._asdict() for row in rows],
         "lines": lines,
+        "diloco": alone,
     }
     if options.json:
         write_results(options.json, record)

@@ -21,7 +21,7 @@ def test_costs(tmp_path, capsys):
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     file = tmp_path_factory.mktemp("ranks") / "ranks.json"
-    assert many_ranks.main(["--batch", "16", "--steps", "2", "--json", str(file)]) == 0
+    assert many_ranks.main(["--batch", "16", "--steps", "4", "--json", str(file)]) == 0
     return json.loads(file.read_text())
 
 
@@ -33,7 +33,7 @@ def test_what_ranks_do(tiny):
     assert 0.99 < whole["bf16 ring"]["cosine"] <= 1
     assert 0.9 < whole["E3M0 wire, float32 sum"]["cosine"] < 0.99
     assert len({row["layer"] for row in tiny["rows"]}) == 30
-    assert [len(line["losses"]) for line in tiny["lines"]] == [2] * len(many_ranks.RUNS)
+    assert [len(line["losses"]) for line in tiny["lines"]] == [4] * len(many_ranks.RUNS)
     assert all(line["losses"][1] < line["losses"][0] for line in tiny["lines"])
 
 
