@@ -146,6 +146,7 @@ _define(
     "qtorch.distributed.tensors",
     "run_collective",
     "collective_shape",
+    "batch_collective",
 )
 _ATTENTION, _ENGINES = "Tensor q, Tensor k, Tensor v, Tensor? mask", "qtorch.engines.tensors"
 _define(

@@ -212,17 +212,19 @@ def _law_of(argument: str, name: str, dtype: str) -> Collective:
     return replace(law, divide=backend.average)
 
 
-def _check_ranks(level: Collective | None, ranks: int) -> None:
+def check_ranks(level: Collective | None, ranks: int) -> None:
     """Raises unless so many ranks are whole nodes, at all levels."""
     while level is not None:
         size = level.inner_ranks
         if ranks % size:
             raise ValueError(f"{ranks} ranks with nodes of {size}; allowed is a multiple of {size} ranks")
-        most = max(1, (1 << (ranks // size - 1).bit_length()) // 2)  # half of the least power of two from the nodes on
-        if level.aggregation > most:
-            raise ValueError(
-                f"aggregation={level.aggregation} of {ranks // size} ranks or nodes; allowed is at most {most} there"
-            )
+        if level.aggregation > 1:
+            nodes = int(ranks // size)
+            most = max(1, (1 << (nodes - 1).bit_length()) // 2)  # half of the least power of two from the nodes on
+            if level.aggregation > most:
+                raise ValueError(
+                    f"aggregation={level.aggregation} of {nodes} ranks or nodes; allowed is at most {most} there"
+                )
         ranks, level = size, level.inner
 
 
@@ -247,5 +249,5 @@ def check_collective(collective: Any, dtype: str, call: str, ranks: int | None =
             raise ValueError(f"collective={quoted(collective)} has the order {level.order}; allowed is it in {only}")
         level = level.inner
     if ranks is not None:
-        _check_ranks(found, ranks)
+        check_ranks(found, ranks)
     return found.on(dtype)

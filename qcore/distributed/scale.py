@@ -150,7 +150,7 @@ def _qgz_size(shape: tuple[int, ...], count: int, ranks: int) -> int:
     if len(shape) < 2 or count % (2 * ranks):
         raise ValueError(
             f"stack has messages of shape {shape}; allowed with group=qgz are matrices whose numbers 2 * {ranks} "
-            "divides. ZeRO++ does not quantize others"
+            "divides. ZeRO++ sends others as they are, as 'collective(order=nccl_ring,divide=before)' does"
         )
     groups = max(shape[0], shape[1], ranks)
     if count % groups or groups % ranks:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore.arguments import missing_key
-from qcore.distributed.arrays import check_stack, scattered
+from qcore.distributed.arrays import check_stack, checked_dtype, scattered
 from qcore.distributed.backends import CollectiveLike, check_collective
 from qcore.distributed.collective import GATHER, REDUCE, SCATTER, Collective
 from qcore.distributed.law import SUM, Signed, run
@@ -22,6 +22,8 @@ from qjax._rounding.dispatch import quantize_rows
 from qjax._rounding.inputs import ArrayLike, as_array
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax.linalg.namespace import Float64
+
+_ARRAYS = (jax.Array, np.ndarray), "a jax.Array or NumPy array"
 
 
 class Terms(Signed, Float64):
@@ -123,6 +125,7 @@ def psum(x: ArrayLike, axis_name: Hashable, collective: CollectiveLike, *, key: 
         >>> jax.vmap(lambda x: psum(x, "ranks", "nccl.ring.bf16"), axis_name="ranks")(ranks)
         Array([256., 256., 256.], dtype=float32)
     """
+    checked_dtype("x", x, *_ARRAYS)
     axes = axis_name if isinstance(axis_name, tuple) else (axis_name,)
     # Only a mesh knows that all devices have the same stack.
     on_mesh = set(axes) <= set(jax.sharding.get_abstract_mesh().manual_axes)
@@ -131,7 +134,7 @@ def psum(x: ArrayLike, axis_name: Hashable, collective: CollectiveLike, *, key: 
 
 
 def _call(call: str, stack: Any, collective: Any, key: Any) -> jax.Array:
-    dtype = check_stack(stack, (jax.Array, np.ndarray), "a jax.Array or NumPy array", call == SCATTER)
+    dtype = check_stack(stack, *_ARRAYS, call == SCATTER)
     law = check_collective(collective, dtype, call, stack.shape[0])
     if law.stochastic and key is None:
         raise missing_key()

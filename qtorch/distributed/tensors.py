@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from qcore.distributed.arrays import check_stack, scattered
-from qcore.distributed.backends import CollectiveLike, check_collective
+from qcore.distributed.backends import CollectiveLike, check_collective, check_ranks
 from qcore.distributed.collective import GATHER, REDUCE, SCATTER, Collective
 from qcore.distributed.law import SUM, Signed, run
 from qcore.formats.number import Number, check_number
@@ -108,7 +108,7 @@ def _call(call: str, stack: torch.Tensor, collective: Any, key: Key) -> torch.Te
     check_not_sharded(stack, "stack")
     if stack.requires_grad and torch.is_grad_enabled():
         raise ValueError("stack requires gradients, which sums over ranks do not have; allowed is stack.detach()")
-    text, stochastic = _described(literal(_text_of(collective)), dtype, call, stack.shape[0])
+    text, stochastic = _described(literal(_text_of(collective)), dtype, call)
     plain = is_plain_tensor(stack)
     words = given_or_drawn(key, stochastic, plain)
     arguments = stack, words, text, call
@@ -121,9 +121,9 @@ def _text_of(collective: Any) -> Any:
 
 
 @constant_result
-def _described(collective: Any, dtype: str, call: str, ranks: int) -> tuple[str, bool]:
+def _described(collective: Any, dtype: str, call: str) -> tuple[str, bool]:
     """The text of a call's law, and if it is stochastic."""
-    law = check_collective(collective, dtype, call, ranks)
+    law = check_collective(collective, dtype, call)
     return law.text, law.stochastic
 
 
@@ -132,7 +132,7 @@ def run_collective(stack: torch.Tensor, key: torch.Tensor | None, text: str, cal
     law = parse_argument(text, "collective")
     key = None if key is None else key.to(stack.device)
     dtype = str(stack.dtype).removeprefix("torch.")
-    result = collective_shape(stack, key, text, call)
+    result = _empty(stack, law, call)
     if result.numel() == 0:
         return result
     x = stack.detach().reshape(stack.shape[0], prod(stack.shape[1:])).to(torch.float32)
@@ -143,6 +143,21 @@ def run_collective(stack: torch.Tensor, key: torch.Tensor | None, text: str, cal
 
 def collective_shape(stack: torch.Tensor, key: torch.Tensor | None, text: str, call: str) -> torch.Tensor:
     """A tensor of the result's shape."""
+    return _empty(stack, parse_argument(text, "collective"), call)
+
+
+def batch_collective(
+    info: Any, in_dims: tuple[Any, ...], stack: torch.Tensor, key: torch.Tensor | None, text: str, call: str
+) -> tuple[torch.Tensor, int]:
+    """The rule for vmap: each stack is a call of its own, as with one key for all."""
+    pairs = zip((stack, key), in_dims[:2], strict=True)
+    stacks, keys = ([x] * info.batch_size if n is None else x.unbind(n) for x, n in pairs)
+    return torch.stack([torch.ops.qtorch.collective(*one, text, call) for one in zip(stacks, keys, strict=True)]), 0
+
+
+def _empty(stack: torch.Tensor, law: Collective, call: str) -> torch.Tensor:
+    """A tensor of the result's shape; numbers of ranks may be symbols of a traced program."""
+    check_ranks(law, stack.shape[0])
     shapes = {REDUCE: lambda shape: shape[1:], SCATTER: scattered, GATHER: lambda shape: shape}
     return stack.new_empty(shapes[call](stack.shape))
 

@@ -92,8 +92,20 @@ def test_transformed_programs():
     collective = qcore.distributed.Collective(order="gloo_ring")
     program = torch.compile(lambda x: qtorch.distributed.reduce(x, collective), fullgraph=True, backend="aot_eager")
     assert_same_bits(program(tensor(stack)), expected, "a Collective")
-    batch = jax.vmap(lambda x: qjax.distributed.reduce(x, "gloo"))(np.stack([stack, stack[::-1]]))
-    assert_same_bits(batch[0], expected, "vmap")
+    for dtype, ranks in (("float32", 3), ("float32", 4), ("bfloat16", 5)):  # symbols, from the second shape on
+        stack = stack_of(dtype, ranks)
+        assert_same_bits(program(tensor(stack)), qcore.distributed.reduce(stack, "gloo"), "dynamic shapes")
+
+
+def test_batches():
+    stacks = np.stack([stack_of("float32", 3), stack_of("float32", 3)[::-1]])
+    expected = np.stack([qcore.distributed.reduce(x, STOCHASTIC, key=7) for x in stacks])
+    batch = jax.vmap(lambda x: qjax.distributed.reduce(x, STOCHASTIC, key=7))(stacks)
+    assert_same_bits(batch, expected, "jax")
+    batch = torch.vmap(lambda x: qtorch.distributed.reduce(x, STOCHASTIC, key=7), in_dims=2)(
+        tensor(stacks).permute(1, 2, 0)
+    )
+    assert_same_bits(batch, expected, "torch")
 
 
 def test_derivatives_raise():

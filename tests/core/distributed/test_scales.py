@@ -191,6 +191,16 @@ def test_zeropp_gathers():
         assert same(all_gather(stack, "zeropp.qwz"), expected), dtype
 
 
+def test_what_zeropp_does_not_quantize():
+    """`reduce_scatter_coalesced`: vectors, and matrices of other sizes, are divided and sent as they are."""
+    stack = hard_stack("wide", 3, 12, "float16")
+    terms = (stack.astype(F32) / 3).astype(F16)
+    found = reduce_scatter(stack, "collective(order=nccl_ring,divide=before)")
+    for rank in range(3):
+        first, second, last = terms[[(rank + 1) % 3, (rank + 2) % 3, rank], 4 * rank : 4 * rank + 4]
+        assert same(found[rank], first + second + last)
+
+
 def test_the_largest_number_of_zeropp_saturates():
     """8 / max is one step beyond int4, which ends at 7."""
     stack = np.zeros((1, 4, 4), F32)
@@ -304,7 +314,12 @@ def test_texts():
 
 WRONG = [
     (lambda x: reduce(x, "zeropp.qwz"), "collective='zeropp.qwz' has the order none; allowed is it in all_gather"),
-    (lambda x: reduce(x, "zeropp.qgz"), "allowed with group=qgz are matrices whose numbers 2 * 2 divides"),
+    (
+        lambda x: reduce(x, "zeropp.qgz"),
+        "allowed with group=qgz are matrices whose numbers 2 * 2 divides. ZeRO++ sends others as they are, as "
+        "'collective(order=nccl_ring,divide=before)' does",
+    ),
+    (lambda x: reduce(np.ones((3, 5, 2), F32), "zeropp.qgz"), "of shape (5, 2); allowed with group=qgz are matrices"),
     (
         lambda x: reduce(np.ones((2, 7, 4), F32), "zeropp.qgz"),
         "which ZeRO++ cuts in 7 groups; allowed are groups that 2",
