@@ -148,3 +148,57 @@ def saturated(x, number, mode, saturation):
 def project(x, number, mode, saturation, R=0, N=0):
     """Project: rounding first, saturation after it."""
     return saturated(rounded(x, number.P, number.bias, mode, R, N), number, mode, saturation)
+
+
+def operation(name, x, y):
+    """The rules of Add, Subtract, Multiply and Divide on extended real numbers (4.8)."""
+    infinite = [isinstance(one, str) for one in (x, y)]
+    if "nan" in (x, y):
+        return "nan"
+    if name in ("Add", "Subtract"):
+        other = y if name == "Add" else {"inf": "-inf", "-inf": "inf"}.get(y, y) if infinite[1] else -y
+        if all(infinite):
+            return x if x == other else "nan"
+        return x if infinite[0] else other if infinite[1] else x + other
+    signs = [-1 if one == "-inf" or (not isinstance(one, str) and one < 0) else 0 if one == 0 else 1 for one in (x, y)]
+    sign = signs[0] * signs[1]
+    if name == "Multiply":
+        if not any(infinite):
+            return x * y
+        return "nan" if sign == 0 else "inf" if sign > 0 else "-inf"
+    if y == 0 or all(infinite):
+        return "nan"
+    if infinite[1]:
+        return Fraction(0)
+    return ("inf" if sign > 0 else "-inf") if infinite[0] else x / y
+
+
+def code_of(number, value):
+    """The code of a number of a format."""
+    return next(code for code, one in number.numbers.items() if one == value)
+
+
+def decode_block(s, xs):
+    """ωBlockDecode: the numbers of a block (5.1)."""
+    return [operation("Multiply", s, x) for x in xs]
+
+
+def project_block(s, xs, number, mode, saturation):
+    """ωBlockProject: a block's elements with a given scale (5.1)."""
+    found = []
+    for x in xs:
+        if "nan" in (s, x):
+            quotient = "nan"
+        elif s == 0:
+            quotient = Fraction(0)
+        elif isinstance(s, str):
+            quotient = Fraction(0) if x == 0 else sign(x) * sign(s)
+        else:
+            quotient = operation("Divide", x, s)
+        found.append(project(quotient, number, mode, saturation))
+    return found
+
+
+def sign(x):
+    """1 or -1 as a fraction; of zero 0."""
+    return Fraction({"inf": 1, "-inf": -1}.get(x, 0) if isinstance(x, str) else (x > 0) - (x < 0))

@@ -5,7 +5,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from oracle_p3109 import Format, project
+from oracle_p3109 import Format, code_of, operation, project
 
 from qcore.arithmetic import p3109
 
@@ -25,7 +25,7 @@ PREDICATES = [f"Is{name}" for name in "Zero One NaN Infinite Finite SignMinus No
 
 
 def demanded():
-    """What an implementation must have (4.5), but for scaled operations."""
+    """What an implementation must have (4.5)."""
     for name in ("Convert", "Recip"):
         yield from (f"{name}<{a}, {b}>" for a, b in product(SMALL + FX, SMALL + FX))
     for name in ("Negate", "Abs", *PREDICATES, "NextGreaterThan", "NextLessThan", *EXTREMA):
@@ -38,12 +38,16 @@ def demanded():
         yield from (f"{name}<{a}, {b}, {c}, {c}>" for a, b, c in product(SMALL, SMALL, FX))
     for name in QUERIES:
         yield from (f"{name}<{a}>" for a in SMALL + FX)
+    for name in ("Add", "Subtract", "Multiply"):
+        scaled = product(SMALL, SMALL, F8 + FX)
+        yield from (f"Scaled{name}<(Binary8p1uf, {a}), (Binary8p1uf, {b}), {c}>" for a, b, c in scaled)
 
 
 def test_what_the_report_demands_is_provided():
     texts = [*demanded()]
-    assert len(texts) == 549 - 3 * 45  # scaled operations are not provided
-    assert all(map(p3109.is_provided, texts))
+    provided = [text for text in texts if p3109.is_provided(text)]
+    print(f"{len(provided)} of {len(texts)} specializations")
+    assert (len(provided), len(set(texts))) == (549, 549)
     assert not p3109.is_provided("ScaledAdd<Binary8p4se>")
 
 
@@ -52,47 +56,19 @@ def real(x):
     return float(x)
 
 
-def arithmetic(name, x, y):
-    """The rules of operations on extended real numbers (4.8), of floats and "nan"."""
-    infinite = [isinstance(one, str) for one in (x, y)]
-    if "nan" in (x, y):
-        return "nan"
-    if name in ("Add", "Subtract"):
-        other = y if name == "Add" else {"inf": "-inf", "-inf": "inf"}.get(y, y) if infinite[1] else -y
-        if all(infinite):
-            return x if x == other else "nan"
-        return x if infinite[0] else other if infinite[1] else x + other
-    signs = [-1 if one == "-inf" or (not isinstance(one, str) and one < 0) else 0 if one == 0 else 1 for one in (x, y)]
-    sign = signs[0] * signs[1]
-    if name == "Multiply":
-        if not any(infinite):
-            return x * y
-        return "nan" if sign == 0 else "inf" if sign > 0 else "-inf"
-    if y == 0 or all(infinite):
-        return "nan"
-    if infinite[1]:
-        return Fraction(0)
-    return ("inf" if sign > 0 else "-inf") if infinite[0] else x / y
-
-
-def code_of(number, value):
-    """The code of a number of a format."""
-    return next(code for code, one in number.numbers.items() if one == value)
-
-
 FORMATS = [Format(4, 2, True, False), Format(5, 2, True, True), Format(5, 3, False, True), Format(4, 1, True, True)]
 MODES = [*product(("NearestTiesToEven", "ToOdd", "TowardPositive"), ("SatNone", "SatFinite", "SatPropagate"))]
 
 
 @pytest.mark.parametrize("name", ["Add", "Subtract", "Multiply", "Divide"])
 def test_arithmetic(name):
-    for i, (number, result) in enumerate(product(FORMATS, FORMATS)):
+    for i, (number, result) in [*enumerate(product(FORMATS, FORMATS))][::3]:
         mode, saturation = MODES[(i + len(name)) % len(MODES)]
         run = p3109.specialization(f"{name}<{number.name}, {number.name}, {result.name}, ({mode}, {saturation})>")
         codes = np.arange(2**number.K, dtype=np.uint8)
         found = run(codes[:, None], codes)
         for (a, x), (b, y) in product(number.numbers.items(), repeat=2):
-            expected = code_of(result, project(arithmetic(name, x, y), result, mode, saturation))
+            expected = code_of(result, project(operation(name, x, y), result, mode, saturation))
             assert found[a, b] == expected, (run, x, y)
 
 
