@@ -15,7 +15,7 @@ Example:
 """
 
 from qcore.engines.arrays import attention
-from qcore.engines.cache import KVCache
+from qcore.engines.cache import CACHES, KVCache, PublishedCache
 from qcore.engines.coverage import Coverage, Covered
 from qcore.engines.divergence import Mismatch, mismatch
 from qcore.engines.engine import ENGINES, Engine, Published
@@ -23,6 +23,7 @@ from qcore.engines.fold import Attention
 from qcore.lazy import public_names
 
 __all__ = [
+    "CACHES",
     "ENGINES",
     "Attention",
     "Coverage",
@@ -31,6 +32,7 @@ __all__ = [
     "KVCache",
     "Mismatch",
     "Published",
+    "PublishedCache",
     "attention",
     "mismatch",
 ]

@@ -111,6 +111,9 @@ def _check_shapes(q: Any, k: Any, v: Any, engine: Engine, causal: bool) -> None:
         raise ValueError(f"q has shape {q}, k {k}, v {v}; allowed are {allowed}")
     if causal and q[2] > k[2]:
         raise ValueError(f"q has {q[2]} queries, k {k[2]} keys, with causal=True; allowed are as many queries at most")
+    if engine.cache is not None:
+        engine.cache.check_size("k", k[3])
+        engine.cache.check_size("v", v[3])
     law = engine.attention
     law.tile(q[3], q[2], q[1] // k[1])
     if law.end != WEIGHTS and v[3] != q[3]:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from qcore.arguments import check_choice, check_size, check_type, quoted
-from qcore.engines.cache import STATIC, KVCache
+from qcore.engines.cache import PLAIN, STATIC, KVCache, named
 from qcore.engines.fold import EXACT_SUM, EXPONENT, Attention
 from qcore.formats.number import Number, call_text
 from qcore.formats.text import Kind, Reader, choice, parse_argument, register, write
@@ -43,8 +43,8 @@ class Engine:
 
     Args:
         attention: an `Attention`, or its text.
-        cache: a `KVCache`, or its text, through which all keys and values pass, also in one pass over a whole text;
-            None stores them as they are.
+        cache: a `KVCache`, its text, or its name, through which all keys and values pass, also in one pass over a whole
+            text; None stores them as they are.
         products: of linear layers: a `Recipe`, its text, or a name of `qcore.RECIPES`.
         on: the chip whose instructions these products run on, such as "hopper"; see `Recipe.on`.
         activations: the format of what layers return, and of each sum and product of two numbers between them.
@@ -155,8 +155,8 @@ class Engine:
     def _check_pair(self) -> None:
         """Raises if the attention cannot read the cache, or would no longer be free of what follows a token."""
         law, cache = self.attention, self.cache
-        if cache is not None and law.scale == EXPONENT and cache.scale != STATIC:
-            raise ValueError(f"cache={cache.text} with scale=exponent; allowed there are static scales")
+        if cache is not None and law.scale == EXPONENT and (cache.scale, cache.law) != (STATIC, PLAIN):
+            raise ValueError(f"cache={cache.text} with scale=exponent; allowed there are static scales, law=plain")
         if law.row_sum != EXACT_SUM:
             return
         if cache is not None and not cache.causal:
@@ -172,9 +172,11 @@ class Engine:
 
 
 def _read(name: str, text: str) -> Any:
-    """The value of a text; recipes have names as well."""
-    if name != "products" or "(" in text:
+    """The value of a text; caches and recipes have names as well."""
+    if name == "attention" or "(" in text:
         return parse_argument(text, name)
+    if name == "cache":
+        return named(name, text)
     if text not in RECIPES:
         raise ValueError(f"products={quoted(text)}; allowed are {', '.join(RECIPES)}, a Recipe, and its text")
     return RECIPES[text]

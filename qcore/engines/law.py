@@ -15,7 +15,7 @@ from math import ceil, inf, log, log2
 from math import e as EULER
 from typing import Any, NamedTuple
 
-from qcore.engines.cache import codes, stored
+from qcore.engines.cache import DS_MLA, codes, stored
 from qcore.engines.engine import Engine
 from qcore.engines.fold import EXACT_SUM, EXPONENT, RECIPROCAL, ROUNDED, SCORES, THREADS, WEIGHTS, Attention
 from qcore.linalg.accumulator import EXACT
@@ -50,7 +50,7 @@ class _Operands(NamedTuple):
     v: Any
     live: Any
     free: int
-    factors: tuple[float, float]
+    factors: tuple[Any, Any]
 
 
 def attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, call: AttentionCall) -> Any:
@@ -135,14 +135,24 @@ def _entered(xp: Any, q: Any, k: Any, v: Any, mask: Any, call: AttentionCall) ->
     return _Operands(q.reshape((batch, key_heads, rows, size)), k, v, seen, free, factors)
 
 
-def _cached(xp: Any, k: Any, v: Any, engine: Engine) -> tuple[Any, Any, tuple[float, float]]:
-    """Keys and values of the cache; an engine that scales in the exponent reads codes, and scales later."""
+def _cached(xp: Any, k: Any, v: Any, engine: Engine) -> tuple[Any, Any, tuple[Any, Any]]:
+    """Keys and values of the cache, and factors for later: numbers for the exponent, arrays for scores and P."""
     cache = engine.cache
     if cache is None:
         return k, v, (1.0, 1.0)
     if engine.attention.scale == EXPONENT:
-        return codes(xp, cache, k, cache.k)[0], codes(xp, cache, v, cache.v)[0], (cache.k, cache.v)
-    return stored(xp, cache, k, cache.k), stored(xp, cache, v, cache.v), (1.0, 1.0)
+        return codes(xp, cache, k, "k")[0], codes(xp, cache, v, "v")[0], (cache.k, cache.v)
+    if _scales_products(engine):
+        (k, of_k), (v, of_v) = codes(xp, cache, k, "k"), codes(xp, cache, v, "v")
+        return k, v, (of_k, of_v)
+    return stored(xp, cache, k, "k"), stored(xp, cache, v, "v"), (1.0, 1.0)
+
+
+def _scales_products(engine: Engine) -> bool:
+    """True if a cache's scales multiply scores, and P: to multiply keys would round these in the operands' format."""
+    law, cache = engine.attention, engine.cache
+    by_token = cache is not None and cache.scale in ("token", "token_head") and cache.law != DS_MLA
+    return by_token and law.scale == SCORES and law.end != WEIGHTS and law.operand is not None
 
 
 def _spread(xp: Any, mask: Any, q: Any, k: Any) -> Any:
@@ -188,10 +198,10 @@ def _exact(xp: Any, a: Any, b: Any) -> Any:
     return xp.settled(xp.multiply(a, b, None, None, EXACT))
 
 
-def _scores(xp: Any, q: Any, k: Any, law: Attention, scale: float) -> Any:
+def _scores(xp: Any, q: Any, k: Any, law: Attention, scale: Any) -> Any:
     """The scores of a block, scaled unless the exponent is."""
     found = xp.multiply(q, _turned(k), None, (law.operand, law.operand), law.accumulator)
-    if law.scale == SCORES and abs(scale) <= 1:
+    if law.scale == SCORES and isinstance(scale, float) and abs(scale) <= 1:
         return xp.mul(found, scale)  # which settles what is to be settled before as well
     found = xp.settled(found)
     if law.scale == EXPONENT:
@@ -284,14 +294,14 @@ def _folded(xp: Any, operands: _Operands, law: Attention, scale: float, tile: in
     return ended[0] if len(parts) == 1 else _merged(xp, parts, ended, law, _exponent(scale, operands.factors[0]))
 
 
-def _exponent(scale: float, factor: float) -> float:
-    """The factor of scores whose exponential is that of 2."""
-    return normal(normal(scale * normal(log2(EULER))) * factor)
+def _exponent(scale: float, factor: Any) -> float:
+    """The factor of scores whose exponential is that of 2; factors that are arrays are in the scores."""
+    return normal(normal(scale * normal(log2(EULER))) * (factor if isinstance(factor, float) else 1.0))
 
 
 def _part(xp: Any, operands: _Operands, law: Attention, scale: float, blocks: range, end: int) -> tuple[Any, Any, Any]:
     """O, l and m of the blocks of one part of the keys, which ends at `end`."""
-    q, k, v = operands.q, operands.k, operands.v
+    q, k, v, (of_k, of_v) = operands.q, operands.k, operands.v, operands.factors
     rows = q.shape[:3]
     like = xp.settled(q)
     found = xp.zeros((*rows, v.shape[-1]), like)
@@ -299,12 +309,14 @@ def _part(xp: Any, operands: _Operands, law: Attention, scale: float, blocks: ra
     m = xp.zeros((*rows, 1), like) - inf
     for begin in reversed(blocks) if law.descending else blocks:
         stop = min(begin + blocks.step, end)
-        scores = _masked(xp, _scores(xp, q, k[:, :, begin:stop], law, scale), operands, begin)
+        factor = scale if isinstance(of_k, float) else xp.mul(_turned(of_k[:, :, begin:stop]), scale)
+        scores = _masked(xp, _scores(xp, q, k[:, :, begin:stop], law, factor), operands, begin)
         before, m = m, xp.maximum(m, xp.greatest(scores, (3,)))
-        p, a = _exponentials(xp, scores, before, m, law, _exponent(scale, operands.factors[0]))
+        p, a = _exponentials(xp, scores, before, m, law, _exponent(scale, of_k))
         partial = _summed(xp, p, xp.mul(partial, a), law.row_sum)
         product = (law.p, law.operand), law.accumulator
         found = xp.mul(found, a)
+        p = p if isinstance(of_v, float) else xp.mul(p, _turned(of_v[:, :, begin:stop]))
         if law.levels == 2:
             found = xp.add(found, xp.multiply(p, v[:, :, begin:stop], None, *product))
         else:
@@ -325,9 +337,10 @@ def _exponentials(xp: Any, scores: Any, before: Any, m: Any, law: Attention, c: 
     return _exp2(xp, xp.to_float32(xp.float64(scores) * c - xp.float64(shift))), a
 
 
-def _ended(xp: Any, found: Any, total: Any, law: Attention, factor: float) -> Any:
+def _ended(xp: Any, found: Any, total: Any, law: Attention, factor: Any) -> Any:
     """O / l times the factor of the cache; 0 for a row without keys."""
     divisor = _or_one(xp, total)
+    factor = factor if isinstance(factor, float) else 1.0  # arrays are in P
     if law.end == RECIPROCAL:
         return xp.mul(found, xp.mul(xp.div(1.0, divisor), factor))
     return xp.mul(xp.div(found, divisor), factor)

@@ -1,11 +1,24 @@
 """Engines: programs that train or serve, as data; attention with the bits of `qcore.engines` and `qtorch.engines`."""
 
-from qcore.engines import ENGINES, Attention, Coverage, Covered, Engine, KVCache, Mismatch, Published, mismatch
+from qcore.engines import (
+    CACHES,
+    ENGINES,
+    Attention,
+    Coverage,
+    Covered,
+    Engine,
+    KVCache,
+    Mismatch,
+    Published,
+    PublishedCache,
+    mismatch,
+)
 from qcore.lazy import public_names
 from qjax.engines.arrays import attention
 from qjax.engines.functions import apply, report
 
 __all__ = [
+    "CACHES",
     "ENGINES",
     "Attention",
     "Coverage",
@@ -14,6 +27,7 @@ __all__ = [
     "KVCache",
     "Mismatch",
     "Published",
+    "PublishedCache",
     "apply",
     "attention",
     "mismatch",

@@ -1,11 +1,23 @@
 """Engines: programs that train or serve, as data; attention with the bits of `qcore.engines` and `qjax.engines`."""
 
-from qcore.engines import ENGINES, Attention, Coverage, Covered, Engine, KVCache, Mismatch, Published
+from qcore.engines import (
+    CACHES,
+    ENGINES,
+    Attention,
+    Coverage,
+    Covered,
+    Engine,
+    KVCache,
+    Mismatch,
+    Published,
+    PublishedCache,
+)
 from qcore.lazy import public_names
 from qtorch.engines.models import apply, mismatch, report
 from qtorch.engines.tensors import attention
 
 __all__ = [
+    "CACHES",
     "ENGINES",
     "Attention",
     "Coverage",
@@ -14,6 +26,7 @@ __all__ = [
     "KVCache",
     "Mismatch",
     "Published",
+    "PublishedCache",
     "apply",
     "attention",
     "mismatch",

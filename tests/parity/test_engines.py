@@ -1,6 +1,7 @@
 """Attention of engines in the three packages: the same bits, eager and compiled, with gradients."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import numpy as np
@@ -11,7 +12,8 @@ from support import assert_same_bits
 import qcore.engines
 import qjax.engines
 import qtorch.engines
-from qcore.engines import ENGINES, Engine, KVCache
+from qcore.engines import CACHES, ENGINES, Engine, KVCache
+from qcore.engines.cache import stored
 
 f = np.float32
 FP8 = "fa3.hopper.fp8"
@@ -20,7 +22,8 @@ CACHED = replace(Engine.of("exact"), cache=KVCache("e4m3fn:saturate", "token_hea
 PARTS = replace(Engine.of("fa3.hopper.bf16"), attention=replace(EQUAL, splits=2))
 SCALED = replace(Engine.of(FP8), cache=KVCache("e4m3fn:saturate", k=0.3, v=1.7))
 TWO_SUMS = Engine("attention(tiles=[64,16,32],levels=2,row_sum=exact,offset=3,split_size=32)", "kv_cache(mxfp8_e4m3)")
-ENGINES_OF_ALL = [*map(Engine.of, ENGINES), CACHED, PARTS, SCALED, TWO_SUMS]
+BY_TOKEN = replace(Engine.of("vllm.triton"), cache="int4_per_token_head")
+ENGINES_OF_ALL = [*map(Engine.of, ENGINES), CACHED, PARTS, SCALED, TWO_SUMS, BY_TOKEN]
 
 
 def arrays_of(queries, keys, size=32, batch=2):
@@ -57,6 +60,24 @@ def compare(engine, queries, keys, mask=None):
 @pytest.mark.parametrize("engine", [Engine.of(FP8), CACHED], ids=lambda engine: engine.text)
 def test_the_same_bits(engine):
     compare(engine, 70, 100, padded(2, 100))
+
+
+def test_what_caches_store():
+    """By all caches with names, in one program of XLA."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 5, 192)).astype(f)
+    x *= f(2.0) ** np.random.default_rng(1).integers(-30, 12, (1, 2, 5, 1))
+    namespaces = {"numpy": qcore.engines.arrays, "torch": qtorch.engines.tensors, "jax": qjax.engines.arrays}
+
+    def all_of(package, x):
+        namespace = namespaces[package].Attending
+        with namespace.arithmetic():
+            return [stored(namespace, one.cache, x, "k") for one in CACHES.values()]
+
+    expected = all_of("numpy", x)
+    by_torch, by_jax = all_of("torch", torch.from_numpy(x)), jax.jit(partial(all_of, "jax"))(x)
+    for name, *found in zip(CACHES, expected, by_torch, by_jax, strict=True):
+        assert_same_bits(found[1], found[0], f"torch, {name}")
+        assert_same_bits(found[2], found[0], f"jax, {name}")
 
 
 @pytest.mark.heavy
