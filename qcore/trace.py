@@ -86,6 +86,18 @@ class Value:
         return hash(self.name)
 
 
+class FloatValue(Value):
+    """A value of laws that divide floats, and take their magnitudes."""
+
+    # fmt: off
+    def __truediv__(self, other: Any) -> Value: return self.trace.binary("/", self, other)
+    def __rtruediv__(self, other: Any) -> Value: return self.trace.binary("/", other, self)
+    def __abs__(self) -> Value: return self.trace.note(f"__builtin_fabs{'f' if self.width == 32 else ''}({{}})", self)
+    # fmt: on
+
+    __hash__ = Value.__hash__
+
+
 class Row:
     """A part of an array of integers that a kernel reads.
 

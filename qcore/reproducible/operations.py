@@ -133,9 +133,16 @@ class Names(namespace.Names):
         return cls.settled(a * b)
 
     @classmethod
-    def div(cls: Any, a: A | float, b: A | float) -> A:
-        """By way of float64, in which also a * (1 / b) rounds to the quotient of float32 numbers."""
-        return cls.float32(cls.float64(a) / cls.float64(b))
+    def quotient(cls: Any, a: A | float, b: A | float) -> A:
+        """Not settled: for laws that do not tell numbers up to 2^-126 from zeros.
+
+        By way of float64, in which also a * (1 / b) rounds to the quotient of float32 numbers.
+        """
+        return cls.to_float32(cls.float64(a) / cls.float64(b))
+
+    @classmethod
+    def div(cls, a: A | float, b: A | float) -> A:
+        return cls.settled(cls.quotient(a, b))
 
     @classmethod
     def sqrt(cls: Any, x: A) -> A:

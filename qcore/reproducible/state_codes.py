@@ -13,8 +13,9 @@ A state begins with zeros for all codes and scales. So it decodes to zeros, what
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -29,6 +30,7 @@ from qcore.formats.table import Table
 from qcore.law.carrier import FLOAT32
 from qcore.law.program import Decoding, Program, flat
 from qcore.law.rounding import Rounding
+from qcore.law.table import BUCKETS
 from qcore.reproducible.differentiable import without_gradients
 from qcore.reproducible.optimizers import OptimizerFunctions, adam_options
 
@@ -135,9 +137,9 @@ def _number(key: int) -> np.float32:
 
 
 class _Laws(NamedTuple):
-    """What encodes numbers under their scales, and decodes: programs with their constants; and the greatest number."""
+    """What encodes numbers under their scales, and decodes: laws with their constants; and the greatest number."""
 
-    encoder: Program
+    encode: Callable[..., Any]
     encoding: np.ndarray
     decoder: Decoding
     decoding: np.ndarray
@@ -150,33 +152,78 @@ def _laws(kind: str) -> _Laws:
     encoder, encoding = element.program(Rounding.NEAREST, FLOAT32, coded=True)
     decoder, decoding = element.decoding(FLOAT32)
     integers = [np.array(flat(constants), np.int64).astype(np.int32) for constants in (encoding, decoding)]
-    return _Laws(encoder, integers[0], decoder, integers[1], 448.0 if kind == FLOAT8 else 1.0)
+    if kind == FLOAT8:
+        return _Laws(partial(_encode_float, encoder), integers[0], decoder, integers[1], 448.0)
+    *_, bounds, codes, nan = encoder.split(integers[0])
+    return _Laws(_encode_by_buckets, _buckets(bounds[1:], codes, nan), decoder, integers[1], 1.0)
+
+
+def _encode_float(program: Program, xp: Any, bits: Any, constants: Any) -> Any:
+    return program.run(xp, bits, program.split(constants), ())
+
+
+def _encode_by_buckets(xp: Any, bits: Any, buckets: Any) -> Any:
+    """The codes of a map: one entry leads to each. Keys and buckets are those of `qcore.law.table`.
+
+    A bucket has one bound at most. The sum carries where the low half of a key is above the bound's.
+    """
+    key = bits ^ ((bits >> FLOAT32.last) & FLOAT32.magnitude_mask)
+    place = (key >> 16) + BUCKETS // 2
+    return (xp.take(buckets[0:BUCKETS], place) + (key & 0xFFFF)) >> 16
+
+
+def _buckets(bounds: np.ndarray, codes: np.ndarray, nan: int) -> np.ndarray:
+    """For each bucket the code of its first key, and in the low half what carries into the next code."""
+    first = np.arange(-BUCKETS // 2, BUCKETS // 2) << 16
+    place = np.searchsorted(bounds, first)
+    bound = np.append(bounds, first[-1])[place]
+    low = np.where(bound < first + 0xFFFF, bound - first, 0xFFFF)
+    is_nan = first > FLOAT32.infinity  # the sign of a NaN is not set, see `one_nan`
+    return np.where(is_nan, nan << 16, (codes[place] << 16) + 0xFFFF - low).astype(np.int32)
+
+
+def encoded_lanes(xp: Any, x: Any, constants: Any, codes: StateCodes) -> tuple[Any, Any]:
+    """The codes as int32, and the scales of shape (blocks, 1), of a float32 array of shape (blocks, block)."""
+    # As integers, magnitudes have the order of the numbers, and a NaN is above infinity.
+    scale = xp.floats(xp.amax(xp.bits(abs(x)), (1,), keepdims=True))
+    scale = xp.where(scale < _LEAST, _LEAST, scale)
+    if codes.laws.largest != 1:
+        scale = xp.div(scale, codes.laws.largest)
+    # The sign of a quotient's NaN is the processor's. Tiny quotients have the codes of zeros.
+    z = xp.one_nan(xp.quotient(x, scale))
+    return xp.to_int32(codes.laws.encode(xp, xp.bits(z), constants)), scale
+
+
+def decoded_lanes(xp: Any, lanes: Any, scale: Any, constants: Any, codes: StateCodes) -> Any:
+    """The inverse of `encoded_lanes`."""
+    program = codes.laws.decoder
+    return xp.mul(xp.floats(program.run(xp, lanes, program.split(constants))), scale)
 
 
 def encoded(xp: Any, x: Any, constants: Any, codes: StateCodes) -> tuple[Any, Any]:
     """The codes and the scales of a float32 array of shape (blocks, block)."""
-    scale = xp.greatest(abs(x), (1,))
-    scale = xp.where(scale < _LEAST, _LEAST, scale)
-    if codes.laws.largest != 1:
-        scale = xp.div(scale, codes.laws.largest)
-    # The sign of a quotient's NaN is the processor's.
-    z = xp.one_nan(xp.div(x, scale))
-    program = codes.laws.encoder
-    found = xp.to_int32(program.run(xp, xp.bits(z), program.split(constants), ()))
+    return _packed(xp, *encoded_lanes(xp, x, constants, codes), codes)
+
+
+def _packed(xp: Any, lanes: Any, scale: Any, codes: StateCodes) -> tuple[Any, Any]:
+    """Codes and scales as a state has them."""
     if codes.bits == 4:
-        pairs = found.reshape((-1, 2))
-        found = (pairs[:, 0] << 4) | pairs[:, 1]
-    return xp.astype(found.reshape((-1,)), "uint8"), scale.reshape((-1,))
+        pairs = lanes.reshape((-1, 2))
+        lanes = (pairs[:, 0] << 4) | pairs[:, 1]
+    return xp.astype(lanes.reshape((-1,)), "uint8"), scale.reshape((-1,))
 
 
 def decoded(xp: Any, given: Any, scale: Any, constants: Any, codes: StateCodes) -> Any:
     """The float32 array of shape (blocks, block) that codes and scales stand for."""
+    return decoded_lanes(xp, *_unpacked(xp, given, scale, codes), constants, codes)
+
+
+def _unpacked(xp: Any, given: Any, scale: Any, codes: StateCodes) -> tuple[Any, Any]:
+    """The inverse of `_packed`: arrays of shapes (blocks, block) and (blocks, 1)."""
     found = xp.to_int32(given).reshape((-1,))
     if codes.bits == 4:
         found = xp.stack([found >> 4, found & 15], 1)
-    program = codes.laws.decoder
-    lanes = program.run(xp, found.reshape((-1, codes.block)), program.split(constants))
-    return xp.mul(xp.floats(lanes), scale.reshape((-1, 1)))
+    return found.reshape((-1, codes.block)), scale.reshape((-1, 1))
 
 
 def _encode(xp: Any, x: Any, constants: Any, codes: StateCodes) -> tuple[Any, Any]:
@@ -203,18 +250,78 @@ def join_weight(xp: Any, weight: Any, remainder: Any) -> Any:
     return (xp.to_int32(weight) << 16) + xp.to_int32(remainder)
 
 
-def weighted(xp: Any, mean: Any, x: Any, weight: float) -> Any:
+class Weight(NamedTuple):
+    """How much a mean moves: its weight below 1/2, else what is left of 1; as a number, or one that a kernel reads."""
+
+    small: bool
+    factor: Any
+
+
+def as_weight(weight: float) -> Weight:
+    """The `Weight` of a number."""
+    return Weight(True, weight) if weight < 0.5 else Weight(False, float(np.float32(1) - np.float32(weight)))
+
+
+def weighted(xp: Any, mean: Any, x: Any, weight: Weight) -> Any:
     """mean + weight * (x - mean) as torch's `lerp` has it: the product and the sum are rounded once."""
-    change = xp.float64(xp.sub(x, mean))
-    if weight < 0.5:
-        return xp.float32(xp.float64(mean) + change * xp.float64(weight))
-    rest = float(np.float32(1) - np.float32(weight))
-    return xp.float32(xp.float64(x) - change * rest)
+    change = xp.float64(xp.sub(x, mean)) * xp.float64(weight.factor)
+    return xp.float32(xp.float64(mean) + change if weight.small else xp.float64(x) - change)
 
 
-def _correction(xp: Any, beta: float, step: Any) -> Any:
+def correction(xp: Any, beta: float, step: Any) -> Any:
     """1 - beta^step with a float32 power."""
     return xp.sub(1.0, xp.power(xp.add(xp.mul(step, 0.0), beta), step))
+
+
+class AdamNumbers(NamedTuple):
+    """The numbers of a step that all elements share: the rate, options, and `correction` of both factors."""
+
+    rate: Any
+    eps: Any
+    weight_decay: Any
+    first: Weight
+    second: Weight
+    first_correction: Any
+    second_correction: Any
+
+
+def adam_of_blocks(
+    xp: Any,
+    p: Any,
+    gradient: Any,
+    states: Sequence[tuple[Any, ...]],
+    numbers: AdamNumbers,
+    codes: Sequence[StateCodes | None],
+    decoupled: bool,
+) -> tuple[Any, list[tuple[Any, ...]]]:
+    """The parameter and the states after a step, in the order of torchao's `single_param_adam`.
+
+    Arrays have the shape (blocks, block). A state is codes as int32, scales of shape (blocks, 1), and the constants of
+    its decoder and of its encoder, of which the first two are returned; or it is one array, without codes. The third
+    state, if there is one, has the largest second moments ("amsgrad").
+    """
+    before = [
+        state[0] if one is None else decoded_lanes(xp, *state[:3], one)
+        for state, one in zip(states, codes, strict=True)
+    ]
+    if decoupled:
+        p = xp.sub(p, xp.mul(xp.mul(numbers.rate, numbers.weight_decay), p))
+    else:
+        gradient = xp.add(gradient, xp.mul(p, numbers.weight_decay))
+    first = weighted(xp, before[0], gradient, numbers.first)
+    second = weighted(xp, before[1], xp.mul(gradient, gradient), numbers.second)
+    moments, below = [first, second], second
+    if len(codes) == 3:
+        below = xp.maximum(before[2], second)
+        moments.append(below)
+    root = xp.div(xp.sqrt(below), xp.sqrt(numbers.second_correction))
+    change = xp.mul(numbers.rate, xp.div(first, numbers.first_correction))
+    # The parameter moves by the moments before they are encoded.
+    p = xp.sub(p, xp.div(change, xp.add(root, numbers.eps)))
+    return p, [
+        (moment,) if one is None else encoded_lanes(xp, moment, state[3], one)
+        for state, one, moment in zip(states, codes, moments, strict=True)
+    ]
 
 
 def _adam(
@@ -230,42 +337,31 @@ def _adam(
     weight_decay: float,
     decoupled: bool,
 ) -> tuple[Any, ...]:
-    """The parameter and the states after a step, in the order of torchao's `single_param_adam`.
+    """The parameter and the states after a step.
 
     Of a state in codes there are four arrays, codes, scales and the constants of its decoder and its encoder, and two
-    results; of another state one. The third state, if there is one, has the largest second moments ("amsgrad").
+    results; of another state one.
     """
     shape = tuple(p.shape)
     block = next((one.block for one in codes if one is not None), 0)
     if block:
         p, gradient = p.reshape((-1, block)), gradient.reshape((-1, block))
-    remaining, before, encoders = iter(states), [], []
-    for one in codes:
+    remaining = iter(states)
+    given = [
+        (next(remaining),)
+        if one is None
+        else (*_unpacked(xp, next(remaining), next(remaining), one), next(remaining), next(remaining))
+        for one in codes
+    ]
+    first, second = (as_weight(1 - beta) for beta in betas)
+    numbers = AdamNumbers(rate, eps, weight_decay, first, second, *(correction(xp, beta, step) for beta in betas))
+    p, states = adam_of_blocks(xp, p, gradient, given, numbers, codes, decoupled)
+    found = [p.reshape(shape)]
+    for one, state in zip(codes, states, strict=True):
         if one is None:
-            before.append(next(remaining))
-            encoders.append(None)
+            found.append(state[0].reshape(shape))
         else:
-            before.append(decoded(xp, next(remaining), next(remaining), next(remaining), one))
-            encoders.append(next(remaining))
-    if decoupled:
-        p = xp.sub(p, xp.mul(xp.mul(rate, weight_decay), p))
-    else:
-        gradient = xp.add(gradient, xp.mul(p, weight_decay))
-    first = weighted(xp, before[0], gradient, 1 - betas[0])
-    second = weighted(xp, before[1], xp.mul(gradient, gradient), 1 - betas[1])
-    moments, below = [first, second], second
-    if len(codes) == 3:
-        below = xp.maximum(before[2], second)
-        moments.append(below)
-    root = xp.div(xp.sqrt(below), xp.sqrt(_correction(xp, betas[1], step)))
-    change = xp.mul(rate, xp.div(first, _correction(xp, betas[0], step)))
-    found = [xp.sub(p, xp.div(change, xp.add(root, eps))).reshape(shape)]
-    # The parameter moves by the moments before they are encoded.
-    for one, moment, constants in zip(codes, moments, encoders, strict=True):
-        if one is None:
-            found.append(moment.reshape(shape))
-        else:
-            given, scale = encoded(xp, moment, constants, one)
+            given, scale = _packed(xp, *state, one)
             found += [given if one.bits == 4 else given.reshape(shape), scale]
     return tuple(found)
 

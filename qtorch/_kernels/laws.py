@@ -86,7 +86,7 @@ def rounding_kernel(program: Program, layout: str) -> Kernel:
     if program.mode.stochastic:
         arguments += [Argument("key", "int32"), Argument("window", "int32")]
         arguments += [Argument("places", "int32", TENSOR)] if layout == "places" else []
-        word = _word(trace, layout == "places", carrier, rounds_distance(program.mode))
+        word = random_word(trace, layout == "places", carrier, rounds_distance(program.mode))
     x = trace.value("x[j]", lane, ELEMENT)
     bits = x << carrier.padding if carrier.padding else x  # 16 bits become the upper end of a lane: one law for both
     given = trace, bits, program.split(Constants(trace, lane)), LAYOUTS[layout]
@@ -141,7 +141,7 @@ def decoding_kernel(decoding: Decoding, storage: str, layout: str) -> Kernel:
     return kernel
 
 
-def _word(trace: Trace, placed: bool, carrier: Carrier, half: bool) -> Value:
+def random_word(trace: Trace, placed: bool, carrier: Carrier, half: bool) -> Value:
     """The random word of an element as a lane; `kernel.c` has the index of a run's first element.
 
     All indices of a run have the same high word, except indices from a table.
@@ -170,15 +170,15 @@ def _member(trace: Trace, place: int, carrier: Carrier) -> Value:
 
 
 class Constants:
-    """The integers of a law's constants in a kernel: values, and rows of them."""
+    """The integers of a law's constants in a kernel, an array with a name: values, and rows of them."""
 
-    def __init__(self, trace: Trace, lane: str) -> None:
-        self.trace, self.lane = trace, lane
+    def __init__(self, trace: Trace, lane: str, name: str = "constants") -> None:
+        self.trace, self.lane, self.name = trace, lane, name
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
-            return Row(self.trace, "constants", self.lane, place.start, place.stop - place.start)
-        return self.trace.value(f"constants[{place}]", self.lane, CONSTANT)
+            return Row(self.trace, self.name, self.lane, place.start, place.stop - place.start)
+        return self.trace.value(f"{self.name}[{place}]", self.lane, CONSTANT)
 
 
 def _number(trace: Trace, lane: Value, carrier: Carrier) -> Any:

@@ -10,7 +10,8 @@ from qcore.arguments import check_flag
 from qcore.reproducible.optimizers import adam_options
 from qcore.reproducible.state_codes import StateCodes, adam_codes
 from qtorch._rounding.keys import Key
-from qtorch.optim.coded import CodedOptimizer, rate_of
+from qtorch.optim.coded import REMAINDER, SCALE, CodedOptimizer, rate_of
+from qtorch.optim.kernel import AdamStep
 from qtorch.reproducible.functions import FUNCTIONS
 
 if TYPE_CHECKING:
@@ -34,6 +35,19 @@ class _Adam(CodedOptimizer):
 
     def _codes_of(self, p: torch.Tensor, group: dict[str, Any]) -> tuple[StateCodes | None, ...]:
         return adam_codes(self.storage, self.block_size, p.numel(), group["amsgrad"])
+
+    def _moved_in_place(
+        self, p: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any], key: tuple[int, int] | None
+    ) -> bool:
+        state, kept = self.state[p], self._keeps_remainder(p)
+        states = [
+            state[name] if one is None else (state[name], state[name + SCALE], one)
+            for name, one in zip(self.states, self._codes_of(p, group), strict=False)
+        ]
+        rounding = "remainder" if kept else "nearest" if key is None else "stochastic"
+        numbers = group["betas"], group["eps"], group["weight_decay"], float(group["lr"]), float(state["step"])
+        step = AdamStep(*numbers, self.decoupled, rounding, key)
+        return step.run(p.detach(), gradient, states, state[REMAINDER] if kept else None)
 
     def _moved(
         self, p: torch.Tensor, gradient: torch.Tensor, states: Any, count: torch.Tensor, group: dict[str, Any]

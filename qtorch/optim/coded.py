@@ -15,16 +15,16 @@ from qtorch._rounding.dense import check_dense
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import Key, draw, key_tensor
 from qtorch._rounding.sharded import is_sharded
+from qtorch.optim.kernel import RANDOM_BITS
 from qtorch.reproducible.functions import FUNCTIONS
 from qtorch.reproducible.operations import Names
 from qtorch.reproducible.optimizers import listed_parameters
 
 Loss = TypeVar("Loss")  # what a closure returns
-_SCALE = "_scale"  # is appended to a state's name
-_REMAINDER = "remainder"  # of bfloat16 weights
+SCALE = "_scale"  # is appended to a state's name
+REMAINDER = "remainder"  # of bfloat16 weights
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _WEIGHT = 2  # the role of weights in keys, as in `OptimLP`
-_RANDOM_BITS = 16  # as many as a bfloat16 number has fewer than a float32 number
 
 
 class CodedOptimizer(torch.optim.Optimizer):
@@ -125,14 +125,21 @@ class CodedOptimizer(torch.optim.Optimizer):
         drawn = draw() if self.bf16_stochastic_round and self.key is None else None
         for number, (group, p) in enumerate(self._parameters()):
             if p.grad is not None:
-                weight = self._update(p, p.grad, group)
-                if self.bf16_stochastic_round and p.dtype is torch.bfloat16:
-                    key = self._key(drawn, int(self.state[p]["step"]) - 1, number)
-                    weight = quantize(
-                        weight, "bfloat16", "stochastic", key=key, random_bits=_RANDOM_BITS, overflow="inf"
-                    )
-                self._write(p, weight)
+                state: dict[str, Any] = self.state[p]
+                if not state:
+                    self._begin(state, p, self._codes_of(p, group))
+                state["step"] += 1
+                stochastic = self.bf16_stochastic_round and p.dtype is torch.bfloat16
+                key = self._key(drawn, int(state["step"]) - 1, number) if stochastic else None
+                if not self._moved_in_place(p, p.grad, group, key):
+                    self._write(p, self._update(p, p.grad, group), key)
         return loss
+
+    def _moved_in_place(
+        self, p: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any], key: tuple[int, int] | None
+    ) -> bool:
+        """True if a kernel wrote the parameter and its states after a step; `key` is that of stochastic rounding."""
+        return False
 
     def _keeps_remainder(self, p: torch.Tensor) -> bool:
         return self.store_param_remainders and p.dtype is torch.bfloat16
@@ -141,26 +148,25 @@ class CodedOptimizer(torch.optim.Optimizer):
         """The parameter as the float32 numbers that a step reads."""
         if not self._keeps_remainder(p):
             return p.detach().float()
-        return join_weight(Names, p.detach().view(torch.int16), self.state[p][_REMAINDER]).view(torch.float32)
+        return join_weight(Names, p.detach().view(torch.int16), self.state[p][REMAINDER]).view(torch.float32)
 
-    def _write(self, p: torch.Tensor, weight: torch.Tensor) -> None:
+    def _write(self, p: torch.Tensor, weight: torch.Tensor, key: tuple[int, int] | None) -> None:
+        if key is not None:
+            weight = quantize(weight, "bfloat16", "stochastic", key=key, random_bits=RANDOM_BITS, overflow="inf")
         if not self._keeps_remainder(p):
             p.copy_(weight)
             return
         high, low = split_weight(Names, weight.contiguous().view(torch.int32))
         p.copy_(high.view(torch.bfloat16))
-        self.state[p][_REMAINDER].copy_(low)
+        self.state[p][REMAINDER].copy_(low)
 
     def _update(self, p: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
         """Writes the states of a parameter after a step; the parameter then, as float32."""
         state: dict[str, Any] = self.state[p]
         codes = self._codes_of(p, group)
-        if not state:
-            self._begin(state, p, codes)
-        state["step"] += 1
         names = self.states[: len(codes)]
         given = [
-            state[name].float() if one is None else (state[name], state[name + _SCALE])
+            state[name].float() if one is None else (state[name], state[name + SCALE])
             for name, one in zip(names, codes, strict=True)
         ]
         count = state["step"].to(p.device)
@@ -170,7 +176,7 @@ class CodedOptimizer(torch.optim.Optimizer):
                 state[name].copy_(new)
             else:
                 state[name].copy_(new[0])
-                state[name + _SCALE].copy_(new[1])
+                state[name + SCALE].copy_(new[1])
         return weight
 
     def _key(self, drawn: torch.Tensor | None, step: int, number: int) -> tuple[int, int]:
@@ -182,7 +188,7 @@ class CodedOptimizer(torch.optim.Optimizer):
         """The state before the first step: all codes and scales are 0, as in torchao; so codes stand for zeros."""
         state["step"] = torch.zeros((), device="cpu")
         if self._keeps_remainder(p):
-            state[_REMAINDER] = torch.zeros_like(p, dtype=torch.int16)
+            state[REMAINDER] = torch.zeros_like(p, dtype=torch.int16)
         for name, one in zip(self.states, codes, strict=False):
             if one is None:
                 state[name] = torch.zeros_like(p)
@@ -190,7 +196,7 @@ class CodedOptimizer(torch.optim.Optimizer):
                 size, blocks = one.counts(p.numel())
                 shape = p.shape if one.bits == 8 else (size,)
                 state[name] = torch.zeros(shape, dtype=torch.uint8, device=p.device)
-                state[name + _SCALE] = torch.zeros(blocks, device=p.device)
+                state[name + SCALE] = torch.zeros(blocks, device=p.device)
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -220,7 +226,7 @@ class CodedOptimizer(torch.optim.Optimizer):
                 given = state_dict["state"][number]
                 states[number] = _converted(where, given, p, names)
                 if self._keeps_remainder(p):
-                    states[number][_REMAINDER] = _remainder(where, given, p)
+                    states[number][REMAINDER] = _remainder(where, given, p)
         super().load_state_dict(state_dict | {"state": states})
         # torch's function casts what it loads to the parameter's dtype.
         for number, p in zip(numbers, parameters, strict=True):
@@ -236,9 +242,9 @@ def rate_of(group: dict[str, Any], like: torch.Tensor) -> torch.Tensor:
 
 def _remainder(where: str, state: dict[str, Any], p: torch.Tensor) -> torch.Tensor:
     """The remainder in a state, zeros where it has none."""
-    found = state.get(_REMAINDER, torch.zeros_like(p, dtype=torch.int16))
+    found = state.get(REMAINDER, torch.zeros_like(p, dtype=torch.int16))
     if not isinstance(found, torch.Tensor) or found.dtype is not torch.int16 or found.shape != p.shape:
-        raise ValueError(f"{where}['{_REMAINDER}'] is wrong; allowed is torch.int16 of shape {tuple(p.shape)}")
+        raise ValueError(f"{where}['{REMAINDER}'] is wrong; allowed is torch.int16 of shape {tuple(p.shape)}")
     return found
 
 
@@ -255,7 +261,7 @@ def _converted(
     step = torch.as_tensor(state.get("step", 0), dtype=torch.float32, device="cpu")  # torch's Muon counts none
     found: dict[str, Any] = {"step": step.clone()}
     for name, one in names:
-        given, scale = state.get(name), state.get(name + _SCALE)
+        given, scale = state.get(name), state.get(name + SCALE)
         check_type(f"{where}['{name}']", given, torch.Tensor, "a torch.Tensor")
         if hasattr(given, "codes") and hasattr(given, "scale"):  # torchao's
             given, scale = given.codes.view(torch.uint8), given.scale
@@ -275,5 +281,5 @@ def _converted(
                 f"{where}['{name}'] has {given.dtype} of shape {tuple(given.shape)} and {scale.numel()} scales; "
                 f"allowed are torch.uint8 of shape {shape} and {blocks} scales"
             )
-        found[name], found[name + _SCALE] = given, scale.float()
+        found[name], found[name + SCALE] = given, scale.float()
     return found

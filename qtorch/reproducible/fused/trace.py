@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from qcore.reproducible import operations
-from qcore.trace import ELEMENT, Trace, Value, literal
+from qcore.trace import ELEMENT, FloatValue, Trace, Value, literal
 from qtorch.linalg.native import ProductSpec
 from qtorch.reproducible.operations import tensor_product, tensor_softmax, tensor_sums
 
@@ -55,7 +55,7 @@ class Multiplication(ProductSpec):
         return tensor_product(first, second, self)
 
 
-class ArrayValue(Value):
+class ArrayValue(FloatValue):
     """An array of a trace of arrays.
 
     Attributes:
@@ -72,14 +72,6 @@ class ArrayValue(Value):
         self.shape: Any = shape
         self.ndim: Any = len(shape)
         self.step: Any = step
-
-    # fmt: off
-    def __truediv__(self, other: Any) -> Value: return self.trace.binary("/", self, other)
-    def __rtruediv__(self, other: Any) -> Value: return self.trace.binary("/", other, self)
-    def __abs__(self) -> Value: return self.trace.note(f"__builtin_fabs{'f' if self.width == 32 else ''}({{}})", self)
-    # fmt: on
-
-    __hash__ = Value.__hash__
 
     def reshape(self, *shape: Any) -> ArrayValue:
         wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape

@@ -11,6 +11,7 @@ from support import assert_same_bits
 from qcore.reproducible import StateCodes
 from qtorch import reproducible
 from qtorch.optim import Adam4bit, Adam8bit, AdamFp8, AdamW4bit, AdamW8bit, AdamWFp8
+from qtorch.optim.kernel import AdamStep
 
 CLASSES = [Adam8bit, AdamW8bit, Adam4bit, AdamW4bit, AdamFp8, AdamWFp8]
 SHAPES = [
@@ -99,6 +100,51 @@ def test_steps_are_torchaos(kind, amsgrad):
                     assert_same_bits(state[name], found[place])
             states[i] = found
             assert_same_bits(p, shadows[i])
+
+
+HARD = [0.0, -0.0, 2.0**-126, -(2.0**-126), 2.0**-127, 1e-45, 2.0**-63, 3e38, -1e30, 1e-20, float("inf"), float("nan")]
+
+
+def steps_on_hard_inputs(kind, dtype, options, shapes=((2, 4096), (4, 33))):
+    """Parameters and states after steps: of numbers of all magnitudes, zeros, subnormal numbers, infinities, NaN."""
+    generator = torch.Generator().manual_seed(7)
+    params = [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in shapes]
+    optimizer = kind(params, **options)
+    for step in range(4):
+        for p in params:
+            size = (torch.randn(p.shape, generator=generator) * 20 * (step > 0)).exp()
+            p.grad = (torch.randn(p.shape, generator=generator) * size).to(dtype)
+            if step == 1:  # each number beside each other one
+                for x in (p.data.view(-1), p.grad.view(-1)):
+                    x[: 12 * 9] = torch.tensor(HARD)[torch.randint(12, (12 * 9,), generator=generator)].to(dtype)
+            p.grad.view(-1)[-128:] = 0.0  # a block of zeros
+        optimizer.step()
+    states = [x for p in params for name, x in sorted(optimizer.state[p].items()) if name != "step"]
+    return [*(p.detach() for p in params), *states]
+
+
+KERNELS = [
+    (AdamW8bit, torch.float32, {}),
+    (Adam8bit, torch.bfloat16, {"bf16_stochastic_round": True, "key": 5, "weight_decay": 0.1}),
+    (AdamW4bit, torch.bfloat16, {"store_param_remainders": True}),
+    (Adam4bit, torch.float32, {"amsgrad": True, "weight_decay": 0.1, "betas": (0.3, 0.4)}),
+    (AdamWFp8, torch.float16, {"lr": torch.tensor(0.5), "eps": 0.0}),
+    (AdamFp8, torch.bfloat16, {"block_size": 2048, "betas": (0.0, 0.999)}),
+]
+
+
+@pytest.mark.parametrize(("kind", "dtype", "options"), KERNELS)
+def test_kernels_have_the_laws_bits(kind, dtype, options, monkeypatch):
+    """A kernel steps each parameter in place, and without kernels the law's own operations have the same results."""
+    runs, run = [], AdamStep.run
+    monkeypatch.setattr(AdamStep, "run", lambda *arguments: runs.append(run(*arguments)) or runs[-1])
+    found = steps_on_hard_inputs(kind, dtype, options)
+    assert runs == [True] * 8
+    monkeypatch.setattr(AdamStep, "run", lambda *_: False)
+    for a, b in zip(found, steps_on_hard_inputs(kind, dtype, options), strict=True):
+        assert a.dtype is b.dtype
+        assert_same_bits(a.nan_to_num(0.5), b.nan_to_num(0.5))  # torch's casts have several NaNs
+        assert torch.equal(a.isnan(), b.isnan())
 
 
 def test_print_says_which_parameters_have_codes():
