@@ -11,13 +11,13 @@ MOST = 12  # names in a message
 
 
 def joined(path: str, name: str) -> str:
-    """The path of a child.
+    """The path of a child, whose name is "" where paths leave it out.
 
     Example:
-        >>> joined("", "features"), joined("features", "0")
-        ('features', 'features.0')
+        >>> joined("", "features"), joined("features", "0"), joined("features", "")
+        ('features', 'features.0', 'features')
     """
-    return f"{path}.{name}" if path else name
+    return f"{path}.{name}" if path and name else path or name
 
 
 def is_in(path: str, root: str) -> bool:

@@ -16,14 +16,12 @@ from qcore.workflow.settings import allowed_names
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.qconfig import QConfig
-from qtorch._affine.scaled import ScaledRounding
 from qtorch._affine.tensor import QTensor
 from qtorch._classes import check_model, plain_class
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.nn.quantized.base import LEFT_OUT, uncalibrated
-from qtorch.nn.quantized.quantize import DeQuantize, Quantize
+from qtorch.nn.quantized.quantize import DeQuantize
 from qtorch.nn.quantized.weights import float_parameters
-from qtorch.quant import Quantizer
 from qtorch.quantization.observing import NAME, check_repeats, detach, has_range, has_seen, stop_counting
 from qtorch.quantization.pretrained import mark_quantized
 from qtorch.quantization.quantization_mappings import (
@@ -31,7 +29,8 @@ from qtorch.quantization.quantization_mappings import (
     is_unobserved,
     keeps_children,
 )
-from qtorch.quantization.reasons import name_of_observer, why_float
+from qtorch.quantization.reasons import why_float
+from qtorch.quantization.reporting import ROUNDING, rounding_of
 from qtorch.quantization.rounding import has_output, has_weight, rounded_layer, stays_in_floats, with_coded_stacks
 from qtorch.quantization.stubs import DeQuantStub
 from qtorch.quantization.swap import in_place_of, swap_module
@@ -129,8 +128,8 @@ def converted(
             made = swap_module(layer, mapping, custom, path=path)
         if made is layer and (is_leaf(layer) or own) and not rounded:
             _explain(path, layer, mapping, in_integers)
-        elif made is not layer and observer is not None:
-            made.observed_by = name_of_observer(observer)
+        elif (made is not layer or rounded) and observer is not None:
+            made.observed_by = rounding_of(observer).name
         if isinstance(made, DeQuantize):
             made.dtype = dtype
         if path in unused:
@@ -192,7 +191,7 @@ def _explain(path: str, layer: Any, mapping: Mapping[Any, Any], in_integers: boo
 def _clean(layer: nn.Module) -> None:
     """Removes settings and remaining observers; modules that round stay."""
     layer.__dict__.pop("qconfig", None)
-    if isinstance(getattr(layer, NAME, None), (Quantizer, ScaledRounding, Quantize)):
+    if isinstance(getattr(layer, NAME, None), ROUNDING):
         return stop_counting(layer)
     if isinstance(layer, FloatFunctional):
         layer.activation_post_process = nn.Identity()

@@ -10,7 +10,7 @@ from torch import nn
 
 from qcore.affine import AffineInteger
 from qcore.arguments import quoted
-from qcore.names import joined, shown
+from qcore.names import shown
 from qtorch._affine.observer import MinMaxObserver
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, float16_dynamic_qconfig
 from qtorch.quantization.conversion import convert
@@ -70,7 +70,7 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
         layer.qconfig = None
         if not is_leaf(layer) and not keeps_children(path, layer) and not has_weight(layer):
             continue
-        prefix = joined(path, "") if path else ""
+        prefix = f"{path}." if path else ""
         own = {name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)}
         if "zero_point" in own and "scale" in own:
             layer.qconfig, static = settings or _static(path, state_dict), True

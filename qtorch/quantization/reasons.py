@@ -1,4 +1,4 @@
-"""Texts of reports: the reason why a layer is in floats, and the observer of a layer."""
+"""The reasons why layers stay in floats."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from qcore.affine.rows import OPERATIONS
 from qcore.names import full_name
 from qcore.workflow.settings import KEEPS_SCALE, no_quantized, of_subclass
 from qtorch._affine import moves
-from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._classes import plain_class
-from qtorch.quant import Quantizer
 from qtorch.quantization.computed import why_computed
 from qtorch.quantization.quantization_mappings import (
     get_default_dynamic_quant_module_mappings,
@@ -88,18 +86,3 @@ def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
     if stacks and not plain_class(module).__module__.startswith("torch."):
         return f'{missing}: QConfig(None, "mxfp4") or another format stores its {", ".join(stacks)} as codes'
     return missing
-
-
-def name_of_observer(observer: Any) -> str:
-    """The name of an observer in a report.
-
-    Example:
-        >>> name_of_observer(FakeQuantize())
-        'FakeQuantize(MovingAverageMinMaxObserver)'
-    """
-    if isinstance(observer, FakeQuantize):
-        number = "" if observer.number is None else f", {observer.number.text}"
-        return f"FakeQuantize({type(observer.activation_post_process).__name__}{number})"
-    if isinstance(observer, Quantizer) and observer.quantization.forward_number is not None:
-        return f"Quantizer({observer.quantization.forward_number.text})"
-    return type(observer).__name__

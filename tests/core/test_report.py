@@ -2,10 +2,13 @@
 
 import pickle
 
+import numpy as np
 import pytest
 
-from qcore import RECIPES, Product
+from qcore import RECIPES, Product, parse
+from qcore.affine import INT8, PerChannelMinMax
 from qcore.report import ProductReport, RunReport, short_product
+from qcore.workflow.reporting import Rounding, report_of, row
 
 LOW = RECIPES["mxfp8"].entries[0].products
 RUN = RunReport(
@@ -74,3 +77,56 @@ def test_pickles_of_before_are_read():
     before = now.replace(b"X\x04\0\0\0path", b"X\x05\0\0\0place")
     assert before != now
     assert pickle.loads(before) == RUN.products[0]
+
+
+class Part:
+    """A module."""
+
+    def __init__(self, *arrays, is_part=False, **children):
+        self.arrays, self.is_part, self.inner = arrays, is_part, children
+
+
+class Parts:
+    def is_part(self, module):
+        return module.is_part
+
+    def children(self, path, module):
+        return module.inner.items()
+
+    def owns_arrays(self, module):
+        return bool(module.arrays)
+
+    def row(self, path, module):
+        return row(path, "Part", "float", arrays=[(array, True) for array in module.arrays], reason="none")
+
+
+def test_rows_are_layers_and_containers_with_arrays_of_their_own_once():
+    shared, numbers = Part(np.zeros(3, np.float16)), np.ones((2, 2), np.float32)
+    inner = Part(numbers, a=shared, observer=Part(is_part=True), b=shared)
+    found = report_of(Part(first=inner, empty=Part(only=Part()), again=shared, last=inner), Parts())
+    assert [(one.path, one.bits, one.bytes) for one in found] == [
+        ("first", 32, 16),
+        ("first.a", 16, 6),
+        ("empty.only", None, 0),
+    ]
+
+
+class Coded:
+    """A weight in codes."""
+
+    number, shape = parse("e2m1fn"), (2, 32)
+
+
+class Observer:
+    rule = PerChannelMinMax(INT8)
+
+
+def test_a_row_has_the_widest_weight_and_one_pair_of_parameters():
+    result = Rounding.of(Observer(), Observer())
+    assert (result.name, result.text) == ("Observer(Observer)", "affine(-128,127) per channel")
+    assert result.with_parameters(np.ones(2)) is result
+    result = result.with_parameters(np.float32([0.5]), np.int32([3]))
+    found = row("a", "Linear", "rounded", arrays=[], codes=[Coded(), Coded()], result=result)
+    assert (found.weight, found.bits, found.scale, found.zero_point) == ("e2m1fn", 4, 0.5, 3)
+    unseen = row("a", "L", "observed", arrays=[], weight=Rounding("", parse("e4m3fn")), result=Rounding(seen=False))
+    assert (unseen.weight, unseen.reason) == ("e4m3fn", "it has seen nothing yet")

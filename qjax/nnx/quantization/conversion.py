@@ -23,7 +23,7 @@ from qjax.nnx.quantization.fusion import folded_layer
 from qjax.nnx.quantization.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.quantization.one_call import needs_no_observer, quantized_layer
 from qjax.nnx.quantization.quantization_mappings import NORMS, UNTRAINED, WEIGHTED, keeps_children
-from qjax.nnx.quantization.reasons import name_of_observer
+from qjax.nnx.quantization.reporting import rounding_of
 from qjax.nnx.quantization.rounding import (
     has_weight,
     quantized_weight,
@@ -180,7 +180,7 @@ def converted(name: str, module: Any, in_integers: bool) -> nnx.Module:
         made.layer_name = name
         take_attributes(made, module.module if isinstance(module, Observed) else module)
         if isinstance(module, (Observed, FloatFunctional)):
-            made.observed_by = name_of_observer(module.activation_post_process.description)
+            made.observed_by = rounding_of(module.activation_post_process.description).name
     return made
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.core import Tracer
 
+from qcore.names import joined
 from qcore.workflow.flow import Bounds, Call, Flow, Flows
 from qcore.workflow.front import Workflow
 from qjax._jaxprs import is_array, split_arrays
@@ -26,7 +27,7 @@ from qjax.nnx.quantization.preparation import leave_attention, trained_layer, wi
 from qjax.nnx.quantization.propagation import SettingsOf, check_effects, settings_of
 from qjax.nnx.quantization.quantization_mappings import GENERAL, keeps_children
 from qjax.nnx.quantization.reasons import why_float, why_not_dynamic
-from qjax.nnx.quantization.reporting import arrays_in, report
+from qjax.nnx.quantization.reporting import report, variables_in
 from qjax.nnx.quantization.rounding import rounds_layer
 from qjax.nnx.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qjax.nnx.quantization.ties import tie, ties_of
@@ -251,9 +252,7 @@ class _Workflow(Workflow):
 
         admit([call for call in flows.calls if flows.in_integers(call, layers) or call.keeps])
         for path in layers:
-            self.own |= {
-                ".".join(filter(None, (path, part))): self.own[path] for part in ("quant", "dequant", "module")
-            }
+            self.own |= {joined(path, part): self.own[path] for part in ("quant", "dequant", "module")}
 
         def change(path: str, module: nnx.Module) -> nnx.Module:
             return QuantWrapper(module, *stubs[path]) if any(stubs.get(path, ())) else module
@@ -299,7 +298,7 @@ class _Workflow(Workflow):
         modules = names_of(self.model)
         for row in report(self.model):
             layer, chosen = modules[row.path], self.all_settings.get(row.path)
-            if row.state != "float" or chosen is None or all(value.ndim < 2 for _, value in arrays_in(layer)):
+            if row.state != "float" or chosen is None or all(one.ndim < 2 for _, one in variables_in(layer)):
                 continue  # and there is no reason for a table under dynamic settings, which has to be named
             yield row.path, row.layer, why_not_dynamic(layer) if isinstance(chosen, QConfigDynamic) else row.reason
 

@@ -27,17 +27,16 @@ from qjax.nnx.quantization.loading_integers import (
     rounds_results,
     with_rounding,
 )
-from qjax.nnx.quantization.observing import FloatFunctional, Observed
+from qjax.nnx.quantization.observing import OBSERVER, FloatFunctional, Observed
 from qjax.nnx.quantization.one_call import name_of_settings
 from qjax.nnx.quantization.propagation import SettingsOf, settings_of
 from qjax.nnx.quantization.quantization_mappings import CELLS, LSTM_GATES, keeps_children, parts_of
-from qjax.nnx.quantization.reasons import name_of_observer, why_float
+from qjax.nnx.quantization.reasons import why_float
+from qjax.nnx.quantization.reporting import rounding_of
 from qjax.nnx.quantization.training import Trained
 from qjax.nnx.recurrent import Recurrent
 from qjax.nnx.rounded import RoundedLayer, ScaledRounding
 from qjax.quantization import QConfig, QConfigDynamic
-
-OBSERVER = "activation_post_process"
 
 
 def from_torch(
@@ -113,7 +112,7 @@ def _carried(module: nnx.Module, entries: Entries, settings: Any, name: str) -> 
         return module
     made.layer_name = name
     if settings is not None and isinstance(made, (quantized.Quantized, RoundedLayer)):
-        made.observed_by = name_of_observer(settings.activation)
+        made.observed_by = rounding_of(settings.activation).name
     return made
 
 

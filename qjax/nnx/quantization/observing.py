@@ -20,6 +20,8 @@ from qjax.quantization.observer import State
 from qjax.quantization.qconfig import Description
 from qjax.quantization.rounding import FormatRounding
 
+OBSERVER = "activation_post_process"  # the attribute of layers
+
 
 class Ran:
     """Notes that traced code leaves: one object for all copies of a module, so that a change causes no new trace.

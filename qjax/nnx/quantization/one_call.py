@@ -10,7 +10,7 @@ from flax import nnx
 
 from qcore.affine import AffineInteger
 from qcore.arguments import quoted
-from qcore.names import shown
+from qcore.names import joined, shown
 from qjax._models import check_model, rebuilt
 from qjax.nnx.intrinsic import LinearReLU
 from qjax.nnx.layouts import torch_weight
@@ -114,7 +114,7 @@ def _settings_for(dtype: Any) -> QConfigDynamic:
 def name_of_settings(name: str, module: Any, settings: Mapping[str, Any]) -> str:
     """The key of a layer's settings: the name of the layer inside it, if settings contain it, else its own name."""
     part = "cell" if isinstance(module, nnx.RNN) else "layer" if type(module) is LinearReLU else ""
-    inner = ".".join(filter(None, (name, part)))
+    inner = joined(name, part)
     return inner if inner in settings else name
 
 

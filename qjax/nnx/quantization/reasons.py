@@ -1,4 +1,4 @@
-"""The reasons why layers stay in floats, and the names of observers in reports."""
+"""The reasons why layers stay in floats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from qjax.nnx.quantization.quantization_mappings import (
 )
 from qjax.nnx.quantization.stubs import Identity, QuantStub
 from qjax.nnx.quantized.conv import NAMED_PADDINGS
-from qjax.quantization.rounding import FormatRounding
 
 PASSING = (ReLU, ReLU6, Identity, nnx.Dropout)
 
@@ -165,13 +164,3 @@ def why_not_dynamic(module: Any) -> str:
     if getattr(module, "residual", False):
         return "its residual is True"
     return ""
-
-
-def name_of_observer(description: Any) -> str:
-    """The name of settings in a report."""
-    if isinstance(description, FormatRounding):
-        return "Identity" if description.number is None else f"Quantizer({description.number.text})"
-    inner = getattr(description, "observer", None)
-    name = type(description).__name__
-    number = "" if getattr(description, "number", None) is None else f", {description.number.text}"
-    return name if inner is None else f"{name}({type(inner).__name__}{number})"

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from flax import nnx
 
-from qcore.formats.foreign import stored_bits
+from qcore import parse
 from qcore.report import LayerReport, Report
-from qcore.workflow.settings import UNSEEN
+from qcore.workflow.reporting import Rounding, report_of
+from qcore.workflow.reporting import row as row_of
 from qjax._models import check_model, children_of
 from qjax.nnx import quantized
 from qjax.nnx.intrinsic import Fused
-from qjax.nnx.quantization.observing import FloatFunctional, Observer
+from qjax.nnx.quantization.observing import OBSERVER, FloatFunctional, Observer
 from qjax.nnx.quantization.quantization_mappings import UNTRAINED, WEIGHTED, keeps_children
-from qjax.nnx.quantization.reasons import PASSING, name_of_observer, why_float
+from qjax.nnx.quantization.reasons import PASSING, why_float
 from qjax.nnx.quantization.stubs import DeQuantStub, Identity
 from qjax.nnx.quantization.training import Trained
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.rounded import CodedWeight, RoundedLayer, ScaledRounding
 from qjax.quantization import FakeQuantize
-from qjax.quantization.observer import RangeObserver
 from qjax.quantization.rounding import FormatRounding
 
-_INTEGERS = (quantized.DeQuantize, quantized.Embed, dynamic.Linear, dynamic.Cell, dynamic.RNN, dynamic.Recurrent)
+_HALF = SimpleNamespace(number=parse("float16"), shape=())  # of dynamic layers: their weights are floats
+_INTEGERS = (
+    quantized.Quantized,
+    quantized.DeQuantize,
+    quantized.Embed,
+    dynamic.Linear,
+    dynamic.Cell,
+    dynamic.RNN,
+    dynamic.Recurrent,
+)
 
 
 def report(model: nnx.Module) -> Report:
@@ -58,101 +68,78 @@ def report(model: nnx.Module) -> Report:
         1 float  32 8  there is no quantized RMSNorm
     """
     check_model("model", model)
-    return Report(tuple(_described(path, layer) for path, layer in _layers("", model, set())))
+    return report_of(model, _Tree())
 
 
-def _layers(path: str, module: nnx.Module, seen: set[int]) -> Iterator[tuple[str, nnx.Module]]:
-    if id(module) in seen or isinstance(module, (Identity, ScaledRounding, Observer)):
-        return
-    seen.add(id(module))
-    inner = [] if keeps_children(module) else children_of(module)
-    own = any(isinstance(value, nnx.Param) for value in vars(module).values())
-    if not inner or (own and not isinstance(module, nnx.List)):
-        yield path, module
-    for name, child in inner:
-        yield from _layers(".".join(filter(None, (path, name))), child, seen)
+class _Tree:
+    """The modules of flax; see `qcore.workflow.reporting`."""
+
+    def is_part(self, module: nnx.Module) -> bool:
+        return isinstance(module, (Identity, ScaledRounding, Observer))
+
+    def children(self, path: str, module: nnx.Module) -> list[tuple[str, nnx.Module]]:
+        return [] if keeps_children(module) else children_of(module)
+
+    def owns_arrays(self, module: nnx.Module) -> bool:
+        return not isinstance(module, nnx.List) and any(isinstance(one, nnx.Param) for one in vars(module).values())
+
+    def row(self, path: str, layer: Any) -> LayerReport:
+        inner, state = getattr(layer, "module", layer), _state(layer)
+        parts = [] if self.children(path, layer) else [part for _, part in nnx.iter_modules(layer)]
+        row = partial(
+            row_of,
+            path,
+            type(inner if hasattr(layer, OBSERVER) else layer).__name__,
+            state,
+            arrays=[(one.get_value(), _holds_weight(name, one)) for name, one in variables_in(layer)],
+            codes=[_HALF if isinstance(part, dynamic.Linear) else part for part in parts if _is_weight(part)],
+        )
+        if state in ("float", "passing"):
+            return row(reason=_why(layer))
+        output: Any = layer.output if isinstance(layer, RoundedLayer) else getattr(layer, OBSERVER, None)
+        return row(
+            weight=_weight(layer, inner) if state in ("observed", "trained") else None,
+            result=_result(layer if isinstance(layer, quantized.Quantized) else output),
+            observer=getattr(layer, "observed_by", "") or _chosen_by(layer),
+        )
 
 
-def _described(path: str, layer: Any) -> LayerReport:
-    weights = [part for _, part in nnx.iter_modules(layer) if _is_weight(part)]
-    row = LayerReport(
-        path,
-        type(layer).__name__,
-        "float",
-        ", ".join(sorted(set(map(_text, weights)))),
-        _bits(layer, weights),
-        _bytes(layer),
-    )
-    if isinstance(layer, quantized.Quantized):
-        output = {"output": layer.form.text, "scale": float(layer.scale[...]), "zero_point": int(layer.zero_point[...])}
-        return replace(row, state="quantized", **output, observer=layer.observed_by)
-    if isinstance(layer, RoundedLayer):
-        return _rounded(row, layer.output, layer.observed_by)
+def _state(layer: Any) -> str:
+    observer = getattr(layer, OBSERVER, None)
+    is_table = isinstance(layer, quantized.Embed)
+    if isinstance(layer, RoundedLayer) or isinstance(observer, ScaledRounding):
+        return "rounded"
+    if is_table and not isinstance(layer.weight, quantized.QuantizedWeight):
+        return "rounded"
     if isinstance(layer, _INTEGERS):
-        rounded = isinstance(layer, quantized.Embed) and not isinstance(layer.weight, quantized.QuantizedWeight)
-        return replace(row, state="rounded" if rounded else "quantized")
-    observer: Any = getattr(layer, "activation_post_process", None)
-    if observer is None and getattr(layer, "qconfig", None) is not None and not isinstance(layer, FloatFunctional):
-        return replace(row, state="observed", weight=_text(layer.qconfig.weight))
-    if observer is None:
-        return replace(row, state="passing" if isinstance(layer, PASSING) else "float", reason=_why(layer))
-    module = getattr(layer, "module", layer)
-    row = replace(row, layer=type(module).__name__)
-    if isinstance(observer, ScaledRounding):
-        return _rounded(row, observer, name_of_observer(layer.qconfig.activation))
-    state = "observed"
-    first = module.layer if isinstance(module, Fused) else module
-    described: Any = layer.qconfig.weight if type(first) in (*WEIGHTED, *UNTRAINED) else None
+        return "quantized"
     if isinstance(layer, Trained):
-        state, described = "trained", layer.weight_fake_quant.description
-    scale, zero_point, missing = _parameters(observer)
-    return replace(
-        row,
-        state=state,
-        weight=_text(described),
-        output=_text(observer.description),
-        scale=scale,
-        zero_point=zero_point,
-        observer=name_of_observer(observer.description),
-        reason=missing,
-    )
+        return "trained"
+    settings = None if isinstance(layer, FloatFunctional) else getattr(layer, "qconfig", None)
+    if observer is not None or settings is not None:
+        return "observed"
+    return "passing" if isinstance(layer, PASSING) else "float"
 
 
-def _rounded(row: LayerReport, rounds: Any, observed_by: str) -> LayerReport:
-    """The row of a layer in floats whose results are rounded."""
-    scale = None
-    if isinstance(rounds, ScaledRounding):
-        text, scale = rounds.number.text, float(rounds.scale[0]) if rounds.scale.size == 1 else None
-    else:
-        text = _text(getattr(rounds, "description", None)) or (rounds.form.text if hasattr(rounds, "form") else "")
-    return replace(row, state="rounded", output=text, scale=scale, observer=observed_by)
+def _weight(layer: Any, inner: Any) -> Rounding | None:
+    """What will round a prepared layer's weight."""
+    if isinstance(layer, Trained):
+        return rounding_of(layer.weight_fake_quant.description)
+    first = inner.layer if isinstance(inner, Fused) else inner
+    has_weight = not hasattr(layer, OBSERVER) or type(first) in (*WEIGHTED, *UNTRAINED)
+    return rounding_of(layer.qconfig.weight) if has_weight else None
 
 
-def _bits(layer: nnx.Module, weights: list[Any]) -> int | None:
-    """The width of a weight's numbers in bits: the largest if a layer has several weights."""
-    if weights:
-        return max(map(_width, weights))
-    names = "kernel", "embedding", "scale", "weight"
-    kinds = [8 * value.dtype.itemsize for name, value in arrays_in(layer) if name in names]
-    return max(kinds, default=None)
-
-
-def _width(part: Any) -> int:
-    if isinstance(part, quantized.QuantizedWeight):
-        return part.form.bits
-    return stored_bits(part.number, part.shape) or 32 if isinstance(part, CodedWeight) else 16
-
-
-def _bytes(layer: nnx.Module) -> int:
-    """The memory of a layer's parameters and variables, without those of observers."""
-    return sum(value.nbytes for _, value in arrays_in(layer))
-
-
-def arrays_in(layer: nnx.Module) -> list[tuple[str, Any]]:
-    """The arrays of a layer by the last part of their names, without those of observers and of inner layers."""
+def variables_in(layer: nnx.Module) -> list[tuple[str, Any]]:
+    """The variables of a layer by the last part of their names, without those of observers and of inner layers."""
     whole = keeps_children(layer) or not children_of(layer)
     flat = nnx.to_flat_state(nnx.state(layer, nnx.Any(nnx.Param, nnx.BatchStat, quantized.IntegerVariable)))
-    return [(str(path[-1]), variable.get_value()) for path, variable in flat if whole or len(path) == 1]
+    return [(str(path[-1]), variable) for path, variable in flat if whole or len(path) == 1]
+
+
+def _holds_weight(name: str, variable: Any) -> bool:
+    """True of a weight in floats; the scale of a norm is one, and that of integers is not."""
+    return name.startswith(("kernel", "embedding", "weight")) or (name == "scale" and isinstance(variable, nnx.Param))
 
 
 def _why(layer: Any) -> str:
@@ -167,29 +154,35 @@ def _is_weight(part: Any) -> bool:
     )
 
 
-def _text(part: Any) -> str:
-    """The format of a weight, or the format for which an observer chooses parameters."""
-    if isinstance(part, dynamic.Linear):
-        return "float16"
-    if isinstance(part, quantized.QuantizedWeight):
-        return part.form.text + (" per channel" if part.axis is not None else "")
-    if isinstance(part, FakeQuantize) and part.number is not None:
-        return part.number.text
-    if isinstance(part, (CodedWeight, FormatRounding)):
-        return "" if part.number is None else part.number.text
-    observer = getattr(part, "observer", part)
-    if isinstance(observer, RangeObserver):
-        return observer.form.text + (" per channel" if observer.axis is not None else "")
-    return ""
+def rounding_of(part: Any) -> Rounding:
+    """What observes or rounds, without the parameters.
+
+    Example:
+        >>> rounding_of(FakeQuantize()).name
+        'FakeQuantize(MovingAverageMinMaxObserver)'
+    """
+    if isinstance(part, FormatRounding):
+        return Rounding("Identity" if part.number is None else "Quantizer", part.number)
+    return Rounding.of(part, part.observer if isinstance(part, FakeQuantize) else None)
 
 
-def _parameters(observer: Observer) -> tuple[float | None, int | None, str]:
+def _chosen_by(layer: Any) -> str:
+    """The observer whose scale rounds the results of a layer without a weight."""
+    return rounding_of(layer.qconfig.activation).name if hasattr(layer, OBSERVER) else ""
+
+
+def _result(part: Any) -> Rounding | None:
+    """What observes, rounds or quantizes results, with the parameters."""
+    if part is None:
+        return None
+    if not isinstance(part, Observer):
+        made, scale = rounding_of(part), getattr(part, "scale", None)
+        return made if scale is None else made.with_parameters(scale, getattr(part, "zero_point", None))
+    made = rounding_of(part.description)
     try:
-        qparams = observer.qparams()
+        qparams = part.qparams()
     except TypeError:  # the observer chooses no parameters
-        return None, None, ""
+        return made
     except ValueError:
-        return None, None, UNSEEN
-    if qparams.axis is not None:
-        return None, None, ""
-    return float(qparams.scale), int(qparams.zero_point), ""
+        return replace(made, seen=False)
+    return made.with_parameters(qparams.scale, qparams.zero_point)
