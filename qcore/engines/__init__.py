@@ -15,6 +15,7 @@ Example:
 """
 
 from qcore.engines.arrays import attention
+from qcore.engines.attribution import Factor
 from qcore.engines.cache import CACHES, KVCache, PublishedCache
 from qcore.engines.coverage import Coverage, Covered
 from qcore.engines.divergence import Mismatch, mismatch
@@ -29,6 +30,7 @@ __all__ = [
     "Coverage",
     "Covered",
     "Engine",
+    "Factor",
     "KVCache",
     "Mismatch",
     "Published",

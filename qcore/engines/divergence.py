@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qcore.arguments import numbers_of
+from qcore.engines.arrays import Attending
+from qcore.engines.attribution import Factor, draw, table
+from qcore.engines.layers import log_softmax as by_tiles
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -21,6 +25,9 @@ class Mismatch:
         kl: the exact divergence KL(server || trainer) of the whole vocabulary, of each position, in nats.
         positions: whether any logit of a position differs.
         flipped: whether the most likely token of a position differs.
+        routed: bools of shape (routers, *d.shape): whether a router chose another set of experts. None without routers.
+        factors: what each difference between the engines does alone, from the engine whose floor is lower, and the
+            floor as the last one: one number of each embedding moves by one unit. () where engines are not known.
 
     Example:
         >>> logits = np.float32([[0, 1], [0, 2]])
@@ -33,6 +40,8 @@ class Mismatch:
     kl: np.ndarray
     positions: np.ndarray
     flipped: np.ndarray
+    routed: np.ndarray | None = None
+    factors: tuple[Factor, ...] = ()
 
     @property
     def first(self) -> int | None:
@@ -44,6 +53,11 @@ class Mismatch:
     def flips(self) -> int:
         """The number of positions whose most likely token differs."""
         return int(self.flipped.sum())
+
+    @property
+    def router_flips(self) -> int:
+        """The number of times that a router chose another set of experts."""
+        return 0 if self.routed is None else int(self.routed.sum())
 
     @property
     def rms(self) -> float:
@@ -80,12 +94,37 @@ class Mismatch:
             "RMS of d": f"{self.rms:.4f}",
             "mean of exp |d|": f"{self.error:.4f}",
         }
-        return "\n".join(f"{name:26}{value}" for name, value in rows.items())
+        if self.routed is not None:
+            rows["flips of routers"] = f"{self.router_flips} of {self.routed.size}"
+        lines = [f"{name:26}{value}" for name, value in rows.items()]
+        return "\n".join([*lines, *(["", *table(self.factors)] if self.factors else [])])
 
     __repr__ = __str__
 
+    def draw(self, path: str | Path) -> None:
+        """Draws the factors as bars, and the floor as a line. It needs matplotlib.
 
-def mismatch(trainer: np.ndarray, server: np.ndarray, tokens: np.ndarray) -> Mismatch:
+        Args:
+            path: the file, which ends in .svg or .png.
+
+        Raises:
+            ValueError: if there are no factors.
+
+        Example:
+            >>> found.draw("factors.svg")  # doctest: +SKIP
+        """
+        if not self.factors:
+            raise ValueError("factors=(); allowed is a mismatch of a model with two engines, which has factors")
+        draw(self.factors, Path(path))
+
+
+def mismatch(
+    trainer: np.ndarray,
+    server: np.ndarray,
+    tokens: np.ndarray,
+    *,
+    log_softmax: tuple[int | None, int | None] = (None, None),
+) -> Mismatch:
     """Compares the logits of a trainer and of a server for the tokens that the server drew.
 
     Log-probabilities are computed in float64 from the logits as they are: at temperature 1, without top-k or top-p.
@@ -94,6 +133,7 @@ def mismatch(trainer: np.ndarray, server: np.ndarray, tokens: np.ndarray) -> Mis
         trainer: array of logits of shape (..., positions, vocabulary).
         server: array of the same shape.
         tokens: array of ints of shape (..., positions): the token that was drawn by the logits of each position.
+        log_softmax: how trainer and server compute log-probabilities, as the field of `Engine`; None is float64.
 
     Returns:
         A `Mismatch`.
@@ -115,7 +155,7 @@ def mismatch(trainer: np.ndarray, server: np.ndarray, tokens: np.ndarray) -> Mis
         )
     if drawn.dtype.kind not in "iu" or drawn.min() < 0 or drawn.max() >= a.shape[-1]:
         raise ValueError(f"tokens has other numbers than ints from 0 to {a.shape[-1] - 1}; allowed are these")
-    left, right = _log_probabilities(a), _log_probabilities(b)
+    left, right = (_log_probabilities(x, tile) for x, tile in zip((a, b), log_softmax, strict=True))
     d = np.take_along_axis(left - right, drawn[..., None].astype(np.int64), -1)[..., 0]
     kl = (np.exp(right) * (right - left)).sum(-1)
     return Mismatch(d, kl, (a != b).any(-1), a.argmax(-1) != b.argmax(-1))
@@ -128,6 +168,9 @@ def _logits(name: str, x: Any) -> np.ndarray:
     return found
 
 
-def _log_probabilities(logits: np.ndarray) -> np.ndarray:
+def _log_probabilities(logits: np.ndarray, tile: int | None) -> np.ndarray:
+    if tile is not None:
+        with Attending.arithmetic():
+            return by_tiles(Attending, logits.astype(np.float32), tile).astype(np.float64)
     shifted = logits - logits.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))

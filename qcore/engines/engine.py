@@ -58,7 +58,7 @@ class Engine:
         tables: the format of cosines and sines. With None they are float32 numbers, and the turned number is rounded
             once; else each product is rounded to `activations`, as torch's types have it.
         router: the format of the logits that choose experts.
-        head: the format of the logits of tokens.
+        head: the format of the logits of tokens; None leaves them float32 numbers.
         log_softmax: the number of terms of a tile: log-probabilities are x - max - log(sum) in float32, with the
             tiles' sums added upward. None is float64, in `mismatch`.
 

@@ -21,6 +21,7 @@ from qcore.linalg.accumulator import (
     optional_number,
     whole_numbers,
 )
+from qcore.linalg.product import check_products
 
 SCORES, ROUNDED, EXPONENT = "scores", "rounded", "exponent"
 SCALES = SCORES, ROUNDED, EXPONENT
@@ -143,6 +144,8 @@ class Attention:
         """Raises for arguments that contradict each other."""
         if self.splits is not None and self.split_size is not None:
             raise ValueError(f"splits={self.splits} with split_size={self.split_size}; allowed is one of them")
+        for first in (self.operand, self.p):  # raises for operands that the instruction does not have
+            check_products((first, self.operand), self.accumulator, None, None, ("grad_a", "grad_b"))
         if self.scale == ROUNDED and self.operand is None:
             raise ValueError("scale=rounded with operand=None; allowed is a format that scores are rounded to")
         if self.end != WEIGHTS:

@@ -7,13 +7,15 @@ from qcore.engines import (
     Coverage,
     Covered,
     Engine,
+    Factor,
     KVCache,
     Mismatch,
     Published,
     PublishedCache,
 )
 from qcore.lazy import public_names
-from qtorch.engines.models import apply, mismatch, report
+from qtorch.engines.comparison import mismatch
+from qtorch.engines.models import apply, report
 from qtorch.engines.tensors import attention
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "Coverage",
     "Covered",
     "Engine",
+    "Factor",
     "KVCache",
     "Mismatch",
     "Published",

@@ -149,7 +149,7 @@ class _Realizing:
         """Gives one layer what the engine says of it."""
         engine, kind = self.engine, plain_class(layer).__name__
         if layer is self.head:
-            self.hook(layer, _rounding(engine.head or engine.activations), "head")
+            self.hook(layer, _rounding(engine.head), "head")
         elif kind.endswith("RMSNorm"):
             self.visit_norm(name, layer)
         elif isinstance(layer, nn.LayerNorm):

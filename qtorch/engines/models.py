@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from qcore.arguments import check_int, check_type, quoted
+from qcore.arguments import check_type, quoted
 from qcore.engines.coverage import Coverage, covered
-from qcore.engines.divergence import Mismatch
-from qcore.engines.divergence import mismatch as divergence
 from qcore.engines.engine import PAIRS, Engine, EngineLike, check_engine
 from qcore.engines.fold import WEIGHTS
 from qtorch.engines.layers import realize
@@ -114,62 +112,6 @@ def report(model: nn.Module) -> Coverage:
 
 def _is_attention(layer: nn.Module) -> bool:
     return type(layer).__name__.endswith("Attention") and next(layer.children(), None) is not None
-
-
-def mismatch(
-    model: nn.Module, trainer: EngineLike, server: EngineLike, tokens: torch.Tensor, *, prompt: int = 1
-) -> Mismatch:
-    """What a trainer and a server say of one text: the same weights, with an engine each.
-
-    The trainer reads the text in one pass, without a cache. The server reads the prompt in one pass, and then decodes
-    token by token. All other layers are those of the model: without `qtorch.reproducible.convert`, which gives them
-    bits that do not depend on the number of tokens, they differ as well.
-
-    Args:
-        model: as for `apply`; its attention is what it was afterwards.
-        trainer, server: as the engine of `apply`.
-        tokens: ints of shape (batch, length), without padding; length is at least 2.
-        prompt: the number of tokens that the server is given, from 1 to length - 1.
-
-    Returns:
-        A `Mismatch` of the positions 1 to length - 1, each with the token after it.
-
-    Raises:
-        ValueError: as `apply`, or if tokens has another shape.
-
-    Example:
-        >>> print(mismatch(model, "exact", "fa3.hopper.fp8", tokens, prompt=64))  # doctest: +SKIP
-    """
-    check_type("tokens", tokens, torch.Tensor, "a torch.Tensor of ints")
-    if tokens.dim() != 2 or tokens.shape[1] < 2 or tokens.dtype not in (torch.int64, torch.int32):
-        came = f"shape {tuple(tokens.shape)} and dtype {tokens.dtype}"
-        raise ValueError(f"tokens has {came}; allowed are int64 of shape (batch, length), of length 2 at least")
-    prompt = check_int("prompt", prompt, 1, tokens.shape[1] - 1)
-    switched: Any = model
-    before = getattr(getattr(model, "config", None), "_attn_implementation", None)
-    given = tokens[:, :-1]
-    try:
-        with torch.no_grad():
-            one_pass = apply(switched, trainer)(given, use_cache=False).logits
-            decoded = _decoded(apply(switched, server), given, prompt)
-    finally:
-        if before is not None:
-            switched.set_attn_implementation(before)
-    left, right = (x.detach().to(torch.float64).cpu().numpy() for x in (one_pass, decoded))
-    return divergence(left, right, tokens[:, 1:].cpu().numpy())
-
-
-def _decoded(model: Any, tokens: torch.Tensor, prompt: int) -> torch.Tensor:
-    """The logits of a prompt, and of the tokens after it, one by one."""
-    step = model(tokens[:, :prompt], use_cache=True)
-    found = [step.logits]
-    for place in range(prompt, tokens.shape[1]):
-        # Its name is "cache" from transformers 5.24 on.
-        kept = {"cache": step.cache} if getattr(step, "cache", None) is not None else {}
-        kept = kept or {"past_key_values": step.past_key_values}
-        step = model(tokens[:, place : place + 1], use_cache=True, **kept)
-        found.append(step.logits)
-    return torch.cat(found, 1)
 
 
 def _mask(**settings: Any) -> Any:
