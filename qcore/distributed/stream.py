@@ -57,7 +57,7 @@ class Steps:
         return term(self.level, self.names, x, rank)
 
     def kept(self, term: Any) -> Any:
-        """A term in memory of its own, as users write to their gradients."""
+        """A term, or a node's total, in memory of its own, as users write to their gradients."""
         return self.names(SUM).copy(term)
 
     def started(self, term: Any) -> tuple[Any, bool]:
@@ -72,11 +72,11 @@ class Steps:
         return added(self.level, self.names, total, terms, step)
 
     def node(self, term: Any) -> Any:
-        """The total of a node of a tree before it has added its children."""
+        """The total of a node of a tree before it has added its children; it may be the term's memory."""
         return node(self.level, self.names, term)
 
     def hop(self, total: Any, child: Any, level: int, row: int) -> Any:
-        """The totals of a tree's node and of its child; it may overwrite both."""
+        """The sum of the totals of a tree's node and of its child, in any order; it may overwrite the first."""
         return hop(self.level, self.names, total, child, level, row)
 
     def result(self, total: Any) -> Any:
@@ -163,17 +163,21 @@ class Tree:
 
     def add(self, rank: int, term: Any) -> None:
         self.totals[rank], self.next[rank] = self.steps.node(term), 0
+        new = rank  # whose total is in the term's memory, until it is added: most are, so few are copied
         while True:
             children = self.children.get(rank, [])
             while self.next[rank] < len(children) and self._complete(children[self.next[rank]]):
                 child = children[self.next[rank]]
                 of_child = self.joins[child]
                 del self.next[child]
-                self.totals[rank] = self.steps.hop(
-                    self.totals[rank], self.totals.pop(child), of_child.level, of_child.row
-                )
+                pair = self.totals[rank], self.totals.pop(child)
+                kept, added = pair[::-1] if rank == new else pair
+                self.totals[rank] = self.steps.hop(kept, added, of_child.level, of_child.row)
                 self.next[rank] += 1
+                new = -1 if new in (rank, child) else new
             if not self._complete(rank) or rank == 0 or self.joins[rank].parent not in self.next:
+                if new >= 0:
+                    self.totals[new] = self.steps.kept(self.totals[new])
                 return
             rank = self.joins[rank].parent
 

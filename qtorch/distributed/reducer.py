@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import qcore.distributed.reducer as law
-from qcore.distributed.collective import AFTER, FIRST, PREMULTIPLY, REDUCE
+from qcore.distributed.collective import BEFORE, FIRST, PREMULTIPLY, REDUCE, SPLIT
 from qcore.distributed.law import OfLevel
 from qcore.distributed.stream import Level, Steps
 from qcore.formats.number import check_number
@@ -74,7 +74,7 @@ class Reducer(law.Reduction):
         return names_of(key, flush, role)
 
     def _steps(self, level: Level, names: OfLevel) -> Steps:
-        return (OwnSteps if _is_own(level) else TensorSteps)(level, names)
+        return (OwnSteps if _is_own(level, self._like.device) else TensorSteps)(level, names)
 
     def _of_total(self, total: torch.Tensor) -> torch.Tensor:
         found = total.to(torch.float32).to(self._like.dtype)
@@ -107,31 +107,38 @@ class OwnSteps(Steps):
         assert level.law.accumulator is not None
         self.wire, self.sum = _DTYPES[level.law.wire], _DTYPES[level.law.accumulator.number]
         self.factor: float | None = None
-        if level.law.divide == PREMULTIPLY and level.ranks > 1:
+        if level.law.divide == PREMULTIPLY:
             self.factor = torch.tensor(1 / level.ranks, dtype=torch.float64).to(self.wire).item()
+        self.divisor = float(level.ranks) if level.law.divide == BEFORE else None
         self.sent: torch.Tensor | None = None  # the same memory for all terms, as new pages cost as much as the sum
 
     def term(self, x: torch.Tensor, rank: int) -> torch.Tensor:
-        if self.factor is None and x.dtype == self.wire:
+        as_it_is = self.factor is None and self.divisor is None
+        if as_it_is and x.dtype == self.wire:
             return x
         if self.sent is None:
             self.sent = torch.empty_like(x, dtype=self.wire)
-        self.sent.copy_(x)
-        return self.sent if self.factor is None else self.sent.mul_(self.factor)
+        if x.dtype != self.wire:
+            x = self.sent.copy_(x)
+        if as_it_is:
+            return x
+        if self.factor is not None:
+            return torch.mul(x, self.factor, out=self.sent)
+        return torch.div(x, self.divisor, out=self.sent)
 
     def kept(self, term: torch.Tensor) -> torch.Tensor:
-        return term.clone()
+        return term.to(self.sum, copy=True)
 
     def started(self, term: torch.Tensor) -> tuple[torch.Tensor, bool]:
         if self.level.law.start == FIRST or not self.level.adds:
-            return self.node(term), True
+            return self.kept(term), True
         return torch.zeros_like(term, dtype=self.sum), False
 
     def added(self, total: torch.Tensor, terms: Sequence[torch.Tensor], step: int) -> torch.Tensor:
         return total.add_(terms[0])
 
     def node(self, term: torch.Tensor) -> torch.Tensor:
-        return term.to(self.sum, copy=True)
+        return term
 
     def hop(self, total: torch.Tensor, child: torch.Tensor, level: int, row: int) -> torch.Tensor:
         return total.add_(child)
@@ -140,18 +147,14 @@ class OwnSteps(Steps):
         return super().result(total.to(torch.float64))
 
 
-def _is_own(level: Level) -> bool:
-    """True if torch's additions have the bits of the law."""
+def _is_own(level: Level, device: torch.device) -> bool:
+    """True if torch's operations have the bits of the law."""
     law = level.law
     assert law.accumulator is not None  # as nothing is left open
     rounds = (law.rounding, law.accumulator.rounding) != (Rounding.NEAREST, Rounding.NEAREST)
-    if (
-        rounds
-        or law.flush
-        or law.grouped
-        or not law.accumulator._sequential
-        or law.divide not in (None, AFTER, PREMULTIPLY)
-    ):
+    # GPUs multiply by the reciprocal of a number, where CPUs divide.
+    divides = law.divide == BEFORE and device.type != "cpu"
+    if rounds or law.flush or law.grouped or not law.accumulator._sequential or law.divide == SPLIT or divides:
         return False
     number = law.accumulator.number
     return law.wire in _DTYPES and number in _DTYPES and (number == law.wire or _DTYPES[number] == torch.float32)

@@ -92,6 +92,20 @@ def test_gradients_that_are_written_to():
             assert x.tolist() == [100, 100]
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_means_by_torch(dtype):
+    """All numbers of 16 bits: torch's quotients and products are the law's."""
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(DTYPES[dtype])
+    for divide in ("before", "premultiply"):
+        law = f"collective(divide={divide})"
+        stack = np.full((7, numbers.size), -0.0, numbers.dtype)
+        stack[0] = numbers
+        reducer = qtorch.distributed.Reducer(law, 7)
+        for row in stack:
+            reducer.add(tensor(row))
+        assert_same_bits(reducer.result(), qcore.distributed.reduce(stack, law), law)
+
+
 def test_a_ring_of_16384_ranks_loses_a_gradient():
     """Of terms with one sign, noise 0.3 of the signal; half a step of the sum is more than a term from 256 on."""
     gradients = 1 + 0.3 * torch.randn((16384, 8), generator=torch.Generator().manual_seed(0))
