@@ -148,16 +148,22 @@ def warn_of_unfused(convolution: str, norm: str) -> None:
     )
 
 
-# Reasons that both workflows give for layers in floats.
+# Reasons why layers are in floats.
 KEEPS_SCALE = "its result has the scale of its input"
+FOR_INTEGERS = "it is for integers"
+UNPREPARED = "it is not prepared"
 UNSEEN = "it has seen nothing yet"
 
 
-def of_subclass(layer: str) -> str:
-    """The reason of a layer of a subclass."""
-    return f"it is of a subclass of {layer}, and only exact types are swapped"
-
-
-def no_quantized(layer: str) -> str:
-    """The reason of a layer that nothing in integers computes."""
-    return f"there is no quantized {layer}"
+def why_no_form(
+    kind: str, bases: Sequence[str], own: Sequence[str], dynamic: str = "", static: bool = False, remedy: str = ""
+) -> str:
+    """The reason of a layer whose class no quantized one replaces; `own` parameters are used by code around layers."""
+    if bases:
+        return f"it is of a subclass of {bases[0]}, and only exact types are swapped{remedy}"
+    if own:
+        return f"code of its own uses its {', '.join(own)}"
+    if static:
+        return f"there is no dynamic {kind}: a QConfig, and data, quantize it"
+    more = f" with fixed ranges: the settings {{{dynamic}: default_dynamic_qconfig}} have one" if dynamic else ""
+    return f"there is no quantized {kind}{more}"

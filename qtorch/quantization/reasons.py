@@ -9,7 +9,7 @@ from torch import nn
 
 from qcore.affine.rows import OPERATIONS
 from qcore.names import full_name
-from qcore.workflow.settings import KEEPS_SCALE, no_quantized, of_subclass
+from qcore.workflow.settings import FOR_INTEGERS, KEEPS_SCALE, UNPREPARED, why_no_form
 from qtorch._affine import moves
 from qtorch._classes import plain_class
 from qtorch.quantization.computed import why_computed
@@ -18,6 +18,7 @@ from qtorch.quantization.quantization_mappings import (
     get_default_static_quant_module_mappings,
 )
 from qtorch.quantization.rounding import is_stack
+from qtorch.quantization.stubs import DeQuantStub
 from qtorch.quantization.subclasses import SamePad
 
 
@@ -67,22 +68,23 @@ def why_float(module: nn.Module, mapping: Mapping[Any, Any]) -> str:
         return "attention is not quantized: nn.Linear layers with scaled_dot_product_attention behind them are"
     if computed := why_computed(module):
         return computed
-    bases = [kind.__name__ for kind in mapping if isinstance(module, kind)]
-    if bases and plain_class(module) not in mapping:
-        return (
-            f"{of_subclass(bases[0])}: quantize_model takes trusted=[{plain_class(module).__name__}], convert a "
-            "mapping with it, and formats and weights alone (QConfig(None, ...)) any class"
-        )
-    own = [name for name, _ in module.named_parameters(recurse=False)]
-    if own and next(module.children(), None) is not None:
-        return f"code of its own uses its {', '.join(own)}"
-    kind = full_name(plain_class(module), nn)
-    missing, dynamic = no_quantized(kind), get_default_dynamic_quant_module_mappings()
-    if plain_class(module) in dynamic.keys() - mapping.keys() - {nn.Embedding}:
-        return f"{missing} with fixed ranges: the settings {{nn.{kind}: default_dynamic_qconfig}} have one"
-    if plain_class(module) in get_default_static_quant_module_mappings().keys() - mapping.keys():
-        return f"there is no dynamic {kind}: a QConfig, and data, quantize it"
-    stacks = [name for name, parameter in module.named_parameters(recurse=False) if is_stack(parameter)]
-    if stacks and not plain_class(module).__module__.startswith("torch."):
-        return f'{missing}: QConfig(None, "mxfp4") or another format stores its {", ".join(stacks)} as codes'
-    return missing
+    plain = plain_class(module)
+    if plain in mapping:
+        return FOR_INTEGERS if plain is DeQuantStub else UNPREPARED
+    kind, own = full_name(plain, nn), dict(module.named_parameters(recurse=False))
+    inner = next(module.children(), None) is not None
+    bases = [base.__name__ for base in mapping if isinstance(module, base)]
+    dynamic = plain in get_default_dynamic_quant_module_mappings() and plain is not nn.Embedding
+    reason = why_no_form(
+        kind,
+        bases,
+        [*own] if inner else [],
+        f"nn.{kind}" if dynamic else "",
+        plain in get_default_static_quant_module_mappings(),
+        f": quantize_model takes trusted=[{plain.__name__}], convert a mapping with it, and formats and weights alone "
+        "(QConfig(None, ...)) any class",
+    )
+    stacks = [name for name, parameter in own.items() if is_stack(parameter)]
+    if stacks and not (inner or bases or plain.__module__.startswith("torch.")):
+        return f'{reason}: QConfig(None, "mxfp4") or another format stores its {", ".join(stacks)} as codes'
+    return reason

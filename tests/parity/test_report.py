@@ -37,9 +37,11 @@ class OfTorch:
         parts = tq.QuantStub(), torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)
         return torch.nn.Sequential(*parts, tq.DeQuantStub(), self.Derived(2, 2), self.Holder())
 
-    def prepared(self, settings, train=False):
+    def prepared(self, settings, train=False, left=True):
         model = self.model().train(train)
-        model.qconfig, model[7].qconfig = settings, None
+        model.qconfig = settings
+        if left:
+            model[7].qconfig = None
         return (tq.prepare_qat if train else tq.prepare)(model)
 
     def run(self, model):
@@ -67,8 +69,8 @@ class OfJax:
         parts += layer_of(nnx.Linear, 8, 2), qnn.DeQuantStub(), layer_of(self.Derived, 2, 2)
         return nnx.Sequential(*parts, self.Holder())
 
-    def prepared(self, settings, train=False):
-        return (qnn.prepare_qat if train else qnn.prepare)(self.model(), {"": settings, "7": None})
+    def prepared(self, settings, train=False, left=True):
+        return (qnn.prepare_qat if train else qnn.prepare)(self.model(), {"": settings} | ({"7": None} if left else {}))
 
     def run(self, model):
         run(model, X)
@@ -164,6 +166,14 @@ def test_each_step(of, step):
     assert (passing.state, passing.reason) == ("passing", "its result has the scale of its input")
     assert (columns(kept), kept.bytes) == (("float", "", None, "", ""), 16)  # without those of the layer in it
     assert (made["7.inner"].state, made["7.inner"].bits, made["7.inner"].bytes) == ("float", 32, 24)
+
+
+@BOTH
+def test_why_layers_are_in_floats(of):
+    rows = of.package.report(of.prepared(of.settings.default_qconfig, left=False))
+    assert rows["6"].reason.startswith("it is of a subclass of Linear, and only exact types are swapped")
+    expected = {"7": "code of its own uses its table", "7.inner": UNSEEN, "5": "it is for integers"}
+    assert {path: rows[path].reason for path in expected} == expected
 
 
 @BOTH

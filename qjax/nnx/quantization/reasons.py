@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -10,7 +11,8 @@ from flax import nnx
 
 from qcore.arguments import quoted
 from qcore.names import full_name
-from qcore.workflow.settings import KEEPS_SCALE, no_quantized, of_subclass
+from qcore.workflow.settings import FOR_INTEGERS, KEEPS_SCALE, why_no_form
+from qjax._models import children_of
 from qjax.nnx.activations import Activation, PReLU, ReLU, ReLU6
 from qjax.nnx.flattened import axes_of
 from qjax.nnx.intrinsic import Fused, LinearReLU
@@ -25,7 +27,7 @@ from qjax.nnx.quantization.quantization_mappings import (
     TANH,
     WEIGHTED,
 )
-from qjax.nnx.quantization.stubs import Identity, QuantStub
+from qjax.nnx.quantization.stubs import DeQuantStub, Identity, QuantStub
 from qjax.nnx.quantized.conv import NAMED_PADDINGS
 
 PASSING = (ReLU, ReLU6, Identity, nnx.Dropout)
@@ -45,6 +47,8 @@ def why_float(module: nnx.Module) -> str:
         return ""
     if isinstance(module, PASSING):
         return KEEPS_SCALE
+    if kind is DeQuantStub:
+        return FOR_INTEGERS
     if isinstance(module, Fused):
         return why_float(module.layer)
     if is_stacked(module):
@@ -60,17 +64,25 @@ def why_float(module: nnx.Module) -> str:
     if kind is nnx.PReLU:
         return "there is no quantized nnx.PReLU: qjax.nnx.PReLU is its quantized twin"
     if kind not in WEIGHTED:
-        bases = [base for base in (*WEIGHTED, *GENERAL, nnx.ConvTranspose, *NORMS) if isinstance(module, base)]
-        if bases:
-            return of_subclass(bases[0].__name__)
-        missing = no_quantized(full_name(kind, nnx))
-        if kind not in (nnx.RNN, *CELLS, *RECURRENT):
-            return missing
-        if reason := why_not_dynamic(module):
-            return f"{missing} with fixed ranges, and no dynamic one, since {reason}"
-        name = f"qjax.nnx.{kind.__name__}" if kind in RECURRENT else f"nnx.{kind.__name__}"
-        return f"{missing} with fixed ranges: the settings {{{name}: default_dynamic_qconfig}} have one"
+        name, is_dynamic = full_name(kind, nnx), kind in (nnx.RNN, *CELLS, *RECURRENT)
+        if is_dynamic and (reason := why_not_dynamic(module)):
+            return f"there is no quantized {name} with fixed ranges, and no dynamic one, since {reason}"
+        dynamic = f"{'qjax.' * (kind in RECURRENT)}nnx.{kind.__name__}" if is_dynamic else ""
+        return why_no_form(
+            name, _bases(module, (*WEIGHTED, *GENERAL, nnx.ConvTranspose, *NORMS)), _own(module), dynamic
+        )
     return _unusual_conv(module) if isinstance(module, nnx.Conv) else ""
+
+
+def _bases(module: nnx.Module, known: Iterable[type]) -> list[str]:
+    """The names of the classes among others of which a module's class is a subclass."""
+    return [base.__name__ for base in known if isinstance(module, base)]
+
+
+def _own(module: nnx.Module) -> list[str]:
+    """The names of the parameters that code of a container uses."""
+    names = [name for name, value in vars(module).items() if isinstance(value, nnx.Param)]
+    return names if children_of(module) else []
 
 
 IN_ATTENTION = (
@@ -139,7 +151,7 @@ def why_not_dynamic(module: Any) -> str:
 
     Example:
         >>> why_not_dynamic(nnx.Conv(1, 1, (1,), rngs=nnx.Rngs(0)))
-        'there is no dynamic Conv'
+        'there is no dynamic Conv: a QConfig, and data, quantize it'
     """
     kind = type(module)
     if is_stacked(module):
@@ -151,12 +163,8 @@ def why_not_dynamic(module: Any) -> str:
     if kind is nnx.RNN:
         return why_not_dynamic(module.cell)
     if kind not in CELLS:
-        bases = [
-            base.__name__ for base in (nnx.Linear, *GENERAL, nnx.RNN, *RECURRENT, *CELLS) if isinstance(module, base)
-        ]
-        if bases:
-            return of_subclass(bases[0])
-        return f"there is no dynamic {kind.__name__}"
+        bases, static = _bases(module, (nnx.Linear, *GENERAL, nnx.RNN, *RECURRENT, *CELLS)), not why_float(module)
+        return why_no_form(full_name(kind, nnx), bases, _own(module), static=static)
     if getattr(module, "gate_fn", nnx.sigmoid) not in SIGMOID:
         return "its gate_fn is not sigmoid"
     if module.activation_fn not in (TANH + RELU if kind is nnx.SimpleCell else TANH):

@@ -19,7 +19,7 @@ from qjax.nnx.intrinsic import Fused
 from qjax.nnx.quantization.observing import OBSERVER, FloatFunctional, Observer
 from qjax.nnx.quantization.quantization_mappings import UNTRAINED, WEIGHTED, keeps_children
 from qjax.nnx.quantization.reasons import PASSING, why_float
-from qjax.nnx.quantization.stubs import DeQuantStub, Identity
+from qjax.nnx.quantization.stubs import Identity
 from qjax.nnx.quantization.training import Trained
 from qjax.nnx.quantized import dynamic
 from qjax.nnx.rounded import CodedWeight, RoundedLayer, ScaledRounding
@@ -143,8 +143,6 @@ def _holds_weight(name: str, variable: Any) -> bool:
 
 
 def _why(layer: Any) -> str:
-    if isinstance(layer, DeQuantStub):
-        return "it is for integers"
     return ("" if type(layer) is nnx.Embed else why_float(layer)) or "it has no settings, or is not prepared"
 
 
