@@ -37,17 +37,18 @@ SUFFIXES = (".svg", ".png")
 WIDTH = 5.2  # inches
 NORMAL, SMALL = 10, 9  # points
 
-INK, FAINT, BAND = "#1f2328", "#6e7781", "#e3e6ea"
-BLUE, ORANGE, GREEN, PURPLE = "#0b5fa5", "#b35900", "#0c8a72", "#6a1b7a"
-CURVES = (BLUE, ORANGE, GREEN, PURPLE, INK)
+# Blue agrees and orange differs; ink is the subject; teal and purple are further curves.
+INK, FAINT, BAND = "#15202b", "#596571", "#d9dfe4"
+BLUE, ORANGE, TEAL, PURPLE = "#0b5cad", "#b8450b", "#0c8a72", "#6a1b7a"
+CURVES = (BLUE, ORANGE, TEAL, PURPLE, INK)
 SCALE = ("#f4f6f8", "#c9dcec", "#94bcdb", "#5a93c2", "#2a649c", "#0c2f5a")  # from good to bad, readable without hue
 DARK = {
     INK: "#e6edf3",
-    FAINT: "#8b949e",
-    BAND: "#30363d",
-    BLUE: "#4c9be0",
-    ORANGE: "#f0a040",
-    GREEN: "#5fd0a5",
+    FAINT: "#98a5b1",
+    BAND: "#2c3741",
+    BLUE: "#6db3f7",
+    ORANGE: "#ff9c5f",
+    TEAL: "#8fe3b0",
     PURPLE: "#d06ab0",
     **dict(zip(SCALE, ("#22272e", "#24425e", "#2f6593", "#4a8dc4", "#85b8e0", "#e4f1fb"), strict=True)),
 }

@@ -1,11 +1,12 @@
 """`python -m website`: writes what is generated in docs, from the formats and from `benchmarks/results`."""
 
 from qcore.files import write_text
-from website import same_bits
+from website import landing, same_bits
 from website.figures import with_figures
 from website.plots import PICTURES, draw
 from website.records import ROOT
 
+landing.draw(ROOT / "docs" / "assets")
 same_bits.draw(ROOT / "docs" / same_bits.NAME)
 for name, formats in PICTURES.items():
     draw(formats, ROOT / "docs" / name)

@@ -1,11 +1,14 @@
-"""What the first page claims, in numbers: every public function here is a figure."""
+"""What README and the first page claim, in numbers: every public function here is a figure."""
 
 from __future__ import annotations
 
 from qcore.formats.names import NAMED
+import re
+
 from qcore.law.rounding import MODES
 from qcore.linalg.designs import DESIGNS
-from website.records import results, span, trained
+from qcore.recipes import RECIPES
+from website.records import results, span, table, trained
 
 
 def in_numbers() -> str:
@@ -14,6 +17,54 @@ def in_numbers() -> str:
         f"- **{claim}** {words} (`{command}`)."
         for claim, words, command in (_silicon(), _formats(), _chips(), _bits(), _training(), _speed(), _peer())
     )
+
+
+def at_a_glance() -> str:
+    """How much there is, in three lines."""
+    instructions, chips = _gpus()
+    return (
+        f"- **{len(NAMED)}** formats by name, and any of your own\n"
+        f"- **{instructions}** matrix instructions of {chips} GPU generations\n"
+        f"- **{len(RECIPES)}** recipes of papers and programs"
+    )
+
+
+def ledger() -> str:
+    """What differs, of how many, compared with what: chips and standards first, own comparisons last."""
+    silicon = results("silicon")
+    tables = next(row for row in results("published")["rows"] if row["source"].startswith("P3109/Public"))
+    differing, numbers = re.findall(r"\d+", tables["ours"])[:2]
+    ours, count = _compared()
+    runs = [row for _, _, found in trained() for row in found]
+    sets = len({(row["model"], row["arithmetic"]) for row in runs})
+    rows = [
+        (
+            f"{silicon['differing']:,}",
+            f"{silicon['sums']:,} sums",
+            f"**measured on {len(silicon['gpus'])} GPUs**, V100 to B200",
+        ),
+        (f"{int(differing):,}", f"{int(numbers):,} numbers", "of the **value tables of IEEE P3109**"),
+        (f"{ours:,}", f"{count:,} results", "of PyTorch and JAX, eager and compiled; NumPy is the reference"),
+        (
+            "0",
+            f"{len(runs)} trainings",
+            f"of {sets} models and formats: each ends in one set of weights, in PyTorch and JAX",
+        ),
+        ("not run", "kernels for GPUs", "on a GPU: they were compiled, and interpreted on CPUs"),
+    ]
+    return table(("differ", "of", "compared with"), rows)
+
+
+def _gpus() -> tuple[int, int]:
+    """The matrix instructions of GPUs, and their generations."""
+    of_gpus = [name for name in DESIGNS if not name.startswith("x86.")]
+    return len(of_gpus), len({name.partition(".")[0] for name in of_gpus})
+
+
+def _compared() -> tuple[int, int]:
+    """The results of PyTorch and JAX that differ from NumPy's, and all that were compared."""
+    found = [case for case in results("consistency")["cases"] if case["backend"] != "numpy"]
+    return sum(case["differing"] for case in found), sum(case["inputs"] for case in found)
 
 
 def _formats() -> tuple[str, str, str]:
@@ -26,11 +77,10 @@ def _formats() -> tuple[str, str, str]:
 
 
 def _chips() -> tuple[str, str, str]:
-    of_gpus = [name for name in DESIGNS if not name.startswith("x86.")]
-    chips = {name.partition(".")[0] for name in of_gpus}
+    instructions, chips = _gpus()
     return (
         "Real chips.",
-        f"{len(of_gpus)} [matrix instructions](docs/machines.md) of {len(chips)} GPU generations, "
+        f"{instructions} [matrix instructions](docs/machines.md) of {chips} GPU generations, "
         "with the bits of their sums",
         "qbits designs",
     )
@@ -47,8 +97,7 @@ def _silicon() -> tuple[str, str, str]:
 
 
 def _bits() -> tuple[str, str, str]:
-    compared = [case for case in results("consistency")["cases"] if case["backend"] != "numpy"]
-    differing, count = (sum(case[name] for case in compared) for name in ("differing", "inputs"))
+    differing, count = _compared()
     return (
         "The same bits.",
         f"{differing:,} of {count:,} results of PyTorch and JAX, eager and compiled, "

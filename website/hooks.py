@@ -19,7 +19,6 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 # What the site has from the root, and under which name.
 FROM_ROOT = {
-    "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
@@ -70,9 +69,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links to files of the repository become links within the site; the first page is as wide as its commands."""
-    if page.file.src_uri == FROM_ROOT["README.md"]:
-        page.meta["hide"] = ["toc"]
+    """Links to files of the repository become links within the site."""
     path = SOURCES.get(page.file.src_uri)
     if path is None:
         return markdown

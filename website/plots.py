@@ -21,7 +21,7 @@ from qcore.formats.block import BlockFloatingPoint, BlockNumber
 from qcore.formats.number import Number, check_number
 from qcore.law.carrier import FLOAT64
 from qcore.law.rounding import RoundingName
-from qcore.pictures import BLUE, FAINT, GREEN, ORANGE, check_path, picture
+from qcore.pictures import BLUE, FAINT, TEAL, ORANGE, check_path, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,7 +81,7 @@ def _draw_errors(axes: Axes, name: str, one: Drawing, bottom: int) -> None:
     """Where the error is zero, at the numbers themselves, the curve leaves the picture."""
     from matplotlib.ticker import MaxNLocator
 
-    for curve, colour in ((one.alone, GREEN), (one.curve, BLUE)):
+    for curve, colour in ((one.alone, TEAL), (one.curve, BLUE)):
         if curve is not None:
             errors = np.where(curve.errors == -np.inf, bottom - 1, curve.errors)
             axes.plot(curve.places, errors, color=colour, linewidth=_THIN)

@@ -7,7 +7,7 @@ from documents import COLUMN, DOCS, NAMES, PHONE, ROOT, text_of
 
 from benchmarks import many_ranks, published
 from examples import choosing_report, pictures, recipes_report
-from website import same_bits
+from website import landing, same_bits
 from website.figures import FIGURES, with_figures
 from website.plots import PICTURES
 
@@ -129,6 +129,14 @@ def test_pictures_are_those_of_the_results(tmp_path):
     names = {path.name for path in tmp_path.iterdir()}
     assert names | {*PICTURES} == {path.name for path in DOCS.glob("*.svg")}
     assert [name for name in names if (tmp_path / name).read_text() != (DOCS / name).read_text()] == []
+
+
+def test_figures_of_the_first_page_are_those_of_the_results(tmp_path):
+    """If they are not: `python -m website`."""
+    landing.draw(tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert len(names) == 4
+    assert [name for name in names if (tmp_path / name).read_text() != (DOCS / "assets" / name).read_text()] == []
 
 
 def test_words_in_pictures_are_legible_on_a_phone():
