@@ -5,8 +5,9 @@ Usage:
     python -m benchmarks.first_page --json benchmarks/results/first-page.json
 
 The first: one layer of FlashAttention 3 on Hopper with an FP8 cache, normal numbers, 8 heads of size 128. For each
-length a token, whose query stays the same, is computed by a prefill of all tokens, and by a decoding step. The second: N ranks whose
-gradients are 1 with noise of 0.3, summed around a ring and up a tree in bfloat16; the mean of the sum, divided by N.
+length a token, whose query stays the same, is computed by a prefill of all tokens, and by a decoding step. The second:
+N ranks have gradients of 1 with noise of 0.3, summed around a ring and up a tree in bfloat16; the mean of the sum is
+divided by N.
 """
 
 from __future__ import annotations

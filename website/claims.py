@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from qcore.formats.names import NAMED
 import re
 
+from qcore.formats.names import NAMED
 from qcore.law.rounding import MODES
 from qcore.linalg.designs import DESIGNS
 from qcore.recipes import RECIPES

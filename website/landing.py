@@ -1,4 +1,4 @@
-"""The first page's figures, each in two widths: for a desk, and for a phone. Words are text in the reader's own font."""
+"""The first page's figures, each in two widths: for a desk and for a phone. Words are text in the reader's own font."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from website.records import Record, results
 _CLASSES = {"ink": INK, "faint": FAINT, "rule": BAND, "blue": BLUE, "orange": ORANGE}
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _BASE = f"""\
-text {{ font: 12px {_FONT}; font-variant-numeric: tabular-nums }} .label {{ font-size: 13px }} .end {{ text-anchor: end }}
-.middle {{ text-anchor: middle }} .bold {{ font-weight: 700 }} .large {{ font-size: 22px; font-weight: 700 }}
+text {{ font: 12px {_FONT}; font-variant-numeric: tabular-nums }} .label {{ font-size: 13px }}
+.end {{ text-anchor: end }} .middle {{ text-anchor: middle }}
+.bold {{ font-weight: 700 }} .large {{ font-size: 22px; font-weight: 700 }}
 polyline {{ fill: none; stroke-width: 2; stroke-linejoin: round }}"""
 
 
@@ -43,8 +44,8 @@ def _position(found: Record, size: Size) -> str:
     last = rows[-1]["keys"]
     first = next(row for row in rows if row["differing"])
     attention = Engine.of(found["settings"]["engine"]).attention
-    decode, prefill = (attention.tile(found["settings"]["head_size"], queries) for queries in (1, rows[-1]["keys"]))
-    assert first["keys"] == decode + 1, "the caption says that the second tile is the cause"
+    decode, prefill = (attention.tile(found["settings"]["head_size"], queries) for queries in (1, last))
+    assert decode is not None and prefill is not None and first["keys"] == decode + 1, "the second tile is the cause"
     floor, top, bar = size.height - 140, 64, 30
     across = (size.width - 2) / last
 

@@ -21,7 +21,7 @@ from qcore.formats.block import BlockFloatingPoint, BlockNumber
 from qcore.formats.number import Number, check_number
 from qcore.law.carrier import FLOAT64
 from qcore.law.rounding import RoundingName
-from qcore.pictures import BLUE, FAINT, TEAL, ORANGE, check_path, picture
+from qcore.pictures import BLUE, FAINT, ORANGE, TEAL, check_path, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

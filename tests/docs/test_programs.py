@@ -60,7 +60,7 @@ def test_the_programs_run(name, tab, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if tabs(name) != [""]])
 def test_each_program_of_a_tab_is_found(name):
-    """A page has a tab for each framework, the first one for NumPy too; no program stands elsewhere in indented text."""
+    """A page has a tab for each framework, the first one for NumPy too; no program stands elsewhere in the text."""
     assert tabs(name) == ["PyTorch", "JAX", "NumPy"][: 3 if name == "docs/index.md" else 2]
     assert all(programs(name, tab) for tab in tabs(name))
     assert len(programs(name)) == len(re.findall("^ *```python$", text_of(name), re.M))
