@@ -68,7 +68,7 @@ def _position(found: Record, size: Size) -> str:
         ),
         _text(1, floor - 32, f"1 to {decode} keys", "blue large" if size.wide else "blue label bold"),
         _text(1, floor - 12, f"0 {of}" if size.wide else "0 differ", "blue label"),
-        _text(right, points[-1][1] - 6, f"{end:.0%} at {last} keys", "orange end"),
+        _text(right - 6, points[-1][1] + 20, f"{end:.0%} at {last} keys", "orange end"),
         f'<polyline points="{parted},{floor} {parted},{size.height - 22}" class="orange-line" '
         'style="stroke-width: 1; stroke-dasharray: 2 3"/>',
     ]
