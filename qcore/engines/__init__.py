@@ -21,6 +21,7 @@ from qcore.engines.coverage import Coverage, Covered
 from qcore.engines.divergence import Mismatch, mismatch
 from qcore.engines.engine import ENGINES, Engine, Published
 from qcore.engines.fold import Attention
+from qcore.engines.generation import Generated, generate
 from qcore.lazy import public_names
 
 __all__ = [
@@ -31,11 +32,13 @@ __all__ = [
     "Covered",
     "Engine",
     "Factor",
+    "Generated",
     "KVCache",
     "Mismatch",
     "Published",
     "PublishedCache",
     "attention",
+    "generate",
     "mismatch",
 ]
 __dir__ = public_names(__name__)

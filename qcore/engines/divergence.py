@@ -155,7 +155,7 @@ def mismatch(
         )
     if drawn.dtype.kind not in "iu" or drawn.min() < 0 or drawn.max() >= a.shape[-1]:
         raise ValueError(f"tokens has other numbers than ints from 0 to {a.shape[-1] - 1}; allowed are these")
-    left, right = (_log_probabilities(x, tile) for x, tile in zip((a, b), log_softmax, strict=True))
+    left, right = (log_probabilities(x, tile) for x, tile in zip((a, b), log_softmax, strict=True))
     d = np.take_along_axis(left - right, drawn[..., None].astype(np.int64), -1)[..., 0]
     kl = (np.exp(right) * (right - left)).sum(-1)
     return Mismatch(d, kl, (a != b).any(-1), a.argmax(-1) != b.argmax(-1))
@@ -168,7 +168,7 @@ def _logits(name: str, x: Any) -> np.ndarray:
     return found
 
 
-def _log_probabilities(logits: np.ndarray, tile: int | None) -> np.ndarray:
+def log_probabilities(logits: np.ndarray, tile: int | None) -> np.ndarray:
     if tile is not None:
         with Attending.arithmetic():
             return by_tiles(Attending, logits.astype(np.float32), tile).astype(np.float64)

@@ -8,6 +8,7 @@ from qcore.engines import (
     Covered,
     Engine,
     Factor,
+    Generated,
     KVCache,
     Mismatch,
     Published,
@@ -17,6 +18,7 @@ from qcore.engines import (
 from qcore.lazy import public_names
 from qjax.engines.arrays import attention
 from qjax.engines.functions import apply, report
+from qjax.engines.generation import generate
 
 __all__ = [
     "CACHES",
@@ -26,12 +28,14 @@ __all__ = [
     "Covered",
     "Engine",
     "Factor",
+    "Generated",
     "KVCache",
     "Mismatch",
     "Published",
     "PublishedCache",
     "apply",
     "attention",
+    "generate",
     "mismatch",
     "report",
 ]

@@ -8,6 +8,7 @@ from qcore.engines import (
     Covered,
     Engine,
     Factor,
+    Generated,
     KVCache,
     Mismatch,
     Published,
@@ -15,6 +16,7 @@ from qcore.engines import (
 )
 from qcore.lazy import public_names
 from qtorch.engines.comparison import mismatch
+from qtorch.engines.generation import generate
 from qtorch.engines.models import apply, report
 from qtorch.engines.tensors import attention
 
@@ -26,12 +28,14 @@ __all__ = [
     "Covered",
     "Engine",
     "Factor",
+    "Generated",
     "KVCache",
     "Mismatch",
     "Published",
     "PublishedCache",
     "apply",
     "attention",
+    "generate",
     "mismatch",
     "report",
 ]

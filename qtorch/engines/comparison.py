@@ -165,9 +165,13 @@ def _decoded(model: Any, tokens: torch.Tensor, prompt: int) -> torch.Tensor:
     step = model(tokens[:, :prompt], use_cache=True)
     found = [step.logits]
     for place in range(prompt, tokens.shape[1]):
-        # Its name is "cache" from transformers 5.24 on.
-        kept = {"cache": step.cache} if getattr(step, "cache", None) is not None else {}
-        kept = kept or {"past_key_values": step.past_key_values}
-        step = model(tokens[:, place : place + 1], use_cache=True, **kept)
+        step = model(tokens[:, place : place + 1], use_cache=True, **kept_cache(step))
         found.append(step.logits)
     return torch.cat(found, 1)
+
+
+def kept_cache(step: Any) -> dict[str, Any]:
+    """The cache that a model of transformers returned, as the argument of its next call."""
+    # Its name is "cache" from transformers 5.24 on.
+    cache = getattr(step, "cache", None)
+    return {"past_key_values": step.past_key_values} if cache is None else {"cache": cache}

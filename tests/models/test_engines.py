@@ -8,7 +8,7 @@ import torch
 
 from qcore.engines import Engine, KVCache
 from qtorch import reproducible
-from qtorch.engines import apply, mismatch
+from qtorch.engines import apply, generate, mismatch
 
 pytestmark = pytest.mark.models
 SIZES = {
@@ -175,3 +175,20 @@ def test_other_models(name):
     loss = model.train()(ids, labels=ids).loss if name != "GPT2" else model.eval()(ids, labels=ids).loss
     loss.backward()
     assert all(torch.isfinite(x.grad).all() for x in model.parameters() if x.grad is not None)
+
+
+def test_texts_do_not_depend_on_batches_chunks_and_padding():
+    model = reproducible.convert(apply(model_of("Qwen3"), replace(EXACT, cache=CACHES["bfloat16"])))
+    prompts = [tokens(40)[0, begin : begin + length].tolist() for begin, length in ((0, 5), (7, 1), (11, 14))]
+    settings = {"key": 3, "temperature": 2.0, "top_p": 0.95, "max_new_tokens": 5}
+    made = generate(model, prompts, **settings)
+    for batch, padding, chunk in ((1, "left", None), (3, "right", None), (3, "left", 4), (2, "right", 6)):
+        found = generate(model, prompts, batch=batch, padding=padding, chunk=chunk, **settings)
+        assert found.tokens == made.tokens, (batch, padding, chunk)
+        assert all(
+            map(torch.equal, map(torch.tensor, found.log_probabilities), map(torch.tensor, made.log_probabilities))
+        )
+    text = torch.tensor([prompts[0] + made.tokens[0]])
+    one_pass = logits(model, text[:, :-1])[0, 4:].double().log_softmax(-1)
+    drawn = one_pass[range(5), made.tokens[0]]
+    torch.testing.assert_close(drawn, torch.from_numpy(made.log_probabilities[0]), rtol=1e-12, atol=1e-12)
