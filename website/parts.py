@@ -37,6 +37,10 @@ _ARITHMETIC = {
     "exponentials": "exp* log* softplus",
     "hyperbolas of codes": "*sinh_codes *cosh_codes *tanh_codes",
     "hyperbolas": "*sinh *cosh *tanh",
+    "choices of codes": "abs_* negate_* copysign_* clamp_* *imum*_codes next_*_codes",
+    "choices": "abs negate copysign clamp *imum* next_*",
+    "questions of codes": "is_*_codes less*_codes greater*_codes equal_* total_order_* classify_*",
+    "questions": "is_* less* greater* equal total_order classify CLASSES",
     "circles of codes": "*_codes",
     "circles": "*",
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from qcore.arguments import check_broadcast
-from qcore.arithmetic.call import OperationCall, call_of_codes, call_of_numbers
+from qcore.arithmetic import signatures
+from qcore.arithmetic.call import OperationCall, Question, call_of_codes, call_of_numbers, question_of
 from qcore.arithmetic.operations import OPERATIONS
 from qcore.binding import NUMPY, bind, public
 
@@ -35,6 +36,22 @@ class Functions:
     def on_codes(self, call: OperationCall, codes: tuple[Any, ...], key: Any) -> Any:
         """The codes of the results of codes."""
         raise NotImplementedError
+
+    def on_question(self, question: Question, given: tuple[Any, ...]) -> Any:
+        """The answers about numbers, or about codes if the question has their formats."""
+        raise NotImplementedError
+
+    def _asked(self, name: str, given: tuple[Any, ...], operands: Any = None) -> Any:
+        found = [self.floats(name, x) for name, x in zip(_NAMES, given, strict=False)]
+        arrays = tuple(x for x, _ in found)
+        _check_shapes(arrays)
+        formats = found[0][1] if operands is None else operands
+        return self.on_question(question_of(name, len(given), formats, False), arrays)
+
+    def _asked_of_codes(self, name: str, given: tuple[Any, ...], operands: Any) -> Any:
+        codes = tuple(self.codes(name, x) for name, x in zip(_NAMES, given, strict=False))
+        _check_shapes(codes)
+        return self.on_question(question_of(name, len(given), operands, True), codes)
 
     def _numbers(
         self,
@@ -91,6 +108,82 @@ Example:
     {shows}
 """
 
+_NEIGHBOURS = """{sentence}
+
+It rounds {mode}, so of a number that is not in the format it is the nearest one on that side.
+
+Args:
+    x: array of float32, float16 or bfloat16.
+    result: the result's format, or its text; None is the dtype's.
+    overflow: what is beyond the largest numbers, as for `quantize`.
+
+Returns:
+    An array of the dtype. Every NaN is the same.
+
+Raises:
+    ValueError: if the result's format has numbers that the dtype has not.
+
+Example:
+    >>> x = np.float32({example})
+    >>> arithmetic.{name}(x, "e4m3fn").tolist()
+    {shows}
+"""
+
+_NEIGHBOURS_OF_CODES = """`{name}` of numbers that are given and returned as codes.
+
+Args:
+    x: integer array: codes, whose higher bits are ignored.
+    operands: the format of the operand.
+    result: the result's format, or its text; None is that of the operand.
+    overflow: what is beyond the largest numbers, as for `quantize`.
+
+Returns:
+    An array of codes, as `encode` returns them.
+
+Raises:
+    ValueError: if a format has no codes of single numbers or too many bits.
+
+Example:
+    >>> codes = np.array([56, 60, 64])  # 1.0, 1.5 and 2.0 in e4m3fn
+    >>> arithmetic.{name}_codes(codes, "e4m3fn").tolist()
+    {shows}
+"""
+
+_QUESTION = """{sentence}
+
+Args:
+    {names}: array{s} of float32, float16 or bfloat16{broadcast}.{of_format}
+
+Returns:
+    An array of {kind}.
+
+Raises:
+    TypeError: if an argument is no array of these dtypes.
+
+Example:
+    >>> {names} = np.float32({example})
+    >>> arithmetic.{name}({names}{given}).tolist()
+    {shows}
+"""
+
+_QUESTION_OF_CODES = """`{name}` of numbers that are given as codes.
+
+Args:
+    {names}: integer array{s}{broadcast}: codes, whose higher bits are ignored.
+    operands: the format of the operands{each}.
+
+Returns:
+    An array of {kind}.
+
+Raises:
+    ValueError: if a format has no codes of single numbers, or too many bits.
+
+Example:
+    >>> codes = np.array([0, 1, 56, 255])  # 0.0, 2^-9, 1.0 and NaN in e4m3fn
+    >>> arithmetic.{name}_codes({codes}, "e4m3fn").tolist()
+    {shows}
+"""
+
 _CODES = """`{name}` of numbers that are given and returned as codes.
 
 Args:
@@ -111,141 +204,12 @@ Example:
 """
 
 
-def _of_numbers(name: str) -> Any:
-    """The function of one, two or three arrays of numbers."""
-
-    def one(
-        self: Any,
-        x: Any,
-        result: Any = None,
-        rounding: Any = "nearest",
-        *,
-        key: Any = None,
-        random_bits: int = 24,
-        start: int = 0,
-        overflow: str | None = None,
-    ) -> Any:
-        return self._numbers(name, (x,), result, (rounding, overflow, random_bits, start), key)
-
-    def two(
-        self: Any,
-        x: Any,
-        y: Any,
-        result: Any = None,
-        rounding: Any = "nearest",
-        *,
-        key: Any = None,
-        random_bits: int = 24,
-        start: int = 0,
-        overflow: str | None = None,
-    ) -> Any:
-        return self._numbers(name, (x, y), result, (rounding, overflow, random_bits, start), key)
-
-    def three(
-        self: Any,
-        x: Any,
-        y: Any,
-        z: Any,
-        result: Any = None,
-        rounding: Any = "nearest",
-        *,
-        key: Any = None,
-        random_bits: int = 24,
-        start: int = 0,
-        overflow: str | None = None,
-    ) -> Any:
-        return self._numbers(name, (x, y, z), result, (rounding, overflow, random_bits, start), key)
-
-    return (one, two, three)[OPERATIONS[name].operands - 1]
+def _named(name: str, numbers: Any, codes: Any) -> tuple[Any, Any]:
+    numbers.__name__, codes.__name__ = name, f"{name}_codes"
+    return public(numbers), public(codes)
 
 
-def _of_table(name: str) -> Any:
-    """The function of one or two arrays of numbers that is a table."""
-
-    def one(
-        self: Any,
-        x: Any,
-        result: Any = None,
-        rounding: Any = "nearest",
-        *,
-        operands: Any = None,
-        key: Any = None,
-        random_bits: int = 24,
-        start: int = 0,
-        overflow: str | None = None,
-    ) -> Any:
-        return self._numbers(name, (x,), result, (rounding, overflow, random_bits, start), key, operands)
-
-    def two(
-        self: Any,
-        x: Any,
-        y: Any,
-        result: Any = None,
-        rounding: Any = "nearest",
-        *,
-        operands: Any = None,
-        key: Any = None,
-        random_bits: int = 24,
-        start: int = 0,
-        overflow: str | None = None,
-    ) -> Any:
-        return self._numbers(name, (x, y), result, (rounding, overflow, random_bits, start), key, operands)
-
-    return (one, two)[OPERATIONS[name].operands - 1]
-
-
-def _of_codes(name: str) -> Any:
-    """The function of one, two or three arrays of codes."""
-
-    def one(
-        self: Any,
-        x: Any,
-        operands: Any,
-        result: Any = None,
-        rounding: Any = "nearest",
-        *,
-        key: Any = None,
-        random_bits: int = 24,
-        start: int = 0,
-        overflow: str | None = None,
-    ) -> Any:
-        return self._codes(name, (x,), operands, result, (rounding, overflow, random_bits, start), key)
-
-    def two(
-        self: Any,
-        x: Any,
-        y: Any,
-        operands: Any,
-        result: Any = None,
-        rounding: Any = "nearest",
-        *,
-        key: Any = None,
-        random_bits: int = 24,
-        start: int = 0,
-        overflow: str | None = None,
-    ) -> Any:
-        return self._codes(name, (x, y), operands, result, (rounding, overflow, random_bits, start), key)
-
-    def three(
-        self: Any,
-        x: Any,
-        y: Any,
-        z: Any,
-        operands: Any,
-        result: Any = None,
-        rounding: Any = "nearest",
-        *,
-        key: Any = None,
-        random_bits: int = 24,
-        start: int = 0,
-        overflow: str | None = None,
-    ) -> Any:
-        return self._codes(name, (x, y, z), operands, result, (rounding, overflow, random_bits, start), key)
-
-    return (one, two, three)[OPERATIONS[name].operands - 1]
-
-
-def _row(name: str, sentence: str, example: str, shows: str, of_codes: str) -> tuple[Any, Any]:
+def row(name: str, sentence: str, example: str, shows: str, of_codes: str) -> tuple[Any, Any]:
     """Both functions of an operation; `example` are the operands, and `of_codes` the codes of the codes' example."""
     count = OPERATIONS[name].operands
     words = {"name": name, "names": ", ".join(_NAMES[:count]), "sentence": sentence, "example": example}
@@ -253,275 +217,39 @@ def _row(name: str, sentence: str, example: str, shows: str, of_codes: str) -> t
     words["gradient"] = "The gradient is that of the real function."
     is_table = OPERATIONS[name].law is None
     words["given"] = ', operands="e4m3fn"' if is_table else ""
-    numbers, codes = (_of_table if is_table else _of_numbers)(name), _of_codes(name)
-    numbers.__name__, codes.__name__ = name, f"{name}_codes"
+    numbers, codes = (signatures.of_table if is_table else signatures.of_numbers)(name), signatures.of_codes(name)
     words["arguments"] = (_OPERANDS if is_table else "") + _ARGUMENTS.format(default="the dtype's")
     numbers.__doc__ = _NUMBERS.format(shows=shows, **words)
     words["arguments"] = _ARGUMENTS.format(default="that of the operands")
     words["codes"] = ", ".join(["codes", "codes[-1:]", "codes"][:count])
     codes.__doc__ = _CODES.format(shows=of_codes, **words)
-    return public(numbers), public(codes)
+    return _named(name, numbers, codes)
 
 
-class Arithmetic(Functions):
-    """All operations. Between 256 and 448, numbers of e4m3fn are 32 apart."""
+def neighbours(name: str, sentence: str, mode: str, example: str, shows: str, of_codes: str) -> tuple[Any, Any]:
+    """Both functions of a number's neighbour, whose rounding is given."""
+    numbers, codes = signatures.of_neighbour(name, mode)
+    numbers.__doc__ = _NEIGHBOURS.format(name=name, sentence=sentence, mode=mode, example=example, shows=shows)
+    codes.__doc__ = _NEIGHBOURS_OF_CODES.format(name=name, shows=of_codes)
+    return _named(name, numbers, codes)
 
-    add, add_codes = _row(
-        "add",
-        "x + y, exactly, rounded once.",
-        "[[256.0, 256.0], [16.0, 17.0]]",
-        "[256.0, 288.0]",
-        "[68, 70, 72]",
+
+def question(name: str, sentence: str, example: str, shows: str, of_codes: str, count: int = 1) -> tuple[Any, Any]:
+    """Both functions of a comparison, or of a predicate of numbers of a format."""
+    words = {"name": name, "sentence": sentence, "example": example, "names": ", ".join(_NAMES[:count])}
+    words |= {"s": "s" if count > 1 else "", "broadcast": " that broadcast" if count > 1 else ""}
+    words["kind"] = "uint8: places in `CLASSES`" if name == "classify" else "bools"
+    words["each"] = ", or a tuple with one for each" if count > 1 else ""
+    words["of_format"] = "" if count > 1 else _OF_FORMAT
+    words["given"] = ', "e4m3fn"' if name in ("is_normal", "is_subnormal", "classify") else ""
+    words["codes"] = ", ".join(["codes", "codes[2:3]"][:count])
+    numbers, codes = (signatures.of_comparison if count > 1 else signatures.of_predicate)(name)
+    numbers.__doc__, codes.__doc__ = (
+        _QUESTION.format(shows=shows, **words),
+        _QUESTION_OF_CODES.format(shows=of_codes, **words),
     )
-    subtract, subtract_codes = _row(
-        "subtract",
-        "x - y, exactly, rounded once.",
-        "[[256.0, 256.0], [8.0, 9.0]]",
-        "[256.0, 240.0]",
-        "[184, 176, 0]",
-    )
-    multiply, multiply_codes = _row(
-        "multiply",
-        "x * y, exactly, rounded once.",
-        "[[1.5, 15.0], [1.25, 15.0]]",
-        "[1.875, 224.0]",
-        "[64, 68, 72]",
-    )
-    divide, divide_codes = _row(
-        "divide",
-        "x / y, exactly, rounded once; x / 0 is an infinity of its sign, and 0 / 0 NaN.",
-        "[[1.0, 2.0], [3.0, 3.0]]",
-        "[0.34375, 0.6875]",
-        "[48, 52, 56]",
-    )
-    fma, fma_codes = _row(
-        "fma",
-        "x * y + z, exactly, rounded once.",
-        "[[1.5], [1.25], [-2.0]]",
-        "[-0.125]",
-        "[68, 73, 76]",
-    )
-    faa, faa_codes = _row(
-        "faa",
-        "x + y + z, exactly, rounded once.",
-        "[[256.0], [16.0], [0.1]]",
-        "[288.0]",
-        "[72, 74, 76]",
-    )
-    reciprocal, reciprocal_codes = _row(
-        "reciprocal",
-        "1 / x, exactly, rounded once; of 0 an infinity of its sign.",
-        "[3.0, -0.3]",
-        "[0.34375, -3.25]",
-        "[56, 51, 48]",
-    )
-    sqrt, sqrt_codes = _row(
-        "sqrt",
-        "The square root, exactly, rounded once; of numbers below 0 NaN, and of -0 it is -0.",
-        "[2.0, -1.0]",
-        "[1.375, nan]",
-        "[56, 58, 59]",
-    )
-    rsqrt, rsqrt_codes = _row(
-        "rsqrt",
-        "1 / sqrt(x), exactly, rounded once; of numbers below 0 NaN, and of 0 an infinity of its sign.",
-        "[2.0, 0.25]",
-        "[0.6875, 2.0]",
-        "[56, 53, 51]",
-    )
-    exp, exp_codes = _row(
-        "exp",
-        "e to the power of x, exactly, rounded once.",
-        "[1.0, -2.0]",
-        "[2.75, 0.140625]",
-        "[67, 73, 79]",
-    )
-    exp2, exp2_codes = _row(
-        "exp2",
-        "2 to the power of x, exactly, rounded once.",
-        "[1.5, -2.0]",
-        "[2.75, 0.25]",
-        "[64, 67, 72]",
-    )
-    expm1, expm1_codes = _row(
-        "expm1",
-        "exp(x) - 1, exactly, rounded once.",
-        "[1.0, -2.0]",
-        "[1.75, -0.875]",
-        "[62, 70, 77]",
-    )
-    log, log_codes = _row(
-        "log",
-        "The natural logarithm, exactly, rounded once; of 0 it is -infinity.",
-        "[2.0, 0.5]",
-        "[0.6875, -0.6875]",
-        "[0, 45, 51]",
-    )
-    log2, log2_codes = _row(
-        "log2",
-        "The logarithm to base 2, exactly, rounded once; of 0 it is -infinity.",
-        "[6.0, 0.5]",
-        "[2.5, -1.0]",
-        "[0, 49, 56]",
-    )
-    log1p, log1p_codes = _row(
-        "log1p",
-        "log(1 + x), exactly, rounded once; of -1 it is -infinity.",
-        "[1.0, -0.5]",
-        "[0.6875, -0.6875]",
-        "[51, 55, 57]",
-    )
-    softplus, softplus_codes = _row(
-        "softplus",
-        "log(1 + exp(x)), exactly, rounded once.",
-        "[0.0, -2.0]",
-        "[0.6875, 0.125]",
-        "[59, 62, 65]",
-    )
-    tanh, tanh_codes = _row(
-        "tanh",
-        "The hyperbolic tangent, exactly, rounded once.",
-        "[0.5, -8.0]",
-        "[0.46875, -1.0]",
-        "[52, 54, 55]",
-    )
-    sinh, sinh_codes = _row(
-        "sinh",
-        "The hyperbolic sine, exactly, rounded once.",
-        "[1.0, -2.0]",
-        "[1.125, -3.75]",
-        "[57, 65, 71]",
-    )
-    cosh, cosh_codes = _row(
-        "cosh",
-        "The hyperbolic cosine, exactly, rounded once.",
-        "[1.0, -2.0]",
-        "[1.5, 3.75]",
-        "[60, 65, 71]",
-    )
-    arcsinh, arcsinh_codes = _row(
-        "arcsinh",
-        "The inverse of sinh, exactly, rounded once.",
-        "[1.0, -2.0]",
-        "[0.875, -1.5]",
-        "[54, 58, 60]",
-    )
-    arccosh, arccosh_codes = _row(
-        "arccosh",
-        "The inverse of cosh, exactly, rounded once; below 1 NaN.",
-        "[1.0, 2.0]",
-        "[0.0, 1.375]",
-        "[0, 55, 59]",
-    )
-    arctanh, arctanh_codes = _row(
-        "arctanh",
-        "The inverse of tanh, exactly, rounded once; of 1 and -1 infinities, beyond NaN.",
-        "[0.5, -0.25]",
-        "[0.5625, -0.25]",
-        "[127, 127, 127]",
-    )
-    sin, sin_codes = _row(
-        "sin",
-        "The sine of x radians, exactly, rounded once.",
-        "[1.0, -2.0]",
-        "[0.8125, -0.9375]",
-        "[53, 56, 55]",
-    )
-    cos, cos_codes = _row(
-        "cos",
-        "The cosine of x radians, exactly, rounded once.",
-        "[1.0, -2.0]",
-        "[0.5625, -0.40625]",
-        "[49, 25, 173]",
-    )
-    tan, tan_codes = _row(
-        "tan",
-        "The tangent of x radians, exactly, rounded once.",
-        "[1.0, -2.0]",
-        "[1.5, 2.25]",
-        "[60, 86, 193]",
-    )
-    arcsin, arcsin_codes = _row(
-        "arcsin",
-        "The inverse of sin, in radians, exactly, rounded once; beyond 1 NaN.",
-        "[0.5, -1.0]",
-        "[0.5, -1.625]",
-        "[61, 127, 127]",
-    )
-    arccos, arccos_codes = _row(
-        "arccos",
-        "The inverse of cos, in radians, exactly, rounded once; beyond 1 NaN.",
-        "[0.5, -1.0]",
-        "[1.0, 3.25]",
-        "[0, 127, 127]",
-    )
-    arctan, arctan_codes = _row(
-        "arctan",
-        "The inverse of tan, in radians, exactly, rounded once.",
-        "[1.0, -2.0]",
-        "[0.8125, -1.125]",
-        "[53, 56, 57]",
-    )
-    sinpi, sinpi_codes = _row(
-        "sinpi",
-        "The sine of x half turns, exactly, rounded once.",
-        "[0.5, 1.25]",
-        "[1.0, -0.6875]",
-        "[0, 184, 0]",
-    )
-    cospi, cospi_codes = _row(
-        "cospi",
-        "The cosine of x half turns, exactly, rounded once.",
-        "[0.5, 1.25]",
-        "[0.0, -0.6875]",
-        "[184, 0, 56]",
-    )
-    tanpi, tanpi_codes = _row(
-        "tanpi",
-        "The tangent of x half turns, exactly, rounded once; of odd halves it is an infinity.",
-        "[0.25, 1.125]",
-        "[1.0, 0.40625]",
-        "[128, 255, 0]",
-    )
-    arcsinpi, arcsinpi_codes = _row(
-        "arcsinpi",
-        "The inverse of sin, in half turns, exactly, rounded once.",
-        "[0.5, -1.0]",
-        "[0.171875, -0.5]",
-        "[48, 127, 127]",
-    )
-    arccospi, arccospi_codes = _row(
-        "arccospi",
-        "The inverse of cos, in half turns, exactly, rounded once.",
-        "[0.5, -1.0]",
-        "[0.34375, 1.0]",
-        "[0, 127, 127]",
-    )
-    arctanpi, arctanpi_codes = _row(
-        "arctanpi",
-        "The inverse of tan, in half turns, exactly, rounded once.",
-        "[1.0, -2.0]",
-        "[0.25, -0.34375]",
-        "[40, 42, 43]",
-    )
-    hypot, hypot_codes = _row(
-        "hypot",
-        "sqrt(x^2 + y^2), exactly, rounded once.",
-        "[[3.0, 1.0], [4.0, 1.0]]",
-        "[5.0, 1.375]",
-        "[65, 66, 67]",
-    )
-    arctan2, arctan2_codes = _row(
-        "arctan2",
-        "The angle of the point (y, x), in radians, exactly, rounded once; the first argument is the ordinate.",
-        "[[1.0, -1.0], [2.0, -1.0]]",
-        "[0.46875, -2.25]",
-        "[47, 50, 53]",
-    )
-    arctan2pi, arctan2pi_codes = _row(
-        "arctan2pi",
-        "The angle of the point (y, x), in half turns, exactly, rounded once; the first argument is the ordinate.",
-        "[[1.0, -1.0], [2.0, -1.0]]",
-        "[0.140625, -0.75]",
-        "[33, 37, 40]",
-    )
+    return _named(name, numbers, codes)
+
+
+_OF_FORMAT = """
+    operands: the format whose normal numbers are meant, where this matters; None is the dtype's."""

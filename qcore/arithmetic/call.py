@@ -9,10 +9,11 @@ import numpy as np
 
 from qcore import arrays
 from qcore.arguments import check_int, check_start, quoted
-from qcore.arithmetic import elementary
+from qcore.arithmetic import choices, elementary
 from qcore.arithmetic.law import one_nan
 from qcore.arithmetic.operations import OPERATIONS
 from qcore.formats.block import BlockNumber
+from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.foreign import BytesNumber, NestedNumber
 from qcore.formats.number import Number, check_number, with_overflow
 from qcore.formats.table import Table
@@ -75,6 +76,34 @@ class OperationCall(NamedTuple):
         return one_nan(xp, law(xp, *numbers, down=self.rounding == Rounding.DOWN.value))
 
 
+class Question(NamedTuple):
+    """A comparison, a predicate or `classify`; texts, which compiled programs can hold.
+
+    Attributes:
+        name: of the public function.
+        operands: the texts of the formats of codes; none for numbers.
+        normal: the smallest normal number of the first operand's format; 0 for formats whose numbers are all normal.
+    """
+
+    name: str
+    operands: tuple[str, ...]
+    normal: float
+
+    def answer(self, xp: Any, *numbers: Any) -> Any:
+        """The answers about float64 arrays: bools, or int64."""
+        return choices.answer(xp, self.name, self.normal, *numbers)
+
+
+def question_of(name: str, count: int, formats: Any, coded: bool) -> Question:
+    """The question of a user's arguments: formats of codes, or the format whose normal numbers are asked for."""
+    numbers = _several(formats, count) if coded else (check_number(formats, "operands"),)
+    for number in numbers:
+        _check_operand(number)
+    first = numbers[0]
+    normal = 2.0**first.magnitudes.lowest if isinstance(first, BinaryFloat | FloatingPoint) else 0.0
+    return Question(name, tuple(number.text for number in numbers) if coded else (), normal)
+
+
 def call_of(
     operation: str,
     operands: tuple[Number, ...],
@@ -114,7 +143,11 @@ def call_of_numbers(
 
 def _formats(operation: str, operands: Any) -> tuple[Number, ...]:
     """One format for all operands, or one for each."""
-    count = OPERATIONS[operation].operands
+    return _several(operands, OPERATIONS[operation].operands)
+
+
+def _several(operands: Any, count: int) -> tuple[Number, ...]:
+    """A number for each of so many operands."""
     given = operands if isinstance(operands, tuple | list) else (operands,) * count
     if len(given) != count:
         raise ValueError(f"operands={quoted(operands)}; allowed is one format, or {count} of them")

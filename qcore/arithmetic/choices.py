@@ -1,4 +1,4 @@
-"""The law of operations that compute no new number: extrema, signs, clamping, comparisons and classes, of float64.
+"""The law of operations that compute no new number: extrema, signs, bounds, neighbours, comparisons and classes.
 
 An extremum is a choice of the first operand. Zeros are ordered, -0 below +0, as IEEE 754's minimum and maximum have
 them; comparisons do not order them. Sources: IEEE 754-2019, sections 5.7, 5.10 and 9.6; IEEE P3109's interim report.
@@ -10,8 +10,9 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from qcore.arithmetic.law import one_nan, zeros
+from qcore.arithmetic.law import one_nan, to_odd, zeros
 
+_TINY, _HUGE = 2.0**-900, 2.0**900  # beyond every format
 _SIGN = -0x8000000000000000
 CLASSES = tuple(
     f"Cls{name}"
@@ -101,6 +102,17 @@ def clamp(xp: Any, x: Any, low: Any, high: Any, down: bool = False) -> Any:
     return xp.where(allowed & (x == x), found, nothing(xp, x))
 
 
+def next_up(xp: Any, x: Any, down: bool = False) -> Any:
+    """A little more than x, which rounding up makes the next number of a format; infinity stays."""
+    more = xp.where(x == 0, zeros(xp, x) + _TINY, to_odd(xp, x, zeros(xp, x) + 1.0))
+    return xp.where(x == inf, x, xp.where(x == -inf, zeros(xp, x) - _HUGE, more))
+
+
+def next_down(xp: Any, x: Any, down: bool = False) -> Any:
+    """A little less than x, for rounding down."""
+    return -next_up(xp, -x)
+
+
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "less": lambda x, y: x < y,
     "less_equal": lambda x, y: x <= y,
@@ -112,8 +124,8 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def is_normal(x: Any, normal: float) -> Any:
-    """True for finite numbers from the smallest normal one on."""
-    return (abs(x) >= normal) & (abs(x) < inf)
+    """True for finite numbers but 0 from the smallest normal one on."""
+    return (abs(x) >= normal) & (abs(x) < inf) & (x != 0)
 
 
 def is_subnormal(x: Any, normal: float) -> Any:
@@ -136,5 +148,12 @@ PREDICATES: dict[str, Callable[[Any, float], Any]] = {
 def class_of(xp: Any, x: Any, normal: float) -> Any:
     """Where the class of each number is in `CLASSES`, in int64: classes of numbers are as far from zero's, 4."""
     lanes = xp.lanes(x) & 0
-    size = lanes + (x != 0) + (abs(x) >= normal) + (abs(x) == inf)
+    size = lanes + (x != 0) + (is_normal(x, normal) | (abs(x) == inf)) + (abs(x) == inf)
     return xp.where(x == x, xp.where(x < 0, 4 - size, 4 + size), lanes)
+
+
+def answer(xp: Any, question: str, normal: float, *numbers: Any) -> Any:
+    """What a comparison, a predicate or `classify` says of float64 numbers: bools, or int64."""
+    if question == "classify":
+        return class_of(xp, numbers[0], normal)
+    return COMPARISONS[question](*numbers) if question in COMPARISONS else PREDICATES[question](numbers[0], normal)

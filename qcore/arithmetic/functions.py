@@ -8,9 +8,18 @@ import numpy as np
 
 from qcore import arrays
 from qcore.arguments import missing_key
-from qcore.arithmetic.binding import Arithmetic
-from qcore.arithmetic.call import DTYPES, OperationCall, exact_of_codes, indices_of, numbers_of, stand_ins_of, table_of
+from qcore.arithmetic.call import (
+    DTYPES,
+    OperationCall,
+    Question,
+    exact_of_codes,
+    indices_of,
+    numbers_of,
+    stand_ins_of,
+    table_of,
+)
 from qcore.arithmetic.law import one_nan
+from qcore.arithmetic.rows import Arithmetic
 from qcore.binding import NUMPY
 from qcore.linalg.namespace import Float64
 from qcore.packing import check_codes
@@ -34,8 +43,8 @@ class Arrays(Arithmetic, package=__name__.rpartition(".")[0], words=NUMPY):
         found_dtype = next(x.dtype for x in arrays_ if x.dtype.name == dtype) if dtype != "float32" else np.float32
         if call.operands:
             return self._looked_up(call, arrays_, found_dtype, key)
-        wide = np.broadcast_arrays(*(x.astype(np.float64) for x in arrays_))
         with np.errstate(all="ignore"):
+            wide = np.broadcast_arrays(*(x.astype(np.float64) for x in arrays_))
             exact = np.asarray(call.exact(Float64(), *wide))
         found = one_nan(Float64, arrays.quantize(exact, **call.quantizing, key=key))
         return found.astype(found_dtype)
@@ -49,6 +58,13 @@ class Arrays(Arithmetic, package=__name__.rpartition(".")[0], words=NUMPY):
             return numbers_of(call).astype(found_dtype)[index]
         found = arrays.quantize(stand_ins_of(call)[index], **call.quantizing, key=key)
         return one_nan(Float64, found).astype(found_dtype)
+
+    def on_question(self, question: Question, given: tuple[Any, ...]) -> np.ndarray:
+        if question.operands:
+            given = tuple(arrays.decode(x, text) for x, text in zip(given, question.operands, strict=True))
+        with np.errstate(all="ignore"):  # of NaN
+            found = question.answer(Float64(), *(np.asarray(x).astype(np.float64) for x in given))
+        return found.astype(np.uint8) if question.name == "classify" else found
 
     def on_codes(self, call: OperationCall, codes: tuple[Any, ...], key: Any) -> np.ndarray:
         _check_key(call, key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from qcore.arithmetic import elementary, law
+from qcore.arithmetic import choices, elementary, law
 
 Gradients = Callable[..., tuple[Any, ...]]
 
@@ -41,6 +41,31 @@ def _of_rsqrt(xp: Any, g: Any, x: Any) -> tuple[Any, ...]:
     return (xp.divide(xp.divide(-0.5 * g, x), xp.sqrt(x)),)
 
 
+def _of_extremum(first: choices.First) -> Gradients:
+    """The gradient is that of the operand which is the result."""
+
+    def gradients(xp: Any, g: Any, x: Any, y: Any) -> tuple[Any, ...]:
+        is_x, zero = first(xp, x, y), law.zeros(xp, g)
+        return xp.where(is_x, g, zero), xp.where(is_x, zero, g)
+
+    return gradients
+
+
+def _of_abs(xp: Any, g: Any, x: Any) -> tuple[Any, ...]:
+    return (xp.where(x == 0, law.zeros(xp, g), xp.where(x < 0, -g, g)),)
+
+
+def _of_copysign(xp: Any, g: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    same = choices.is_negative(xp, x) == choices.is_negative(xp, y)
+    return xp.where(same, g, -g), law.zeros(xp, g)
+
+
+def _of_clamp(xp: Any, g: Any, x: Any, low: Any, high: Any) -> tuple[Any, ...]:
+    zero = law.zeros(xp, g)
+    below, above = xp.where(x < low, g, zero), xp.where(x > high, g, zero)
+    return xp.where((x < low) | (x > high), zero, g), below, above
+
+
 OPERATIONS = {
     operation.name: operation
     for operation in (
@@ -53,6 +78,13 @@ OPERATIONS = {
         Operation("reciprocal", law.reciprocal, lambda xp, g, x: (-xp.divide(g, x * x),), 1),
         Operation("sqrt", law.sqrt, _of_sqrt, 1),
         Operation("rsqrt", law.rsqrt, _of_rsqrt, 1),
+        Operation("negate", choices.negate, lambda xp, g, x: (-g,), 1),
+        Operation("abs", choices.magnitude, _of_abs, 1),
+        Operation("copysign", choices.copysign, _of_copysign, 2),
+        Operation("clamp", choices.clamp, _of_clamp, 3),
+        Operation("next_up", choices.next_up, lambda xp, g, x: (g,), 1),
+        Operation("next_down", choices.next_down, lambda xp, g, x: (g,), 1),
+        *(Operation(name, choices.chosen(one), _of_extremum(one), 2) for name, one in choices.EXTREMA.items()),
         *(Operation(name, None, None, 1) for name in elementary.REAL),
         *(Operation(name, None, None, 2) for name in elementary.REAL_OF_TWO),
     )

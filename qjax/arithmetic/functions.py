@@ -10,9 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcore.arguments import missing_key
-from qcore.arithmetic.binding import Arithmetic
-from qcore.arithmetic.call import DTYPES, OperationCall, indices_of, numbers_of, slopes_of, stand_ins_of, table_of
+from qcore.arithmetic.call import (
+    DTYPES,
+    OperationCall,
+    Question,
+    indices_of,
+    numbers_of,
+    slopes_of,
+    stand_ins_of,
+    table_of,
+)
 from qcore.arithmetic.operations import OPERATIONS
+from qcore.arithmetic.rows import Arithmetic
 from qcore.binding import JAX
 from qjax._rounding.dispatch import decode, encode, quantize
 from qjax._rounding.inputs import as_array, as_integers
@@ -106,6 +115,15 @@ def _looked_up(call: OperationCall, key: Any, *codes: Any) -> jax.Array:
         return jnp.asarray(table_of(call))[index]
 
 
+@partial(jax.jit, static_argnums=0)
+def _answered(question: Question, *given: Any) -> jax.Array:
+    with jax.enable_x64(True):
+        if question.operands:
+            given = tuple(decode(x, text) for x, text in zip(given, question.operands, strict=True))
+        found = question.answer(Float64(), *map(_wide, given))
+        return found.astype(jnp.uint8) if question.name == "classify" else found
+
+
 class Arrays(Arithmetic, package=__name__.rpartition(".")[0], words=JAX):
     """The functions of JAX arrays, which also take NumPy's arrays."""
 
@@ -120,6 +138,9 @@ class Arrays(Arithmetic, package=__name__.rpartition(".")[0], words=JAX):
 
     def on_numbers(self, call: OperationCall, arrays: tuple[Any, ...], dtype: str, key: Any) -> jax.Array:
         return _rounded(call, dtype, _words(call, key), *jnp.broadcast_arrays(*arrays))
+
+    def on_question(self, question: Question, given: tuple[Any, ...]) -> jax.Array:
+        return _answered(question, *given)
 
     def on_codes(self, call: OperationCall, codes: tuple[Any, ...], key: Any) -> jax.Array:
         return (_looked_up if call.is_looked_up else _encoded)(call, _words(call, key), *codes)

@@ -7,10 +7,19 @@ from typing import Any
 
 import torch
 
-from qcore.arithmetic.binding import Arithmetic
-from qcore.arithmetic.call import DTYPES, OperationCall, indices_of, numbers_of, slopes_of, stand_ins_of, table_of
+from qcore.arithmetic.call import (
+    DTYPES,
+    OperationCall,
+    Question,
+    indices_of,
+    numbers_of,
+    slopes_of,
+    stand_ins_of,
+    table_of,
+)
 from qcore.arithmetic.law import one_nan
 from qcore.arithmetic.operations import OPERATIONS
+from qcore.arithmetic.rows import Arithmetic
 from qcore.binding import TORCH
 from qcore.formats.number import check_number
 from qcore.packing import storage
@@ -165,6 +174,12 @@ class Tensors(Arithmetic, package=__name__.rpartition(".")[0], words=TORCH):
         if torch.compiler.is_dynamo_compiling() and not _is_recorded(arrays):
             return _results(call, kind, words, tensors)
         return _Differentiable.apply(tuple(call), kind, words, *apart(*tensors))  # type: ignore[no-any-return]
+
+    def on_question(self, question: Question, given: tuple[Any, ...]) -> torch.Tensor:
+        if question.operands:
+            given = tuple(decode(x, text) for x, text in zip(given, question.operands, strict=True))
+        found: torch.Tensor = question.answer(Float64(), *(x.detach().to(torch.float64) for x in given))
+        return found.to(torch.uint8) if question.name == "classify" else found
 
     def on_codes(self, call: OperationCall, codes: tuple[Any, ...], key: Any) -> torch.Tensor:
         words = given_or_drawn(key, call.is_stochastic, False)

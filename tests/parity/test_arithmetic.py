@@ -6,9 +6,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from covering import usually
 
 import qcore
 from qcore import arithmetic as in_numpy
+from qcore.arithmetic.choices import COMPARISONS, EXTREMA, PREDICATES
 from qcore.arithmetic.elementary import SLOPES
 from qcore.arithmetic.operations import OPERATIONS
 from qjax import arithmetic as in_jax
@@ -35,8 +37,10 @@ def assert_same(operation, arrays, *arguments, **options):
         assert found.tobytes() == expected.tobytes(), (operation, arguments)
 
 
-EXACT = [name for name, operation in OPERATIONS.items() if operation.law is not None]
-TABLES = [name for name in OPERATIONS if name not in EXACT]
+TABLES = [name for name, operation in OPERATIONS.items() if operation.law is None]
+CHOICES = [*EXTREMA, "negate", "abs", "copysign", "clamp", "next_up", "next_down"]
+QUESTIONS = [*COMPARISONS, *PREDICATES, "classify"]
+EXACT = [name for name in OPERATIONS if name not in TABLES + CHOICES]
 
 
 @pytest.mark.parametrize("operation", EXACT)
@@ -47,6 +51,26 @@ def test_packages_agree(operation):
     assert_same(operation, arrays, "e4m3fn", "stochastic", key=3, random_bits=7)
     codes = [rng.integers(0, 256, 200).astype(np.uint8) for _ in range(count)]
     assert_same(f"{operation}_codes", codes, "e4m3fn", None, "odd", overflow="saturate")
+
+
+@pytest.mark.parametrize("name", usually(("clamp", "next_down"), CHOICES))
+def test_choices_agree(name):
+    rng, count = np.random.default_rng(7), OPERATIONS[name].operands
+    options = {} if name.startswith("next") else {"rounding": "up"}
+    assert_same(name, [inputs(rng) for _ in range(count)], "e4m3fn", **options)
+    assert_same(f"{name}_codes", [rng.integers(0, 256, 200).astype(np.uint8) for _ in range(count)], "e5m2")
+    tensors = [torch.from_numpy(inputs(rng)).requires_grad_() for _ in range(count)]
+    getattr(in_torch, name)(*tensors).nansum().backward()
+    by_jax = jax.grad(lambda *x: jnp.nansum(getattr(in_jax, name)(*x)), tuple(range(count)))
+    for one, other in zip(tensors, by_jax(*(x.detach().numpy() for x in tensors)), strict=True):
+        assert one.grad.numpy().tobytes() == np.asarray(other).tobytes()
+
+
+@pytest.mark.parametrize("name", usually(("total_order", "classify"), QUESTIONS))
+def test_questions_agree(name):
+    rng, count = np.random.default_rng(8), 2 if name in COMPARISONS else 1
+    assert_same(name, [inputs(rng) for _ in range(count)])
+    assert_same(f"{name}_codes", [rng.integers(0, 256, 200).astype(np.uint8) for _ in range(count)], "binary8p3se")
 
 
 def test_wide_codes_agree():
