@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from qcore.arguments import check_type, quoted
-from qcore.names import MOST, shown, some
+from qcore.names import MOST, full_name, is_in, shown, some
 from qcore.notices import warn
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # of a model's call
@@ -44,6 +44,48 @@ def check_entries(
             raise TypeError(
                 f"{argument}the entry {quoted(key)} is a {type(key).__name__}; allowed are names and types of modules"
             )
+
+
+def check_effects(
+    entries: Mapping[Any, Any],
+    modules: Sequence[tuple[str, Any]],
+    kind_of: Callable[[Any], type],
+    library: object,
+    done: Collection[str],
+    what: str,
+    more: str = "",
+) -> None:
+    """Raises ValueError unless each entry with settings has changed a layer.
+
+    Args:
+        entries, modules, kind_of: as for `check_entries`, before the change.
+        library: its classes are named without a module.
+        done: the names of the layers that were changed.
+        what: the layers that an entry can change, in the words of the message.
+        more: the end of the message for a model without such a layer.
+    """
+    for key, settings in entries.items():
+        roots = [name for name, module in modules if key in (name, kind_of(module))]
+        if settings is None or any(is_in(name, root) for name in done for root in roots):
+            continue
+        if key == "":
+            kinds = sorted({full_name(kind_of(module), library) for _, module in modules})
+            raise ValueError(f"model has no {what}; there are {some(kinds)}{more}")
+        raise ValueError(f"the entry {quoted(key) if isinstance(key, str) else key.__name__} has no {what}")
+
+
+def dynamic_entries(qconfig_spec: Any, default: Any) -> Mapping[Any, Any]:
+    """The settings by names and types that `quantize_dynamic` got; raises TypeError if it is something else."""
+    if isinstance(qconfig_spec, Mapping):
+        return qconfig_spec
+    if isinstance(qconfig_spec, (str, type)) or not isinstance(qconfig_spec, Iterable):
+        allowed = "None, a dict, and a set of names and types of modules"
+        kind = type(qconfig_spec).__name__
+        raise TypeError(f"qconfig_spec={quoted(qconfig_spec)} is a {kind}; allowed are {allowed}")
+    names = list(qconfig_spec)
+    for one in names:
+        check_type("each of qconfig_spec", one, (str, type), "a name or a type of modules")
+    return dict.fromkeys(names, default)
 
 
 def check_some(qconfig: Mapping[Any, Any]) -> None:

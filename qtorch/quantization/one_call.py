@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from qcore.arguments import check_type, quoted
-from qcore.names import shown
+from qcore.workflow.settings import check_effects, dynamic_entries
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, default_dynamic_qconfig, float16_dynamic_qconfig
 from qtorch._classes import plain_class
 from qtorch.quantization.conversion import convert, converted
@@ -135,38 +135,18 @@ def quantize_dynamic(
         }
         if not entries:
             raise ValueError(f"model has no layer that is quantized dynamically; {_allowed(classes)}")
-    elif isinstance(qconfig_spec, (str, type)) or not isinstance(qconfig_spec, Iterable):
-        allowed = "None, a dict, and a set of names and types of modules"
-        raise TypeError(
-            f"qconfig_spec={quoted(qconfig_spec)} is a {type(qconfig_spec).__name__}; allowed are {allowed}"
-        )
-    elif isinstance(qconfig_spec, Mapping):
-        entries = qconfig_spec
     else:
-        for one in qconfig_spec:
-            check_type("each of qconfig_spec", one, (str, type), "a name or a type of modules")
-        entries = dict.fromkeys(qconfig_spec, settings)
+        entries = dynamic_entries(qconfig_spec, settings)
     propagate_qconfig_(model, entries)
-    _check_spec(model, entries, classes)
+    modules = list(model.named_modules(remove_duplicate=False))
+    done = [path for path, layer in modules if plain_class(layer) in classes and layer.qconfig is not None]
+    check_effects(entries, modules, plain_class, nn, done, f"layer that is quantized dynamically; {_allowed(classes)}")
     return converted(model, classes, {}, inplace, True)
 
 
 def _check_arguments(run_args: Any) -> None:
     if not isinstance(run_args, Iterable) or isinstance(run_args, (str, torch.Tensor)):
         raise TypeError(f"run_args is a {type(run_args).__name__}; allowed is a list of the other arguments of run_fn")
-
-
-def _check_spec(model: nn.Module, spec: Mapping[Any, Any], mapping: Mapping[Any, Any]) -> None:
-    """Raises unless each entry quantizes something."""
-    for key, settings in spec.items():
-        named = model.get_submodule(key).modules() if isinstance(key, str) else ()
-        typed = (part for module in model.modules() if plain_class(module) is key for part in module.modules())
-        parts = {plain_class(part) for part in (*named, *typed)}
-        if settings is not None and not parts & mapping.keys():
-            what = shown(key) if isinstance(key, str) else key.__name__
-            raise ValueError(
-                f"qconfig_spec has {what}, in which no layer is quantized dynamically; {_allowed(mapping)}"
-            )
 
 
 def _allowed(mapping: Mapping[Any, Any]) -> str:

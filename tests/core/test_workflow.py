@@ -7,7 +7,7 @@ from itertools import chain, combinations
 import pytest
 
 from qcore.workflow.flow import Flow, Flows
-from qcore.workflow.settings import check_entries, first_and_all
+from qcore.workflow.settings import check_effects, check_entries, dynamic_entries, first_and_all
 
 
 @dataclass(eq=False)
@@ -171,3 +171,45 @@ def test_wrong_settings_and_data_are_named():
     assert (first, list(batches)) == (1, [1, 2])
     with pytest.raises(ValueError, match="calibrate has no inputs"):
         first_and_all([], lambda one: False)
+
+
+class Leaf:
+    pass
+
+
+class Tree(Leaf):
+    pass
+
+
+MODULES = [("", Tree()), ("a", Tree()), ("a.0", Leaf()), ("b", Leaf())]
+
+
+@pytest.mark.parametrize(
+    ("entries", "done", "message"),
+    [
+        ({"": 1, "b": None}, ["a.0"], None),
+        ({"a": 1, Leaf: 1}, ["a.0"], None),
+        ({Tree: 1}, ["b"], None),
+        ({"": 1}, [], r"^model has no layer; there are .*Leaf, .*Tree; more$"),
+        ({"b": 1}, ["a.0", "b2"], "^the entry 'b' has no layer$"),
+        ({Leaf: 1, "": 1}, ["a"], "^the entry Leaf has no layer$"),
+    ],
+)
+def test_each_entry_changes_a_layer(entries, done, message):
+    def check():
+        check_effects(entries, MODULES, type, pytest, done, "layer", "; more")
+
+    if message is None:
+        return check()
+    with pytest.raises(ValueError, match=message):
+        check()
+
+
+@pytest.mark.parametrize("wrong", ["0", Leaf, 3, [3]])
+def test_settings_of_dynamic_layers(wrong):
+    assert dynamic_entries({"a": 2}, 1) == {"a": 2}
+    assert dynamic_entries(iter(["a", Leaf]), 1) == {"a": 1, Leaf: 1}  # which is read once
+    with pytest.raises(
+        TypeError, match="each of qconfig_spec" if wrong == [3] else "is a .*; allowed are None, a dict"
+    ):
+        dynamic_entries(wrong, 1)

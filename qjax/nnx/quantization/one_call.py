@@ -11,6 +11,7 @@ from flax import nnx
 from qcore.affine import AffineInteger
 from qcore.arguments import quoted
 from qcore.names import joined, shown
+from qcore.workflow.settings import dynamic_entries
 from qjax._models import check_model, rebuilt
 from qjax.nnx.intrinsic import LinearReLU
 from qjax.nnx.layouts import torch_weight
@@ -72,13 +73,7 @@ def quantize_dynamic(
     check_model("model", model)
     default = _settings_for(dtype)
     tables = qconfig_spec is not None
-    if qconfig_spec is None:
-        qconfig_spec = {"": default}
-    elif isinstance(qconfig_spec, str) or not isinstance(qconfig_spec, Iterable):
-        kind = type(qconfig_spec).__name__
-        raise TypeError(f"qconfig_spec is a {kind}; allowed are a mapping or a set of names and types, and None")
-    elif not isinstance(qconfig_spec, Mapping):
-        qconfig_spec = dict.fromkeys(qconfig_spec, default)
+    qconfig_spec = dynamic_entries({"": default} if qconfig_spec is None else qconfig_spec, default)
     settings = settings_of(model, qconfig_spec, QConfigDynamic, QConfig)
     done: set[str] = set()
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from flax import nnx
 
 from qcore.arguments import quoted
-from qcore.names import full_name, is_in, joined, shown
-from qcore.workflow.settings import check_entries
+from qcore.names import joined, shown
+from qcore.workflow import settings
 from qjax._models import all_names, modules_of, name_of
 from qjax.quantization import QConfig
 
@@ -46,7 +46,7 @@ def settings_of(model: nnx.Module, entries: Any, *classes: type) -> dict[str, An
             raise TypeError(
                 f"{argument}the entry {quoted(key)} is a {type(one).__name__}; allowed are {allowed} and None"
             )
-    check_entries(entries, all_names(model), type, argument)
+    settings.check_entries(entries, all_names(model), type, argument)
     found: dict[str, Any] = {}
     for path, module in modules.items():
         outer = next((names[path[:end]] for end in range(len(path) - 1, -1, -1) if path[:end] in names), None)
@@ -62,26 +62,7 @@ def settings_of(model: nnx.Module, entries: Any, *classes: type) -> dict[str, An
 
 
 def check_effects(entries: Any, model: nnx.Module, done: set[str], what: str) -> None:
-    """Raises unless each entry with settings has changed a layer.
-
-    Args:
-        entries: as for `settings_of`.
-        model: the model before it was changed.
-        done: the names of the layers that were changed.
-        what: the layers that an entry can change, in the words of the message.
-
-    Raises:
-        ValueError: if an entry changed no layer.
-    """
+    """Raises ValueError unless each entry for `settings_of` has changed a layer of a model; `done` are their names."""
     entries = entries if isinstance(entries, Mapping) else {"": entries}
-    for key, settings in entries.items():
-        roots = [name for name, module in all_names(model) if key in (name, type(module))]
-        if settings is None or any(is_in(name, root) for name in done for root in roots):
-            continue
-        if key == "":
-            kinds = ", ".join(sorted({full_name(type(module), nnx) for _, module in nnx.iter_modules(model)}))
-            raise ValueError(
-                f"model has no {what}; there are {kinds}; functions and layers of linen and equinox are quantized by "
-                "prepare_fn of qjax.quantization"
-            )
-        raise ValueError(f"the entry {key if isinstance(key, str) else key.__name__} has no {what}")
+    more = "; functions and layers of linen and equinox are quantized by prepare_fn of qjax.quantization"
+    settings.check_effects(entries, all_names(model), type, nnx, done, what, more)

@@ -39,18 +39,17 @@ class Derived(nnx.Linear):
 dynamic = qnn.quantize_dynamic
 TRAPS = {
     "the entry Derived has no layer that is quantized dynamically": lambda model: dynamic(model, {Derived}),
-    "the entry Conv has no layer that is quantized dynamically": lambda model: dynamic(model, {nnx.Conv}),
     "the entry '9' names no module": lambda model: dynamic(model, {"9"}),
     "the entry GRUCell is the exact type of no module": lambda model: dynamic(model, {nnx.GRUCell}),
-    "the entry 2 has no layer that is quantized dynamically": lambda model: dynamic(
+    "the entry '2' has no layer that is quantized dynamically": lambda model: dynamic(
         model, {"2": default_dynamic_qconfig}
     ),
-    "the entry 3 has no layer to observe": lambda model: qnn.prepare(
+    "the entry '3' has no layer to observe": lambda model: qnn.prepare(
         model, {"0": default_qconfig, "3": default_qconfig}
     ),
     "the entry 'x' is a int; allowed are QConfigDynamic, QConfig and None": lambda model: dynamic(model, {"x": 3}),
     "dtype='int32'; allowed are qint8, float16": lambda model: dynamic(model, dtype="int32"),
-    "qconfig_spec is a str": lambda model: dynamic(model, "0"),
+    "qconfig_spec='0' is a str": lambda model: dynamic(model, "0"),
     "model has no layer that is quantized dynamically; .* there are Conv": lambda _: dynamic(
         nnx.Conv(1, 1, (1,), rngs=RNGS)
     ),

@@ -92,7 +92,7 @@ def test_a_mapping_of_ones_own():
     model = nn.Sequential(Derived(1, 1), nn.Linear(1, 1))
     mapping = get_default_dynamic_quant_module_mappings() | {Derived: Mine}
     assert type(quantize_dynamic(model, {Derived}, mapping=mapping)[0]) is Mine
-    with pytest.raises(ValueError, match="qconfig_spec has Derived, in which no layer is quantized dynamically"):
+    with pytest.raises(ValueError, match="the entry Derived has no layer that is quantized dynamically"):
         quantize_dynamic(model, {Derived})
 
 
@@ -101,8 +101,8 @@ def test_a_mapping_of_ones_own():
     [
         ({"qconfig_spec": {"tail"}}, ValueError, "the entry 'tail' names no module"),
         ({"qconfig_spec": {nn.GRU}}, ValueError, "the entry GRU is the exact type of no module"),
-        ({"qconfig_spec": {nn.ReLU}}, ValueError, "qconfig_spec has ReLU, in which no layer is quantized dynamically"),
-        ({"qconfig_spec": {"head.1"}}, ValueError, "qconfig_spec has layer 'head.1', in which no layer"),
+        ({"qconfig_spec": {nn.ReLU}}, ValueError, "the entry ReLU has no layer that is quantized dynamically"),
+        ({"qconfig_spec": {"head.1"}}, ValueError, "the entry 'head.1' has no layer that is quantized"),
         ({"dtype": torch.int32}, ValueError, "dtype=torch.int32; allowed are"),
         ({"qconfig_spec": {nn.Linear: 3}}, TypeError, "the entry .* has a qconfig that is a"),
     ],
