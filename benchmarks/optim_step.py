@@ -5,7 +5,7 @@ Usage:
     python -m benchmarks.optim_step --json optim_step.json
 
 Both step copies of the same parameters and take turns; medians are compared. Optimizers with codes step one parameter
-beside torch's fused float32 AdamW.
+of 10^7 numbers beside torch's fused float32 AdamW, or optax's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-import qtorch.optim
+from benchmarks.support import coded_steps
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import by_turns, clock_for, keep_pages, machine, versions
 from qcore import FloatingPoint
@@ -29,8 +29,6 @@ from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
 
 LIMIT = 3.0  # times the inner step, for SGD and rounding to nearest
-CODED = ("AdamW8bit", "AdamW4bit", "AdamWFp8")
-NUMBERS = 1 << 20  # of the parameter of an optimizer with codes
 OPTIMIZERS: dict[str, Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]] = {
     "SGD": partial(torch.optim.SGD, lr=1e-3, momentum=0.9, weight_decay=5e-4),
     "Adam": partial(torch.optim.Adam, lr=1e-3),
@@ -76,21 +74,6 @@ def measure(optimizer: str, rounding: RoundingName, seconds: float) -> dict[str,
     return {"optimizer": optimizer, "rounding": rounding, **times, "ratio": ratio, "limit": limit, "met": met}
 
 
-def measure_codes(name: str, seconds: float) -> dict[str, object]:
-    """One row of an optimizer with codes: medians in seconds a step, and the bytes of its state for a number."""
-    optimizers = []
-    for make in (getattr(qtorch.optim, name), partial(torch.optim.AdamW, fused=True)):
-        p = torch.nn.Parameter(torch.zeros(NUMBERS))
-        p.grad = torch.randn(NUMBERS, generator=torch.Generator().manual_seed(0))
-        optimizers.append(make([p]))
-    coded, fused = by_turns([one.step for one in optimizers], clock_for("cpu"), seconds)
-    (state,) = optimizers[0].state.values()
-    states = [x for name, x in state.items() if name != "step"]
-    bytes_ = sum(x.numel() * x.element_size() for x in states) / NUMBERS
-    times = {"seconds": coded.median, "fused": fused.median, "ratio": coded.median / fused.median}
-    return {"optimizer": name, "numbers": NUMBERS, "bytes": bytes_, **times}
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time OptimLP.step against the inner optimizer's step.")
     parser.add_argument("--seconds", type=float, default=3.0, help="time for each row, five turns at least")
@@ -107,13 +90,14 @@ def main(argv: list[str] | None = None) -> int:
         limit = "" if row["limit"] is None else f"<= {row['limit']:g} {'met' if row['met'] else 'MISSED'}"
         table.add_row(str(row["optimizer"]), str(row["rounding"]), ours, inner, f"{row['ratio']:.2f}", limit)
     console.print(table)
-    codes = [measure_codes(name, options.seconds) for name in CODED]
-    table = Table("optimizer", "numbers", "bytes of state a number", "step", "fused AdamW", "ratio", box=SIMPLE)
+    codes = [*coded_steps.rows(options.seconds)]
+    columns = ("optimizer", "state", "peak", "on disk", "step", "float32", "ratio", "limit")
+    table = Table(*columns, box=SIMPLE, title="Bytes for a number: of the state, beside it in a step, of its file")
     for row in codes:
-        ours, fused = (f"{row[name] * 1e3:.2f} ms" for name in ("seconds", "fused"))  # type: ignore[operator]
-        table.add_row(
-            str(row["optimizer"]), str(row["numbers"]), f"{row['bytes']:.2f}", ours, fused, f"{row['ratio']:.0f}"
-        )
+        ours, base = (f"{row[name] * 1e3:.1f} ms" for name in ("seconds", "base"))
+        limit = "" if row["limit"] is None else f"<= {row['limit']:g} {'met' if row['met'] else 'MISSED'}"
+        kept = ("" if row[name] is None else f"{row[name]:.2f}" for name in ("state", "peak", "saved"))
+        table.add_row(f"{row['package']} {row['optimizer']}", *kept, ours, base, f"{row['ratio']:.2f}", limit)
     console.print(table)
     if options.json:
         write_results(options.json, facts | {"rows": rows, "codes": codes})

@@ -20,6 +20,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from benchmarks.support.memory import peak_of, reset_peak
+
 ROOT = Path(__file__).resolve().parent.parent
 
 IMPORT_LIMIT = 0.1  # seconds that qtorch may add to torch
@@ -211,42 +213,11 @@ def _memory_probe(case: str, exponent: int, device: str) -> dict[str, Any]:
         torch.randn(rows, 1 << 10, device=device), number, rounding, key=key
     )  # loads the kernel, starts the threads
     x = torch.randn(rows, (1 << exponent) // rows, device=device)
-    source, before = _reset_peak(device)
+    source, before = reset_peak(device)
     result = quantize(x, number, rounding, key=key)
-    peak = _peak(source)
+    peak = peak_of(source)
     assert result.shape == x.shape
     return {"bytes": peak - before, "source": source}
-
-
-def _reset_peak(device: str) -> tuple[str, int]:
-    """Starts measuring the peak of memory: by which means, and the bytes in use now."""
-    if device == "cuda":
-        import torch
-
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        return "torch.cuda", torch.cuda.memory_allocated()
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-    except OSError:
-        return "getrusage", _peak("getrusage")  # which cannot be reset: what it hides is below the earlier peak
-    return "VmHWM", _peak("VmHWM")
-
-
-def _peak(source: str) -> int:
-    if source == "torch.cuda":
-        import torch
-
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated()
-    if source == "getrusage":
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    (line,) = (
-        line for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:")
-    )
-    return int(line.split()[1]) * 1024
 
 
 def _synchronize(device: str) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -505,7 +506,7 @@ class StateFunctions(OptimizerFunctions):
     def _coded_state(self, name: str, state: Any, shape: tuple[int, ...], codes: StateCodes) -> tuple[Any, Any]:
         """The codes and the scales of a state, checked."""
         given, scale = state
-        size = int(np.prod(shape, dtype=np.int64))
+        size = prod(shape)
         given = self.integers(f"{name}[0]" if name else "given", given)
         bytes_, blocks = codes.counts(size)
         if tuple(given.shape) != (expected := shape if codes.bits == 8 else (bytes_,)):
@@ -514,6 +515,6 @@ class StateFunctions(OptimizerFunctions):
 
 
 def _check_fits(name: str, shape: tuple[int, ...], codes: StateCodes) -> None:
-    size = int(np.prod(shape, dtype=np.int64))
+    size = prod(shape)
     if not codes.fits(size):
         raise ValueError(f"{name} has {size} numbers; allowed is a multiple of block={codes.block}, at least one block")

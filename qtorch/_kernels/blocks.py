@@ -19,21 +19,17 @@ TEMPLATE = Path(__file__).with_name("blocks.c")
 MOST = 4096  # elements of a block, whose arrays are on the stack
 
 
-class Codes(NamedTuple):
-    """An array of codes, which are lanes of int32 where a law computes with them: of 4 bits two a byte, or one a byte.
-
-    The text of its values is `name[j]`.
-    """
+class Pairs(NamedTuple):
+    """An array of codes of 4 bits, two a byte, which become lanes of int32 before the loops. Values are `name[j]`."""
 
     name: str
-    bits: int
 
 
 class BlockKernel(NamedTuple):
     """A traced law, the arrays that it reads, in the order in which a call gives them, and results by their names."""
 
     trace: Trace
-    arguments: Sequence[Argument | Codes]
+    arguments: Sequence[Argument | Pairs]
     results: dict[str, Value]
 
     def source(self) -> str:
@@ -44,7 +40,7 @@ class BlockKernel(NamedTuple):
         rest = [one for one in values if one.level == ELEMENT and one.name in late]
         read = {part.name for one in rest for part in one.operands}
         handed = [one for one in early if one.name in read]
-        codes = [one for one in self.arguments if isinstance(one, Codes)]
+        pairs = [one for one in self.arguments if isinstance(one, Pairs)]
         arrays = [one for one in self.arguments if isinstance(one, Argument)]
         of_blocks = [one for one in values if one.level == BLOCK]
         declared = WRITER.declared
@@ -53,8 +49,8 @@ class BlockKernel(NamedTuple):
             "once": [self._pointer(one, "0") for one in arrays if one.level != ELEMENT]
             + [declared(one) for one in values if one.level == CONSTANT],
             "rooms": [_room(C_TYPES[one.dtype], f"room_{one.name}") for one in handed]
-            + [_room("int32_t", one.name) for one in codes],
-            "before": [line for one in codes for line in self._widened(one)]
+            + [_room("int32_t", one.name) for one in pairs],
+            "before": [line for one in pairs for line in self._widened(one)]
             + [self._pointer(one, "at") for one in arrays if one.level == ELEMENT]
             + [f"int32_t {_most(one)} = INT32_MIN;" for one in self.trace.maxima]
             # Indices are below 2^32, see `qtorch._kernels.laws.random_word`.
@@ -70,7 +66,7 @@ class BlockKernel(NamedTuple):
             "rest": [declared(one, f"room_{one.name}[j]") for one in handed]
             + [declared(one) for one in rest]
             + self._stored("j", rest),
-            "after": [line for one in codes for line in self._narrowed(one)],
+            "after": [line for one in pairs for line in self._narrowed(one)],
         }
         return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
             values=VALUES.read_text(encoding="utf-8"),
@@ -100,16 +96,13 @@ class BlockKernel(NamedTuple):
             f"{name}[{index}] = {WRITER.name(value)};" for name, value in self.results.items() if value.name in names
         ]
 
-    def _place(self, one: Argument | Codes) -> str:
+    def _place(self, one: Argument | Pairs) -> str:
         return f"call->pointers[{self.arguments.index(one)}]"
 
     def _pointer(self, one: Argument, offset: str) -> str:
         return pointer(one.name, one.dtype, self._place(one), offset, writable=one.name in self.results)
 
-    def _widened(self, one: Codes) -> list[str]:
-        if one.bits == 8:
-            each = f"for (int32_t j = 0; j < length; ++j) {one.name}[j] = bytes_{one.name}[j];"
-            return [pointer(f"bytes_{one.name}", "uint8", self._place(one), "at", writable=True), each]
+    def _widened(self, one: Pairs) -> list[str]:
         # Two lanes as one integer of 64 bits, of which compilers make vectors.
         pair = f"bytes_{one.name}[j] >> 4 | (int64_t)(bytes_{one.name}[j] & 15) << 32"
         return [
@@ -119,9 +112,7 @@ class BlockKernel(NamedTuple):
         ]
 
     @staticmethod
-    def _narrowed(one: Codes) -> list[str]:
-        if one.bits == 8:
-            return [f"for (int32_t j = 0; j < length; ++j) bytes_{one.name}[j] = (uint8_t){one.name}[j];"]
+    def _narrowed(one: Pairs) -> list[str]:
         pair = f"pairs_{one.name}[j] << 4 | pairs_{one.name}[j] >> 32"
         return [f"for (int32_t j = 0; j < length / 2; ++j) bytes_{one.name}[j] = (uint8_t)({pair});"]
 

@@ -26,7 +26,7 @@ from qcore.reproducible.state_codes import (
     split_weight,
 )
 from qcore.trace import BLOCK, CONSTANT, ELEMENT, FloatValue, Trace, Value
-from qtorch._kernels.blocks import MOST, BlockKernel, Codes
+from qtorch._kernels.blocks import MOST, BlockKernel, Pairs
 from qtorch._kernels.laws import Constants, random_word
 from qtorch._kernels.source import Argument
 from qtorch._kernels.store import Function, load
@@ -202,7 +202,7 @@ def traced(variant: AdamVariant) -> BlockKernel:
     return BlockKernel(made, list(_arguments(variant, codes)), results)
 
 
-def _arguments(variant: AdamVariant, codes: list[StateCodes | None]) -> Iterator[Argument | Codes]:
+def _arguments(variant: AdamVariant, codes: list[StateCodes | None]) -> Iterator[Argument | Pairs]:
     dtype = "int16" if variant.dtype == "bfloat16" else variant.dtype
     yield Argument("numbers", "float32")
     if variant.rounding == "stochastic":
@@ -216,7 +216,8 @@ def _arguments(variant: AdamVariant, codes: list[StateCodes | None]) -> Iterator
         if one is None:
             yield Argument(f"state{place}", dtype, ELEMENT)
         else:
-            yield from (Codes(f"state{place}", one.bits), Argument(f"scale{place}", "float32", BLOCK))
+            yield Pairs(f"state{place}") if one.bits == 4 else Argument(f"state{place}", "uint8", ELEMENT)
+            yield Argument(f"scale{place}", "float32", BLOCK)
     if variant.rounding == "remainder":
         yield Argument("remainder", "int16", ELEMENT)
 
@@ -226,7 +227,8 @@ def _state(made: Trace, place: int, codes: StateCodes | None, dtype: str) -> tup
         return (_Names.settled(_read(made, f"state{place}", dtype)),)
     scale = _Names.settled(made.value(f"scale{place}[block]", "float32", BLOCK))
     tables = [Constants(made, "int32", f"{name}{place}") for name in ("decoding", "encoding")]
-    return made.value(f"state{place}[j]", "int32", ELEMENT), scale, *tables
+    lanes = made.value(f"state{place}[j]", "int32" if codes.bits == 4 else "uint8", ELEMENT)
+    return _Names.to_int32(lanes), scale, *tables
 
 
 def _read(made: Trace, name: str, dtype: str) -> Any:

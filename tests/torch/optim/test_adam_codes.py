@@ -2,13 +2,17 @@
 
 import copy
 import io
+import re
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed.tensor
 from support import assert_same_bits
+from torch._inductor.utils import run_and_get_code
 
 from qcore.reproducible import StateCodes
+from qcore.reproducible.state_codes import adam_codes
 from qtorch import reproducible
 from qtorch.optim import Adam4bit, Adam8bit, AdamFp8, AdamW4bit, AdamW8bit, AdamWFp8
 from qtorch.optim.kernel import AdamStep
@@ -65,8 +69,14 @@ def single_param_adam(p, grad, step, m, v, largest, lr, beta1, beta2, weight_dec
     return p - lr * (m / c1) / denom, m, v, largest
 
 
-@pytest.mark.parametrize("amsgrad", [False, True])
-@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize(
+    ("kind", "amsgrad"),
+    [
+        pytest.param(kind, amsgrad, marks=[pytest.mark.heavy] * ((place + amsgrad) % 2))
+        for place, kind in enumerate(CLASSES)
+        for amsgrad in (False, True)
+    ],
+)
 def test_steps_are_torchaos(kind, amsgrad):
     block = 128 if "4" in kind.__name__ else 256
     options = {"lr": 3e-3, "betas": (0.9, 0.99), "eps": 1e-7, "weight_decay": 0.1}
@@ -147,6 +157,29 @@ def test_kernels_have_the_laws_bits(kind, dtype, options, monkeypatch):
         assert torch.equal(a.isnan(), b.isnan())
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.heavy)])
+def test_compiled_steps_are_one_function(backend):
+    """`adam_step_with_codes` is traced as a whole, and Inductor makes one function in C++ of it, with the same bits."""
+    torch.compiler.reset()
+    codes = adam_codes("8bit", 256, 4096, False)
+    step = partial(reproducible.adam_step_with_codes, codes=codes, weight_decay=0.1, decoupled=True)
+    compiled = torch.compile(step, fullgraph=True, backend=backend)
+    (p,) = parameters(shapes=[(4096,)])
+    set_gradients([p], 0)
+    found = p.detach(), tuple((torch.zeros(4096, dtype=torch.uint8), torch.zeros(16)) for _ in codes)
+    for count in (1.0, 2.0):
+        given = (found[0], p.grad, found[1], torch.tensor(count), torch.tensor(1e-2))
+        found = step(*given)
+        if count == 1:
+            same, sources = run_and_get_code(compiled, *given)
+            functions = [one for source in sources for one in re.findall(r"^cpp_fused\w* = ", source, re.MULTILINE)]
+            assert len(functions) == (backend == "inductor")
+        else:
+            same = compiled(*given)
+        for a, b in zip([found[0], *sum(found[1], ())], [same[0], *sum(same[1], ())], strict=True):
+            assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
 def test_print_says_which_parameters_have_codes():
     optimizer = AdamW8bit(parameters())
     said = "States in codes (8bit, blocks of 256): 2 of 6 parameters, 8192 of 16813 numbers; "
@@ -154,8 +187,7 @@ def test_print_says_which_parameters_have_codes():
     assert "States in codes (4bit, blocks of 128): 1 of 1 parameters" in repr(AdamW4bit([torch.zeros(4096)]))
 
 
-@pytest.mark.parametrize("kind", [AdamW8bit, AdamW4bit])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("kind", "dtype"), [(AdamW8bit, torch.bfloat16), (AdamW4bit, torch.float32)])
 def test_goes_on_from_its_state_dict(kind, dtype):
     params = parameters(dtype)
     whole = train(kind(params, bf16_stochastic_round=True, key=5), params, range(4))
