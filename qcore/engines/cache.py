@@ -138,7 +138,7 @@ class KVCache:
 
     def _check_law(self) -> None:
         """Raises if the law is not for numbers and scales like these."""
-        number = self.number
+        number: Any = self.number
         whole = isinstance(number, FixedPoint) and number == FixedPoint(number.wl, 0, signed=number.signed)
         block = BlockScaled(_ELEMENT, {-1: _BLOCK}, scale=_SCALE)
         fits, allowed = {
