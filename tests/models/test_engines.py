@@ -53,55 +53,6 @@ def logits(model, ids, **settings):
     return model(ids, **settings).logits
 
 
-def in_chunks(model, ids, size):
-    past, found = None, []
-    for begin in range(0, ids.shape[1], size):
-        with torch.no_grad():
-            step = model(ids[:, begin : begin + size], use_cache=True, **({} if past is None else {"cache": past}))
-        past = step.past_key_values if getattr(step, "cache", None) is None else step.cache
-        found.append(step.logits)
-    return torch.cat(found, 1)
-
-
-def padded_batch(ids, lengths, width, side):
-    """Texts of several lengths beside each other: the first tokens of one text."""
-    rows, mask, places = (torch.zeros(len(lengths), width, dtype=torch.int64) for _ in range(3))
-    for row, length in enumerate(lengths):
-        part = slice(width - length, None) if side == "left" else slice(length)
-        rows[row, part], mask[row, part], places[row, part] = ids[0, :length], 1, torch.arange(length)
-    return {"ids": rows, "attention_mask": mask, "position_ids": places}
-
-
-def compare_all(model, length, sizes):
-    ids = tokens(length)
-    whole = logits(model, ids, use_cache=False)  # as a trainer calls it
-    for size in sizes:
-        assert torch.equal(in_chunks(model, ids, size), whole), size
-    for side in ("left", "right"):
-        lengths, width = (length, length // 2, length - 1), length + 5
-        found = logits(model, **padded_batch(ids, lengths, width, side), use_cache=False)
-        for row, count in enumerate(lengths):
-            part = slice(width - count, None) if side == "left" else slice(count)
-            assert torch.equal(found[row, part], whole[0, :count]), (side, row)
-    return whole
-
-
-@pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
-def test_exact_models_decode_what_they_prefill(name, cache):
-    model = reproducible.convert(apply(model_of(name), replace(EXACT, cache=CACHES[cache])))
-    compare_all(model, 40, (1, 16))
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("cache", [None, *CACHES])
-@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
-def test_exact_models_of_224_tokens(name, cache):
-    engine = EXACT if cache is None else replace(EXACT, cache=CACHES[cache])
-    model = reproducible.convert(apply(model_of(name), engine))
-    compare_all(model, 224, (1, 7, 16, 64))
-
-
 def test_generation_and_a_static_cache():
     package = pytest.importorskip("transformers")
     model = reproducible.convert(apply(model_of("Llama"), replace(EXACT, cache=CACHES["bfloat16"])))

@@ -103,6 +103,17 @@ def _put(x: Tensor, index: Any, value: Any) -> None:
     Tensor.__setitem__(x, index, value)
 
 
+@defines(torch.index_copy, Tensor.index_copy)
+def _index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """What fills caches of a fixed length. Places that are named twice would have one of two numbers."""
+    if not torch.compiler.is_dynamo_compiling() and len(index.unique()) < index.numel():
+        raise ValueError("index names a place twice; allowed are different places")
+    return torch.index_copy(x, dim, index, source)
+
+
+in_place(_index_copy, Tensor.index_copy_)
+
+
 @defines(Tensor.copy_)
 def _copy(x: Tensor, other: Tensor, non_blocking: bool = False) -> Tensor:
     if not x.is_floating_point():

@@ -1,0 +1,160 @@
+"""The engine "exact" in whole models: decoding, one pass, chunks, batches, padding and programs have equal bits.
+
+Models of transformers are computed by torch, eagerly and compiled. The same decoders are written again below, on the
+functions with defined bits of any package, and run in one program of XLA.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from support import assert_same_bits
+
+import qjax.engines
+import qjax.reproducible
+from qcore.engines import Engine, KVCache
+from qtorch import reproducible
+from qtorch.engines import apply
+
+pytestmark = pytest.mark.models
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 100,
+    "initializer_range": 0.06,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+CACHES = {
+    "bfloat16": KVCache("bfloat16"),
+    "fp8 of a token and head": KVCache.of("fp8_per_token_head"),
+    "mxfp8 along the head": KVCache("mxfp8_e4m3"),
+    "nvfp4 with a static outer scale": replace(KVCache.of("nvfp4"), k=0.25, v=0.25),
+}
+
+
+def engine_of(cache):
+    return replace(Engine.of("exact"), cache=CACHES[cache])
+
+
+def model_of(name, layers, cache):
+    package = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = getattr(package, f"{name}Config")(**SIZES, num_hidden_layers=layers)
+    model = getattr(package, f"{name}ForCausalLM")(config).eval()
+    for key, weight in model.named_parameters():
+        if "norm" in key:  # with weights of 1 the order of a norm's roundings cannot be seen
+            weight.data.add_(0.3 * torch.randn(weight.shape))
+    return reproducible.convert(apply(model, engine_of(cache)))
+
+
+def tokens(length):
+    return torch.randint(1, 100, (1, length), generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def logits(model, ids, **settings):
+    return model(ids, **settings).logits
+
+
+@torch.no_grad()
+def in_chunks(model, ids, size):
+    past, found = {}, []
+    for begin in range(0, ids.shape[1], size):
+        step = model(ids[:, begin : begin + size], use_cache=True, **past)
+        # Its name is "cache" from transformers 5.24 on.
+        past = {"cache": step.cache} if "cache" in step else {"past_key_values": step.past_key_values}
+        found.append(step.logits)
+    return torch.cat(found, 1)
+
+
+def padded_batch(ids, lengths, side):
+    """The first tokens of a text, by so many lengths, beside each other."""
+    width = max(lengths) + 5
+    rows, mask, places = (torch.zeros(len(lengths), width, dtype=torch.int64) for _ in range(3))
+    parts = [slice(width - length, None) if side == "left" else slice(length) for length in lengths]
+    for row, (part, length) in enumerate(zip(parts, lengths, strict=True)):
+        rows[row, part], mask[row, part], places[row, part] = ids[0, :length], 1, torch.arange(length)
+    return parts, {"ids": rows, "attention_mask": mask, "position_ids": places}
+
+
+def compare_with_one_pass(model, ids, chunks, batches):
+    """The logits of one pass, with which those of chunks and of padded batches agree."""
+    whole = logits(model, ids, use_cache=False)  # as a trainer calls it
+    for size in chunks:
+        assert_same_bits(in_chunks(model, ids, size), whole, f"chunks of {size}")
+    for count in batches:
+        lengths = [ids.shape[1] - 17 * row for row in range(count)]
+        for side in ("left", "right"):
+            parts, batch = padded_batch(ids, lengths, side)
+            found = logits(model, **batch, use_cache=False)
+            for row, (part, length) in enumerate(zip(parts, lengths, strict=True)):
+                assert_same_bits(found[row, part], whole[0, :length], f"row {row} of {count}, padded on the {side}")
+    return whole
+
+
+def decoder(r, attention, weights, config, frequencies, ids):
+    """Logits of a Llama or a Qwen3, by the functions of a package's `reproducible`."""
+
+    def norm(x, name):
+        x = r.multiply(x, r.rsqrt(r.add(r.mean(r.multiply(x, x), -1, keepdims=True), np.float32(config.rms_norm_eps))))
+        return r.multiply(weights[f"{name}.weight"], x)
+
+    def linear(x, name):
+        return r.linear(x, weights[f"{name}.weight"])
+
+    def heads(x, name):
+        x = linear(x, name).reshape((*x.shape[:2], -1, config.head_dim))
+        name = name.replace("_proj", "_norm")
+        return (norm(x, name) if f"{name}.weight" in weights else x).swapaxes(1, 2)
+
+    angles = r.multiply(np.arange(ids.shape[1], dtype=np.float32)[:, None], np.concatenate([frequencies, frequencies]))
+    cos, sin = r.cos(angles), r.sin(angles)
+
+    def rotated(x):
+        half = x.shape[-1] // 2
+        return r.add(r.multiply(x, cos), r.multiply(jnp.concatenate([-x[..., half:], x[..., :half]], -1), sin))
+
+    x = r.embedding(ids, weights["model.embed_tokens.weight"])
+    for layer in range(config.num_hidden_layers):
+        at = f"model.layers.{layer}."
+        h = norm(x, f"{at}input_layernorm")
+        q, k, v = (heads(h, f"{at}self_attn.{one}_proj") for one in "qkv")
+        found = attention(rotated(q), rotated(k), v).swapaxes(1, 2).reshape((*x.shape[:2], -1))
+        x = r.add(x, linear(found, f"{at}self_attn.o_proj"))
+        h = norm(x, f"{at}post_attention_layernorm")
+        gate = r.silu(linear(h, f"{at}mlp.gate_proj"))
+        x = r.add(x, linear(r.multiply(gate, linear(h, f"{at}mlp.up_proj")), f"{at}mlp.down_proj"))
+    return r.linear(norm(x, "model.norm"), weights["lm_head.weight"])
+
+
+def by_jax(model, cache, ids):
+    weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
+    attention = partial(qjax.engines.attention, engine=engine_of(cache))
+    frequencies = model.model.rotary_emb.inv_freq.numpy()
+    run = partial(decoder, qjax.reproducible, attention, config=model.config, frequencies=frequencies)
+    return np.asarray(jax.jit(lambda weights, ids: run(weights, ids=ids))(weights, ids.numpy()))
+
+
+def test_a_small_model():
+    model, ids = model_of("Qwen3", 1, "fp8 of a token and head"), tokens(40)
+    whole = compare_with_one_pass(model, ids, (1, 16), (2,))
+    assert_same_bits(by_jax(model, "fp8 of a token and head", ids), whole, "jit")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
+def test_models_of_224_tokens(name, cache):
+    model, ids = model_of(name, 4, cache), tokens(224)
+    whole = compare_with_one_pass(model, ids, (1, 7, 16, 64), (1, 3, 8))
+    assert_same_bits(by_jax(model, cache, ids), whole, "jit")
+    assert_same_bits(logits(torch.compile(model), ids, use_cache=False), whole, "torch.compile")
