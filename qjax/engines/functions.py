@@ -134,13 +134,19 @@ def _exchanged(engine: Engine, reached: list[bool]) -> Iterator[None]:
 def _attention(engine: Engine, query: Any, key: Any, value: Any, mask: Any, options: dict[str, Any]) -> jax.Array:
     """An engine's attention with the arguments of `jax.nn.dot_product_attention`."""
     for name, absent in _UNDEFINED.items():
-        if options.get(name, absent) is not absent:
-            raise ValueError(f"{name} of dot_product_attention is given; allowed is {absent}: engines do not define it")
+        is_mask = name == "local_window_size" and engine.attention.end == WEIGHTS  # of one block of keys
+        if options.get(name, absent) is not absent and not is_mask:
+            raise ValueError(
+                f"{name} of dot_product_attention is given; allowed is {absent}: the engine does not define it"
+            )
     q, k, v = (jnp.asarray(x) for x in (query, key, value))
     single, dtype = q.ndim == 3, q.dtype
     q, k, v = (jnp.swapaxes(x[None] if single else x, 1, 2).astype(jnp.float32) for x in (q, k, v))
     queries, keys = q.shape[2], k.shape[2]
     causal = bool(options.get("is_causal", False))
+    if options.get("local_window_size") is not None:
+        near = _window(options["local_window_size"], queries, keys)
+        mask = near if mask is None else jnp.logical_and(mask, near)
     if causal and (mask is not None or queries != keys):  # JAX lets query i see the keys 0 to i
         early = jnp.tril(jnp.ones((queries, keys), bool))[None, None]
         mask, causal = early if mask is None else jnp.logical_and(mask, early), False
@@ -149,6 +155,13 @@ def _attention(engine: Engine, query: Any, key: Any, value: Any, mask: Any, opti
     found = attention(q, k, v, engine, causal, scale=options.get("scale"), mask=mask)
     found = jnp.swapaxes(found, 1, 2).astype(dtype)
     return found[0] if single else found
+
+
+def _window(sizes: Any, queries: int, keys: int) -> jax.Array:
+    """The mask of so many keys before and after query i's, which is key i, as JAX counts."""
+    before, after = (sizes, sizes) if isinstance(sizes, int) else sizes
+    distance = jnp.arange(keys)[None] - jnp.arange(queries)[:, None]
+    return ((-before <= distance) & (distance <= after))[None, None]
 
 
 def _check_texts(mask: Any) -> None:

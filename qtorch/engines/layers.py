@@ -205,7 +205,10 @@ class _Realizing:
         self.count(layer, "activations")
 
     def between(self, layer: Any, formats: dict[Any, Any], operands: dict[Any, Any] | None = None) -> None:
-        layer.qtorch_between = {func: one for func, one in formats.items() if one is not None}, operands or {}
+        found = {func: one for func, one in formats.items() if one is not None}
+        if not found and not operands and self.engine.activations is None:
+            return  # nothing is rounded in or around it; and Dynamo does not trace what is entered
+        layer.qtorch_between = found, operands or {}
         change_class(layer, _ROLE, _entering)
 
     def hook(self, layer: nn.Module, hook: Callable[..., Any] | None, *names: str) -> None:

@@ -42,8 +42,8 @@ def apply(model: Model, engine: EngineLike) -> Model:
         engine: a name of `qcore.engines.ENGINES`, such as "fa3.hopper.fp8", an `Engine`, or its text.
 
     Returns:
-        The same model. While it runs, a window, a soft cap, sinks, dropout of attention, several texts in one row and a
-        missing mask raise a ValueError: engines do not define them.
+        The same model. While it runs, a soft cap, sinks, a window with tiles of keys, dropout of attention, several
+        texts in one row and a missing mask raise a ValueError: engines do not define them.
 
     Raises:
         ValueError: if the model's attention cannot be exchanged, or the numbers of a token in the engine's cache depend
@@ -135,7 +135,8 @@ def _attention_of(engine: Engine) -> Callable[..., tuple[torch.Tensor, None]]:
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
         for name, words in _UNDEFINED.items():
-            if others.get(name) is not None:
+            # With one block of keys a window is a mask: transformers has it in the mask that it gives.
+            if others.get(name) is not None and (name != "sliding_window" or engine.attention.end != WEIGHTS):
                 raise ValueError(
                     f"{name}={quoted(others[name])} in {type(module).__name__}: the engine does not define {words}"
                 )

@@ -60,10 +60,50 @@ def test_generation_and_a_static_cache():
     settings = {"max_new_tokens": 8, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
     made = model.generate(ids, **settings)
     assert torch.equal(torch.stack(made.logits, 1), logits(model, made.sequences[:, :-1])[:, 29:])
-    # Its keys are longer than the text. `convert` refuses the function that fills it.
-    static = package.StaticCache(config=model.config, max_cache_len=64)
-    model = apply(model_of("Llama"), "vllm.triton")
+    chunks = model.generate(ids, prefill_chunk_size=7, **settings)
+    assert torch.equal(torch.stack(chunks.logits), torch.stack(made.logits))
+    # Its keys are longer than the text: without a mask they would count from the first one on.
+    static = package.StaticCache(config=model.config, max_cache_len=31)
     assert torch.equal(logits(model, ids, cache=static, use_cache=True), logits(model, ids))
+    assert torch.equal(logits(model, ids[:, :1], cache=static, use_cache=True)[0, -1], in_full(model, ids)[0, -1])
+    with pytest.raises(IndexError, match="index 31 is out of bounds for dimension 2 with size 31"):
+        logits(model, ids[:, :1], cache=static, use_cache=True)
+
+
+def in_full(model, ids):
+    """The logits of a text, and of its first token after it."""
+    return logits(model, torch.cat([ids, ids[:, :1]], 1))
+
+
+def test_a_mask_that_is_not_registered():
+    """transformers gives no mask then, silently, even to a padded batch."""
+    masks = pytest.importorskip("transformers.masking_utils").ALL_MASK_ATTENTION_FUNCTIONS
+    model = apply(model_of("Llama"), "exact")
+    name = model.config._attn_implementation
+    assert not {*"/|"} & {*name}  # of the hub, and of pages
+    assert "flash" not in name  # has masks of its own
+    registered = masks._global_mapping.pop(name)
+    try:
+        with pytest.raises(ValueError, match="LlamaAttention gave its attention no mask"):
+            logits(model, tokens(4))
+    finally:
+        masks.register(name, registered)
+
+
+def test_a_window_is_a_mask_where_keys_are_one_block():
+    model = model_of("Mistral", sliding_window=7)
+    ids = tokens(24)
+    whole = logits(model.eval(), ids)
+    exact = reproducible.convert(apply(model, replace(EXACT, cache=CACHES["bfloat16"])))
+    found = logits(exact, ids, use_cache=False)
+    torch.testing.assert_close(found, whole, rtol=0.1, atol=0.02)
+    past, steps = None, []
+    for place in range(24):
+        with torch.no_grad():
+            step = exact(ids[:, place : place + 1], use_cache=True, **({} if past is None else {"cache": past}))
+        past = step.cache
+        steps.append(step.logits)
+    assert torch.equal(torch.cat(steps, 1), found)
 
 
 def test_a_model_in_fa3_first_differs_at_97():
@@ -94,7 +134,10 @@ def test_what_engines_do_not_define_raises():
     with pytest.raises(ValueError, match=r"softcap=50\.0 in Gemma2Attention"):
         logits(apply(model_of("Gemma2", layer_types=["full_attention"] * 2), "exact"), tokens(4))
     with pytest.raises(ValueError, match="sliding_window=3 in MistralAttention: the engine does not define a window"):
-        logits(apply(model_of("Mistral", sliding_window=3), "exact"), tokens(4))
+        logits(apply(model_of("Mistral", sliding_window=3), "vllm.triton"), tokens(4))
+    layers = {"num_local_experts": 2, "num_experts_per_tok": 1, "layer_types": ["full_attention"] * 2}
+    with pytest.raises(ValueError, match=r"s_aux=[\s\S]* in GptOssAttention: the engine does not define sinks"):
+        logits(apply(model_of("GptOss", **layers), "exact"), tokens(4))
     with pytest.raises(ValueError, match=r"dropout=0\.5 in LlamaAttention"):
         apply(model_of("Llama", attention_dropout=0.5), "exact").train()(tokens(4))
     packed = torch.cat([torch.arange(3), torch.arange(3)])[None]

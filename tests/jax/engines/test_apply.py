@@ -1,6 +1,7 @@
 """Functions with `jax.nn.dot_product_attention`, and flax's attention, by an engine."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +52,7 @@ def test_shapes_and_dtypes():
     assert (alone == expected(q, k, v, None)[0]).all()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of flax, where weights are sown
 def test_flax_attention():
     layer = nnx.MultiHeadAttention(4, 16, decode=False, rngs=nnx.Rngs(0))
     x = jnp.asarray(np.random.default_rng(1).standard_normal((2, 6, 16)).astype(f))
@@ -61,9 +63,33 @@ def test_flax_attention():
     dropping = nnx.MultiHeadAttention(4, 16, decode=False, dropout_rate=0.1, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match=r"function did not call jax\.nn\.dot_product_attention"):
         apply(dropping, ENGINE)(x, mask=mask, deterministic=True)
+    with pytest.raises(ValueError, match=r"function did not call jax\.nn\.dot_product_attention"):
+        apply(layer, ENGINE)(x, mask=mask, sow_weights=True)
 
 
-@pytest.mark.parametrize("options", [{"bias": jnp.zeros((1, 4, 9, 9))}, {"local_window_size": 3}])
+def test_decoding_by_flax():
+    """Its cache is longer than the text, and what was not written is zeros beside a mask."""
+    layer = nnx.MultiHeadAttention(4, 16, decode=False, rngs=nnx.Rngs(0))
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((2, 6, 16)).astype(f))
+    engine = replace(Engine.of("exact"), cache="fp8_per_token_head")
+    whole = apply(layer, engine)(x, mask=nnx.make_causal_mask(jnp.ones((2, 6))))
+    layer.init_cache((2, 10, 16))
+    step = apply(partial(layer, decode=True), engine)
+    for place in range(6):
+        assert (step(x[:, place : place + 1])[:, 0] == whole[:, place]).all()
+
+
+def test_a_window_is_a_mask_where_keys_are_one_block():
+    given = arrays()
+    near = jnp.tril(jnp.ones((9, 9), bool)) & ~jnp.tril(jnp.ones((9, 9), bool), -4)
+    found = apply(lambda *x: jax.nn.dot_product_attention(*x, is_causal=True, local_window_size=3), ENGINE)(*given)
+    assert (found == expected(*given, near[None, None])).all()
+    tiles = "engine(attention(tiles=[64,16,16]))"
+    with pytest.raises(ValueError, match="local_window_size of dot_product_attention is given; allowed is None"):
+        apply(lambda *x: jax.nn.dot_product_attention(*x, local_window_size=3), tiles)(*given)
+
+
+@pytest.mark.parametrize("options", [{"bias": jnp.zeros((1, 4, 9, 9))}])
 def test_what_engines_do_not_define_raises(options):
     (name,) = options
     with pytest.raises(ValueError, match=f"{name} of dot_product_attention is given; allowed is None"):
