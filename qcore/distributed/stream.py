@@ -76,7 +76,7 @@ class Steps:
         return node(self.level, self.names, term)
 
     def hop(self, total: Any, child: Any, level: int, row: int) -> Any:
-        """The sum of the totals of a tree's node and of its child, in any order; it may overwrite the first."""
+        """The sum of the totals of a node of a tree and of its child, in any order; it may overwrite all but terms."""
         return hop(self.level, self.names, total, child, level, row)
 
     def result(self, total: Any) -> Any:

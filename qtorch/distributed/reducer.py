@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 import qcore.distributed.reducer as law
+from qcore import arrays
 from qcore.distributed.collective import BEFORE, FIRST, PREMULTIPLY, REDUCE, SPLIT
 from qcore.distributed.law import OfLevel
 from qcore.distributed.stream import Level, Steps
+from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import check_number
 from qcore.law.rounding import Rounding
+from qcore.linalg.accumulator import FLOAT32_NUMBER
 from qtorch._rounding.dense import check_dense
+from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import given_or_drawn
 from qtorch._rounding.sharded import check_not_sharded
 from qtorch.distributed.tensors import Terms, names_of, reduce, reduce_scatter
@@ -74,7 +79,7 @@ class Reducer(law.Reduction):
         return names_of(key, flush, role)
 
     def _steps(self, level: Level, names: OfLevel) -> Steps:
-        return (OwnSteps if _is_own(level, self._like.device) else TensorSteps)(level, names)
+        return _fastest(level, self._like.device)(level, names)
 
     def _of_total(self, total: torch.Tensor) -> torch.Tensor:
         found = total.to(torch.float32).to(self._like.dtype)
@@ -105,10 +110,11 @@ class OwnSteps(Steps):
         super().__init__(level, names)
         assert level.law.wire is not None  # as nothing is left open
         assert level.law.accumulator is not None
-        self.wire, self.sum = _DTYPES[level.law.wire], _DTYPES[level.law.accumulator.number]
+        self.wire = _DTYPES.get(level.law.wire, torch.float32)
+        self.sum = _DTYPES.get(level.law.accumulator.number, torch.float32)
         self.factor: float | None = None
         if level.law.divide == PREMULTIPLY:
-            self.factor = torch.tensor(1 / level.ranks, dtype=torch.float64).to(self.wire).item()
+            self.factor = float(arrays.quantize(np.float64(1 / level.ranks), level.law.wire))
         self.divisor = float(level.ranks) if level.law.divide == BEFORE else None
         self.sent: torch.Tensor | None = None  # the same memory for all terms, as new pages cost as much as the sum
 
@@ -147,14 +153,48 @@ class OwnSteps(Steps):
         return super().result(total.to(torch.float64))
 
 
-def _is_own(level: Level, device: torch.device) -> bool:
-    """True if torch's operations have the bits of the law."""
+class RoundedSteps(OwnSteps):
+    """Steps in formats of few bits: torch's float32 sums, rounded again by the kernel of `quantize`.
+
+    Float32 has more than twice the bits of their significands, so the first rounding changes nothing.
+    """
+
+    def term(self, x: torch.Tensor, rank: int) -> torch.Tensor:
+        wire = self.level.law.wire
+        assert wire is not None  # as nothing is left open
+        sent = quantize(x.to(torch.float32), wire)
+        return sent if self.factor is None else quantize(sent.mul_(self.factor), wire)
+
+    def added(self, total: torch.Tensor, terms: Sequence[torch.Tensor], step: int) -> torch.Tensor:
+        return self._rounded(total.add_(terms[0]))
+
+    def hop(self, total: torch.Tensor, child: torch.Tensor, level: int, row: int) -> torch.Tensor:
+        return self._rounded(total.add_(child))
+
+    def _rounded(self, total: torch.Tensor) -> torch.Tensor:
+        assert self.level.law.accumulator is not None  # as nothing is left open
+        number = self.level.law.accumulator.number
+        return total if number == FLOAT32_NUMBER else quantize(total, number)
+
+
+def _fastest(level: Level, device: torch.device) -> type[Steps]:
+    """The steps of which torch, on a device, has the bits of the law."""
     law = level.law
     assert law.accumulator is not None  # as nothing is left open
+    wire, number = law.wire, law.accumulator.number
     rounds = (law.rounding, law.accumulator.rounding) != (Rounding.NEAREST, Rounding.NEAREST)
-    # GPUs multiply by the reciprocal of a number, where CPUs divide.
-    divides = law.divide == BEFORE and device.type != "cpu"
-    if rounds or law.flush or law.grouped or not law.accumulator._sequential or law.divide == SPLIT or divides:
+    if rounds or law.flush or law.grouped or not law.accumulator._sequential or law.divide == SPLIT:
+        return TensorSteps
+    if wire in _DTYPES and number in _DTYPES and (number == wire or _DTYPES[number] == torch.float32):
+        # GPUs multiply by the reciprocal of a number, where CPUs divide.
+        return TensorSteps if law.divide == BEFORE and device.type != "cpu" else OwnSteps
+    is_few = _has_few_bits(wire) and number in (wire, FLOAT32_NUMBER)
+    return RoundedSteps if is_few and law.divide != BEFORE else TensorSteps
+
+
+def _has_few_bits(number: Any) -> bool:
+    """True if float32 has sums and products of two such numbers to more than twice their bits."""
+    if not isinstance(number, FloatingPoint | BinaryFloat):
         return False
-    number = law.accumulator.number
-    return law.wire in _DTYPES and number in _DTYPES and (number == law.wire or _DTYPES[number] == torch.float32)
+    bits, step, largest = number.span
+    return 2 * bits + 2 <= 24 and step > -60 and largest < 60
