@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from torch import nn
 
 from qcore.arguments import check_type, quoted
+from qcore.workflow.fusion import Kind, Norm, check_row, rows_to_fuse, why_not_fused
 from qtorch._classes import check_model
 from qtorch._torch_internals import drop_forward_hooks
 from qtorch.nn.intrinsic.fused import FUSED, Fused, folded_layer
@@ -16,9 +17,9 @@ from qtorch.quantization.tree import check_mapping, copied, entry_of
 
 Fuser = Callable[..., list[nn.Module]]
 LayerTypes = TypeVar("LayerTypes", bound=tuple[type[nn.Module], ...])  # as `LayerType`, of the layers in a row
-_CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d
-_TRANSPOSED = nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
-_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
+_KINDS: dict[type[nn.Module], Kind] = {nn.Linear: Kind("linear", 1), nn.ReLU: Kind("relu")}
+for _name, _class in {"convolution": "Conv", "transposed": "ConvTranspose", "norm": "BatchNorm"}.items():
+    _KINDS |= {getattr(nn, f"{_class}{dims}d"): Kind(_name, dims) for dims in (1, 2, 3)}
 
 
 def fuse_modules(
@@ -59,9 +60,11 @@ def fuse_modules(
     check_type("fuser_func", fuser, Callable, "a function of a list of modules")
     model = copied(model, inplace)
     more = entry_of("fuse_custom_config_dict", fuse_custom_config_dict, "additional_fuser_method_mapping")
-    for row in _rows(modules_to_fuse):
-        layers = [_layer(model, name) for name in row]
-        _check_row(model, row, layers)
+    for row in rows_to_fuse(modules_to_fuse):
+        names = dict(model.named_modules(remove_duplicate=False))
+        check_row(row, names)
+        layers = [names[name] for name in row]
+        _check_together(row, layers)
         try:
             made = fuser(layers, more) if fuser is fuse_known_modules else fuser(layers)
         except (TypeError, ValueError) as error:
@@ -132,7 +135,7 @@ def fuse_known_modules(
     check_mapping("additional_fuser_method_mapping", more)
     types = tuple(map(type, mod_list))
     training = mod_list[0].training
-    fused = more[types](training, *mod_list) if types in more else _fused(mod_list, types, training)
+    fused = more[types](training, *mod_list) if types in more else _fused(mod_list, training)
     for layer in mod_list:
         if hasattr(layer, "qconfig"):
             fused.qconfig = layer.qconfig
@@ -144,83 +147,28 @@ def fuse_known_modules(
 
 def has_fused_layer(layers: Sequence[nn.Module]) -> bool:
     """True if `fuse_known_modules` fuses these layers, in their mode."""
-    types, training = tuple(map(type, layers)), layers[0].training
-    if not _folds(types, training):
-        return types in FUSED
-    if _misfit(layers[0], layers[1], training):
-        return False
-    return types in FUSED if training else len(types) == 2 or (types[0], *types[2:]) in FUSED
+    return not _why_not_fused(layers)
 
 
-def _folds(types: tuple[Any, ...], training: bool) -> bool:
-    """True if the second layer is a batch norm that is folded into the first."""
-    first, second = types[0], types[1] if len(types) > 1 else None
-    if first in _TRANSPOSED and not training:
-        return len(types) == 2 and second is _NORMS[_TRANSPOSED.index(first)]
-    return (first in _CONVOLUTIONS and second is _NORMS[_CONVOLUTIONS.index(first)]) or (
-        types == (nn.Linear, nn.BatchNorm1d) and not training
-    )
+def _why_not_fused(layers: Sequence[Any]) -> str:
+    kinds, first, norm = [_KINDS.get(type(layer), Kind("")) for layer in layers], layers[0], None
+    if len(layers) > 1 and kinds[1].name == "norm":
+        bn, outputs = layers[1], getattr(first, "out_features", getattr(first, "out_channels", None))
+        remedy = "track_running_stats=True and affine=True"
+        norm = Norm(bn.num_features, outputs, bn.running_mean is not None, bn.affine, remedy)
+    return why_not_fused([type(layer).__name__ for layer in layers], kinds, first.training, norm)
 
 
-def _fused(layers: list[nn.Module], types: tuple[Any, ...], training: bool) -> nn.Module:
-    folds = _folds(types, training)
-    if types not in FUSED and not folds:
-        names = ", ".join(kind.__name__ for kind in types)
-        raise ValueError(
-            f"there is no fused layer of ({names}); allowed are, in this order and exactly, a convolution and its "
-            "BatchNorm, with a ReLU or without; a convolution, Linear, BatchNorm2d or BatchNorm3d and a ReLU; and in "
-            "evaluation a Linear and a BatchNorm1d, or a transposed convolution and its BatchNorm"
-        )
-    if folds:
-        if misfit := _misfit(layers[0], layers[1], training):
-            raise ValueError(misfit)
-        if not training:
-            folded = folded_layer(layers[0], layers[1])
-            return folded if len(layers) == 2 else FUSED[type(folded), type(layers[2])](folded, layers[2])
-    return FUSED[types](*layers)
+def _fused(layers: list[nn.Module], training: bool) -> nn.Module:
+    if reason := _why_not_fused(layers):
+        raise ValueError(reason)
+    if not training and _KINDS[type(layers[1])].name == "norm":
+        layers = [folded_layer(layers[0], layers[1]), *layers[2:]]
+    return FUSED[tuple(map(type, layers))](*layers) if len(layers) > 1 else layers[0]
 
 
-def _misfit(layer: Any, bn: Any, training: bool) -> str:
-    """Why a batch norm cannot be fused with the layer before it; "" where it can."""
-    outputs = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
-    if bn.num_features != outputs:
-        return f"the batch norm has num_features={bn.num_features}; allowed is {outputs}, as the layer's outputs"
-    if bn.running_mean is None or (training and not bn.affine):
-        return (
-            "the batch norm has no running statistics or, in training, no weight; allowed are "
-            "track_running_stats=True and affine=True"
-        )
-    return ""
-
-
-def _rows(modules_to_fuse: Any) -> Any:
-    """The lists of names: modules_to_fuse is one such list, or a list of them."""
-    listed = isinstance(modules_to_fuse, Collection) and not isinstance(modules_to_fuse, str)
-    if not listed or all(isinstance(name, str) for name in modules_to_fuse):
-        modules_to_fuse = [modules_to_fuse]
-    for row in modules_to_fuse:
-        if not isinstance(row, Collection) or isinstance(row, str):
-            raise _no_names(row)
-    return modules_to_fuse
-
-
-def _no_names(value: Any) -> TypeError:
-    return TypeError(f"modules_to_fuse has {quoted(value)}; allowed are lists of names: [['conv', 'bn', 'relu']]")
-
-
-def _layer(model: nn.Module, name: Any) -> nn.Module:
-    if not isinstance(name, str):
-        raise _no_names(name)
-    try:
-        return model.get_submodule(name)
-    except AttributeError as error:
-        raise ValueError(f"modules_to_fuse has {quoted(name)}, which names no module: {error}") from error
-
-
-def _check_row(model: nn.Module, row: Sequence[str], layers: list[nn.Module]) -> None:
-    """Raises unless layers can be replaced together."""
-    if len(layers) < 2 or len(set(map(id, layers))) < len(layers):
-        raise ValueError(f"modules_to_fuse has {list(row)}; allowed are two or more layers")
+def _check_together(row: Sequence[str], layers: list[nn.Module]) -> None:
+    """Raises ValueError unless layers have one mode and the same settings, and none is fused."""
     if len({layer.training for layer in layers}) > 1:
         modes = ", ".join(
             f"{name} in {'training' if layer.training else 'evaluation'}"
@@ -232,11 +180,3 @@ def _check_row(model: nn.Module, row: Sequence[str], layers: list[nn.Module]) ->
     settings = [layer.qconfig for layer in layers if hasattr(layer, "qconfig")]
     if any(one != settings[0] for one in settings):
         raise ValueError(f"modules_to_fuse has {list(row)}, layers with different qconfigs; allowed is one for all")
-    names: dict[int, list[str]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        names.setdefault(id(module), []).append(name)
-    for name, layer in zip(row, layers, strict=True):
-        if len(names[id(layer)]) > 1:
-            raise ValueError(
-                f"modules_to_fuse has {quoted(name)}, which is one layer with the names {names[id(layer)]}"
-            )

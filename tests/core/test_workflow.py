@@ -1,12 +1,14 @@
 """The law of flows: layers in a row, clamped results, and the tensors that may be integers, by trying all sets."""
 
 import random
+import re
 from dataclasses import dataclass, field
 from itertools import chain, combinations
 
 import pytest
 
 from qcore.workflow.flow import Flow, Flows
+from qcore.workflow.fusion import Kind, Norm, check_row, rows_to_fuse, why_not_fused
 from qcore.workflow.settings import check_effects, check_entries, dynamic_entries, first_and_all
 
 
@@ -213,3 +215,74 @@ def test_settings_of_dynamic_layers(wrong):
         TypeError, match="each of qconfig_spec" if wrong == [3] else "is a .*; allowed are None, a dict"
     ):
         dynamic_entries(wrong, 1)
+
+
+CONV, NORM, RELU, LINEAR, TRANSPOSED = map(Kind, ("convolution", "norm", "relu", "linear", "transposed"))
+FITS = Norm(4, 4, True, True, "scale=True")
+# Rows, whether they are fused in evaluation, and in training.
+FUSED_ROWS = [
+    ((CONV, NORM), True, True),
+    ((CONV, NORM, RELU), True, True),
+    ((CONV, RELU), True, True),
+    ((LINEAR, RELU), True, True),
+    ((LINEAR, NORM), True, False),
+    ((LINEAR, NORM, RELU), True, False),
+    ((TRANSPOSED, NORM), True, False),
+    ((TRANSPOSED, NORM, RELU), False, False),
+    ((TRANSPOSED, RELU), False, False),
+    ((NORM, RELU), True, True),
+    ((Kind("norm", 1), RELU), False, False),
+    ((Kind("convolution", 2), Kind("norm", 2)), True, True),
+    ((Kind("convolution", 2), Kind("norm", 1)), False, False),
+    ((CONV,), False, False),
+    ((CONV, RELU, RELU), False, False),
+    ((RELU, CONV), False, False),
+    ((NORM, NORM, RELU), False, False),
+    ((CONV, Kind("")), False, False),
+]
+
+
+@pytest.mark.parametrize(("row", "evaluated", "trained"), FUSED_ROWS)
+def test_rows_that_become_one_layer(row, evaluated, trained):
+    names, norm = [kind.name for kind in row], FITS if NORM in row[1:] else None
+    assert [not why_not_fused(names, row, training, norm) for training in (False, True)] == [evaluated, trained]
+
+
+@pytest.mark.parametrize(
+    ("norm", "training", "message"),
+    [
+        (FITS._replace(features=3), False, "num_features=3; allowed is 4, as the layer's outputs"),
+        (FITS._replace(has_statistics=False), False, "no running statistics or, .*; allowed are scale=True"),
+        (FITS._replace(has_scale=False), True, "no running statistics or, .*; allowed are scale=True"),
+        (FITS._replace(has_scale=False), False, "^$"),
+    ],
+)
+def test_a_norm_fits_the_layer_before_it(norm, training, message):
+    assert re.search(message, why_not_fused(["Conv", "Norm"], [CONV, NORM], training, norm))
+
+
+SHARED_LEAF = Leaf()
+NAMES = {"": Tree(), "a": Leaf(), "b": Leaf(), "c": SHARED_LEAF, "d": SHARED_LEAF}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("ab", "has 'ab'; allowed are lists of names"),
+        ([["a"], 3], "has 3; allowed are lists of names"),
+        ([["a", 3]], "has 3; allowed are lists of names"),
+        (["a", "9"], "has '9', which names no module; there are a, b, c, d"),
+        ([], r"has \[\]; allowed are two or more layers"),
+        (["a", "a"], ".*allowed are two or more layers"),
+        (["a", "d"], r"has 'd', which is one layer with the names \['c', 'd'\]"),
+    ],
+)
+def test_names_of_rows(rows, message):
+    with pytest.raises((TypeError, ValueError), match=f"^modules_to_fuse {message}"):
+        [check_row(row, NAMES) for row in rows_to_fuse(rows)]
+
+
+def test_rows_are_one_list_or_a_list_of_lists():
+    assert [*rows_to_fuse(["a", "b"])] == [["a", "b"]]
+    assert [*rows_to_fuse((("a", "b"), ["c"]))] == [("a", "b"), ["c"]]
+    check_row(["a"], NAMES, least=1)  # with a function behind it

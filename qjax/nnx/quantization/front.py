@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from qjax.nnx.activations import ReLU, ReLU6
 from qjax.nnx.flattened import Flattened
 from qjax.nnx.quantization.conversion import convert, unseen_layers
 from qjax.nnx.quantization.flow import Around, Noting, first_arguments, program_text, record, shapes_of, takes_integers
-from qjax.nnx.quantization.fusion import aliases, fuse_modules, why_not_fused
+from qjax.nnx.quantization.fusion import fuse_modules, why_not_fused, with_all_names
 from qjax.nnx.quantization.observing import FloatFunctional, Observed
 from qjax.nnx.quantization.one_call import quantize_dynamic
 from qjax.nnx.quantization.preparation import leave_attention, trained_layer, with_observers
@@ -188,7 +189,8 @@ class _Workflow(Workflow):
     def record(self, arguments: Any) -> Flow:
         self.model.eval()
         flow = record(self.model, self._marks(self.model), arguments)
-        self._modules, self._aliases = names_of(self.model), aliases(self.model)
+        self._modules = with_all_names(self.model)
+        self._uses = Counter(map(id, self._modules.values()))
         if self.trains:
             self.model.train()
         return flow
@@ -201,7 +203,7 @@ class _Workflow(Workflow):
         return {path: own[path] for path, module in modules if own[path] or isinstance(module, kinds)}
 
     def joins(self, path: str) -> bool:
-        return len(self._aliases[id(self._modules[path])]) == 1
+        return self._uses[id(self._modules[path])] == 1
 
     def fuses(self, row: list[str], function: Call | None) -> bool | None:
         """True if a row is fused with a function as its ReLU, False if without; None if it is not fused."""

@@ -8,13 +8,24 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from qcore.arguments import check_flag, check_type, quoted
-from qjax._models import check_model, modules_of, name_of, names_of, rebuilt
+from qcore.arguments import check_flag
+from qcore.names import joined
+from qcore.workflow import fusion
+from qcore.workflow.fusion import Kind, Norm, check_row, rows_to_fuse
+from qjax._models import check_model, children_of, rebuilt
 from qjax.nnx.activations import ReLU
 from qjax.nnx.intrinsic import FUSED, Fused
 from qjax.nnx.layouts import flax_layout, torch_layout
 from qjax.nnx.quantization.stubs import Identity
 from qjax.quantization.functional.conv_bn import ConvBnParams, fold_conv_bn
+
+_KINDS: dict[type[nnx.Module], Kind] = {
+    nnx.Linear: Kind("linear"),
+    nnx.Conv: Kind("convolution"),
+    nnx.ConvTranspose: Kind("transposed"),
+    nnx.BatchNorm: Kind("norm"),
+    ReLU: Kind("relu"),
+}
 
 
 def fuse_modules(
@@ -48,14 +59,10 @@ def fuse_modules(
     """
     check_model("model", model)
     check_flag("relu", relu)
-    check_type("modules_to_fuse", modules_to_fuse, (list, tuple), "a list of names, or of lists of names")
-    rows: Any = [modules_to_fuse] if all(isinstance(name, str) for name in modules_to_fuse) else modules_to_fuse
     copy = nnx.clone(model)
-    modules = names_of(copy)
-    made: dict[str, nnx.Module] = {}
-    for row in rows:
-        check_type("a row of modules_to_fuse", row, (list, tuple), "a list of names")
-        _check_row(copy, row, modules)
+    modules, made = with_all_names(copy), dict[str, nnx.Module]()
+    for row in rows_to_fuse(modules_to_fuse):
+        check_row(row, modules, least=1 if relu else 2)
         try:
             made[row[0]] = _fused([modules[name] for name in row], relu)
         except (TypeError, ValueError) as error:
@@ -66,30 +73,15 @@ def fuse_modules(
 
 def why_not_fused(parts: Sequence[Any], relu: bool) -> str:
     """The reason why layers in a row are not fused; "" if they are. `relu` is True if a ReLU function follows."""
-    layer, types = parts[0], tuple(map(type, parts))
-    has_norm = len(parts) > 1 and types[1] is nnx.BatchNorm
-    rest = types[1 + has_norm :]
-    alone = types[0] is nnx.BatchNorm and not has_norm and (rest or relu)
-    transposed = types[0] is nnx.ConvTranspose and has_norm and parts[1].use_running_average and not (rest or relu)
-    known = alone or types[0] in (nnx.Linear, nnx.Conv) or transposed
-    if not known or rest not in ((), (ReLU,)) or (relu and rest):
-        names = ", ".join(kind.__name__ for kind in types)
-        return (
-            f"there is no fused layer of ({names}) with relu={relu}; allowed are, in this order and exactly, a Conv "
-            "and its BatchNorm, a Conv, Linear or BatchNorm and a ReLU, all three, and in evaluation a Linear or "
-            "ConvTranspose and its BatchNorm; ReLU is qjax.nnx's, or relu=True"
-        )
-    if not has_norm:
-        return ""
-    bn, outputs = parts[1], layer.kernel.shape[-1]
-    if bn.num_features != outputs:
-        return f"the batch norm has num_features={bn.num_features}; allowed is {outputs}"
-    if not bn.use_running_average and (types[0] is nnx.Linear or bn.scale is None or bn.bias is None):
-        return (
-            "the batch norm is in training; allowed is use_running_average=True (model.eval()), or a Conv before a "
-            "batch norm with scale and bias"
-        )
-    return ""
+    kinds, norm, training = [_KINDS.get(type(part), Kind("")) for part in parts], None, False
+    if len(parts) > 1 and kinds[1].name == "norm":
+        kernel, bn = getattr(parts[0], "kernel", None), parts[1]
+        has_scale, training = bn.scale is not None and bn.bias is not None, not bn.use_running_average
+        outputs = None if kernel is None else kernel.shape[-1]
+        norm = Norm(bn.num_features, outputs, True, has_scale, "use_scale=True and use_bias=True")
+    names = [type(part).__name__ for part in parts]
+    more = f"; relu={relu}, and a ReLU is qjax.nnx's, or relu=True"
+    return fusion.why_not_fused(names, [*kinds, *[Kind("relu")] * relu], training, norm, more)
 
 
 def _fused(parts: list[Any], relu: bool) -> nnx.Module:
@@ -122,38 +114,17 @@ def with_parameters(layer: Any, kernel: Any, bias: Any) -> Any:
     return made
 
 
-def _check_row(model: nnx.Module, row: Sequence[str], modules: dict[str, nnx.Module]) -> None:
-    if not row:
-        raise ValueError("modules_to_fuse has an empty list; allowed are lists of names: [['conv', 'bn', 'relu']]")
-    for name in row:
-        if not isinstance(name, str):
-            raise TypeError(f"modules_to_fuse has {quoted(name)}; allowed are lists of names: [['conv', 'bn', 'relu']]")
-        if name not in modules:
-            raise ValueError(
-                f"modules_to_fuse has {quoted(name)}, which names no module; there are {sorted(modules)[1:13]}"
-            )
-    if len(set(row)) < len(row):
-        raise ValueError(f"modules_to_fuse has {list(row)}; allowed are different layers")
-    paths = modules_of(model)
-    shared = aliases(model)
-    for name in row:
-        path = next(path for path in paths if name_of(path, paths) == name)
-        if len(names := shared[id(paths[path])]) > 1:
-            raise ValueError(f"modules_to_fuse has {quoted(name)}, which is one layer with the names {sorted(names)}")
+def with_all_names(model: nnx.Module) -> dict[str, nnx.Module]:
+    """All modules but lists by all their names; of several with one name the outermost."""
+    found: dict[str, nnx.Module] = {}
 
+    def visit(name: str, module: nnx.Module, around: tuple[nnx.Module, ...]) -> None:
+        if any(module is one for one in around):  # a module may know the one around it
+            return
+        if not isinstance(module, nnx.List):
+            found.setdefault(name, module)
+        for key, child in children_of(module):
+            visit(joined(name, key), child, (*around, module))
 
-def aliases(model: nnx.Module) -> dict[int, set[str]]:
-    """All names of each module, by its id."""
-    found: dict[int, set[str]] = {}
-
-    def visit(name: str, value: Any) -> None:
-        if isinstance(value, nnx.Module):
-            seen = id(value) in found
-            found.setdefault(id(value), set()).add(name)
-            if not seen:
-                children = enumerate(value) if isinstance(value, nnx.List) else vars(value).items()
-                for key, child in children:
-                    visit(f"{name}.{key}" if name else str(key), child)
-
-    visit("", model)
+    visit("", model, ())
     return found

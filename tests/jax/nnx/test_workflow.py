@@ -283,9 +283,10 @@ BAD = {
         module_of(Net), default_qconfig
     ),
     r"there is no fused layer of \(BatchNorm, Conv\)": lambda: qnn.fuse_modules(module_of(Net), ["bn1", "conv1"]),
-    "'conv8', which names no module": lambda: qnn.fuse_modules(module_of(Net), ["conv1", "conv8"]),
-    "num_features=4; allowed is 8": lambda: qnn.fuse_modules(module_of(Net), ["head.0", "bn1"]),
-    "the batch norm is in training": lambda: qnn.fuse_modules(
+    "num_features=4; allowed is 8": lambda: qnn.fuse_modules(
+        nnx.Sequential(layer_of(nnx.Conv, 2, 8, (1,)), nnx.BatchNorm(4, rngs=nnx.Rngs(0))), ["0", "1"]
+    ),
+    r"there is no fused layer of \(Linear, BatchNorm\).* in evaluation a Linear": lambda: qnn.fuse_modules(
         nnx.Sequential(layer_of(nnx.Linear, 2, 4), nnx.BatchNorm(4, rngs=nnx.Rngs(0))), ["0", "1"]
     ),
     "no batch norm that is fused": lambda: qnn.freeze_bn_stats(module_of(Net)),
