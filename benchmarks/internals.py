@@ -5,7 +5,7 @@ Usage:
     python -m benchmarks.internals --json internals.json
 
 Both take turns in one process, and medians are compared; imports are timed in processes of their own. The parts are
-those of docs/torch-internals.md, in its order.
+those of the docstring of qtorch/_torch_internals.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,66 @@
 """All private parts of torch that qtorch uses, each with a replacement for versions of torch that lack it.
 
-A version of torch that lacks a part costs speed, never bits. docs/torch-internals.md says how much each part saves, and
-tests/torch/test_internals.py runs without each.
+A version of torch that lacks a part costs speed, never bits. docs/inside.md says how much some parts save, and
+tests/torch/test_internals.py runs without each. All were seen in this form with torch 2.13.0. Without them:
+
+- torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack: the law runs operation by
+  operation, without kernels.
+- torch.autograd.forward_ad._current_level: the same; `torch.compile` leaves rounding to eager.
+- torch._C._functorch.get_interpreter_stack: forward-mode derivatives of forward-mode derivatives are wrong, without
+  an error.
+- torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack: torch's error about a captured tensor, with
+  delayed scales.
+- torch._C._FunctionBase.apply: `Function.apply`.
+- torch._functorch.pyfunctorch.retrieve_current_functorch_interpreter, torch._C._functorch._add_batch_dim,
+  torch._C._ExcludeDispatchKeyGuard: keys by `torch.randint`, of which Inductor draws other numbers than eager
+  programs.
+- _dynamo_marked_constant, an attribute of functions: the public function, which imports Dynamo; found out by looking
+  into torch's file.
+- torch._int_mm: integer products of few rows, in compiled programs and on GPUs are products of float32, 1,024 terms
+  at a time, which are exact. So they are, too, on processors without instructions for int8
+  (`torch.cpu.get_capabilities`), and where `ONEDNN_MAX_CPU_ISA` limits them.
+- torch._C.__file__: kernels of a compiler with another OpenMP than torch's, such as clang's, are told the number of
+  threads at each call.
+- torch._C._nn, torch._dynamo.variables.torch.get_overridable_functions: in compiled programs these functions of a
+  model of `reproducible.convert` are torch's own.
+- the same, with torch._grouped_mm, _scaled_mm, _scaled_grouped_mm, _convolution and _addmm_activation: a warning:
+  recipes leave these products wide in compiled programs.
+- the names of two methods of Dynamo, trace_forward_graph and trace_backward_graph: a compiled program lowers the
+  products of such a backward, without a warning.
+- the code of F.multi_head_attention_forward, copied with another has_torch_function: a warning: attention stays in
+  high precision.
+- the code of torch.utils.checkpoint.checkpoint and of torch.autograd.Function.apply, and cls in its frame: torch
+  2.14 has no such frame of functions: recipes do not warn.
+- _checkpoint_wrapped_module, _fsdp_wrapped_module, attributes of modules: names of layers have these parts.
+- _orig_mod and _compiled_call_impl, attributes of modules: a lowered model's compiled parts are compiled with the
+  hooks of the first call, and then again.
+- torch._dynamo.symbolic_convert.InstructionTranslator.current_tx, the graph and the modules of its output, node.hint
+  of symbolic sizes: a compiled program does not warn if most of its work stays wide; an eager call does.
+- _qualified_op_name, an attribute of functions of torch.ops: recipes take a program's operator with the name of a
+  product of torch's for torch's.
+- torch._C._get_tracing_state: programs of `torch.jit.trace` are wrong.
+- __prepare_scriptable__ of modules: `torch.jit.script` raises torch's error about a type.
+- torch._C._current_graph_task_id, torch.autograd.Variable._execution_engine.queue_callback: delayed scales raise; a
+  checkpoint in training observes a batch twice.
+- torch._C.DisableTorchFunction: `lower` raises where a model needs a mode.
+- Tensor._base, torch.nn.Module._parameters: for recipes views of weights are no weights; parameters are.
+- torch.utils._pytree.tree_map: of outputs, tuples, lists and mappings only are rounded, no classes that users
+  registered as trees.
+- torch.nn.Module._forward_pre_hooks, _forward_hooks and what belongs to them: layers that `fuse_modules` or
+  `convert` swaps lose users' hooks; those of observers stay and do nothing; `FakeQuantize` takes two steps instead
+  of one pass.
+- _tensor_name, an attribute of the hooks of torch.nn.utils.prune: `quantize_model` of pruned models raises an
+  AttributeError.
+- _metadata of state_dicts: those of `to_torch_ao` have no versions, which torch then does not look for.
+- torch.ops.aten (view.dtype, full.default, full_like.default, scalar_tensor.default): `to_onnx` takes torch's own
+  translation.
+- torch.ops.quantized (linear_prepack, make_quantized_cell_params_dynamic, linear_prepack_fp16,
+  make_quantized_cell_params_fp16): `to_torch_ao` of recurrent layers raises.
+- torch._inductor.aoti_compile_and_package, aoti_load_package, config (aot_inductor.output_path): on a GPU a warning,
+  then operation by operation.
+- torch._inductor (ir.Pointwise, lowering, virtualized.ops): a compiled program calls the operator, in no loop with
+  its neighbours.
+- AOTICompiledModel.loader.run: each call on a GPU calls the package.
 """
 
 from __future__ import annotations

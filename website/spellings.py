@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from qcore.cli.tables import COLUMNS, row
@@ -10,11 +11,16 @@ from qcore.formats.spellings import OTHERS, SPELLINGS
 from website.records import table
 
 _OWNERS = (("NumPy", "ml_dtypes"), ("torch",), ("ONNX",), ("safetensors",), ("MLIR",))
+_SOURCE = re.compile(r"^(OCP \S+|.*? et al\.),? .* (\S+)$")  # who, the title, and when or which version
 
 
 def named_formats() -> str:
-    """Sorted and searched by `docs/assets/tables.js`."""
-    rows = ((f"`{name}`", *row(name)[1:]) for name in NAMED)
+    """Sorted and searched by `docs/assets/tables.js`. A source has its title where it stands first."""
+    rows, seen = [], set[str]()
+    for name in NAMED:
+        *cells, source = row(name)[1:]
+        rows.append((f"`{name}`", *cells, _SOURCE.sub(r"\1 \2", source) if source in seen else source))
+        seen.add(source)
     return f'<div class="live" markdown="1">\n\n{table(COLUMNS, rows)}\n\n</div>'
 
 

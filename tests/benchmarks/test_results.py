@@ -68,7 +68,7 @@ def test_private_parts_are_measured_and_put_back():
     rows = [*internals.calls(0.0), *internals.operations(0.0)]
     assert vars(_torch_internals) == before
     assert all(row.seconds > 0 and row.worth > 0 for row in rows)
-    table = (ROOT / "docs/torch-internals.md").read_text()
+    table = (ROOT / "docs/inside.md").read_text()
     assert {row.part for row in rows if row.part not in table} == set()
 
 
