@@ -200,7 +200,7 @@ def test_observers_over_steps(name, kind):
         peer = getattr(observer, name)(dtype=dtype, qscheme=kind_of, **options)
         own = OBSERVERS[name](TYPES[dtype], scheme, **({"axis": 1} if channels else {}))
         state = own.init((16, 6, 9))
-        for step in range(300 if name != "HistogramObserver" else 60):
+        for step in range(100 if name != "HistogramObserver" else 40):
             x = activations(rng, step)[kind]
             peer(torch.from_numpy(x))
             state = own.update(state, x)

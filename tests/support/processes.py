@@ -3,13 +3,15 @@
 import subprocess
 import sys
 
-# Processes are forked after the program's imports, which would take each of them seconds.
+# Processes are forked after the program's imports, which would take each of them seconds; Dynamo is imported by the
+# first optimizer, checkpoint or DistributedDataParallel.
 _START = """
 import os
 import sys
 from datetime import timedelta
 
 import torch
+import torch._dynamo
 import torch.distributed as dist
 
 children = []

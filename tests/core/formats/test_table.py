@@ -49,7 +49,7 @@ def inputs(table, dtype):
     ]
     between = [a + (b - a) * part for a, b in pairwise(ordered) for part in (rng.random(), 0.25, 2.0**-20)]
     if len(ordered) > 20:
-        points, between = points[::6], between[::14]
+        points, between = points[::9], between[::28]
     with np.errstate(over="ignore"):
         x = np.array([*points, *between, 0.0, np.inf, np.nan]).astype(dtype)
     with np.errstate(all="ignore"):

@@ -35,7 +35,7 @@ RARE = (
 def sample(arrays, number, rng):
     """Few enough elements for the oracle, whose time is microseconds for each; all blocks along a dimension."""
     if getattr(number, "dim", -1) >= 0:
-        return [array[tuple(slice(24 if axis == number.dim else 6) for axis in range(3))] for array in arrays]
+        return [array[tuple(slice(24 if axis == number.dim else 4) for axis in range(3))] for array in arrays]
     if arrays[0].ndim == 3:
         return [array[:, :16, :24] for array in arrays]
     return [rng.choice(array, 60) for array in arrays]

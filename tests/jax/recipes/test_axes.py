@@ -72,7 +72,8 @@ def test_shard_map(check_vma, rounding):
 
     expected = jax.jit(value_and_gradients(expected))(W, x)
     assert_same_trees(jax.jit(value_and_gradients(lowered))(W, x), expected)
-    assert_same_bits(lowered(W, x), expected[0])
+    if rounding is NEAREST:  # operation by operation: sixty programs
+        assert_same_bits(lowered(W, x), expected[0])
 
 
 def test_shardings_of_an_inner_jit_become_constraints():

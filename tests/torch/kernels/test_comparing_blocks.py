@@ -33,16 +33,25 @@ def has_kernel(text, shape):
     return matrix is not None and plan.kernels[layout] is not None
 
 
+def with_specials(shape):
+    x = inputs(shape)
+    x[-1, 3], x[-1, 40] = np.nan, np.inf
+    return x
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_kernels_have_the_bits_of_numpy(text):
     """In both usual modes but four over six, whose kernels take GCC seconds each."""
-    shape = (12, 64)
-    assert has_kernel(text, shape)
-    x = inputs(shape)
-    x[-1, 3], x[-1, 40] = np.nan, np.inf
+    x = with_specials((12, 64))
+    assert has_kernel(text, x.shape)
     for mode in ("nearest", "stochastic")[: 1 if "four_over_six" in text else 2]:
         y = qtorch.quantize(torch.from_numpy(x), text, mode, key=5)
         assert_same_bits(y, qcore.quantize(x, text, mode, key=5))
+
+
+@pytest.mark.parametrize("text", [*TEXTS[:-1], pytest.param(TEXTS[-1], marks=pytest.mark.heavy)])
+def test_kernels_have_the_codes_of_numpy(text):
+    x = with_specials((12, 64))
     codes, scales = qtorch.encode(torch.from_numpy(x), text)
     expected, expected_scales = qcore.encode(x, text)
     assert_same_bits(codes, expected)
