@@ -182,6 +182,41 @@ def warn_of_repeats(path: str, calls: int, times: int, more: str = "") -> None:
     )
 
 
+def check_seen(unseen: Sequence[str], seen: bool, left_out: str) -> None:
+    """Raises if no observer saw data, and warns if some did not.
+
+    Args:
+        unseen: the names of the layers without a range that need one.
+        seen: True if other layers have a range.
+        left_out: how a layer is left in floats.
+
+    Raises:
+        ValueError: if there are unseen layers, and no others.
+    """
+    if not unseen:
+        return
+    named = (
+        f"{some(list(map(shown, unseen)))} {'has' if len(unseen) == 1 else 'have'} an observer that has seen nothing"
+    )
+    if not seen:
+        raise ValueError(
+            f"{named}; run the prepared model on data that has elements, {left_out}, or pass allow_uncalibrated=True "
+            "to convert and load scales"
+        )
+    warn(
+        f"{named}, and will raise when called; calibrate with data that reaches it, {left_out}, or name it in "
+        "convert(.., allow_uncalibrated=[..])"
+    )
+
+
+def uncalibrated(name: str, left_out: str) -> RuntimeError:
+    """The error of a layer that runs, but saw no data in calibration."""
+    return RuntimeError(
+        f"{name} runs for the first time, and has no range: it saw no data before convert; calibrate with data that "
+        f"reaches it, or {left_out}"
+    )
+
+
 def warn_of_unfused(convolution: str, norm: str) -> None:
     """Warns of a convolution right before a batch norm: it would be trained with other weights than inference has."""
     warn(

@@ -11,15 +11,14 @@ from torch import nn
 
 from qcore.arguments import check_flag
 from qcore.names import is_in, shown, some
-from qcore.notices import warn
-from qcore.workflow.settings import allowed_names
+from qcore.workflow.settings import allowed_names, check_seen, uncalibrated
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.qconfig import QConfig
 from qtorch._affine.tensor import QTensor
 from qtorch._classes import check_model, plain_class
 from qtorch.nn.quantized import FloatFunctional
-from qtorch.nn.quantized.base import LEFT_OUT, uncalibrated
+from qtorch.nn.quantized.base import LEFT_OUT
 from qtorch.nn.quantized.quantize import DeQuantize
 from qtorch.nn.quantized.weights import float_parameters
 from qtorch.quantization.observing import NAME, check_repeats, detach, has_range, has_seen, stop_counting
@@ -177,7 +176,7 @@ class RefuseCalls:
         self.path = path
 
     def __call__(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        raise uncalibrated(shown(self.path))
+        raise uncalibrated(shown(self.path), LEFT_OUT)
 
 
 def _explain(path: str, layer: Any, mapping: Mapping[Any, Any], in_integers: bool) -> None:
@@ -236,16 +235,7 @@ def _check_calibrated(
         raise ValueError("module has no layer to convert; call prepare(model) or prepare_qat(model) first")
     if unprepared:
         raise ValueError(f"{_listed(unprepared)} no observer; call prepare(model) or prepare_qat(model) before convert")
-    if unseen and not seen:
-        raise ValueError(
-            f"{_listed(unseen)} an observer that has seen nothing; run the prepared model on data that has elements, "
-            f"{LEFT_OUT}, or pass allow_uncalibrated=True to convert and load a state_dict"
-        )
-    if unseen:
-        warn(
-            f"{_listed(unseen)} an observer that has seen nothing, and will raise when called; calibrate with data "
-            f"that reaches it, {LEFT_OUT}, or name it in convert(.., allow_uncalibrated=[..])"
-        )
+    check_seen(unseen, seen, LEFT_OUT)
     for layer, name in empty:
         setattr(layer, name, _with_some_scale(layer, name))
     return set(unseen)

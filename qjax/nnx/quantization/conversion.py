@@ -12,8 +12,7 @@ from flax import nnx
 
 from qcore.affine import AffineInteger, QParams
 from qcore.names import is_in, shown
-from qcore.notices import warn
-from qcore.workflow.settings import allowed_names, warn_of_repeats
+from qcore.workflow.settings import allowed_names, check_seen, warn_of_repeats
 from qjax._models import all_names, check_model, modules_of, name_of, rebuilt
 from qjax.nnx import quantized
 from qjax.nnx.activations import Activation
@@ -35,6 +34,7 @@ from qjax.nnx.quantization.rounding import (
 from qjax.nnx.quantization.stubs import DeQuantStub, QuantStub
 from qjax.nnx.quantization.ties import tie, ties_of
 from qjax.nnx.quantization.training import Trained, folded
+from qjax.nnx.quantized.base import LEFT_OUT
 from qjax.nnx.rounded import RoundedLayer
 from qjax.quantization.qconfig import output_form, range_observer
 from qjax.quantization.rounding import FormatRounding
@@ -78,16 +78,7 @@ def convert(model: nnx.Module, *, allow_uncalibrated: bool | Collection[str] = F
     allowed = allowed_names(allow_uncalibrated, {name for name, _ in all_names(model)})
     empty, seen = unseen_layers(model)
     unseen = [name for name in empty if not any(is_in(name, one) for one in allowed)]
-    if unseen and not seen:
-        raise ValueError(
-            f"observers have seen nothing at {', '.join(map(shown, unseen))}; run the prepared model on data that "
-            "reaches them, or give them the settings None"
-        )
-    if unseen:
-        warn(
-            f"observers have seen nothing at {', '.join(map(shown, unseen))}, which will raise when called; calibrate "
-            "with data that reaches them, give them the settings None, or name them in allow_uncalibrated"
-        )
+    check_seen(unseen, seen, LEFT_OUT)
     _warn_of_repeats(model)
     in_integers = any(isinstance(one, (Observed, FloatFunctional)) and not stays_in_floats(one) for one in modules)
 
@@ -95,7 +86,8 @@ def convert(model: nnx.Module, *, allow_uncalibrated: bool | Collection[str] = F
 
     def change(name: str, module: nnx.Module) -> nnx.Module:
         try:
-            made: Any = converted(name, _with_some_range(module) if name in empty else module, in_integers)
+            module = _with_some_range(module) if name in empty and _observes(module) else module
+            made: Any = converted(name, module, in_integers)
             if isinstance(made, quantized.DeQuantize):
                 made.dtype = dtype
             if name in unseen and isinstance(made, (quantized.Quantized, RoundedLayer)):
@@ -109,6 +101,11 @@ def convert(model: nnx.Module, *, allow_uncalibrated: bool | Collection[str] = F
     result = rebuilt(model, change, keeps_children)
     tie(result, ties_of(model))
     return result
+
+
+def _observes(module: Any) -> bool:
+    """True for a layer with an observer; layers around it may have its name."""
+    return isinstance(module, (Observed, FloatFunctional)) and module.activation_post_process is not None
 
 
 def _dtype_of(model: nnx.Module) -> Any:
@@ -136,12 +133,12 @@ def _with_some_range(module: Any) -> nnx.Module:
 
 def unseen_layers(model: nnx.Module) -> tuple[list[str], bool]:
     """The names of layers that need parameters but saw no data, and True if other layers saw data."""
-    modules = modules_of(model)
+    modules: dict[Any, Any] = modules_of(model)
     found, seen = [], False
     for path, module in modules.items():
-        if not isinstance(module, (Observed, FloatFunctional)) or module.activation_post_process is None:
+        if not _observes(module):
             continue
-        observer: Any = module.activation_post_process
+        observer = module.activation_post_process
         if not isinstance(observer, Observer) or isinstance(observer.description, FormatRounding):
             continue
         try:

@@ -137,7 +137,7 @@ def prepare_qat(model: nnx.Module, qconfig: SettingsOf[QConfig]) -> nnx.Module:
     check_model("model", model)
     _check_training(model)
     prepared = observed_model(model, qconfig, trained_layer)
-    _check_fused(model)
+    _check_fused(model, settings_of(model, qconfig))
     return prepared
 
 
@@ -168,12 +168,13 @@ def _check_training(model: nnx.Module) -> None:
         )
 
 
-def _check_fused(model: nnx.Module) -> None:
+def _check_fused(model: nnx.Module, settings: Mapping[str, Any]) -> None:
     """Warns of an unfused convolution right before a batch norm: training would see other weights than inference."""
     names = {id(module): name for name, module in all_names(model)}
     for parent in modules_of(model).values():
         children: Any = [] if isinstance(parent, Fused) else children_of(parent)
         for (_, first), (_, second) in pairwise(children):
             adjacent = isinstance(first, nnx.Conv) and isinstance(second, nnx.BatchNorm)
-            if adjacent and first.out_features == second.num_features:
+            trains = adjacent and settings[names[id(first)]] is not None
+            if trains and first.out_features == second.num_features:
                 warn_of_unfused(names[id(first)], names[id(second)])

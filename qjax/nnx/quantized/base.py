@@ -11,6 +11,7 @@ from flax import nnx
 from qcore.affine import AffineInteger, QParams, check_qparams
 from qcore.affine.functional.operands import check_operand
 from qcore.arguments import check_type
+from qcore.workflow.settings import uncalibrated
 from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike
 from qjax.quantization import QTensor
@@ -78,13 +79,13 @@ class Quantized(nnx.Module):
             raise TypeError(f"{layer_name(self)}: {name} has integers of int32; allowed are up to 16 bits")
 
 
+LEFT_OUT = "leave it in floats (the settings None for its name)"
+
+
 def check_calibrated(module: Any) -> None:
     """Raises RuntimeError if a layer saw no data in calibration."""
     if module.is_uncalibrated:
-        raise RuntimeError(
-            f"{layer_name(module)} runs for the first time, and has no range: it saw no data before convert; calibrate "
-            "with data that reaches it, or give it the settings None"
-        )
+        raise uncalibrated(layer_name(module), LEFT_OUT)
 
 
 def check_quantized(module: nnx.Module, x: Any, name: str = "input") -> None:

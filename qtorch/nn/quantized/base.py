@@ -309,14 +309,6 @@ def checked(module: torch.nn.Module, function: Callable[..., Any], *arguments: A
 LEFT_OUT = "leave it in floats (qconfig = None before prepare, or in quantize_model the settings None for its name)"
 
 
-def uncalibrated(name: str) -> RuntimeError:
-    """The error of a layer that runs, but saw no data in calibration."""
-    return RuntimeError(
-        f"{name} runs for the first time, and has no range: it saw no data before convert; calibrate with data that "
-        f"reaches it, or {LEFT_OUT}"
-    )
-
-
 def layer_name(module: Any) -> str:
     """The layer's name in its model, or its type where it has no name."""
     return getattr(module, "layer_name", "") or type(module).__name__

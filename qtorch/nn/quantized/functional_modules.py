@@ -8,10 +8,11 @@ from typing import Any, NoReturn
 import torch
 
 from qcore.affine import functional
+from qcore.workflow.settings import uncalibrated
 from qtorch._affine import exported
 from qtorch._affine.launch import binary_on_cpu
 from qtorch._affine.tensor import QTensor
-from qtorch.nn.quantized.base import Quantized, layer_name, uncalibrated
+from qtorch.nn.quantized.base import LEFT_OUT, Quantized, layer_name
 
 __all__ = ["FXFloatFunctional", "FloatFunctional", "QFunctional"]
 
@@ -187,6 +188,6 @@ class QFunctional(Quantized):
 
     def _check(self, *operands: Any) -> None:
         if self.is_uncalibrated:
-            raise uncalibrated(layer_name(self))
+            raise uncalibrated(layer_name(self), LEFT_OUT)
         for number, operand in enumerate(operands):
             self._check_input(operand, f"operand {number}")

@@ -71,6 +71,8 @@ def test_unfused_batch_norms_are_said():
     with pytest.warns(UserWarning, match=r"layer '0' is a convolution before the batch norm '1', and not fused"):
         qnn.prepare_qat(model, default_qat_qconfig)
     qnn.prepare_qat(qnn.fuse_modules(model, ["0", "1"]), default_qat_qconfig)
+    left = nnx.Sequential(*model.layers, layer_of(nnx.Linear, 2, 2))
+    qnn.prepare_qat(left, {"": default_qat_qconfig, "0": None})  # its weight is not rounded
 
 
 def test_attention_stays_in_floats_and_works():

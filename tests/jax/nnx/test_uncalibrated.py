@@ -25,10 +25,10 @@ class Two(nnx.Module):
 def test_layers_that_saw_nothing_raise_when_they_are_called(qconfig):
     prepare = qnn.prepare_qat if qconfig is default_qat_qconfig else qnn.prepare
     prepared, x = prepare(module_of(Two), qconfig), jnp.ones((2, 4))
-    with pytest.raises(ValueError, match=r"observers have seen nothing at .*layer 'unused_sum', layer 'used'"):
+    with pytest.raises(ValueError, match=r"layer 'unused_sum', layer 'used' have an observer that has seen"):
         qnn.convert(prepared)
     prepared(x)
-    with pytest.warns(UserWarning, match="seen nothing at .*'one'.*, which will raise when called"):
+    with pytest.warns(UserWarning, match="'one'.* have an observer that has seen nothing, and will raise when called"):
         made = qnn.convert(prepared)
     made(x)
     inside = made.quant(x)
@@ -44,6 +44,14 @@ def test_layers_that_saw_nothing_raise_when_they_are_called(qconfig):
         with pytest.raises(error, match="allow_uncalibrated"):
             qnn.convert(prepared, allow_uncalibrated=wrong)
     qnn.convert(prepared, allow_uncalibrated=True).other(inside)
+
+
+def test_flattened_layers_have_the_name_of_the_layer_in_them():
+    prepared = qnn.prepare(
+        nnx.Sequential(layer_of(nnx.LinearGeneral, 2, 3), layer_of(nnx.Linear, 3, 3)), default_qconfig
+    )
+    made = qnn.convert(prepared, allow_uncalibrated=True)
+    assert [row.state for row in qnn.report(made)] == ["quantized"] * 2
 
 
 def test_settings_that_a_recurrent_layer_cannot_have_are_refused_when_it_is_prepared():
