@@ -280,6 +280,11 @@ def _kept(table: np.ndarray) -> np.ndarray:
     return table
 
 
+def are_bits(dtype: str, text: str) -> bool:
+    """True if the codes of a format are the bits of a dtype of 16 bits."""
+    return dtype in DTYPES[1:] and check_number(dtype).text == text
+
+
 def indices_of(call: OperationCall, codes: tuple[Any, ...]) -> Any:
     """Where the results of int32 codes are in a table."""
     index = 0

@@ -12,6 +12,7 @@ from qcore.arithmetic.call import (
     DTYPES,
     OperationCall,
     Question,
+    are_bits,
     exact_of_codes,
     indices_of,
     numbers_of,
@@ -23,6 +24,8 @@ from qcore.arithmetic.rows import Arithmetic
 from qcore.binding import NUMPY
 from qcore.linalg.namespace import Float64
 from qcore.packing import check_codes
+
+_PART = 1 << 16  # elements
 
 
 class Arrays(Arithmetic, package=__name__.rpartition(".")[0], words=NUMPY):
@@ -51,12 +54,10 @@ class Arrays(Arithmetic, package=__name__.rpartition(".")[0], words=NUMPY):
 
     def _looked_up(self, call: OperationCall, arrays_: tuple[Any, ...], found_dtype: Any, key: Any) -> np.ndarray:
         """The results of a function that is a table."""
-        given: Any = [arrays.encode(x, text) for x, text in zip(arrays_, call.operands, strict=True)]
-        codes = tuple(x.astype(np.int32) for x in given)
-        index = np.asarray(indices_of(call, codes))
+        codes = tuple(_codes_of(x, text) for x, text in zip(arrays_, call.operands, strict=True))
         if not call.is_stochastic:
-            return numbers_of(call).astype(found_dtype)[index]
-        found = arrays.quantize(stand_ins_of(call)[index], **call.quantizing, key=key)
+            return _taken(numbers_of(call).astype(found_dtype), call, codes)
+        found = arrays.quantize(_taken(stand_ins_of(call), call, codes), **call.quantizing, key=key)
         return one_nan(Float64, found).astype(found_dtype)
 
     def on_question(self, question: Question, given: tuple[Any, ...]) -> np.ndarray:
@@ -70,10 +71,25 @@ class Arrays(Arithmetic, package=__name__.rpartition(".")[0], words=NUMPY):
         _check_key(call, key)
         if not call.is_looked_up:
             return arrays.encode(exact_of_codes(call, codes), **call.quantizing, key=key)
-        index = indices_of(call, tuple(x.astype(np.int32) for x in codes))
         if call.is_stochastic:
-            return arrays.encode(stand_ins_of(call)[index], **call.quantizing, key=key)
-        return table_of(call)[index]
+            return arrays.encode(_taken(stand_ins_of(call), call, codes), **call.quantizing, key=key)
+        return _taken(table_of(call), call, codes)
+
+
+def _codes_of(x: np.ndarray, text: str) -> Any:
+    return x.view(np.uint16) if are_bits(x.dtype.name, text) else arrays.encode(x, text)
+
+
+def _taken(table: np.ndarray, call: OperationCall, codes: tuple[np.ndarray, ...]) -> np.ndarray:
+    """The entries of a table for codes that broadcast, by parts that caches of processors hold."""
+    codes = np.broadcast_arrays(*codes)
+    found, flat = np.empty(codes[0].shape, table.dtype), [x.reshape(-1) for x in codes]
+    entries = found.reshape(-1)
+    for begin in range(0, entries.size, _PART):
+        part = slice(begin, begin + _PART)
+        index = indices_of(call, tuple(x[part].astype(np.intp) for x in flat))
+        np.take(table, index, out=entries[part], mode="clip")  # which does not ask for each index if it is valid
+    return found
 
 
 def _check_key(call: OperationCall, key: Any) -> None:

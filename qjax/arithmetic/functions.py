@@ -14,6 +14,7 @@ from qcore.arithmetic.call import (
     DTYPES,
     OperationCall,
     Question,
+    are_bits,
     indices_of,
     numbers_of,
     slopes_of,
@@ -40,13 +41,17 @@ def _rounded(call: OperationCall, dtype: str, key: Any, *arrays: Any) -> jax.Arr
         return _narrow(found, dtype)
 
 
+def _codes_of(x: jax.Array, text: str) -> Any:
+    return x.view(jnp.uint16) if are_bits(x.dtype.name, text) else encode(x, text)
+
+
 def _index_of(call: OperationCall, codes: Any) -> Any:
     return indices_of(call, tuple(x.astype(jnp.int32) for x in codes))
 
 
 def _from_table(call: OperationCall, dtype: str, key: Any, arrays: Any) -> jax.Array:
     """The results of a function that is a table."""
-    index = _index_of(call, (encode(x, text) for x, text in zip(arrays, call.operands, strict=True)))
+    index = _index_of(call, map(_codes_of, arrays, call.operands))
     if call.is_stochastic:
         return _narrow(quantize(jnp.asarray(stand_ins_of(call))[index], **call.quantizing, key=key), dtype)
     table = numbers_of(call)
@@ -62,7 +67,7 @@ def _gradients(call: OperationCall, gradient: Any, *arrays: Any) -> tuple[jax.Ar
     with jax.enable_x64(True):
         gradients = OPERATIONS[call.operation].gradients
         if gradients is None:
-            index = _index_of(call, (encode(x, text) for x, text in zip(arrays, call.operands, strict=True)))
+            index = _index_of(call, map(_codes_of, arrays, call.operands))
             tables = (x.astype(np.float64) for x in slopes_of(call.operation, call.operands))
             found = tuple(_wide(gradient) * jnp.asarray(table)[index] for table in tables)
         else:

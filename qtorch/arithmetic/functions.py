@@ -11,6 +11,7 @@ from qcore.arithmetic.call import (
     DTYPES,
     OperationCall,
     Question,
+    are_bits,
     indices_of,
     numbers_of,
     slopes_of,
@@ -35,7 +36,6 @@ from qtorch.linalg.namespace import Float64
 
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32}
 _PART = 1 << 16  # elements
-_OWN = {torch.float16: check_number("float16").text, torch.bfloat16: check_number("bfloat16").text}
 _DTYPES = {getattr(torch, name): name for name in DTYPES}
 
 
@@ -51,7 +51,7 @@ def _index_of(call: OperationCall, codes: tuple[Any, ...]) -> torch.Tensor:
 
 def _codes_of(x: torch.Tensor, text: str) -> Any:
     """The codes of numbers; of the 16-bit formats of their dtypes these are the low bits of integers."""
-    return x.view(torch.int16) if _OWN.get(x.dtype) == text else encode(x, text)
+    return x.view(torch.int16) if are_bits(_DTYPES[x.dtype], text) else encode(x, text)
 
 
 def _by_parts(table: torch.Tensor, call: OperationCall, codes: tuple[torch.Tensor, ...]) -> torch.Tensor:

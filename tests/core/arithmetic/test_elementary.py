@@ -109,13 +109,9 @@ def test_functions():
     assert wrong("softplus", "e5m2", "e5m2", "away") == []  # of numbers whose exponentials are 0 in float64
 
 
-SHORT = [
-    "e4m3fn",
-    "e5m2",
-    "e4m3fnuz",
-    "e3m4",
-    *(f"binary{k}p{p}{s}" for k in (4, 6, 8) for p in range(1, k) for s in ("se", "sf")),
-]
+SHORT = "e4m3fn e5m2 e4m3fnuz e5m2fnuz e4m3b11fnuz e3m4 e4m3 e8m0fnu".split()
+SHORT += [f"binary{k}p{p}s{d}" for k in range(3, 9) for p in range(1, k) for d in "ef"]
+SHORT += [f"binary{k}p{p}u{d}" for k in range(3, 9) for p in range(1, k + 1) for d in "ef"]
 
 
 @pytest.mark.heavy
