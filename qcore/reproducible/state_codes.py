@@ -142,7 +142,7 @@ class _Laws(NamedTuple):
 
     encode: Callable[..., Any]
     encoding: np.ndarray
-    decoder: Decoding
+    decode: Callable[..., Any]
     decoding: np.ndarray
     largest: float
 
@@ -154,13 +154,24 @@ def _laws(kind: str) -> _Laws:
     decoder, decoding = element.decoding(FLOAT32)
     integers = [np.array(flat(constants), np.int64).astype(np.int32) for constants in (encoding, decoding)]
     if kind == FLOAT8:
-        return _Laws(partial(_encode_float, encoder), integers[0], decoder, integers[1], 448.0)
+        encode, decode = partial(_encode_float, encoder), partial(_decode_float, decoder)
+        return _Laws(encode, integers[0], decode, integers[1], 448.0)
     *_, bounds, codes, nan = encoder.split(integers[0])
-    return _Laws(_encode_by_buckets, _buckets(bounds[1:], codes, nan), decoder, integers[1], 1.0)
+    numbers, _ = decoder.split(integers[1])
+    return _Laws(_encode_by_buckets, _buckets(bounds[1:], codes, nan), _decode_by_table, np.asarray(numbers), 1.0)
 
 
 def _encode_float(program: Program, xp: Any, bits: Any, constants: Any) -> Any:
     return program.run(xp, bits, program.split(constants), ())
+
+
+def _decode_float(program: Decoding, xp: Any, lanes: Any, constants: Any, count: int) -> Any:
+    return program.run(xp, lanes, program.split(constants))
+
+
+def _decode_by_table(xp: Any, lanes: Any, numbers: Any, count: int) -> Any:
+    """Also of 16 numbers, of which a chain of comparisons takes XLA three times as long. Other bits are ignored."""
+    return xp.take(numbers[0:count], lanes & (count - 1))
 
 
 def _encode_by_buckets(xp: Any, bits: Any, buckets: Any) -> Any:
@@ -197,8 +208,7 @@ def encoded_lanes(xp: Any, x: Any, constants: Any, codes: StateCodes) -> tuple[A
 
 def decoded_lanes(xp: Any, lanes: Any, scale: Any, constants: Any, codes: StateCodes) -> Any:
     """The inverse of `encoded_lanes`."""
-    program = codes.laws.decoder
-    return xp.mul(xp.floats(program.run(xp, lanes, program.split(constants))), scale)
+    return xp.mul(xp.floats(codes.laws.decode(xp, lanes, constants, 1 << codes.bits)), scale)
 
 
 def encoded(xp: Any, x: Any, constants: Any, codes: StateCodes) -> tuple[Any, Any]:
@@ -210,7 +220,8 @@ def _packed(xp: Any, lanes: Any, scale: Any, codes: StateCodes) -> tuple[Any, An
     """Codes and scales as a state has them."""
     if codes.bits == 4:
         pairs = lanes.reshape((-1, 2))
-        lanes = (pairs[:, 0] << 4) | pairs[:, 1]
+        # A sum, as XLA would compute the codes once for each half of a byte.
+        lanes = xp.total(pairs << (4 - 4 * xp.arange(2, pairs)), (1,))
     return xp.astype(lanes.reshape((-1,)), "uint8"), scale.reshape((-1,))
 
 
@@ -302,7 +313,7 @@ def adam_of_blocks(
     state, if there is one, has the largest second moments ("amsgrad").
     """
     before = [
-        state[0] if one is None else decoded_lanes(xp, *state[:3], one)
+        state[0] if one is None else decoded_lanes(xp, state[0], state[1], state[2], one)
         for state, one in zip(states, codes, strict=True)
     ]
     if decoupled:
@@ -356,14 +367,14 @@ def _adam(
     ]
     first, second = (as_weight(1 - beta) for beta in betas)
     numbers = AdamNumbers(rate, eps, weight_decay, first, second, *(correction(xp, beta, step) for beta in betas))
-    p, states = adam_of_blocks(xp, p, gradient, given, numbers, codes, decoupled)
+    p, after = adam_of_blocks(xp, p, gradient, given, numbers, codes, decoupled)
     found = [p.reshape(shape)]
-    for one, state in zip(codes, states, strict=True):
+    for one, state in zip(codes, after, strict=True):
         if one is None:
             found.append(state[0].reshape(shape))
         else:
-            given, scale = _packed(xp, *state, one)
-            found += [given if one.bits == 4 else given.reshape(shape), scale]
+            kept, scale = _packed(xp, state[0], state[1], one)
+            found += [kept if one.bits == 4 else kept.reshape(shape), scale]
     return tuple(found)
 
 
