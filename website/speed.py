@@ -194,7 +194,7 @@ def compile_time() -> str:
 
 
 def fused_programs() -> str:
-    """Compiled programs on tensors that lie in memory, as the library chooses, and a training step of a network."""
+    """Compiled programs on tensors that lie in memory, as the library chooses."""
     record = results("fusion")
     largest = max(row["exponent"] for row in record["rows"])
     found: dict[str, dict[str, Record]] = {}
@@ -212,27 +212,8 @@ def fused_programs() -> str:
         for program, of in found.items()
     )
     heading = [f"{VECTORS[name]}, {way}" for name in columns for way in ("eager", "compiled")]
-    parts = [
-        f"Times a copy of 2^{largest} numbers, with one thread, on {where(record)} ({link('fusion')}).",
-        table(("program", *heading, "as a", "s to compile"), rows),
-    ]
-    first = {row["vectors"]: row for row in record["network"] if row["step"] == "fp32"}
-    names = {"rounded": "rounded", "emptied": "without the law's arithmetic"}
-    steps = [
-        (
-            VECTORS[row["vectors"]],
-            names[row["step"]],
-            f"{row['seconds'] / first[row['vectors']]['seconds']:.3f}",
-            f"{row['compile'] / first[row['vectors']]['compile']:.2f}",
-        )
-        for row in record["network"]
-        if row["step"] in names
-    ]
-    parts.append(
-        "A training step of PreResNet20, all activations and errors rounded to nearest, as multiples of fp32, both "
-        f"compiled:\n\n{table(('instructions', 'step', 'time', 'compile time'), steps)}"
-    )
-    return "\n\n".join(parts)
+    measured = f"Times a copy of 2^{largest} numbers, with one thread, on {where(record)} ({link('fusion')})."
+    return f"{measured}\n\n{table(('program', *heading, 'as a', 's to compile'), rows)}"
 
 
 def fused_loops() -> str:

@@ -25,17 +25,17 @@ inputs = lru_cache(4)(hard_inputs)
 
 
 def pairs():
-    """The first formats of a kind in both usual modes, others in one; a kind's formats share the other modes.
+    """The first formats of a kind in both usual modes, others in one; kinds take the other modes by turns.
 
-    Formats of blocks, whose kernels take GCC longest, share four of the other modes, and the first of a kind has both
-    usual ones. A few of a kind compile programs.
+    A kind's formats share every second of them, formats of blocks, whose kernels take GCC longest, two; the first of a
+    kind has both usual ones. A few of a kind compile programs.
     All modes of all FORMATS are among the heavy tests, and in benchmarks.consistency. JAX without jit takes the
     first of a kind in nearest, and one format of blocks; under jit it takes FORMATS in nearest, and otherwise two of
     a kind. Usual modes of blocks without JAX are heavy.
     """
     every = [*FORMATS, *MORE]
     kinds = [number.reduce(FLOAT32)[0] for number in every]
-    less_usual = [mode for mode in MODES if mode not in USUAL]
+    order, less_usual = list(dict.fromkeys(kinds)), [mode for mode in MODES if mode not in USUAL]
     for i, (number, kind) in enumerate(zip(every, kinds, strict=True)):
         place, count, of_blocks = kinds[:i].count(kind), kinds.count(kind), isinstance(number, BlockNumber)
         eager = place == 0 and (not of_blocks or isinstance(number, BlockFloatingPoint))
@@ -45,6 +45,7 @@ def pairs():
             backends = BACKENDS if eager and mode == "nearest" else IN_TORCH if of_few else OTHERS
             if i < len(FORMATS) or mode in (*USUAL, *shared):
                 few = shared[: place < (4 if of_blocks else len(less_usual))]
+                few = [mode for mode in few if (less_usual.index(mode) + order.index(kind)) % 2]
                 usual = USUAL if place < (1 if of_blocks else 4) else USUAL[place % 2 :][:1]
                 chosen = mode in (*usual, *(few if count > 1 else shared[:2]))
                 chosen = chosen and not (of_blocks and of_few and mode in USUAL)

@@ -41,7 +41,7 @@ class Ordinary(torch.utils._python_dispatch.TorchDispatchMode):
 @pytest.mark.parametrize("number", CODED, ids=str)
 def test_operations_and_jax(number, everywhere):
     """JAX takes every second of FORMATS and one other of four, one of eight in stochastic; the heavy test takes all."""
-    (x,) = hard_inputs(number, 20_000)
+    (x,) = hard_inputs(number, 6_000)
     place = CODED.index(number)
     in_jax = everywhere or place % (2 if number in FORMATS else 4) == 0
     for mode in ("nearest", "stochastic"):

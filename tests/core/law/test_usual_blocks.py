@@ -32,7 +32,7 @@ def blocks_of_all_sizes(carrier, length, rng):
 
 
 @some(
-    *(place for place in np.ndindex(2, len(FORMATS), len(DTYPES)) if sum(place) % 2 == 0),
+    *(place for place in np.ndindex(2, len(FORMATS), len(DTYPES)) if sum(place) % 4 == 0),
     coded=[False, True],
     text=FORMATS,
     dtype=[*DTYPES],

@@ -22,6 +22,7 @@ def arrays(queries=9, keys=9):
     return [jnp.asarray(rng.standard_normal(shape).astype(f)) for shape in shapes]
 
 
+@jax.jit
 def expected(q, k, v, mask):
     moved = [jnp.swapaxes(x, 1, 2) for x in (q, k, v)]
     return jnp.swapaxes(attention(*moved, ENGINE, False, mask=mask), 1, 2)
@@ -44,7 +45,7 @@ def test_a_jitted_function_that_was_traced_before():
 def test_shapes_and_dtypes():
     q, k, v = arrays()
     mask = jnp.ones((2, 1, 9, 9), bool).at[0, :, :, :3].set(False)
-    run = apply(lambda *x: jax.nn.dot_product_attention(*x, mask=mask), ENGINE)
+    run = jax.jit(apply(lambda *x: jax.nn.dot_product_attention(*x, mask=mask), ENGINE))
     assert (run(q, k, v) == expected(q, k, v, mask)).all()
     halves = run(*(x.astype(jnp.bfloat16) for x in (q, k, v)))
     assert halves.dtype == jnp.bfloat16
@@ -58,7 +59,8 @@ def test_flax_attention():
     x = jnp.asarray(np.random.default_rng(1).standard_normal((2, 6, 16)).astype(f))
     mask = nnx.make_causal_mask(jnp.ones((2, 6)))
     found = apply(layer, ENGINE)(x, mask=mask)
-    inner = attention(*(jnp.swapaxes(part(x), 1, 2) for part in (layer.query, layer.key, layer.value)), ENGINE)
+    causal = jax.jit(lambda *x: attention(*x, ENGINE))
+    inner = causal(*(jnp.swapaxes(part(x), 1, 2) for part in (layer.query, layer.key, layer.value)))
     assert (found == layer.out(jnp.swapaxes(inner, 1, 2))).all()
     dropping = nnx.MultiHeadAttention(4, 16, decode=False, dropout_rate=0.1, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match=r"function did not call jax\.nn\.dot_product_attention"):

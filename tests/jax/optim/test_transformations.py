@@ -15,24 +15,29 @@ from qjax import quantizer
 from qjax.optim import accumulators, apply_updates, low_precision
 
 
+def few(values):
+    """Two leaves, as each shape is programs of its own."""
+    return tree({name: values[name] for name in "ad"})
+
+
 def test_scan_is_a_loop_and_states_may_be_donated():
     tx = low_precision(optax.sgd(0.1, 0.9), acc_quant=quantizer(F16), momentum_quant=F8, key=KEY)
-    grads = jax.tree.map(lambda *leaves: jnp.stack(leaves), *G)
+    grads = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(few, G))
 
     def step(carry, grads):
         params, state = carry
         updates, state = tx.update(grads, state, params)
         return (apply_updates(params, updates, state), state), None
 
-    (params, state), _ = jax.lax.scan(step, (tree(P), tx.init(tree(P))), grads)
+    (params, state), _ = jax.lax.scan(step, (few(P), tx.init(few(P))), grads)
     donating = jax.jit(step, donate_argnums=0)
-    start = tree(P)
+    start = few(P)
     carry = start, tx.init(start)
     for index in range(len(G)):
-        carry, _ = donating(carry, tree(G[index]))
+        carry, _ = donating(carry, few(G[index]))
     assert_same_trees(carry, (params, state))
-    carry, _ = step((tree(P), tx.init(tree(P))), tree(G[0]))
-    donating(carry, tree(G[1]))
+    carry, _ = step((few(P), tx.init(few(P))), few(G[0]))
+    donating(carry, few(G[1]))
 
 
 def test_kill_and_resume(tmp_path):
@@ -55,7 +60,7 @@ def test_kill_and_resume(tmp_path):
 
 def test_models_side_by_side():
     tx = low_precision(optax.sgd(0.1, 0.9), weight_quant=quantizer(F8), momentum_quant=quantizer(F16), key=1)
-    models = [tree(P), jax.tree.map(lambda p: 2 * p, tree(P))]
+    models = [few(P), jax.tree.map(lambda p: 2 * p, few(P))]
     together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *models)
 
     def step(params, grads):
@@ -63,9 +68,9 @@ def test_models_side_by_side():
         updates, state = tx.update(grads, state, params)
         return apply_updates(params, updates, state), state
 
-    rows = jax.jit(jax.vmap(step, in_axes=(0, None)))(together, tree(G[0]))
+    rows = jax.jit(jax.vmap(step, in_axes=(0, None)))(together, few(G[0]))
     for index, params in enumerate(models):
-        alone = jax.jit(step)(params, tree(G[0]))
+        alone = jax.jit(step)(params, few(G[0]))
         assert_same_trees(jax.tree.map(lambda x, index=index: x[index], rows), alone)
 
 

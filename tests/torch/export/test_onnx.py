@@ -124,7 +124,7 @@ WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize("name", usually(("groups of int4", "nvfp4", "nf4"), WEIGHTS))
+@pytest.mark.parametrize("name", usually(("nvfp4", "nf4"), WEIGHTS))
 def test_weights_alone(name, tmp_path):
     """The numbers of weights are the library's, in the smallest type that holds their elements."""
     torch.manual_seed(0)
@@ -222,7 +222,7 @@ def test_wrong_arguments(tmp_path):
         to_onnx(nn.ReLU().eval(), (normal(1),), tmp_path / "model.onnx", dynamic_shapes="batch")
 
 
-@pytest.mark.parametrize("write", [to_onnx, to_qonnx])
+@pytest.mark.parametrize("write", [to_onnx, pytest.param(to_qonnx, marks=pytest.mark.heavy)])
 def test_a_file_in_memory(write, tmp_path):
     model, x, file = nn.Sequential(nn.Linear(4, 3)).eval(), normal(2, 4), io.BytesIO()
     write(model, (x,), file)

@@ -1,5 +1,6 @@
 """Training that is killed, and resumed from its last checkpoint, ends with the bits of training that was not."""
 
+import os
 import random
 import signal
 import subprocess
@@ -14,8 +15,10 @@ from support import assert_same_bits
 # optimizer too unless it has a key.
 PROGRAM = """
 import os
+import sys
 
 import torch
+import torch._dynamo
 from qtorch import FloatingPoint
 from qtorch.optim import OptimLP
 from qtorch.quant import Quantizer
@@ -48,12 +51,17 @@ def train(file, last, key):
         torch.save(saved | {"step": step, "generator": torch.get_rng_state()}, file + ".part")
         os.replace(file + ".part", file)
 """
-FOREVER = 10**9
-
-
-def start(file, last, key):
-    program = f"{PROGRAM}\ntrain({str(file)!r}, {last}, {key})"
-    return subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+# The process that is killed and the one that goes on are forked after the imports, which take seconds.
+FORKED = """
+FILE, KEY = {file!r}, {key}
+child = os.fork()
+if not child:
+    train(FILE, 10**9, KEY)
+print(child, flush=True)
+last = int(sys.stdin.readline())
+assert os.WTERMSIG(os.waitpid(child, 0)[1]) == {signal}
+train(FILE, last, KEY)
+"""
 
 
 def tensors_in(saved, path=""):
@@ -64,20 +72,25 @@ def tensors_in(saved, path=""):
     return {path: saved}
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 @pytest.mark.parametrize("key", [7, pytest.param(None, marks=pytest.mark.heavy)])
 def test_killed_and_resumed(tmp_path, key):
     file, whole = tmp_path / "killed.pt", tmp_path / "whole.pt"
-    killed = start(file, FOREVER, key)
-    while not file.exists():
-        assert killed.poll() is None, killed.stderr.read()
-        time.sleep(0.01)
-    time.sleep(random.uniform(0, 0.2))
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    assert killed.returncode == -signal.SIGKILL
+    program = PROGRAM + FORKED.format(file=str(file), key=key, signal=int(signal.SIGKILL))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    resumed = subprocess.Popen([sys.executable, "-c", program], text=True, **pipes)
+    killed = int(resumed.stdout.readline())
+    deadline = time.monotonic() + 120
+    try:
+        while not file.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 0.2))
+    finally:
+        os.kill(killed, signal.SIGKILL)
     step = torch.load(file, weights_only=True)["step"]
     last = step + 20
-    resumed = start(file, last, key)
+    print(last, file=resumed.stdin, flush=True)
     names = {}
     exec(PROGRAM, names)
     with torch.random.fork_rng():
