@@ -112,8 +112,8 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
         "nccl.nvls": Backend(
             Collective(accumulator=_FLOAT64),
             _NCCL + "multimem.ld_reduce",
-            _READ + "The order and the width of sums in the switch. A model: the float64 sum, rounded once, which is "
-            "the exact sum of numbers within 2^40 of each other",
+            _READ + "The order and the width of sums in the switch. A model: the float64 sum, rounded once. It is the "
+            "exact sum of N numbers of p bits whose exponents differ by at most 53 - p - log2(N)",
         ),
         "nccl.symmetric": Backend(
             Collective(accumulator=_FLOAT32),
@@ -143,7 +143,9 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
             ),
             _ZEROPP + "csrc/quantization/quant_reduce.cu",
             _READ + _QUOTIENTS + ". One node, whose ranks are summed. Nodes are a level above, whose mean is taken: "
-            "Collective('float16', start='zero', divide='after', inner=named('zeropp.qgz'), inner_ranks=8)",
+            "Collective('float16', start='zero', divide='after', inner=named('zeropp.qgz'), inner_ranks=8). "
+            "Vectors, and matrices whose numbers 2 * ranks does not divide, are sent as they are: "
+            "Collective(order='nccl_ring', divide='before')",
         ),
         "zeropp.qwz": Backend(
             Collective("fixed(8,0)", NONE, None, WireScale("qwz", 128.0, inverse="reciprocal", number="float16")),
