@@ -166,15 +166,8 @@ def quick(*cells):
     )
 
 
-@quick(
-    (MLP, "nvfp4_pretraining", "autocast"),
-    (MLP, "fp8_delayed", torch.bfloat16),
-    (MLP, "wage", torch.float16),
-    (CNN, "hfp8", torch.bfloat16),
-    (GPT, "mxfp8", torch.bfloat16),
-    (LSTM, "swalp", torch.float16),
-    (LSTM, "mxfp8", "autocast"),
-)
+# Inductor takes seconds for a model's program: CI runs a CNN beside its other steps.
+@quick((MLP, "nvfp4_pretraining", "autocast"), (MLP, "fp8_delayed", torch.bfloat16))
 @pytest.mark.filterwarnings("ignore:the recipe lowers")
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # which Dynamo reads where it stops in front of an LSTM
 def test_each_product_has_the_bits_of_eager(model, recipe, dtype):

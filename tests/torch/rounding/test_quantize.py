@@ -231,7 +231,7 @@ def test_compiled_gradient():
     x = torch.randn(50, requires_grad=True)
     torch._dynamo.reset()
 
-    @torch.compile(fullgraph=True)
+    @torch.compile(fullgraph=True, backend="aot_eager")
     def loss(x):
         return (qtorch.quantize(x * 2, F, "stochastic", key=KEY) * 3).sum()
 
