@@ -395,21 +395,6 @@ def arithmetic_speed() -> str:
     return f"{table(('package', 'operation', 'copies', 'limit'), rows)}\n\n{_measured(record, 'arithmetic')}"
 
 
-def engines_speed() -> str:
-    """Engines beside float32: the rows with limits, in time and memory."""
-    record = results("engines")
-    rows = [
-        (row["what"], f"{row['ratio']:.1f}", _limit_of(row), f"{row['bytes'] / 2**20:.1f}")
-        for row in record["rows"]
-        if row["limit"]
-    ]
-    heading = "what", "times float32", "what we aim at", "MiB at the peak"
-    return (
-        f"{table(heading, rows)}\n\nA pass is 512 tokens of a Llama with 4 layers of width 256, on {record['threads']} "
-        f"thread of torch. {_measured(record, 'engines')}"
-    )
-
-
 def _limit_of(row: Record) -> str:
     return "" if row["limit"] is None else f"{row['limit']:.0f}"
 
