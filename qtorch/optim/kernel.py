@@ -127,8 +127,9 @@ class AdamStep(NamedTuple):
         written = [p, *tensors, *([] if remainder is None else [remainder])]
         block = next((one.block for one in codes if one is not None), _ALONE)
         every = [gradient, *written]
+        wanted = [(p.numel(), gradient.dtype), *_wanted(p, codes, remainder)]
         fits = are_plain_tensors(every) and p.is_cpu and block <= MOST and 0 < p.numel() < _LONGEST
-        if not fits or gradient.dtype not in _DTYPES or not all(map(_is_whole, every)):
+        if not fits or gradient.dtype not in _DTYPES or [(x.numel(), x.dtype) for x in every] != wanted:
             return False
         weights = [as_weight(1 - beta) for beta in self.betas]
         kinds = tuple([None if one is None else one.kind for one in codes])
@@ -142,22 +143,42 @@ class AdamStep(NamedTuple):
         constants = np.array(numbers, np.float32)
         noise = () if self.key is None else make_noise(self.key, RANDOM_BITS, 0, p)
         tables = [x for one in codes if one is not None for x in (one.laws.decoding, one.laws.encoding)]
+        slope, *rooms = map(_as_memory, every)
+        addresses = [x.data_ptr() for x in (*noise, slope, *rooms)]
         kernel(
             p.numel(),
             block,
             constants.ctypes.data,
-            *(x.data_ptr() for x in noise),
+            *addresses[: len(noise)],
             *(x.ctypes.data for x in tables),
-            gradient.data_ptr(),
-            *(x.data_ptr() for x in written),
+            *addresses[len(noise) :],
         )
-        for x in written:
-            increment_version(x)
+        for x, room in zip(written, rooms, strict=True):
+            if room is x:
+                increment_version(x)
+            else:
+                x.copy_(room)
         return True
 
 
-def _is_whole(x: torch.Tensor) -> bool:
-    return x.is_contiguous() and x.data_ptr() % x.element_size() == 0
+def _wanted(
+    p: torch.Tensor, codes: list[StateCodes | None], remainder: torch.Tensor | None
+) -> Iterator[tuple[int, torch.dtype]]:
+    """The sizes and dtypes of what a step writes: a kernel would read beyond others, which users may put there."""
+    yield p.numel(), p.dtype
+    for one in codes:
+        if one is None:
+            yield p.numel(), p.dtype
+        else:
+            yield from zip(one.counts(p.numel()), (torch.uint8, torch.float32), strict=True)
+    if remainder is not None:
+        yield p.numel(), torch.int16
+
+
+def _as_memory(x: torch.Tensor) -> torch.Tensor:
+    """A tensor in row-major order at an aligned address: the same one, or a copy."""
+    whole = x.is_contiguous() and x.data_ptr() % x.element_size() == 0
+    return x if whole else x.clone(memory_format=torch.contiguous_format)
 
 
 @lru_cache(maxsize=64)

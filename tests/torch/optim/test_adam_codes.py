@@ -180,6 +180,32 @@ def test_compiled_steps_are_one_function(backend):
             assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
 
+def test_other_strides_have_the_same_bits():
+    """Blocks are neighbours in row-major order, whatever the order in memory is."""
+    (p,) = parameters(shapes=[(8, 16, 8, 8)])
+    q = torch.nn.Parameter(p.detach().clone(memory_format=torch.channels_last))
+    for x in (p, q):
+        set_gradients([x], 0)
+        if x is q:
+            x.grad = x.grad.mT.contiguous().mT
+        optimizer = AdamW8bit([x])
+        optimizer.step()
+        optimizer.step()
+    assert q.is_contiguous(memory_format=torch.channels_last)
+    assert_same_bits(p, q)
+
+
+def test_states_that_users_changed_are_checked():
+    """A kernel would read beyond them."""
+    (p,) = parameters(shapes=[(4096,)])
+    set_gradients([p], 0)
+    optimizer = AdamW8bit([p])
+    optimizer.step()
+    optimizer.state[p]["exp_avg_scale"] = torch.zeros(2)
+    with pytest.raises(ValueError, match=re.escape("states[0][1] has shape (2,); allowed is (16,)")):
+        optimizer.step()
+
+
 def test_print_says_which_parameters_have_codes():
     optimizer = AdamW8bit(parameters())
     said = "States in codes (8bit, blocks of 256): 2 of 6 parameters, 8192 of 16813 numbers; "
