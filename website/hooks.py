@@ -69,7 +69,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links to files of the repository become links within the site."""
+    """Links to files of the repository become links within the site; searches find guides before the reference."""
+    if page.file.src_uri.startswith("reference/") or page.file.src_uri in ("changelog.md", "contributing.md"):
+        page.meta["search"] = {"boost": 0.2}
     path = SOURCES.get(page.file.src_uri)
     if path is None:
         return markdown

@@ -17,6 +17,14 @@ function compare(a, b) {
   return (a === "-") - (b === "-") || a.localeCompare(b);
 }
 
+// What others call a row: PyTorch's and ml_dtypes's float8_e4m3fn, fp8, half.
+const NAMES = {float16: "fp16 half", bfloat16: "bf16", e2m1fn: "float4_e2m1fn_x2"};
+
+function aliases(name, bits) {
+  const float = /^e\d+m\d+/.test(name) || name === "hif8" ? `fp${bits} float${bits}_${name}` : "";
+  return `${float} ${NAMES[name] || ""}`;
+}
+
 function makeLive(place) {
   const table = place.querySelector("table");
   const body = table.tBodies[0];
@@ -40,13 +48,14 @@ function makeLive(place) {
 
   const filter = document.createElement("input");
   filter.type = "search";
-  filter.placeholder = "Filter: saturate 8";
+  filter.placeholder = "Filter: fp8 saturate";
   filter.setAttribute("aria-label", "Show rows that have all these words");
   const count = document.createElement("output");
   const show = () => {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     for (const row of rows) {
       const cells = [...row.cells].map((cell) => cell.textContent.toLowerCase());
+      cells.push(aliases(cells[0].trim(), cells[1].trim()));
       row.hidden = !words.every((word) => cells.some((cell) => (/^\d+$/.test(word) ? cell === word : cell.includes(word))));
     }
     count.textContent = ` ${rows.filter((row) => !row.hidden).length} of ${rows.length}`;

@@ -146,6 +146,56 @@ def test_the_table_of_formats_is_live(address, page):
     assert set(column(2)) == {"8"}
     assert set(column(9)) == {"saturate"}
     assert 3 < len(column(1)) < len(everything)
+    for word, names in (("fp8", {"e4m3fn", "e5m2", "hif8"}), ("float8_e4m3fn", {"e4m3fn"}), ("half", {"float16"})):
+        table.locator("input").fill(word)
+        assert names <= set(column(1)), word
+        assert "int8" not in column(1)
+
+
+# What newcomers type, and the pages that answer.
+QUESTIONS = {
+    "tensor core": ("machines", "chip-designers", "fp8-products", "products"),
+    "nvfp4 jax": ("blocks", "recipes", "low-precision-training", "start"),
+    "convert to onnx": ("take-out", "quantize-a-model"),
+    "install": ("index", "start"),
+    "int8 qat": ("quantize-a-model", "workflow", "from-torch-ao"),
+    "save and resume": ("low-precision-training", "same-training", "workflow", "optimizers"),
+    "histogram": ("affine", "insight", "workflow", "quantize-a-model"),
+    "mxfp8 convolution": ("recipes", "blocks", "products", "low-precision-training"),
+    "kv cache mismatch": ("engines",),
+    "gradient all reduce bf16": ("collectives",),
+    "stochastic rounding key": ("rounding", "low-precision-training"),
+    "gguf": ("bring-in", "take-out"),
+    "muon fp8": ("optimizers",),
+    "adam 8 bit": ("optimizers",),
+    "custom format": ("own-formats", "tutorials/design-a-format"),
+    "posit": ("formats",),
+    "systemverilog": ("chip-designers", "verification"),
+    "qpytorch": ("from-others",),
+    "accumulator width": ("products", "chip-designers", "verification", "machines"),
+    "exp in fp8": ("arithmetic",),
+}
+
+
+def test_search_answers(address, page):
+    """18 of 20 questions have their page among the first three."""
+    page.goto(f"{address}/index.html")
+    missed = []
+    for question, names in QUESTIONS.items():
+        page.fill(".md-search__input", "")
+        page.fill(".md-search__input", question)
+        page.wait_for_function(
+            "words => new URLSearchParams(location.search).get('q') === words || "
+            "document.querySelector('.md-search-result__meta').textContent !== 'Initializing search'",
+            arg=question,
+            timeout=60_000,
+        )
+        page.wait_for_timeout(700)  # the results of a word that is being typed change
+        links = page.locator(".md-search-result__item > a").evaluate_all("all => all.slice(0, 3).map(one => one.pathname)")
+        found = [link.strip("/").removesuffix(".html") for link in links]
+        if not set(found) & set(names):
+            missed.append((question, found))
+    assert len(missed) <= 2, missed
 
 
 def test_the_reference_shows_functions_whole(site):
