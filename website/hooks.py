@@ -30,6 +30,7 @@ TOGETHER = {
     (".arithmetic", ".distributed", ".engines"): "whole systems",
 }
 SOURCES = {uri: ROOT / name for name, uri in FROM_ROOT.items()}  # of pages, by their names on the site
+_NAMES = "reference/names.md"
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)(?=[)#])")
 
 
@@ -65,6 +66,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         # The page of a module has links to its parts, so the navigation is shorter without them.
         inclusion = InclusionLevel.INCLUDED if name in reference.modules() else InclusionLevel.NOT_IN_NAV
         files.append(File.generated(config, f"reference/{name}.md", content=text, inclusion=inclusion))
+    files.append(File.generated(config, _NAMES, content=reference.names()))
     return files
 
 
@@ -94,7 +96,7 @@ def _reference_sections() -> list[Any]:
         together = (section for endings, section in TOGETHER.items() if room.endswith(endings))
         section = next(together, room if rooms[room] >= ROOM else package)
         sections.setdefault(section, []).append({name: f"reference/{name}.md"})
-    return [{section: found} for section, found in sections.items()]
+    return [{"All names": _NAMES}, *({section: found} for section, found in sections.items())]
 
 
 def _text(path: Path) -> str:

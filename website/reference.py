@@ -56,6 +56,18 @@ def pages() -> dict[str, str]:
     return {name: text for pages_of in modules().values() for name, text in pages_of.items()}
 
 
+def names() -> str:
+    """The page of all public names, by module: what versions promise to keep."""
+    parts = ["# All public names", "Where a module is shown with a name of another, it is the same thing."]
+    for module in public_modules():
+        path = module.__name__
+        found = sorted(
+            (name for name in module.__all__ if not isinstance(getattr(module, name), ModuleType)), key=str.lower
+        )
+        parts.append(f"**[`{path}`]({path}.md)**: {', '.join(f'`{name}`' for name in found)}")
+    return "\n\n".join(parts) + "\n"
+
+
 def _pages(module: ModuleType, homes: dict[int, str]) -> dict[str, str]:
     """mkdocstrings' directives for a module; adds to homes what is described here."""
     path = module.__name__
