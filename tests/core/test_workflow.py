@@ -9,7 +9,14 @@ import pytest
 
 from qcore.workflow.flow import Flow, Flows
 from qcore.workflow.fusion import Kind, Norm, check_row, rows_to_fuse, why_not_fused
-from qcore.workflow.settings import check_effects, check_entries, dynamic_entries, first_and_all
+from qcore.workflow.settings import (
+    check_effects,
+    check_entries,
+    check_seen,
+    dynamic_entries,
+    first_and_all,
+    why_no_form,
+)
 
 
 @dataclass(eq=False)
@@ -310,3 +317,32 @@ def test_rows_are_one_list_or_a_list_of_lists():
     assert [*rows_to_fuse(["a", "b"])] == [["a", "b"]]
     assert [*rows_to_fuse((("a", "b"), ["c"]))] == [("a", "b"), ["c"]]
     check_row(["a"], NAMES, least=1)  # with a function behind it
+
+
+def test_layers_that_saw_nothing_are_said():
+    check_seen([], False, "leave it out")
+    with pytest.raises(
+        ValueError, match=r"^layer 'a', the model itself have an observer .*, leave it out, or pass allow_un"
+    ):
+        check_seen(["a", ""], False, "leave it out")
+    with pytest.warns(
+        UserWarning, match=r"^layer 'a' has an observer that has seen nothing, and will raise when called; "
+    ):
+        check_seen(["a"], True, "leave it out")
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ((["Base"], ["p"], "nn.A", True, ": x"), "it is of a subclass of Base, and only exact types are swapped: x"),
+        (([], ["p", "q"], "nn.A", True), "code of its own uses its p, q"),
+        (([], [], "", True), "there is no dynamic A: a QConfig, and data, quantize it"),
+        (
+            ([], [], "nn.A"),
+            "there is no quantized A with fixed ranges: the settings {nn.A: default_dynamic_qconfig} have one",
+        ),
+        (([], []), "there is no quantized A"),
+    ],
+)
+def test_reasons_have_an_order(facts, reason):
+    assert why_no_form("A", *facts) == reason

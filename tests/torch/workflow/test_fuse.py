@@ -153,8 +153,6 @@ def wrong_models():
 
     relu = nn.ReLU()
     yield "no fused layer of .Conv2d, Tanh.", nn.Sequential(conv(), nn.Tanh()), ["0", "1"]
-    yield "no fused layer of .Conv2d, BatchNorm1d.", nn.Sequential(conv(), nn.BatchNorm1d(2)), ["0", "1"]
-    yield "no fused layer of .Linear, BatchNorm1d.", nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2)), ["0", "1"]
     yield "num_features=3; allowed is 2", nn.Sequential(conv(), nn.BatchNorm2d(3)).eval(), ["0", "1"]
     yield "affine=True", nn.Sequential(conv(), nn.BatchNorm2d(2, affine=False)), ["0", "1"]
     yield "running statistics", nn.Sequential(conv(), nn.BatchNorm2d(2, track_running_stats=False)).eval(), ["0", "1"]
