@@ -392,3 +392,21 @@ def many_ranks() -> str:
         f"{losses[ring, some]:.2f} with the ring of {some:,} and {losses[ring, most]:.2f} with that of {most:,} "
         f"({link('many-ranks', 'all layers')}).{alone}"
     )
+
+
+def rollouts() -> str:
+    """What a small GPT learns by GRPO from servers of other formats, from `benchmarks.rollouts`."""
+    record = results("rollouts")
+    first = {(one["run"], one["framework"]): one["hash"] for one in record["first"]}
+    rows = (
+        (
+            one["run"],
+            f"{sum(one['reward'][-20:]) / 20:.2f}",
+            f"{sum(one['kl']) / len(one['kl']):.1e}" if any(one["kl"]) else "0",
+            f"`{one['hash'][:8]}`",
+            "the same" if first[one["run"], "torch"] == first[one["run"], "jax"] else "other",
+        )
+        for one in record["runs"]
+    )
+    head = "trainer, server", "reward, last 20 steps", "KL", "weights' hash", "JAX's first steps: bits"
+    return f"{table(head, rows)}\n\n{record['settings']['steps']} steps ({link('rollouts')})."

@@ -86,7 +86,7 @@ def loss(made: Framework, logarithms: Any, tokens: Any, factors: Any) -> Any:
     """
     functions = made.functions
     chosen = functions.take_along_axis(logarithms, tokens[..., None], -1)[..., 0]
-    return functions.multiply(functions.mean(functions.multiply(chosen, factors)), -1.0)
+    return -functions.mean(functions.multiply(chosen, factors))
 
 
 def reward(prompt: list[int], answer: list[int]) -> float:

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from qcore.engines.engine import ROUNDED, Engine
+from qcore.engines.engine import HALVES, PAIRS, ROUNDED, Engine
 from qcore.engines.layers import rms_norm
 from qcore.formats.number import Number
 from qtorch._classes import change_class, plain_class, restore_class
@@ -33,7 +34,15 @@ _PRODUCTS |= {torch.Tensor.__mul__, torch.Tensor.__rmul__, torch.Tensor.__pow__}
 _WRITING = {torch.Tensor.index_add_, torch.Tensor.__iadd__, torch.Tensor.__imul__, torch.Tensor.add_}
 _LINEAR = {torch.nn.functional.linear}
 
-_inside: ContextVar[bool] = ContextVar("inside", default=False)  # True while an inner layer's function runs
+
+class _State(threading.local):
+    """Whether an inner layer's function runs: torch's modes are per thread, and Dynamo traces no ContextVar."""
+
+    def __init__(self) -> None:
+        self.inside = False
+
+
+_STATE = _State()
 
 
 class _Instead(torch.autograd.Function):
@@ -69,7 +78,7 @@ class _Between(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         number = self.formats.get(func)
-        if _inside.get() or (number is None and func not in self.operands):
+        if _STATE.inside or (number is None and func not in self.operands):
             with _taken():
                 return func(*args, **kwargs)
         with _taken():
@@ -85,11 +94,11 @@ class _Between(TorchFunctionMode):
 
 @contextmanager
 def _taken() -> Iterator[None]:
-    token = _inside.set(True)
+    before, _STATE.inside = _STATE.inside, True
     try:
         yield
     finally:
-        _inside.reset(token)
+        _STATE.inside = before
 
 
 def _quantized(x: Any, number: Number | None) -> Any:
@@ -101,12 +110,12 @@ def _quantized(x: Any, number: Number | None) -> Any:
 
 def _entering(base: type) -> dict[str, Any]:
     def forward(self: Any, *arguments: Any, **options: Any) -> Any:
-        token = _inside.set(False)
+        before, _STATE.inside = _STATE.inside, False
         try:
             with _Between(*self.qtorch_between):
                 return base.forward(self, *arguments, **options)
         finally:
-            _inside.reset(token)
+            _STATE.inside = before
 
     return {"forward": forward}
 
@@ -128,6 +137,7 @@ def _restore(model: nn.Module) -> None:
     for layer in model.modules():
         for handle in vars(layer).pop(_HOOKS, ()):
             handle.remove()
+        vars(layer).pop("qtorch_rope", None)
         if vars(layer).pop("qtorch_between", None) is not None:
             restore_class(layer, _ROLE)
 
@@ -159,15 +169,13 @@ class _Realizing:
         elif kind.endswith("RotaryEmbedding"):
             self.between(layer, {})
             self.hook(layer, _rounding(engine.tables), "tables")
-            if engine.rope is not None:
-                self.count(layer, "rope")
         elif kind.endswith("Router"):
             self.between(layer, dict.fromkeys(_LINEAR, engine.router))
             if engine.router is not None:
                 self.count(layer, "router")
         elif isinstance(layer, nn.Linear | nn.Embedding) or kind == "Conv1D" or self.is_function(layer):
             self.hook(layer, _rounding(engine.activations), "activations")
-        elif layer is not self.model and plain_class(layer).__module__.startswith("transformers."):
+        elif layer is not self.model and not plain_class(layer).__module__.startswith(("torch.", "qtorch.")):
             self.visit_code(layer, kind)
         if hasattr(layer, "embed_scale") and engine.activations is not None:
             self.undefined["activations"] = f"{name}.embed_scale stays a float32 number"
@@ -188,9 +196,15 @@ class _Realizing:
         self.between(layer, {})
         self.hook(layer, partial(_normed, self.engine, offset), "norm", "root")
 
-    def visit_code(self, layer: nn.Module, kind: str) -> None:
+    def visit_code(self, layer: Any, kind: str) -> None:
         """Layers whose own code adds and multiplies."""
         engine, operands = self.engine, {}
+        if engine.rope is not None and kind.endswith("Attention") and "rotate_half" in _names_of(layer):
+            layer.qtorch_rope = _rotary_layout(layer)
+            if layer.qtorch_rope is None:
+                self.undefined["rope"] = f"{kind} does not turn halves or pairs of all numbers of a head"
+            else:
+                self.count(layer, "rope")
         if engine.activations is None:
             return
         formats = dict.fromkeys(_SUMS | _PRODUCTS | _WRITING | _LINEAR, engine.activations)
@@ -218,6 +232,21 @@ class _Realizing:
         self.count(layer, *names)
 
 
+def _names_of(layer: nn.Module) -> dict[str, Any]:
+    """What the file of a layer's class defines."""
+    return vars(sys.modules[plain_class(layer).__module__])
+
+
+def _rotary_layout(layer: Any) -> str | None:
+    """Which numbers of a head a layer of transformers turns together, by a probe; None if it does not, or otherwise."""
+    rotate = _names_of(layer).get("rotate_half")
+    rope = getattr(getattr(layer, "config", None), "rope_parameters", None) or {}
+    if rotate is None or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        return None
+    found = tuple(rotate(torch.arange(1.0, 5.0)).tolist())
+    return {(-3, -4, 1, 2): HALVES, (-2, 1, -4, 3): PAIRS}.get(found)
+
+
 def _rounding(number: Number | None) -> Callable[..., Any] | None:
     return None if number is None else partial(_rounded_output, number)
 
@@ -241,6 +270,7 @@ def _weight_offset(layer: Any) -> float | None:
 
 def _normed(engine: Engine, offset: float, layer: Any, arguments: Any, output: torch.Tensor) -> torch.Tensor:
     eps = layer.variance_epsilon if hasattr(layer, "variance_epsilon") else layer.eps
+    eps = torch.finfo(torch.float32).eps if eps is None else eps
 
     def law(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         weight = weight + offset if offset else weight

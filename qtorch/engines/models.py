@@ -1,4 +1,4 @@
-"""Models of the package transformers whose attention an engine computes."""
+"""Models whose attention an engine computes: those of the package transformers, and others."""
 
 # pyright: reportMissingImports=false
 # Packages of others that need not be installed.
@@ -14,8 +14,10 @@ from torch import nn
 
 from qcore.arguments import check_type, quoted
 from qcore.engines.coverage import Coverage, covered
-from qcore.engines.engine import PAIRS, Engine, EngineLike, check_engine
+from qcore.engines.engine import HALVES, Engine, EngineLike, check_engine
 from qcore.engines.fold import WEIGHTS
+from qtorch._classes import plain_class
+from qtorch.engines.functions import exchange
 from qtorch.engines.layers import realize
 from qtorch.engines.tensors import attention
 from qtorch.recipes import lower
@@ -30,62 +32,72 @@ _UNDEFINED = {"sliding_window": "a window", "softcap": "a soft cap of scores", "
 
 
 def apply(model: Model, engine: EngineLike) -> Model:
-    """Makes an engine compute the attention of a model of transformers, in place: same object, parameters and names.
+    """Makes an engine compute a model's attention, and the layers around it, in place: same object, parameters, names.
 
     All keys and values pass the engine's cache when they are read: those of `generate` and of every cache of
     transformers, and those of a pass without one, such as a training step. A padded batch computes as each of its texts
-    alone. All other layers stay as they are: `qtorch.reproducible.convert(model)` gives them bits that do not depend on
-    the batch, and `qtorch.recipes.lower` a chip's products.
+    alone. Layers stay as they are where the engine's field is None; `qtorch.reproducible.convert(model)` gives them
+    bits that do not depend on the batch. Another call puts another engine in the place of this one; products that were
+    lowered stay.
 
     Args:
-        model: a decoder of transformers 5, such as Llama, Qwen2, Qwen3, GPT-2 or Mixtral.
+        model: a decoder of transformers 5, such as Llama, Qwen2, Qwen3, Gemma, GPT-2 or Mixtral; or another module
+            whose code calls `torch.nn.functional.scaled_dot_product_attention`.
         engine: a name of `qcore.engines.ENGINES`, such as "fa3.hopper.fp8", an `Engine`, or its text.
 
     Returns:
-        The same model. While it runs, a soft cap, sinks, a window with tiles of keys, dropout of attention, several
+        The same model; `report` says which layers compute each field, and a warning what the engine does not define.
+        While it runs, a soft cap, sinks, a window with tiles of keys, dropout of attention, several
         texts in one row and a missing mask raise a ValueError: engines do not define them.
 
     Raises:
         ValueError: if the model's attention cannot be exchanged, or the numbers of a token in the engine's cache depend
             on later tokens.
-        ImportError: if transformers is not installed.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM  # doctest: +SKIP
         >>> model = apply(LlamaForCausalLM(LlamaConfig()), "fa3.hopper.fp8")  # doctest: +SKIP
     """
-    check_type("model", model, nn.Module, "a model of transformers, a torch.nn.Module")
+    check_type("model", model, nn.Module, "a torch.nn.Module")
     found = check_engine(engine)
-    from transformers import PreTrainedModel
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    check_type("model", model, PreTrainedModel, "a transformers.PreTrainedModel")
-    if not getattr(model, "_supports_attention_backend", False):
-        raise ValueError(
-            f"model is a {type(model).__name__}, whose attention transformers does not exchange; allowed are models "
-            "with _supports_attention_backend"
-        )
     if found.cache is not None and not found.cache.causal:
         raise ValueError(
             f"engine has cache={found.cache.text}: {found.cache.why_not_causal}; allowed here are static scales, those "
             "of a token or of a token and head, and blocks along the head"
         )
-    name = f"qtorch.{sha256(found.text.encode()).hexdigest()[:12]}"
-    ALL_ATTENTION_FUNCTIONS.register(name, _attention_of(found))
-    # Without a row here a padded batch would get no mask, silently.
-    ALL_MASK_ATTENTION_FUNCTIONS.register(name, _mask)
-    switched: Any = model
-    switched.set_attn_implementation(name)
-    kinds, undefined = realize(model, found)
-    kinds["attention"] = [type(layer).__name__ for layer in model.modules() if _is_attention(layer)]
+    if hasattr(model, "set_attn_implementation"):
+        kinds = {"attention": _register(model, found)}
+    else:
+        exchange(model, found)
+        kinds = {"attention": ["torch.nn.functional.scaled_dot_product_attention"]}
+    layers, undefined = realize(model, found)
+    kinds |= layers
     if found.cache is not None:
         kinds["cache"] = kinds["attention"]
     if found.products is not None:
         lower(model, found.products, on=found.on)
         kinds["products"] = [type(layer).__name__ for layer in model.modules() if hasattr(layer, "products")]
+    switched: Any = model
     switched.qtorch_coverage = covered(found, kinds, undefined)
     return model
+
+
+def _register(model: Any, engine: Engine) -> list[str]:
+    """Gives a model of transformers the engine's attention; returns the classes of its layers."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if not getattr(model, "_supports_attention_backend", False):
+        raise ValueError(
+            f"model is a {type(model).__name__}, whose attention transformers does not exchange; allowed are models "
+            "with _supports_attention_backend"
+        )
+    name = f"qtorch.{sha256(engine.text.encode()).hexdigest()[:12]}"
+    ALL_ATTENTION_FUNCTIONS.register(name, _attention_of(engine))
+    # Without a row here a padded batch would get no mask, silently.
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, _mask)
+    model.set_attn_implementation(name)
+    return [plain_class(layer).__name__ for layer in model.modules() if _is_attention(layer)]
 
 
 def report(model: nn.Module) -> Coverage:
@@ -111,7 +123,7 @@ def report(model: nn.Module) -> Coverage:
 
 
 def _is_attention(layer: nn.Module) -> bool:
-    return type(layer).__name__.endswith("Attention") and next(layer.children(), None) is not None
+    return plain_class(layer).__name__.endswith("Attention") and next(layer.children(), None) is not None
 
 
 def _mask(**settings: Any) -> Any:
@@ -147,17 +159,20 @@ def _attention_of(engine: Engine) -> Callable[..., tuple[torch.Tensor, None]]:
         if not causal:
             _check_texts(module, attention_mask, engine)
         mask = None if causal else attention_mask
-        if engine.rope == PAIRS:
-            query, key = (_in_pairs(x) for x in (query, key))
+        if hasattr(module, "qtorch_rope"):
+            query, key = (_arranged(x, module.qtorch_rope, engine.rope) for x in (query, key))
         found = attention(query, key, value, engine, causal, scale=scaling, mask=mask)
         return found.transpose(1, 2).contiguous(), None
 
     return run
 
 
-def _in_pairs(x: torch.Tensor) -> torch.Tensor:
-    """The numbers of heads of halves as a program of pairs has them: those that turn together are neighbours."""
-    return x.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+def _arranged(x: torch.Tensor, layout: str | None, wanted: str) -> torch.Tensor:
+    """The numbers of heads in the order of a layout: those that turn together are neighbours, or half a head apart."""
+    if layout in (None, wanted):
+        return x
+    sizes = (2, -1) if layout == HALVES else (-1, 2)
+    return x.unflatten(-1, sizes).transpose(-1, -2).flatten(-2)
 
 
 def _check_mask(module: nn.Module, mask: Any) -> None:

@@ -10,7 +10,11 @@ from website import notebooks
 
 NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 PATHS = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-LONG = {"serve-in-jax", "train-in-fp8"}  # as long pages of test_programs.py, beside which CI runs them
+LONG = {
+    "serve-in-jax",
+    "train-in-fp8",
+    "train-with-a-server",
+}  # as long pages of test_programs.py, beside which CI runs them
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 

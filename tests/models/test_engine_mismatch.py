@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from qcore.engines import Engine, Factor
+from qcore.engines import Attention, Engine, Factor, KVCache
 from qcore.engines import mismatch as divergence
 from qtorch import reproducible
 from qtorch.engines import apply, mismatch
@@ -100,3 +100,28 @@ def test_a_model_in_fa3_differs_by_decoding_alone():
     factors = mismatch(model, "fa3.hopper.fp8", "fa3.hopper.fp8", tokens(99), prompt=95).factors
     assert [one.name for one in factors] == ["decoding", "floor"]
     assert factors[0].first == 97
+
+
+def in_format(number):
+    """A trainer and a server that differ in the order of attention alone, all in one format."""
+    rounds = {"activations": number, "norm": "twice", "tables": number}
+    trainer = Engine(Attention(None, number, number, number, scale="rounded", end="weights"), **rounds)
+    server = Engine(Attention(None, number, number, number, tiles=(256, 32, 32)), KVCache(number), **rounds)
+    return trainer, server
+
+
+def test_float16_is_eight_times_nearer_than_bfloat16():
+    """arXiv 2510.26788: three more bits make d smaller by about 8, and the divergence by about its square."""
+    model = model_of("Llama")
+    model.config.num_hidden_layers = 4
+    torch.manual_seed(0)
+    model = type(model)(model.config).eval()
+    for weight in model.parameters():  # numbers of both formats
+        weight.data = (weight.data + 0.1 * (weight.dim() == 1) * torch.randn(weight.shape)).bfloat16().half().float()
+    text = torch.randint(1, 100, (1, 65), generator=torch.Generator().manual_seed(3))
+    bf16, fp16 = (
+        mismatch(model, *in_format(number), text, prompt=60, attribution=False) for number in ("bfloat16", "float16")
+    )
+    assert 0.001 < bf16.rms < 0.1
+    assert 6 < bf16.rms / fp16.rms < 11
+    assert 36 < bf16.kl.mean() / fp16.kl.mean() < 121
