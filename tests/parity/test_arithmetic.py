@@ -43,7 +43,7 @@ QUESTIONS = [*COMPARISONS, *PREDICATES, "classify"]
 EXACT = [name for name in OPERATIONS if name not in TABLES + CHOICES]
 
 
-@pytest.mark.parametrize("operation", EXACT)
+@pytest.mark.parametrize("operation", usually(("fma", "faa", "divide", "rsqrt"), EXACT))
 def test_packages_agree(operation):
     rng, count = np.random.default_rng(0), OPERATIONS[operation].operands
     arrays = [inputs(rng) for _ in range(count)]
@@ -80,13 +80,16 @@ def test_wide_codes_agree():
     assert_same("add_codes", codes, ("bfloat16", "float16"), "e5m2", "stochastic_c", key=1)
 
 
-def test_tables_agree():
-    rng = np.random.default_rng(4)
-    for i, name in enumerate(TABLES):
-        arrays = [inputs(rng, 64) for _ in range(OPERATIONS[name].operands)]
-        assert_same(name, arrays, "e4m3fn", MODES[i % len(MODES)], operands="binary8p3se", key=1)
-        codes = [rng.integers(0, 256, 64).astype(np.uint8) for _ in arrays]
-        assert_same(f"{name}_codes", codes, "e5m2", "binary8p4se", MODES[-i % len(MODES)], key=1)
+@pytest.mark.parametrize("name", usually(TABLES[::4], TABLES))
+def test_tables_agree(name):
+    rng, i = np.random.default_rng(4), TABLES.index(name)
+    arrays = [inputs(rng, 64) for _ in range(OPERATIONS[name].operands)]
+    assert_same(name, arrays, "e4m3fn", MODES[i % len(MODES)], operands="binary8p3se", key=1)
+    codes = [rng.integers(0, 256, 64).astype(np.uint8) for _ in arrays]
+    assert_same(f"{name}_codes", codes, "e5m2", "binary8p4se", MODES[-i % len(MODES)], key=1)
+
+
+def test_numbers_of_16_bits_are_their_codes():
     x = np.random.default_rng(0).standard_normal(100).astype(ml_dtypes.bfloat16)
     expected = in_numpy.exp(x)
     assert (
