@@ -75,6 +75,11 @@ def in_full(model, ids):
     return logits(model, torch.cat([ids, ids[:, :1]], 1))
 
 
+def test_a_converted_model_rounds_what_an_engine_says():
+    found = logits(reproducible.convert(apply(model_of("Llama"), "vllm.triton")), tokens(6))
+    assert torch.equal(found, found.bfloat16().float())  # the head's
+
+
 def test_a_mask_that_is_not_registered():
     """transformers gives no mask then, silently, even to a padded batch."""
     masks = pytest.importorskip("transformers.masking_utils").ALL_MASK_ATTENTION_FUNCTIONS

@@ -91,10 +91,12 @@ class Guard(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if STATE.depth:  # the library's own code, which may have no name
+            return func(*args, **kwargs)
         name = func.__name__
         if name in _BY_NAME and operator_of(func):  # a program's operator, which may have the name of a method
             name = ""
-        if STATE.depth or name in EXACT_METHODS or func in EXACT or name == "__get__":
+        if name in EXACT_METHODS or func in EXACT or name == "__get__":
             return func(*args, **kwargs)
         found = METHODS.get(name) or DEFINED.get(func)
         if not has_floats(args) and not has_floats(kwargs.values()) and func not in RANDOM:
