@@ -159,17 +159,18 @@ def _attention_of(engine: Engine) -> Callable[..., tuple[torch.Tensor, None]]:
         if not causal:
             _check_texts(module, attention_mask, engine)
         mask = None if causal else attention_mask
-        if hasattr(module, "qtorch_rope"):
-            query, key = (_arranged(x, module.qtorch_rope, engine.rope) for x in (query, key))
+        layout: Any = getattr(module, "qtorch_rope", None)  # None without rotary embeddings, or without `rope`
+        if engine.rope is not None and layout is not None:
+            query, key = (_arranged(x, layout, engine.rope) for x in (query, key))
         found = attention(query, key, value, engine, causal, scale=scaling, mask=mask)
         return found.transpose(1, 2).contiguous(), None
 
     return run
 
 
-def _arranged(x: torch.Tensor, layout: str | None, wanted: str) -> torch.Tensor:
+def _arranged(x: torch.Tensor, layout: str, wanted: str) -> torch.Tensor:
     """The numbers of heads in the order of a layout: those that turn together are neighbours, or half a head apart."""
-    if layout in (None, wanted):
+    if layout == wanted:
         return x
     sizes = (2, -1) if layout == HALVES else (-1, 2)
     return x.unflatten(-1, sizes).transpose(-1, -2).flatten(-2)
