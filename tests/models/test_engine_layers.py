@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from qcore.engines import Engine
+from qtorch import reproducible
 from qtorch.engines import apply, report
 
 from .test_engines import logits, model_of, tokens
+from .test_exact_engine import in_chunks
 
 pytestmark = pytest.mark.models
 BF16 = replace(
@@ -151,3 +153,15 @@ def test_gradients_go_straight_through():
         one(tokens(12), labels=tokens(12)).loss.backward()
     for x, y in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(x.grad, y.grad, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
+def test_exact_engines_that_round_layers_decode_what_they_prefill(name):
+    """Each rounding depends on one number, or on one token."""
+    cached = replace(BF16, residual="wide", cache="fp8_per_token_head")
+    model = reproducible.convert(apply(model_of(name), cached))
+    found = logits(model, tokens(20))
+    half(found)
+    for size in (1, 7):
+        assert torch.equal(in_chunks(model, tokens(20), size), found)
+    assert torch.equal(logits(apply(model, cached), tokens(20)), found)
