@@ -45,6 +45,14 @@ def widened(xp: Any, state: Extremes, low: Any, high: Any) -> Extremes:
     return Extremes(xp.minimum(state.min_val, low), xp.maximum(state.max_val, high))
 
 
+def lies_in(state: Any, other: Any) -> bool:
+    """True if the numbers that an observer saw, and 0, lie in the range of another; both are of whole arrays."""
+    if tuple(state.min_val.shape) != () or tuple(other.min_val.shape) != ():
+        return False
+    (low, high), (least, most) = ((min(float(one.min_val), 0), max(float(one.max_val), 0)) for one in (state, other))
+    return least <= low and high <= most
+
+
 def averaged(xp: Any, state: Extremes, low: Any, high: Any, share: Any) -> Extremes:
     """The moving averages after an array with these extremes, which get a share; the first array's own at first."""
     first = state.min_val > state.max_val

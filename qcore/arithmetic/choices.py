@@ -46,11 +46,11 @@ def _magnitude(order: First, other: First) -> First:
 
 
 def _nan_wins(order: First) -> First:
-    return lambda xp, x, y: (x != x) | ((y == y) & order(xp, x, y))
+    return lambda xp, x, y: (x != x) | order(xp, x, y)  # which is False for NaN
 
 
 def _nan_loses(order: First) -> First:
-    return lambda xp, x, y: (y != y) | ((x == x) & order(xp, x, y))
+    return lambda xp, x, y: (y != y) | order(xp, x, y)
 
 
 def _finite_wins(order: First) -> First:

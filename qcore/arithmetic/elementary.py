@@ -306,10 +306,6 @@ def of_two(name: str, a: np.ndarray, b: np.ndarray, digits: int) -> np.ndarray:
             simple = (b > 0) & (abs(a) < abs(b) * 2.0**-31) & (a != 0) & np.isfinite(b)
             ratio = law.divide(Float64, a, b)
             found = np.where(simple, law.to_odd(Float64, ratio, -ratio), found)
-        elif name == "hypot":  # the longer side and a little more
-            short, long = np.minimum(abs(a), abs(b)), np.maximum(abs(a), abs(b))
-            simple = (short < long * 2.0**-31) & (short != 0) & np.isfinite(long)
-            found = np.where(simple, law.to_odd(Float64, long, short), found)
     near, numbers = undecided(found, digits)
     for i in np.flatnonzero(near & ~simple & np.isfinite(a) & np.isfinite(b)):
         x, y, number = float(a[i]), float(b[i]), float(numbers[i])

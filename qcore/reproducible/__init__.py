@@ -15,6 +15,7 @@ bits: the frameworks differentiate the backward law in float64, with operations 
 - A function of one float32 number is evaluated in float64 by the framework's own library and rounded once:
   `xp.float32(xp.exp(xp.float64(x)))`. Products of such float64 numbers are exact, and may be added up in float64.
 - Sums have a fixed order (`xp.sums`): float64, halves by index, an odd rest appended, rounded once.
+  Softmax adds integers instead (`xp.exact_total`), which have no order.
 - `xp.where`, comparisons, `xp.maximum` and shapes round nothing.
 
 **Laws** are `Differentiable(forward, backward)` (`qcore.reproducible.differentiable`):

@@ -7,7 +7,7 @@ which any hashable may identify: numbers in PyTorch, variables of a jaxpr in JAX
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Protocol, TypeVar
 
@@ -23,6 +23,7 @@ class Call(Protocol):
         path: the layer's name; None for functions.
         takes, gives: the tensors.
         keeps: True if the call takes integers as well as floats, and gives the same kind as it takes.
+        joins: True if the call takes several tensors, and its result has their numbers, moved.
         bounds: of the result, where the call clamps; None where there is no bound.
     """
 
@@ -37,6 +38,9 @@ class Call(Protocol):
 
     @property
     def keeps(self) -> bool: ...
+
+    @property
+    def joins(self) -> bool: ...
 
     @property
     def bounds(self) -> Bounds: ...
@@ -148,6 +152,35 @@ class Flow:
                 found[path] = after.bounds
         return found
 
+    def joined(self, stubs: Mapping[str, tuple[bool, bool]]) -> dict[str, str]:
+        """The layers whose results only go into a join (a concatenation) that a layer quantizes, with that layer.
+
+        Args:
+            stubs: as `stubs` returns them.
+        """
+        found = {}
+        for path, (_, dequantizes) in stubs.items():
+            call = self.only_call(path) if dequantizes else None
+            join = None if call is None else self._behind(call)
+            while join is not None and join.joins and join.gives:
+                taker = self._behind(join)
+                if taker is not None and stubs.get(taker.path or "", (False, False))[0]:
+                    found[path] = str(taker.path)
+                join = taker
+        return found
+
+    def _behind(self, call: Call) -> Call | None:
+        """The call that alone takes what a call gives, if need be behind calls that keep integers, or clamp."""
+        after = self.only_next(call)
+        while after is not None and len(after.takes) == 1 and (after.keeps or after.bounds != (None, None)):
+            if after.gives != after.takes:
+                after = self.only_next(after)
+                continue
+            takers = self._takers[after.takes[0]]  # a dropout in evaluation gives what it takes
+            others = takers[takers.index(after) + 1 :]
+            after = others[0] if len(others) == 1 and after.gives[0] not in self.returned else None
+        return after
+
     def stubs(
         self,
         layers: Collection[str],
@@ -227,6 +260,12 @@ class Flows:
         found = [(flow.by_path, flow.clamped(layers)) for flow in self.flows]
         bounds = {path: {clamped.get(path) for paths, clamped in found if path in paths} for path in layers}
         return {path: one for path, ones in bounds.items() if len(ones) == 1 and (one := next(iter(ones)))}
+
+    def joined(self, stubs: Mapping[str, tuple[bool, bool]]) -> dict[str, str]:
+        """As `Flow.joined`, of the layers of which it is true in all runs that call them."""
+        found = [(flow.by_path, flow.joined(stubs)) for flow in self.flows]
+        everywhere = {path for path in stubs if all(path in joined for paths, joined in found if path in paths)}
+        return {path: one for _, joined in found for path, one in joined.items() if path in everywhere}
 
     def stubs(self, layers: Collection[str], giving: Collection[Call] | None = None) -> dict[str, tuple[bool, bool]]:
         """As `Flow.stubs`: a layer takes, or gives, integers if it does in all runs."""

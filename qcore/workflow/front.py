@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from math import inf, isnan, log10
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from qcore.arguments import check_type
 from qcore.names import MOST, shown, some
@@ -28,6 +29,18 @@ ASKED = (
 # A layer is named if its errors have more than 6 dB more power than those of rounding, which count from 50 dB below.
 _MORE, _LEAST = 10**0.6, 1e-5
 _REMEDY = 'allowed are the settings None for their names, which leave them in floats: {"": .., "NAME": None}'
+
+
+class Noises(NamedTuple):
+    """The errors of a converted model.
+
+    Attributes:
+        error: the power of the errors of its results.
+        layers: the power of layers' results, of their errors, and of the errors of rounding alone.
+    """
+
+    error: float
+    layers: Mapping[str, tuple[float, float, float]]
 
 
 def _decibels(signal: float, noise: float) -> str:
@@ -61,13 +74,15 @@ class Workflow(Protocol):
     repeated: dict[str, Any]
     run: Callable[[Any], object] | None
     trains: bool
+    _chooses_ranges: bool  # the default settings leave them to the model's results
     _data: Any
     _ways: set[Hashable]
+    _joined: dict[str, str]  # layers whose numbers another layer quantizes again, with that layer
     _others: list[Arguments]
 
     def __init__(self, qconfig: Any, calibrate: Any, train: Any) -> None:
         check_train(train, calibrate)
-        self.trains = train is not None
+        self.trains, self._chooses_ranges = train is not None, qconfig is None
         self.model = self.make()
         self.entries = self._entries(qconfig)
         self.known, self.run, self.repeated = [], train, {}
@@ -106,17 +121,41 @@ class Workflow(Protocol):
             self._observe()
         if self.repeated and not self.replaced():
             return
-        self.convert()
         if self.known and not self.trains:
-            self._warn_of_noise()
+            self.share_ranges(self._joined)
+            self._convert_and_judge()
+        else:
+            self.convert()
 
-    def _warn_of_noise(self) -> None:
-        """Warns of layers whose results have more errors than rounding alone makes."""
+    def _convert_and_judge(self) -> None:
+        """Converts; with default settings twice, and the model's results decide between the ranges.
+
+        Histograms cut off what makes the error of one layer's results least. Numbers beyond the range are few, but
+        their errors have one sign and lie together, so that they may count more in what follows than rounding errors,
+        which average out. The other ranges cut nothing off.
+        """
+        prepared = self.model
+        self.convert()
+        made = [self.model]
+        if self._chooses_ranges:
+            self.model = self.with_whole_ranges(prepared)
+            with warnings.catch_warnings():  # as the first time
+                warnings.simplefilter("ignore")
+                self.convert()
+            made.append(self.model)
+        self.model = made[0]
         try:
-            found = self.noises()
+            found = self.noises(made)
         except Exception as error:
             more = "allowed are the settings None for the layers around the error"
             return warn(f"the quantized model does not run on the first inputs: {error}; {more}")
+        if found:
+            chosen = int(len(found) > 1 and found[1].error < found[0].error)
+            self.model = made[chosen]
+            self._warn_of_noise(found[chosen].layers)
+
+    def _warn_of_noise(self, found: Mapping[str, tuple[float, float, float]]) -> None:
+        """Warns of layers whose results have more errors than rounding alone makes."""
         worse = [
             f"{shown(path)} ({_decibels(signal, noise)}; rounding alone has {_decibels(signal, rounding)})"
             for path, (signal, noise, rounding) in found.items()
@@ -128,7 +167,7 @@ class Workflow(Protocol):
 
     def _observe(self) -> None:
         """Fuses and observes or trains the layers that have settings."""
-        bounds, self.repeated = dict[str, Bounds](), {}
+        bounds, self.repeated, self._joined = dict[str, Bounds](), {}, {}
         if self.known:
             self._leave_by_class()
             if rows := list(self._flows().rows(self.joins, self.fuses)):
@@ -138,7 +177,7 @@ class Workflow(Protocol):
                 self._take_repeated(flows)
             bounds = flows.clamped(self.integers())
             if not self.has_stubs():
-                self.add_stubs(flows)
+                self._joined = flows.joined(self.add_stubs(flows))
         if self.repeated and not self.replaced():
             return  # there is nothing to observe
         self.observe(bounds)
@@ -234,10 +273,6 @@ class Workflow(Protocol):
     def check_entries(self, entries: Mapping[Any, Any]) -> None:
         """Raises TypeError unless settings by names and types are settings; may wait for `propagate`."""
 
-    def noises(self) -> Mapping[str, tuple[float, float, float]]:
-        """The power of layers' results on the first inputs, of their errors, and of the errors of rounding alone."""
-        return {}
-
     # The steps of a framework
 
     def make(self) -> Any: ...  # a copy of the user's model
@@ -259,11 +294,14 @@ class Workflow(Protocol):
     def leave_to_calls(self, layers: Collection[str]) -> None: ...  # they get no observers
     def integers(self) -> Iterable[str]: ...  # the names of layers that become layers in integers
     def has_stubs(self) -> bool: ...  # the model says itself where integers begin and end
-    def add_stubs(self, flows: Flows) -> None: ...  # where floats enter and leave layers in integers
+    def add_stubs(self, flows: Flows) -> dict[str, tuple[bool, bool]]: ...  # as Flows.stubs, which it puts in
     def observe(self, bounds: Mapping[str, Bounds]) -> None: ...  # prepares layers; some are clamped before observers
     def execute(self, run: Callable[[Any], object]) -> None: ...  # the prepared model on all data
     def unseen(self) -> list[str]: ...  # the names of layers that need data and saw none
+    def share_ranges(self, layers: Mapping[str, str]) -> None: ...  # of quantizers, if they contain the layers' own
+    def with_whole_ranges(self, prepared: Any) -> Any: ...  # the prepared model, whose histograms cut nothing off
     def convert(self) -> None: ...
+    def noises(self, models: list[Any]) -> list[Noises]: ...  # of converted models on the first inputs; [] without
     def kinds(self) -> set[type]: ...  # the classes of all modules
     def quantize_dynamically(self, entries: Mapping[Any, Any]) -> None: ...
     def floats(self) -> Iterable[tuple[str, str, str]]: ...  # layers with settings and matrices: name, class and reason

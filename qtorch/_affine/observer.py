@@ -446,6 +446,12 @@ class HistogramObserver(RangeObserver):
         super().__init__(dtype, qscheme, reduce_range, quant_min, quant_max, eps)
         self._set(bins=bins, upsample_rate=upsample_rate)
 
+    def without_counts(self) -> MinMaxObserver:
+        """An observer of the same integers that has seen the same range, of which it cuts nothing off."""
+        made = MinMaxObserver(self.rule.form, self.rule.scheme, eps=self.rule.eps)
+        made.min_val, made.max_val = self.min_val, self.max_val
+        return made
+
 
 class RuleObserver(RangeObserver):
     """Any rule for extremes of `qcore.affine`, as a module.

@@ -29,6 +29,8 @@ from qtorch.quantization.tree import is_leaf, walk
 _ABOUT = {"size", "dim", "ndimension", "numel", "is_floating_point", "is_complex", "stride", "element_size"}
 # Pools: the means of integers are rounded to the input's scale, so a pool may stand between integer layers.
 _MEANS = {name for name in pools.__all__ if OPERATIONS[name[:-2]].rounds}
+# Functions whose result has the numbers of several tensors.
+_JOINS = {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack", "row_stack"}
 # A power of two near 0: clamps change nothing there, and a number that a function inserts is too large.
 _STEP, _ZERO_POINT = 2.0**-10, 96
 
@@ -42,6 +44,7 @@ class Call:
     bounds: Bounds
     takes: list[int]
     gives: list[int] = field(default_factory=list)
+    joins: bool = False
 
 
 def leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -209,7 +212,8 @@ class _Recorder(torch.overrides.TorchFunctionMode):
             given = self.numbered(result)
             if given or not _only_reads(function):
                 keeps = len(taken) == 1 and keeps_scale(function, args, kwargs)
-                self.calls.append(Call(None, keeps, _bounds_of_function(function, args, kwargs), taken, given))
+                bounds, joins = _bounds_of_function(function, args, kwargs), name_of(function) in _JOINS
+                self.calls.append(Call(None, keeps, bounds, taken, given, joins))
         return result
 
     def numbered(self, tree: Any, known: bool = False) -> list[int]:

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize, skip_init
 
+from qcore.affine.observers import lies_in
 from qcore.arguments import quoted
 from qcore.workflow.flow import Bounds, Call, Flow, Flows
-from qcore.workflow.front import Workflow
+from qcore.workflow.front import Noises, Workflow
 from qcore.workflow.settings import Arguments
-from qtorch._affine.observer import PerChannelMinMaxObserver, RangeObserver
+from qtorch._affine.observer import HistogramObserver, PerChannelMinMaxObserver, RangeObserver
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 from qtorch._classes import check_model, plain_class
 from qtorch.nn.quantized import FloatFunctional
@@ -22,7 +23,7 @@ from qtorch.quantization.computed import folded_copy, trainable_copy
 from qtorch.quantization.conversion import convert
 from qtorch.quantization.flow import copied_tensors, first_arguments, leaves, record, results, way, with_same_parameters
 from qtorch.quantization.fusion import fuse_modules, has_fused_layer
-from qtorch.quantization.observing import has_range, has_seen, observe_within
+from qtorch.quantization.observing import NAME, has_range, has_seen, observe_within
 from qtorch.quantization.one_call import quantize_dynamic
 from qtorch.quantization.preparation import prepare, prepare_qat
 from qtorch.quantization.propagation import check_settings, propagate_qconfig_
@@ -69,7 +70,8 @@ def quantize_model(
             leaves a part in floats. A `QConfig` of observers quantizes weights and activations; a `QConfig` of formats
             rounds to them; with None as activation only weights are quantized. A `QConfigDynamic` quantizes activations
             by their own range at each call, in linear layers that of each row. None is `get_default_qconfig("onednn")`,
-            and with train `get_default_qat_qconfig("onednn")`: activations have all 256 integers.
+            and with train `get_default_qat_qconfig("onednn")`: activations have all 256 integers. With None the ranges
+            are those of histograms, or the whole ones: the results of the first inputs decide.
         calibrate: inputs: each is a tensor, a tuple of the model's arguments, or a dictionary of them by name; or a
             function that runs its argument, a model. It is called twice, the first time until it calls the model.
             None where the settings need no data.
@@ -264,7 +266,7 @@ class _Workflow(Workflow):
     def has_stubs(self) -> bool:
         return any(isinstance(module, (QuantStub, DeQuantStub)) for module in self.model.modules())
 
-    def add_stubs(self, flows: Flows) -> None:
+    def add_stubs(self, flows: Flows) -> dict[str, tuple[bool, bool]]:
         layers = dict[str, nn.Module]()
         for path, layer in leaves(self.model):
             if isinstance(layer, FloatFunctional):
@@ -272,13 +274,15 @@ class _Workflow(Workflow):
             elif _in_integers(layer):
                 layers[path] = layer
 
-        wrapped = {id(layers[path]): ends for path, ends in flows.stubs(layers).items()}
+        found = flows.stubs(layers)
+        wrapped = {id(layers[path]): ends for path, ends in found.items()}
 
         def change(path: str, layer: nn.Module) -> nn.Module:
             stubs = wrapped.get(id(layer), (False, False))
             return QuantWrapper(layer, *stubs) if any(stubs) else layer
 
         self.model = rebuilt(self.model, change, lambda path, layer: path in layers)
+        return found
 
     def observe(self, bounds: Mapping[str, Bounds]) -> None:
         if self.known and not self.trains:
@@ -306,14 +310,26 @@ class _Workflow(Workflow):
     def unseen(self) -> list[str]:
         return [path.rpartition(".")[0] for path, layer in self.model.named_modules() if not has_seen(layer)]
 
+    def share_ranges(self, layers: Mapping[str, str]) -> None:
+        for path, taker in layers.items():
+            own, other = (_observer_of(self.model.get_submodule(one)) for one in (f"{path}.module", f"{taker}.quant"))
+            if own is not None and other is not None and own.rule == other.rule and lies_in(own, other):
+                own.load_state_dict(other.state_dict())
+
+    def with_whole_ranges(self, prepared: nn.Module) -> nn.Module:
+        for module in prepared.modules():
+            if isinstance(observer := _observer_of(module), HistogramObserver):
+                setattr(module, NAME, observer.without_counts())
+        return prepared
+
     def convert(self) -> None:
         # A model without memory is made for a state_dict, which has the scales.
         on_meta = any(parameter.is_meta for parameter in self.model.parameters())
         self.model = convert(self.model.eval(), allow_uncalibrated=on_meta)
 
-    def noises(self) -> dict[str, tuple[float, float, float]]:
+    def noises(self, models: list[nn.Module]) -> list[Noises]:
         has_numbers = not any(tensor.is_meta for tensor in self.model.buffers())
-        return noises(self._fused, self.model, self.known[0]) if has_numbers else {}
+        return [noises(self._fused, one, self.known[0]) for one in models] if has_numbers else []
 
     def kinds(self) -> set[type]:
         return {plain_class(module) for module in self.model.modules()}
@@ -331,6 +347,12 @@ class _Workflow(Workflow):
             wanted = row.state == "float" and row.reason not in ("its qconfig is None", "it has no qconfig")
             if wanted and any(parameter.dim() > 1 for parameter in parameters):
                 yield row.path, row.layer, row.reason
+
+
+def _observer_of(module: nn.Module) -> RangeObserver | None:
+    """The observer of a layer's results, if it chooses a range."""
+    observer = getattr(module, NAME, None)
+    return observer if isinstance(observer, RangeObserver) else None
 
 
 def _by_rows(settings: QConfigDynamic) -> QConfigDynamic:

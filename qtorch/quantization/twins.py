@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from qcore.workflow.front import Noises
 from qcore.workflow.settings import Arguments
 from qtorch._affine.conversion import quantize
 from qtorch._affine.tensor import QTensor
@@ -23,8 +24,8 @@ from qtorch.quantization.flow import results, with_same_parameters
 from qtorch.quantization.observing import NAME
 
 
-def noises(model: nn.Module, made: nn.Module, arguments: Arguments) -> dict[str, tuple[float, float, float]]:
-    """The power of layers' results, of the converted layers' errors, and of the errors of rounding, by path.
+def noises(model: nn.Module, made: nn.Module, arguments: Arguments) -> Noises:
+    """The power of the errors of results, and of layers' results, by path: of the converted model, and of rounding.
 
     Args:
         model: the float model with the layers of the converted one; it stays as it is.
@@ -39,9 +40,12 @@ def noises(model: nn.Module, made: nn.Module, arguments: Arguments) -> dict[str,
         _round(twin.get_submodule(path), layer)
     expected = defaultdict[str, list[torch.Tensor]](list)
     # Copies: code behind a layer may change its result in place.
-    _watched(model, judged, lambda path, y: expected[path].append(y.clone()), arguments)
-    errors, rounding = _errors(made, expected, arguments), _errors(twin, expected, arguments)
-    return {path: (sum(map(_power, ones)), errors[path], rounding[path]) for path, ones in expected.items()}
+    exact = _watched(model, judged, lambda path, y: expected[path].append(y.clone()), arguments)
+    found, errors = _errors(made, expected, arguments)
+    rounding = _errors(twin, expected, arguments)[1]
+    error = sum(_power(y.double() - x.double()) for y, x in zip(found, exact, strict=True) if x.is_floating_point())
+    powers = {path: sum(map(_power, ones)) for path, ones in expected.items()}
+    return Noises(error, {path: (power, errors[path], rounding[path]) for path, power in powers.items()})
 
 
 def _is_converted(layer: nn.Module) -> bool:
@@ -71,30 +75,34 @@ def _numbers(y: Any) -> torch.Tensor:
     return y.dequantize() if isinstance(y, QTensor) else y
 
 
-def _watched(model: nn.Module, paths: Iterable[str], see: Callable[[str, torch.Tensor], Any], arguments: Any) -> None:
-    """Shows the results of layers in a call of a model."""
+def _watched(
+    model: nn.Module, paths: Iterable[str], see: Callable[[str, torch.Tensor], Any], arguments: Any
+) -> list[torch.Tensor]:
+    """The results of a call of a model; it shows the results of layers."""
 
     def hook(path: str) -> Any:
         return lambda layer, inputs, y: see(path, _numbers(y)) and None
 
     handles = [model.get_submodule(path).register_forward_hook(hook(path)) for path in paths]
     try:
-        results(model, arguments)
+        return results(model, arguments)
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _errors(model: nn.Module, expected: Mapping[str, list[torch.Tensor]], arguments: Arguments) -> dict[str, float]:
-    """The power of the differences of layers' results; infinite if there are more or fewer results, or others."""
+def _errors(
+    model: nn.Module, expected: Mapping[str, list[torch.Tensor]], arguments: Arguments
+) -> tuple[list[torch.Tensor], dict[str, float]]:
+    """A model's results, and the power of its layers' errors; infinite if there are more or fewer, or others."""
     powers = {path: list[float]() for path in expected}
 
     def see(path: str, y: torch.Tensor) -> None:
         other = expected[path][min(len(powers[path]), len(expected[path]) - 1)]
         powers[path].append(_power(y.double() - other.double()) if y.shape == other.shape else inf)
 
-    _watched(model, expected, see, arguments)
-    return {path: sum(ones) if len(ones) == len(expected[path]) else inf for path, ones in powers.items()}
+    found = _watched(model, expected, see, arguments)
+    return found, {path: sum(ones) if len(ones) == len(expected[path]) else inf for path, ones in powers.items()}
 
 
 def _power(x: torch.Tensor) -> float:

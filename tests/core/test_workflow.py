@@ -26,6 +26,7 @@ class Step:
     gives: list
     keeps: bool = False
     bounds: tuple = field(default=(None, None))
+    joins: bool = False
 
 
 def flow(*steps, returned=()):
@@ -62,6 +63,29 @@ def test_layers_get_the_bounds_of_what_alone_follows():
     assert flow(*ROW, (None, [2], [9])).clamped(names) == {}
     assert flow(*ROW, returned=[2]).clamped(names) == {}
     assert flow(("conv", [0], [1]), (None, [1, 5], [2], False, (0.0, None))).clamped(names) == {}
+
+
+JOIN = [("a", [0], [1]), ("b", [0], [2]), (None, [1, 2], [3], False, (None, None), True)]
+ENDS = {"a": (True, True), "b": (True, True), "c": (True, False)}
+
+
+@pytest.mark.parametrize(
+    ("between", "found"),
+    [
+        ([], ["a", "b"]),
+        ([(None, [3], [4], False, (0.0, None)), ("drop", [4], [4], True)], ["a", "b"]),
+        ([(None, [3, 9], [4], False, (None, None), True)], ["a", "b"]),
+        ([(None, [3], [4])], []),
+        ([(None, [1], [8])], ["b"]),
+        ([(None, [3], [8])], []),
+    ],
+)
+def test_layers_have_the_quantizer_behind_a_join(between, found):
+    last = max(max(step[2]) for step in [*JOIN, *(one for one in between if one[2] != [8])])
+    steps = flow(*JOIN, *between, ("c", [last], [7]))
+    assert steps.joined(ENDS) == dict.fromkeys(found, "c")
+    assert Flows([steps, flow(*JOIN, returned=[3])]).joined(ENDS) == {}
+    assert steps.joined(ENDS | {"c": (False, False)}) == {}
 
 
 def largest(steps, layers, returned):

@@ -342,6 +342,7 @@ def in_place(x):
     y += 1
     y.mul_(2)
     y[:, 0], y[x > 0] = 0.5, 3.0
+    y.index_copy_(1, torch.tensor([3, 1]), x[:, :2])
     return F.relu(y.masked_fill_(x < 0, -0.5), inplace=True) + y
 
 
@@ -411,6 +412,7 @@ def test_functions_of_torch_are_replaced_where_dynamo_traces(function):
 
 
 REFUSED = {
+    "index names a place twice": lambda x: x.index_copy(0, torch.tensor([0, 0]), x),
     "rand, whose numbers": lambda x: x * torch.rand(2, 4),
     "bernoulli_, whose numbers": lambda x: x * x.new_empty(4).bernoulli_(0.5),
     "cumsum, whose order": lambda x: x.cumsum(0),

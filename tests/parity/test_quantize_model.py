@@ -225,3 +225,41 @@ def test_a_layer_that_runs_twice_has_a_range_for_each_row():
     assert type(only.first) is torch.nn.Linear
     alone = qnn.quantize_model(own, {"shared": jq.default_qconfig}, [(x.numpy(), y.numpy())])
     assert_same_bits(np.asarray(alone.shared(x.numpy())), only.shared(x))
+
+
+class TorchJoined(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (torch.nn.Conv2d(*sizes) for sizes in ((2, 4, 3), (2, 4, 3), (8, 4, 1)))
+
+    def forward(self, x):
+        return self.third(torch.cat([self.first(x).relu(), self.second(x) * 1], 1)).relu().mean((2, 3))
+
+
+class FlaxJoined(nnx.Module):
+    def __init__(self, rngs):
+        self.first, self.second = (nnx.Conv(2, 4, (3, 3), padding="VALID", rngs=rngs) for _ in range(2))
+        self.third = nnx.Conv(8, 4, (1, 1), rngs=rngs)
+
+    def __call__(self, x):
+        x = jnp.concatenate([nnx.relu(self.first(x)), self.second(x) * 1], -1)
+        return nnx.relu(self.third(x)).mean((1, 2))
+
+
+def test_numbers_are_rounded_once_in_front_of_a_concatenation():
+    """The layer in front of it has the range of the layer behind it, unless a function is between."""
+    torch.manual_seed(0)
+    model, images = TorchJoined().eval(), torch.randn(8, 2, 8, 8)
+    own = qnn.from_torch(FlaxJoined(nnx.Rngs(0)), tensors_of(model))
+    small, served = tq.quantize_model(model, None, [images]), qnn.quantize_model(own, None, [channels_last(images)])
+    for rows in tq.report(small), qnn.report(served):
+        assert rows["first.module"].scale == rows["third.quant"].scale != rows["second.module"].scale
+        # Errors of cut numbers do not average out in the mean.
+        assert {row.observer for row in rows if row.observer} == {"MinMaxObserver"}
+    settings = tq.get_default_qconfig("onednn")
+    histograms, whole = (tq.QConfig(one, settings.weight) for one in (settings.activation, tq.MinMaxObserver))
+    errors = [
+        (tq.quantize_model(model, one, [images])(images) - model(images)).square().sum()
+        for one in (None, whole, histograms)
+    ]
+    assert errors[0] == errors[1] < errors[2]

@@ -63,6 +63,11 @@ class Call:
         return len(self.takes) == 1 and (parameters(self.ran).name == "keeps_scale" or _moves(self.ran))
 
     @property
+    def joins(self) -> bool:
+        """True for equations that only move the numbers of several arrays."""
+        return self.path is None and len(self.takes) > 1 and _moves(self.ran)
+
+    @property
     def bounds(self) -> Bounds:
         """The bounds to which a layer or an equation clamps its result; (None, None) if it does not clamp.
 

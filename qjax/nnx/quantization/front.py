@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.core import Tracer
 
+from qcore.affine.observers import lies_in
 from qcore.names import joined
 from qcore.workflow.flow import Bounds, Call, Flow, Flows
-from qcore.workflow.front import Workflow
+from qcore.workflow.front import Noises, Workflow
 from qjax._jaxprs import is_array, split_arrays
 from qjax._models import Model, all_names, check_model, names_of, rebuilt
 from qjax._rounding.inputs import PyTree
@@ -22,7 +23,7 @@ from qjax.nnx.flattened import Flattened
 from qjax.nnx.quantization.conversion import convert, unseen_layers
 from qjax.nnx.quantization.flow import Around, Noting, first_arguments, program_text, record, shapes_of, takes_integers
 from qjax.nnx.quantization.fusion import fuse_modules, why_not_fused, with_all_names
-from qjax.nnx.quantization.observing import FloatFunctional, Observed
+from qjax.nnx.quantization.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.quantization.one_call import quantize_dynamic
 from qjax.nnx.quantization.preparation import leave_attention, trained_layer, with_observers
 from qjax.nnx.quantization.propagation import SettingsOf, check_effects, settings_of
@@ -35,6 +36,7 @@ from qjax.nnx.quantization.ties import tie, ties_of
 from qjax.nnx.quantization.twins import noises
 from qjax.quantization import (
     FakeQuantize,
+    HistogramObserver,
     PerChannelMinMaxObserver,
     QConfig,
     QConfigDynamic,
@@ -66,7 +68,8 @@ def quantize_model(
             None leaves a part in floats. A `QConfig` of observers quantizes weights and activations, and a `QConfig` of
             formats rounds to them; with None as activation only weights are quantized. A `QConfigDynamic` quantizes
             activations by their own range at each call. None is `get_default_qconfig("onednn")`, and with
-            train `get_default_qat_qconfig("onednn")`: activations have all 256 integers.
+            train `get_default_qat_qconfig("onednn")`: activations have all 256 integers. With None the ranges are those
+            of histograms, or the whole ones: the results of the first inputs decide.
         calibrate: a list of inputs, each an array, a tuple of the model's arguments or a dictionary of them by name; or
             a function that runs the model that it gets. The function is called twice; the first time it ends at the
             first call of the model. None if the settings need no data.
@@ -236,7 +239,7 @@ class _Workflow(Workflow):
     def has_stubs(self) -> bool:
         return any(isinstance(module, (QuantStub, DeQuantStub)) for module in names_of(self.model).values())
 
-    def add_stubs(self, flows: Flows) -> None:
+    def add_stubs(self, flows: Flows) -> dict[str, tuple[bool, bool]]:
         layers = self.integers()
         giving: list[Call] = []
         stubs = flows.stubs(layers, giving)
@@ -260,6 +263,7 @@ class _Workflow(Workflow):
             return QuantWrapper(module, *stubs[path]) if any(stubs.get(path, ())) else module
 
         self.model = rebuilt(self.model, change, keeps_children)
+        return stubs
 
     def observe(self, bounds: Mapping[str, Bounds]) -> None:
         make = trained_layer if self.trains else _observed_layer
@@ -279,15 +283,32 @@ class _Workflow(Workflow):
     def unseen(self) -> list[str]:
         return unseen_layers(self.model)[0]
 
+    def share_ranges(self, layers: Mapping[str, str]) -> None:
+        modules = names_of(self.model)
+        for path, taker in layers.items() if self._first is not None else ():
+            own, other = (_observer_of(modules.get(one)) for one in (f"{path}.module", f"{taker}.quant"))
+            if own is None or other is None or own.description != other.description:
+                continue
+            state, others = own.state.get_value(), other.state.get_value()
+            if lies_in(state, others):
+                own.load(others)
+
+    def with_whole_ranges(self, prepared: nnx.Module) -> nnx.Module:
+        for _, module in all_names(prepared):
+            observer: Any = vars(module).get("activation_post_process")
+            if isinstance(observer, Observer) and isinstance(observer.description, HistogramObserver):
+                setattr(module, "activation_post_process", observer.without_counts())  # noqa: B010
+        return prepared
+
     def convert(self) -> None:
         self.model.eval()
         self.model = convert(self.model)
 
-    def noises(self) -> dict[str, tuple[float, float, float]]:
+    def noises(self, models: list[nnx.Module]) -> list[Noises]:
         if self._first is not None:
-            return noises(self._fused, self.model, self._first)
-        program_text(self.model, self.known[0])  # calibration in a program has no numbers: see if the model runs
-        return {}
+            return noises(self._fused, models, self._first)
+        program_text(models[0], self.known[0])  # calibration in a program has no numbers: see if the model runs
+        return []
 
     def kinds(self) -> set[type]:
         return {type(module) for _, module in all_names(self.model)}
@@ -303,6 +324,14 @@ class _Workflow(Workflow):
             if row.state != "float" or chosen is None or all(one.ndim < 2 for _, one in variables_in(layer)):
                 continue  # and there is no reason for a table under dynamic settings, which has to be named
             yield row.path, row.layer, why_not_dynamic(layer) if isinstance(chosen, QConfigDynamic) else row.reason
+
+
+def _observer_of(module: Any) -> Observer | None:
+    """The observer of a layer's results, if it chooses a range."""
+    while isinstance(module, Flattened):
+        module = module.module
+    observer = getattr(module, "activation_post_process", None) if isinstance(module, Observed) else None
+    return observer if observer is not None and isinstance(observer.description, RangeObserver) else None
 
 
 def _by_rows(settings: QConfigDynamic) -> QConfigDynamic:

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.core import Tracer
 
-from qcore.affine import QParams
+from qcore.affine import Extremes, QParams
 from qcore.arguments import check_type
 from qjax._models import unnamed
 from qjax.nnx.functional import relu
-from qjax.quantization import FakeQuantize, FakeQuantizeState, QConfig, disable_observer
+from qjax.quantization import FakeQuantize, FakeQuantizeState, MinMaxObserver, QConfig, disable_observer
 from qjax.quantization.observer import State
 from qjax.quantization.qconfig import Description
 from qjax.quantization.rounding import FormatRounding
@@ -123,6 +123,14 @@ class Observer(nnx.Module):
             y, state = x, self.description.update(state, x)
         self.state.set_value(state)
         return y
+
+    def without_counts(self) -> Observer:
+        """In the place of an observer with a histogram, one that has seen the same range and cuts nothing off."""
+        rule, state = self.description.rule, self.state.get_value()
+        made = Observer(MinMaxObserver(rule.form, rule.scheme, eps=rule.eps))
+        made.load(Extremes(state.min_val, state.max_val))
+        made.ran = self.ran
+        return made
 
     def load(self, state: State | FakeQuantizeState) -> None:
         """Takes over a state, for example from a file, with its ranges."""

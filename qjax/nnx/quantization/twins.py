@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, get_args
 
@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from qcore.workflow.front import Noises
 from qcore.workflow.settings import Arguments
 from qjax._jaxprs import split_arrays
 from qjax._models import names_of, rebuilt
@@ -27,43 +28,56 @@ from qjax.nnx.rounded import RoundedLayer
 from qjax.quantization import QTensor, quantize_affine
 
 
-def noises(model: nnx.Module, made: nnx.Module, arguments: Arguments) -> dict[str, tuple[float, float, float]]:
-    """The power of layers' results, of the converted layers' errors, and of the errors of rounding, by path.
+def noises(model: nnx.Module, models: Sequence[nnx.Module], arguments: Arguments) -> list[Noises]:
+    """The powers of errors of converted models, which differ in scales at most.
 
-    One program computes all three models, and returns only these numbers.
+    One program computes the float model, its rounded twin and a converted model, and returns only these numbers.
 
     Args:
         model: the float model with the layers of the converted one; it stays as it is.
-        made: the converted model.
+        models: the converted models.
         arguments: those of a call.
     """
+    judged, seen = set[str](), [_Seen() for _ in range(3)]
+    watched = [_beside_others(model, made, judged, seen) for made in models]
+    graph, _ = nnx.split(watched[0])
+    arrays, put = split_arrays(arguments)
+
+    def run(state: Any, arrays: Any) -> tuple[Any, list[dict[str, Any]]]:
+        args, kwargs = put(arrays)
+        for notes in seen:
+            notes.results.clear()
+        merged: Any = nnx.merge(graph, state)
+        results = [split_arrays(one(*args, **kwargs))[0] for one in merged]
+        expected, rounded, found = (notes.results for notes in seen)
+        powers = {path: sum(map(_power, ones)) for path, ones in expected.items()}
+        exact, _, made = ({"": [x for x in ones if jnp.issubdtype(x.dtype, jnp.inexact)]} for ones in results)
+        return _errors(made, exact)[""], [powers, _errors(found, expected), _errors(rounded, expected)]
+
+    compiled = jax.jit(run)
+    results = [compiled(nnx.state(one), arrays) for one in watched]
+    found = list[Noises]()
+    for error, (signal, noise, rounding) in results:
+        powers = {path: (float(signal[path]), float(noise[path]), float(rounding[path])) for path in signal}
+        found.append(Noises(float(error), powers))
+    return found
+
+
+def _beside_others(model: nnx.Module, made: nnx.Module, judged: set[str], seen: Sequence[_Seen]) -> nnx.Module:
+    """A float model, its rounded twin and a converted model, which note the results of layers."""
     known, modules = names_of(model), {path: _inner(layer) for path, layer in names_of(made).items()}
     layers = {path: layer for path, layer in modules.items() if path in known and _is_converted(layer)}
     # What goes in, tables, and modules of several functions.
     kinds = quantized.Quantize, quantized.Embed, quantized.QFunctional
-    judged = {path for path, layer in layers.items() if not isinstance(layer, kinds)}
+    judged |= {path for path, layer in layers.items() if not isinstance(layer, kinds)}
 
     def change(path: str, layer: nnx.Module) -> nnx.Module:
         return _rounded(layer, layers[path]) if path in layers else layer
 
     twin = rebuilt(model, change, keeps_children)
-    seen = [_Seen() for _ in range(3)]
     models = nnx.List([_watched(one, judged, notes) for one, notes in zip((model, twin, made), seen, strict=True)])
     models.eval()
-    graph, state = nnx.split(models)
-    arrays, put = split_arrays(arguments)
-
-    def run(state: Any, arrays: Any) -> list[dict[str, Any]]:
-        args, kwargs = put(arrays)
-        watched: Any = nnx.merge(graph, state)
-        for one in watched:
-            one(*args, **kwargs)
-        expected, rounded, found = (notes.results for notes in seen)
-        powers = {path: sum(map(_power, ones)) for path, ones in expected.items()}
-        return [powers, _errors(found, expected), _errors(rounded, expected)]
-
-    signal, noise, rounding = jax.jit(run)(state, arrays)
-    return {path: (float(signal[path]), float(noise[path]), float(rounding[path])) for path in signal}
+    return models
 
 
 class _Seen:

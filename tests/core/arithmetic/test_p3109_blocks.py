@@ -122,6 +122,30 @@ def test_scaled_operations():
             assert code == code_of(result, project(exact, result, "NearestTiesToEven", "SatNone"))
 
 
+def test_terms_that_are_far_apart():
+    """Sums of 300 bits and products of 80, which float64 has not: a little more than a middle, or than a number."""
+    names, rho = "Binary8p1uf, binary16", "(TowardPositive, SatNone)"
+    scales, x = np.uint8([128 - 24, 128]), np.float16([[1.0, 2.0**-24, 0], [1.0, 2**-11, 2.0**-24]]).view(np.uint16)
+    total = p3109.specialization(f"BlockReduceAdd<3, {names}, BFloat16, {rho}>")(scales, x)
+    assert (total.astype(np.uint32) << 16).view(np.float32).tolist() == [2.0**-24 * 1.0078125, 1.0078125]
+    far = p3109.specialization(
+        f"BlockDotProduct<2, Binary8p1uf, Binary8p1se, Binary8p1uf, Binary8p1se, binary32, {rho}>"
+    )
+    pair = np.uint8([[126, 1]])  # 2^62 and 2^-63
+    ones = np.uint8([[64, 64]])
+    assert far(np.uint8([128]), pair, np.uint8([128]), ones).view(np.float32) == np.float32(2.0**62 * (1 + 2.0**-23))
+    many = p3109.specialization(f"BlockReduceMultiply<8, {names}, binary32, {rho}>")
+    odd = np.full((1, 8), 1.0009765625, np.float16)
+    exact = Fraction(1025, 1024) ** 8
+    found = Fraction(float(many(np.uint8([128]), odd.view(np.uint16)).view(np.float32)[0]))
+    assert found - Fraction(1, 2**23) < exact < found
+    hypot = p3109.specialization(
+        f"ScaledHypot<(Binary8p1uf, Binary8p1se), (Binary8p1uf, Binary8p1se), binary32, {rho}>"
+    )
+    found = hypot(np.uint8([128]), np.uint8([64]), np.uint8([1]), np.uint8([1]))  # 1, and 2^-190
+    assert found.view(np.float32) == np.float32(1 + 2.0**-23)
+
+
 def test_functions_of_blocks():
     """Functions in units of a scale that is no power of two, beside mpmath's numbers of 900 bits."""
     scale, number, result = SCALES[1], ELEMENTS[1], Format(8, 4, True, True)
