@@ -357,11 +357,7 @@ def quality() -> str:
     return f"{table(head, rows)}\n\n{packages}, commit {versions['commit']} ({link('quality')})."
 
 
-_DILOCO = {
-    "float32 ring": "float32 sums",
-    "bf16 ring": "the bf16 ring",
-    "E3M0 wire, float32 sum": "E3M0 on the wire",
-}
+_DILOCO = {"float32 ring": "float32 sums", "E3M0 wire, float32 sum": "E3M0 on the wire"}
 
 
 def many_ranks() -> str:
@@ -378,19 +374,14 @@ def many_ranks() -> str:
     )
     shown = table(("N", *(f"{ranks:,}" for ranks in counts)), rows)
     least = min((row for row in first if (row["law"], row["ranks"]) == (ring, some)), key=lambda row: row["norm"])
-    alone = ", ".join(f"{line['losses'][-1]:.2f} with {_DILOCO[line['law']]}" for line in record.get("diloco", ()))
-    if alone:  # in records of newer runs
-        steps = record["settings"]["alone"]
-        alone = (
-            f" In DiLoCo {some:,} ranks train {steps} steps alone, and the law averages how far they came. "
-            f"Their loss is {alone}."
-        )
+    alone = " and ".join(f"{line['losses'][-1]:.2f} with {_DILOCO[line['law']]}" for line in record["diloco"])
     return (
         f"{shown}\n\nOf the gradient of `{least['layer']}` the ring of {some:,} leaves {least['norm']:.2f}, the least "
         f"of all layers. Adam forgives a common factor, and the loss does not show it: after "
         f"{record['settings']['steps']} steps it is {losses['float32 ring', 8]:.2f} with float32 sums, "
         f"{losses[ring, some]:.2f} with the ring of {some:,} and {losses[ring, most]:.2f} with that of {most:,} "
-        f"({link('many-ranks', 'all layers')}).{alone}"
+        f"({link('many-ranks', 'all layers')}). In DiLoCo {some:,} ranks train {record['settings']['alone']} steps "
+        f"alone, and a law averages how far they came: there it is {alone}."
     )
 
 
