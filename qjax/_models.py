@@ -31,7 +31,10 @@ def unnamed(class_: type[nnx.Module], attribute: str) -> type[nnx.Module]:
 def check_model(name: str, model: Any) -> None:
     """Raises TypeError unless an argument is a module."""
     if not isinstance(model, nnx.Module):
-        raise TypeError(f"{name} is a {type(model).__name__}; allowed is a flax.nnx.Module")
+        raise TypeError(
+            f"{name} is a {type(model).__name__}; allowed is a flax.nnx.Module; prepare_fn of qjax.quantization "
+            "quantizes the products of any other model, as a function of its parameters"
+        )
 
 
 def children_of(module: nnx.Module) -> list[tuple[str, nnx.Module]]:

@@ -28,6 +28,7 @@ ASKED = (
 
 # A layer is named if its errors have more than 6 dB more power than those of rounding, which count from 50 dB below.
 _MORE, _LEAST = 10**0.6, 1e-5
+_SMALL = 0.01  # errors of 20 dB below the results
 _REMEDY = 'allowed are the settings None for their names, which leave them in floats: {"": .., "NAME": None}'
 
 
@@ -35,10 +36,11 @@ class Noises(NamedTuple):
     """The errors of a converted model.
 
     Attributes:
-        error: the power of the errors of its results.
+        signal, error: the power of its results, and of their errors.
         layers: the power of layers' results, of their errors, and of the errors of rounding alone.
     """
 
+    signal: float
     error: float
     layers: Mapping[str, tuple[float, float, float]]
 
@@ -132,7 +134,8 @@ class Workflow(Protocol):
 
         Histograms cut off what makes the error of one layer's results least. Numbers beyond the range are few, but
         their errors have one sign and lie together, so that they may count more in what follows than rounding errors,
-        which average out. The other ranges cut nothing off.
+        which average out. The other ranges cut nothing off. Results with large errors decide nothing: errors do not add
+        up in them, and other data would decide otherwise.
         """
         prepared = self.model
         self.convert()
@@ -150,7 +153,9 @@ class Workflow(Protocol):
             more = "allowed are the settings None for the layers around the error"
             return warn(f"the quantized model does not run on the first inputs: {error}; {more}")
         if found:
-            chosen = int(len(found) > 1 and found[1].error < found[0].error)
+            first = found[0]
+            small = first.error < _SMALL * first.signal
+            chosen = int(len(found) > 1 and small and found[1].error < first.error)
             self.model = made[chosen]
             self._warn_of_noise(found[chosen].layers)
 

@@ -145,3 +145,12 @@ def flattened(layer: Any) -> tuple[Flattened, nnx.Linear]:
     if layer.bias is not None:
         linear.bias = nnx.Param(layer.bias[...].reshape(-1))
     return Flattened(linear, axes, features), linear
+
+
+def take_matrix(layer: Any, linear: nnx.Linear) -> None:
+    """Gives a layer the numbers of the linear layer that `flattened` made of it."""
+    order, kernel = axes_of(layer).kernel, layer.kernel[...]
+    matrices = linear.kernel[...].reshape([kernel.shape[axis] for axis in order])
+    layer.kernel.set_value(matrices.transpose([order.index(axis) for axis in range(kernel.ndim)]))
+    if layer.bias is not None and linear.bias is not None:
+        layer.bias.set_value(linear.bias[...].reshape(layer.bias.shape))

@@ -43,9 +43,10 @@ def noises(model: nn.Module, made: nn.Module, arguments: Arguments) -> Noises:
     exact = _watched(model, judged, lambda path, y: expected[path].append(y.clone()), arguments)
     found, errors = _errors(made, expected, arguments)
     rounding = _errors(twin, expected, arguments)[1]
-    error = sum(_power(y.double() - x.double()) for y, x in zip(found, exact, strict=True) if x.is_floating_point())
+    floats = [(x.double(), y.double()) for x, y in zip(exact, found, strict=True) if x.is_floating_point()]
+    signal, error = sum(_power(x) for x, _ in floats), sum(_power(y - x) for x, y in floats)
     powers = {path: sum(map(_power, ones)) for path, ones in expected.items()}
-    return Noises(error, {path: (power, errors[path], rounding[path]) for path, power in powers.items()})
+    return Noises(signal, error, {path: (power, errors[path], rounding[path]) for path, power in powers.items()})
 
 
 def _is_converted(layer: nn.Module) -> bool:

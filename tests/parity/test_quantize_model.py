@@ -263,3 +263,40 @@ def test_numbers_are_rounded_once_in_front_of_a_concatenation():
         for one in (None, whole, histograms)
     ]
     assert errors[0] == errors[1] < errors[2]
+
+
+class FlaxGeneral(nnx.Module):
+    def __init__(self, rngs):
+        self.first = nnx.LinearGeneral((2, 3), (2, 2), axis=(-2, -1), rngs=rngs)
+        self.second = nnx.Einsum("bi,oi->bo", (3, 4), (3,), rngs=rngs)
+        self.norm, self.own = nnx.RMSNorm(3, rngs=rngs), nnx.Param(jnp.arange(3.0))
+
+    def __call__(self, x):
+        return self.norm(self.second(self.first(x).reshape(-1, 4))) * self.own[...]
+
+
+@pytest.mark.parametrize("settings", [None, {"first": jq.default_qconfig}], ids=["floats", "integers"])
+def test_all_arrays_of_a_model_are_carried(settings):
+    """Layers of several axes are PyTorch's linear layers, and a parameter of the model itself has its name."""
+    x = np.random.default_rng(0).normal(size=(5, 2, 3)).astype(np.float32)
+    model, other = (FlaxGeneral(nnx.Rngs(seed)) for seed in range(2))
+    if settings is not None:
+        model, other = (qnn.quantize_model(one, settings, [x]) for one in (model, other))
+    arrays = qnn.to_torch(model)
+    assert {"second.weight", "second.bias", "norm.weight", "own"} < arrays.keys()
+    assert arrays["second.weight"].shape == (3, 4)
+    made = qnn.from_torch(other, arrays)
+    assert_same_bits(np.asarray(made(x)), np.asarray(model(x)))
+    if settings is None:
+        linear = x.reshape(5, 6) @ arrays["first.weight"].T + arrays["first.bias"]
+        np.testing.assert_allclose(np.asarray(model.first(x)).reshape(5, 4), linear, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="tensors has no 'own'"):
+        qnn.from_torch(other, {name: array for name, array in arrays.items() if name != "own"})
+
+
+def test_what_pytorch_has_no_arrays_for_is_named():
+    stack = nnx.LinearGeneral(3, 4, batch_axis={0: 2}, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="'0' has no arrays in PyTorch: it has batch_axis"):
+        qnn.to_torch(nnx.Sequential(stack))
+    with pytest.raises(TypeError, match=r"allowed is a flax\.nnx\.Module; prepare_fn"):
+        qnn.quantize_model(len, None, [np.zeros(3)])

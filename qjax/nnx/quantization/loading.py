@@ -16,6 +16,7 @@ from qcore.names import shown
 from qjax._models import check_model, modules_of, name_of, rebuilt
 from qjax.nnx import quantized
 from qjax.nnx.activations import PReLU
+from qjax.nnx.flattened import flattened, take_matrix
 from qjax.nnx.intrinsic import Fused
 from qjax.nnx.layouts import flax_layout, mirrored
 from qjax.nnx.quantization.loading_integers import (
@@ -30,11 +31,10 @@ from qjax.nnx.quantization.loading_integers import (
 from qjax.nnx.quantization.observing import OBSERVER, FloatFunctional, Observed
 from qjax.nnx.quantization.one_call import name_of_settings
 from qjax.nnx.quantization.propagation import SettingsOf, settings_of
-from qjax.nnx.quantization.quantization_mappings import CELLS, LSTM_GATES, keeps_children, parts_of
+from qjax.nnx.quantization.quantization_mappings import CELLS, GENERAL, LSTM_GATES, keeps_children, parts_of
 from qjax.nnx.quantization.reasons import why_float
 from qjax.nnx.quantization.reporting import rounding_of
 from qjax.nnx.quantization.training import Trained
-from qjax.nnx.recurrent import Recurrent
 from qjax.nnx.rounded import RoundedLayer, ScaledRounding
 from qjax.quantization import QConfig, QConfigDynamic
 
@@ -104,6 +104,14 @@ def _carried(module: nnx.Module, entries: Entries, settings: Any, name: str) -> 
     if isinstance(module, FloatFunctional) and module.activation_post_process is not None:
         _fill_observer(module.activation_post_process, entries.of(OBSERVER))
         return module
+    if type(module) in GENERAL:
+        flat, linear = flattened(module)
+        made = _carried(linear, entries, settings, name)
+        if made is linear:
+            take_matrix(module, linear)
+            return module
+        flat.module, flat.layer_name = made, name
+        return flat
     made = from_integers(name, module, entries, settings)
     if made is None:
         fill(module, entries)
@@ -136,7 +144,11 @@ def to_torch(model: nnx.Module) -> dict[str, np.ndarray]:
         model: a float, prepared or converted model.
 
     Returns:
-        NumPy arrays, for `safetensors.numpy.save_file`.
+        NumPy arrays, for `safetensors.numpy.save_file`. A module's own `nnx.Param` has its name, and an
+        `nnx.LinearGeneral` or `nnx.Einsum` the weight of a linear layer.
+
+    Raises:
+        ValueError: if an `nnx.LinearGeneral` or `nnx.Einsum` is no linear layer.
 
     Example:
         >>> {name: array.shape for name, array in to_torch(nnx.Linear(2, 3, rngs=nnx.Rngs(0))).items()}
@@ -150,7 +162,11 @@ def to_torch(model: nnx.Module) -> dict[str, np.ndarray]:
         if any(len(path) > len(outer) and path[: len(outer)] == outer for outer in inside):
             continue
         prefix = name_of(path, modules)
-        for name, array in _arrays_of(module).items():
+        try:
+            found = _arrays_of(module)
+        except ValueError as error:
+            raise ValueError(f"{shown(prefix)} has no arrays in PyTorch: {error}") from error
+        for name, array in found.items():
             arrays[f"{prefix}.{name}" if prefix else name] = np.ascontiguousarray(array)
     return arrays
 
@@ -164,7 +180,7 @@ def _arrays_of(module: Any) -> dict[str, Any]:
         return arrays | (_states("weight_fake_quant", module.weight_fake_quant) if trained else {})
     if isinstance(module, FloatFunctional) and module.activation_post_process is not None:
         return _states(OBSERVER, module.activation_post_process)
-    return arrays_of(module)
+    return arrays_of(flattened(module)[1] if type(module) in GENERAL else module)
 
 
 def _states(name: str, observer: Any) -> dict[str, Any]:
@@ -202,6 +218,7 @@ _WAYS: dict[type[nnx.Module], list[_Way]] = {
     nnx.ConvTranspose: _TRANSPOSED,
     nnx.BatchNorm: [*_NORM, _Way("mean", "running_mean"), _Way("var", "running_var")],
     nnx.LayerNorm: _NORM,
+    nnx.RMSNorm: _NORM[:1],
     nnx.GroupNorm: _NORM,
     nnx.InstanceNorm: _NORM,
     PReLU: [_Way("weight", "weight")],
@@ -210,10 +227,13 @@ _WAYS: dict[type[nnx.Module], list[_Way]] = {
 
 
 def _ways_of(module: nnx.Module) -> list[_Way]:
-    if isinstance(module, Recurrent):
-        return [_Way(name, name) for name, value in vars(module).items() if isinstance(value, nnx.Param)]
     ways = next((ways for kind, ways in _WAYS.items() if isinstance(module, kind)), [])
-    return [way for way in ways if getattr(module, way.attribute) is not None]
+    known = {way.attribute for way in ways}
+    own = [name for name, value in vars(module).items() if isinstance(value, nnx.Param) and hasattr(value, "ndim")]
+    return [
+        *(way for way in ways if getattr(module, way.attribute) is not None),
+        *(_Way(name, name) for name in own if name not in known),
+    ]
 
 
 def fill(module: Any, entries: Entries) -> None:

@@ -43,7 +43,7 @@ def noises(model: nnx.Module, models: Sequence[nnx.Module], arguments: Arguments
     graph, _ = nnx.split(watched[0])
     arrays, put = split_arrays(arguments)
 
-    def run(state: Any, arrays: Any) -> tuple[Any, list[dict[str, Any]]]:
+    def run(state: Any, arrays: Any) -> tuple[tuple[Any, Any], list[dict[str, Any]]]:
         args, kwargs = put(arrays)
         for notes in seen:
             notes.results.clear()
@@ -52,14 +52,15 @@ def noises(model: nnx.Module, models: Sequence[nnx.Module], arguments: Arguments
         expected, rounded, found = (notes.results for notes in seen)
         powers = {path: sum(map(_power, ones)) for path, ones in expected.items()}
         exact, _, made = ({"": [x for x in ones if jnp.issubdtype(x.dtype, jnp.inexact)]} for ones in results)
-        return _errors(made, exact)[""], [powers, _errors(found, expected), _errors(rounded, expected)]
+        signal = sum(map(_power, exact[""]))
+        return (signal, _errors(made, exact)[""]), [powers, _errors(found, expected), _errors(rounded, expected)]
 
     compiled = jax.jit(run)
     results = [compiled(nnx.state(one), arrays) for one in watched]
     found = list[Noises]()
-    for error, (signal, noise, rounding) in results:
+    for (power, error), (signal, noise, rounding) in results:
         powers = {path: (float(signal[path]), float(noise[path]), float(rounding[path])) for path in signal}
-        found.append(Noises(float(error), powers))
+        found.append(Noises(float(power), float(error), powers))
     return found
 
 
