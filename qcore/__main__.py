@@ -172,6 +172,14 @@ def _emit_c(options: argparse.Namespace) -> int:
     return 0
 
 
+def _emit_smt(options: argparse.Namespace) -> int:
+    from qcore.cli.emit_smt import emit
+
+    ((name, text),) = emit(options.format, options.rounding, options.dtype, options.output).items()
+    print(str(options.output / name) if options.output else text, end="\n" if options.output else "")
+    return 0
+
+
 def _check(options: argparse.Namespace) -> int:
     if (options.file is None) == (options.functions is None):
         raise ValueError("one of FILE and --functions is needed, and not both")
@@ -226,7 +234,7 @@ def _say_what_is_read(file: Path) -> None:
         print(f"reading {printable(str(file))}, which is no file on a disk", file=sys.stderr)
 
 
-COMMANDS = ("show", "designs", "vectors", "layer", "emit-c", "check", "insight", "provenance")
+COMMANDS = ("show", "designs", "vectors", "layer", "emit-c", "emit-smt", "check", "insight", "provenance")
 
 _EXIT = """\
 exit status: 0; 1 where check finds a difference, or a pipe's reader ends first;
@@ -346,6 +354,19 @@ def _parser(program: str) -> argparse.ArgumentParser:
     emit.add_argument("--operands", metavar=("A", "B"), nargs=2, type=_format, help=text)
     text = "write it there, with a header and an import for SystemVerilog (default: print the C)"
     emit.add_argument("-o", "--output", metavar="DIR", type=Path, help=text)
+
+    smt = _command(
+        commands,
+        _emit_smt,
+        "write a format's rounding as SMT-LIB, for a proof that a design has its bits",
+        "e4m3fn -o proofs",
+    )
+    smt.add_argument("format", metavar="FORMAT", type=_format, help=formats)
+    text = f"the rounding mode: {', '.join(MODES)} (default nearest)"
+    smt.add_argument("--rounding", metavar="MODE", type=_one_of(MODES), default="nearest", help=text)
+    text = "of the inputs: float32, or float64 for wider sums (default float32)"
+    smt.add_argument("--dtype", metavar="DTYPE", type=_one_of(("float32", "float64")), default="float32", help=text)
+    smt.add_argument("-o", "--output", metavar="DIR", type=Path, help="write it there (default: print it)")
 
     check = _command(
         commands, _check, "compare results in a file of vectors with the law", "vectors.csv", "--functions qtorch"

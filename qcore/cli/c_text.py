@@ -304,11 +304,14 @@ class Constants:
     def declared(self, text: str, dtype: str = "int32_t") -> list[str]:
         """The lines that declare those which a text reads."""
         lines = []
-        for name, (number, note) in self._notes.items():
-            if re.search(rf"\b{name}\b", text):
-                lines += [f"/* {note} */"] if note else []
-                lines += [f"static const {dtype} {name} = {number_text(number)};"]
+        for name, number, note in self.read_in(text):
+            lines += [f"/* {note} */"] if note else []
+            lines += [f"static const {dtype} {name} = {number_text(number)};"]
         return lines
+
+    def read_in(self, text: str) -> list[tuple[str, int, str]]:
+        """Those which a text reads: name, integer, and what it means."""
+        return [(name, *of) for name, of in self._notes.items() if re.search(rf"\b{name}\b", text)]
 
     def add(self, name: str, number: int, note: str) -> Field:
         """One more constant."""

@@ -43,7 +43,7 @@ class FormatUnit:
         self.name = f"round_{identifier(number.text)}_{mode.value}"
         self.stochastic, self.blocks = mode.stochastic, isinstance(number, BlockNumber)
         program, integers = prepare(number, mode, FLOAT32, None, False)
-        _check(number, mode, program)
+        check_traced(number, mode, program)
         self.rounding = _Rounding(program, integers, self.blocks)
         self.encoding: _Rounding | None = None
         self.decoding: Decoder | None = None
@@ -314,7 +314,7 @@ static size_t differs(uint32_t input, uint32_t found, uint32_t right)
 }"""
 
 
-def _check(number: Any, mode: Rounding, program: Program) -> None:
+def check_traced(number: Any, mode: Rounding, program: Program) -> None:
     """Raises for formats whose law is no loop over elements."""
     if not program.has_kernels:
         raise ValueError(
