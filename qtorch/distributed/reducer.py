@@ -114,7 +114,7 @@ class OwnSteps(Steps):
         self.sum = _DTYPES.get(level.law.accumulator.number, torch.float32)
         self.factor: float | None = None
         if level.law.divide == PREMULTIPLY:
-            self.factor = float(arrays.quantize(np.float64(1 / level.ranks), level.law.wire))
+            self.factor = arrays.quantize(np.array([1 / level.ranks]), level.law.wire).item()
         self.divisor = float(level.ranks) if level.law.divide == BEFORE else None
         self.sent: torch.Tensor | None = None  # the same memory for all terms, as new pages cost as much as the sum
 
@@ -130,6 +130,7 @@ class OwnSteps(Steps):
             return x
         if self.factor is not None:
             return torch.mul(x, self.factor, out=self.sent)
+        assert self.divisor is not None  # as terms change
         return torch.div(x, self.divisor, out=self.sent)
 
     def kept(self, term: torch.Tensor) -> torch.Tensor:

@@ -151,7 +151,7 @@ def batch_collective(
 ) -> tuple[torch.Tensor, int]:
     """The rule for vmap: each stack is a call of its own, as with one key for all."""
     pairs = zip((stack, key), in_dims[:2], strict=True)
-    stacks, keys = ([x] * info.batch_size if n is None else x.unbind(n) for x, n in pairs)
+    stacks, keys = ([x] * info.batch_size if x is None or n is None else x.unbind(n) for x, n in pairs)
     return torch.stack([torch.ops.qtorch.collective(*one, text, call) for one in zip(stacks, keys, strict=True)]), 0
 
 
