@@ -9,7 +9,7 @@ import numpy as np
 from qcore.arguments import check_seed
 from qcore.binding import NUMPY
 from qcore.random.threefry import as_lane
-from qcore.reproducible import elementwise, moves, muon, norms, optimizers, pooling, reductions, state_codes
+from qcore.reproducible import companded, elementwise, moves, muon, norms, optimizers, pooling, reductions, state_codes
 from qcore.reproducible.differentiable import Differentiable
 from qcore.reproducible.elementary import ELEMENTARY, PIECEWISE
 from qcore.reproducible.operations import Names
@@ -21,7 +21,7 @@ LAWS = (
     *PIECEWISE.values(),
     *(
         law
-        for file in (elementwise, reductions, norms, moves, pooling, optimizers, state_codes, muon)
+        for file in (elementwise, reductions, norms, moves, pooling, optimizers, companded, state_codes, muon)
         for law in vars(file).values()
         if isinstance(law, Differentiable)
     ),

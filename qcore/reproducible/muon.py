@@ -19,7 +19,7 @@ from qcore.arguments import check_choice, check_flag, check_float, check_int, qu
 from qcore.binding import public
 from qcore.reproducible.differentiable import without_gradients
 from qcore.reproducible.products import ProductFunctions
-from qcore.reproducible.state_codes import StateCodes, as_weight, decoded, encoded, weighted
+from qcore.reproducible.state_codes import StateCodes, as_weight, decoded, encoded, in_blocks, unblocked, weighted
 
 Triple = tuple[float, float, float]
 # Of each iteration, from NVIDIA's Emerging-Optimizers (2026-08).
@@ -103,13 +103,13 @@ def _moment(
 ) -> tuple[Any, ...]:
     """The matrix to make orthogonal, and the state: the momentum as codes and scales, or as floats."""
     shape = tuple(gradient.shape)
-    given = state[0] if codes is None else decoded(xp, state[0], state[1], state[2], codes).reshape(shape)
+    given = state[0] if codes is None else unblocked(decoded(xp, state[0], state[1], state[2], codes), shape)
     moment = weighted(xp, given, gradient, as_weight(1 - momentum))
     matrix = weighted(xp, gradient, moment, as_weight(momentum)) if nesterov else moment
     if codes is None:
         return matrix, moment
-    kept, scale = encoded(xp, moment.reshape((-1, codes.block)), state[3], codes)
-    return matrix, kept if codes.bits == 4 else kept.reshape(shape), scale
+    kept, scale = encoded(xp, in_blocks(xp, moment, codes.block), state[3], codes)
+    return matrix, kept if codes.bits == 4 else unblocked(kept, shape), scale
 
 
 def _move(xp: Any, p: Any, direction: Any, rate: Any, scale: float, weight_decay: float) -> Any:

@@ -8,6 +8,7 @@ The blocks are so many neighbours of the flattened array. The law is torchao's (
     x     = number of the code * scale
 
 A state begins with zeros for all codes and scales. So it decodes to zeros, whatever number has the code 0.
+FlashOptim's codes, and its order of a step, are in `qcore.reproducible.companded` and `flash_of_blocks`.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ from qcore.law.carrier import FLOAT32
 from qcore.law.program import Decoding, Program, flat
 from qcore.law.rounding import Rounding
 from qcore.law.table import BUCKETS
+from qcore.reproducible.companded import COMPANDED, decode_root, decode_softsign, encode_root, encode_softsign
 from qcore.reproducible.differentiable import without_gradients
 from qcore.reproducible.optimizers import OptimizerFunctions, adam_options
 
 FLOAT8 = "e4m3fn"
-_KINDS = ("dynamic", "udynamic", "dynamic4", "linear4", FLOAT8)  # all but the last are in state_maps.json
+_KINDS = ("dynamic", "udynamic", "dynamic4", "linear4", FLOAT8, *COMPANDED)  # the first four are in state_maps.json
 _LEAST = float(np.float32(1e-12))  # of the greatest magnitude, so that no block is divided by 0
 
 
@@ -47,8 +49,10 @@ class StateCodes:
     Attributes:
         kind: "dynamic" and "udynamic" are bitsandbytes' maps of 8 bits for signed numbers and for others, which are
             finer near zero; "dynamic4" and "linear4" are torchao's maps of 4 bits for signed numbers and for numbers
-            above zero, two codes a byte; "e4m3fn" is FP8.
-        block: the count of numbers that share a scale; for codes of 4 bits an even one.
+            above zero, two codes a byte; "e4m3fn" is FP8; "softsign" and "root" are FlashOptim's codes of 8 bits for
+            signed numbers and for others, with scales of float16.
+        block: the count of numbers that share a scale; for codes of 4 bits an even one. The last block of FlashOptim's
+            codes may be shorter.
 
     Raises:
         ValueError: for codes of 4 bits if the block is odd.
@@ -75,16 +79,26 @@ class StateCodes:
         """The bits of a code."""
         return 4 if self.kind.endswith("4") else 8
 
+    @property
+    def companded(self) -> bool:
+        """True for FlashOptim's codes."""
+        return self.kind in COMPANDED
+
+    @property
+    def dtypes(self) -> tuple[str, str]:
+        """The dtypes of codes and of scales."""
+        return (COMPANDED[self.kind][0], "float16") if self.companded else ("uint8", "float32")
+
     def __reduce__(self) -> tuple[Any, ...]:
         return StateCodes, (self.kind, self.block)
 
     def counts(self, size: int) -> tuple[int, int]:
         """The bytes of the codes and the count of scales of so many numbers."""
-        return size * self.bits // 8, size // self.block
+        return size * self.bits // 8, -(-size // self.block)
 
     def fits(self, size: int) -> bool:
-        """True for a count of numbers that the block divides."""
-        return size > 0 and size % self.block == 0
+        """True for a count of numbers that the block divides; with FlashOptim's codes for any above 0."""
+        return size > 0 and (self.companded or size % self.block == 0)
 
 
 LEAST_SIZE = 4096  # numbers of the smallest tensors whose states are codes
@@ -92,13 +106,14 @@ ADAM_KINDS = {  # of the moments, by what torchao's optimizers are named for
     "8bit": ("dynamic", "udynamic"),
     "4bit": ("dynamic4", "linear4"),
     "Fp8": (FLOAT8, FLOAT8),
+    "Flash": (*COMPANDED,),
 }
 
 
 def adam_codes(storage: str, block: int, size: int, amsgrad: bool) -> tuple[StateCodes | None, ...]:
     """How Adam's states of a parameter with so many numbers are stored; None for those that stay floats."""
     first, second = (StateCodes(kind, block) for kind in ADAM_KINDS[storage])
-    coded = size >= LEAST_SIZE and size % block == 0
+    coded = first.fits(size) and (first.companded or size >= LEAST_SIZE)
     return tuple(one if coded else None for one in (first, second, second)[: 3 if amsgrad else 2])
 
 
@@ -149,6 +164,10 @@ class _Laws(NamedTuple):
 
 @cache
 def _laws(kind: str) -> _Laws:
+    if kind in COMPANDED:
+        none = np.zeros(0, np.int32)
+        encode, decode = (encode_softsign, decode_softsign) if kind == "softsign" else (encode_root, decode_root)
+        return _Laws(encode, none, decode, none, 1.0)
     element = _element(kind)
     encoder, encoding = element.program(Rounding.NEAREST, FLOAT32, coded=True)
     decoder, decoding = element.decoding(FLOAT32)
@@ -196,6 +215,8 @@ def _buckets(bounds: np.ndarray, codes: np.ndarray, nan: int) -> np.ndarray:
 
 def encoded_lanes(xp: Any, x: Any, constants: Any, codes: StateCodes) -> tuple[Any, Any]:
     """The codes as int32, and the scales of shape (blocks, 1), of a float32 array of shape (blocks, block)."""
+    if codes.kind == "root":
+        x = xp.sqrt(x)
     # As integers, magnitudes have the order of the numbers, and a NaN is above infinity.
     scale = xp.floats(xp.amax(xp.bits(abs(x)), (1,), keepdims=True))
     scale = xp.where(scale < _LEAST, _LEAST, scale)
@@ -208,7 +229,8 @@ def encoded_lanes(xp: Any, x: Any, constants: Any, codes: StateCodes) -> tuple[A
 
 def decoded_lanes(xp: Any, lanes: Any, scale: Any, constants: Any, codes: StateCodes) -> Any:
     """The inverse of `encoded_lanes`."""
-    return xp.mul(xp.floats(codes.laws.decode(xp, lanes, constants, 1 << codes.bits)), scale)
+    x = xp.mul(xp.floats(codes.laws.decode(xp, lanes, constants, 1 << codes.bits)), scale)
+    return xp.mul(x, x) if codes.kind == "root" else x
 
 
 def encoded(xp: Any, x: Any, constants: Any, codes: StateCodes) -> tuple[Any, Any]:
@@ -222,7 +244,8 @@ def _packed(xp: Any, lanes: Any, scale: Any, codes: StateCodes) -> tuple[Any, An
         pairs = lanes.reshape((-1, 2))
         # A sum, as XLA would compute the codes once for each half of a byte.
         lanes = xp.total(pairs << (4 - 4 * xp.arange(2, pairs)), (1,))
-    return xp.astype(lanes.reshape((-1,)), "uint8"), scale.reshape((-1,))
+    kept, of_scale = codes.dtypes
+    return xp.astype(lanes.reshape((-1,)), kept), xp.astype(scale.reshape((-1,)), of_scale)
 
 
 def decoded(xp: Any, given: Any, scale: Any, constants: Any, codes: StateCodes) -> Any:
@@ -235,16 +258,27 @@ def _unpacked(xp: Any, given: Any, scale: Any, codes: StateCodes) -> tuple[Any, 
     found = xp.to_int32(given).reshape((-1,))
     if codes.bits == 4:
         found = xp.stack([found >> 4, found & 15], 1)
-    return found.reshape((-1, codes.block)), scale.reshape((-1, 1))
+    return in_blocks(xp, found, codes.block), xp.to_float32(scale).reshape((-1, 1))
+
+
+def in_blocks(xp: Any, x: Any, block: int) -> Any:
+    """An array as one of shape (blocks, block); the last block of FlashOptim's codes is filled with zeros."""
+    rest = -prod(x.shape) % block
+    return (xp.pad(x.reshape((-1,)), [(0, rest)]) if rest else x).reshape((-1, block))
+
+
+def unblocked(x: Any, shape: tuple[int, ...]) -> Any:
+    """The inverse of `in_blocks`, also of an array of one dimension."""
+    return x.reshape((-1,))[: prod(shape)].reshape(shape)
 
 
 def _encode(xp: Any, x: Any, constants: Any, codes: StateCodes) -> tuple[Any, Any]:
-    found, scale = encoded(xp, x.reshape((-1, codes.block)), constants, codes)
-    return found if codes.bits == 4 else found.reshape(tuple(x.shape)), scale
+    found, scale = encoded(xp, in_blocks(xp, x, codes.block), constants, codes)
+    return found if codes.bits == 4 else unblocked(found, tuple(x.shape)), scale
 
 
 def _decode(xp: Any, given: Any, scale: Any, constants: Any, codes: StateCodes, shape: tuple[int, ...]) -> Any:
-    return decoded(xp, given, scale, constants, codes).reshape(shape)
+    return unblocked(decoded(xp, given, scale, constants, codes), shape)
 
 
 def split_weight(xp: Any, bits: Any) -> tuple[Any, Any]:
@@ -336,6 +370,35 @@ def adam_of_blocks(
     ]
 
 
+def flash_of_blocks(
+    xp: Any,
+    p: Any,
+    gradient: Any,
+    states: Sequence[tuple[Any, ...]],
+    numbers: AdamNumbers,
+    codes: Sequence[StateCodes | None],
+    decoupled: bool,
+    betas: tuple[float, float],
+) -> tuple[Any, list[tuple[Any, ...]]]:
+    """`adam_of_blocks` in FlashOptim's order, without "amsgrad"; means are two products and a sum, each rounded."""
+    first, second = (
+        state[0] if one is None else decoded_lanes(xp, state[0], state[1], state[2], one)
+        for state, one in zip(states, codes, strict=True)
+    )
+    if numbers.weight_decay and not decoupled:
+        gradient = xp.add(gradient, xp.mul(p, numbers.weight_decay))
+    first = xp.add(xp.mul(first, betas[0]), xp.mul(gradient, 1.0 - betas[0]))
+    second = xp.add(xp.mul(second, betas[1]), xp.mul(xp.mul(gradient, gradient), 1.0 - betas[1]))
+    if numbers.weight_decay and decoupled:
+        p = xp.mul(p, xp.sub(1.0, xp.mul(numbers.rate, numbers.weight_decay)))
+    root = xp.div(xp.sqrt(second), xp.sqrt(numbers.second_correction))
+    change = xp.mul(first, xp.div(numbers.rate, numbers.first_correction))
+    return xp.sub(p, xp.div(change, xp.add(root, numbers.eps))), [
+        (moment,) if one is None else encoded_lanes(xp, moment, state[3], one)
+        for state, one, moment in zip(states, codes, (first, second), strict=True)
+    ]
+
+
 def _adam(
     xp: Any,
     p: Any,
@@ -348,6 +411,7 @@ def _adam(
     eps: float,
     weight_decay: float,
     decoupled: bool,
+    order: str,
 ) -> tuple[Any, ...]:
     """The parameter and the states after a step.
 
@@ -357,7 +421,7 @@ def _adam(
     shape = tuple(p.shape)
     block = next((one.block for one in codes if one is not None), 0)
     if block:
-        p, gradient = p.reshape((-1, block)), gradient.reshape((-1, block))
+        p, gradient = in_blocks(xp, p, block), in_blocks(xp, gradient, block)
     remaining = iter(states)
     given = [
         (next(remaining),)
@@ -367,14 +431,17 @@ def _adam(
     ]
     first, second = (as_weight(1 - beta) for beta in betas)
     numbers = AdamNumbers(rate, eps, weight_decay, first, second, *(correction(xp, beta, step) for beta in betas))
-    p, after = adam_of_blocks(xp, p, gradient, given, numbers, codes, decoupled)
-    found = [p.reshape(shape)]
+    if order == "flashoptim":
+        p, after = flash_of_blocks(xp, p, gradient, given, numbers, codes, decoupled, betas)
+    else:
+        p, after = adam_of_blocks(xp, p, gradient, given, numbers, codes, decoupled)
+    found = [unblocked(p, shape)]
     for one, state in zip(codes, after, strict=True):
         if one is None:
-            found.append(state[0].reshape(shape))
+            found.append(unblocked(state[0], shape))
         else:
             kept, scale = _packed(xp, state[0], state[1], one)
-            found += [kept if one.bits == 4 else kept.reshape(shape), scale]
+            found += [kept if one.bits == 4 else unblocked(kept, shape), scale]
     return tuple(found)
 
 
@@ -399,8 +466,9 @@ class StateFunctions(OptimizerFunctions):
             codes: a `StateCodes`.
 
         Returns:
-            The codes, a uint8 array of x's shape, or for codes of 4 bits of one dimension, two codes a byte, the first
-            in the high bits; and the scales, a float32 array of shape (blocks,).
+            The codes, a uint8 (of "softsign" int8) array of x's shape, or for codes of 4 bits of one dimension, two
+            codes a byte, the first in the high bits; and the scales, a float32 (FlashOptim's: float16) array of shape
+            (blocks,).
 
         Example:
             >>> codes, scale = reproducible.encode_state(
@@ -420,7 +488,7 @@ class StateFunctions(OptimizerFunctions):
 
         Args:
             given: array of integers: the codes.
-            scale: float32 array of shape (blocks,).
+            scale: float32 array of shape (blocks,), with FlashOptim's codes also float16.
             codes: a `StateCodes`.
             shape: the shape of the state.
 
@@ -454,8 +522,9 @@ class StateFunctions(OptimizerFunctions):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         decoupled: bool = False,
+        order: str = "torchao",
     ) -> tuple[Any, tuple[Any, ...]]:
-        """A step of Adam whose moments are codes, in torchao's order; each operation is rounded to float32.
+        """A step of Adam whose moments are codes; each operation is rounded to float32.
 
         Args:
             p, gradient: float32 arrays of one shape.
@@ -467,6 +536,7 @@ class StateFunctions(OptimizerFunctions):
             betas, eps: as for `adam_step`.
             weight_decay: the factor of the weight's decay, at least 0.
             decoupled: True for AdamW.
+            order: whose order the operations have: "torchao", or "flashoptim", which has no "amsgrad".
 
         Returns:
             The parameter and the states after the step.
@@ -490,7 +560,8 @@ class StateFunctions(OptimizerFunctions):
         p = self.float32("p", p)
         shape, codes = tuple(p.shape), tuple(codes)
         gradient = self._of_shape("gradient", gradient, shape)
-        check_choice("the number of codes", str(len(codes)), ["2", "3"])
+        check_choice("order", order, ["torchao", "flashoptim"])
+        check_choice("the number of codes", str(len(codes)), ["2", "3"] if order == "torchao" else ["2"])
         if len(states) != len(codes):
             raise ValueError(f"states has {len(states)} entries; allowed are {len(codes)}, as many as codes")
         if len({one.block for one in codes if one is not None}) > 1:
@@ -500,7 +571,7 @@ class StateFunctions(OptimizerFunctions):
             arrays += self.state_arrays(f"states[{index}]", state, shape, one)
         step, rate = self.count("step", step, 1), self._of_shape("rate", rate, ())
         p, *found = self.call(
-            ADAM_WITH_CODES, p, gradient, step, rate, *arrays, codes=codes, decoupled=decoupled, **options
+            ADAM_WITH_CODES, p, gradient, step, rate, *arrays, codes=codes, decoupled=decoupled, order=order, **options
         )
         rest = iter(found)
         return p, tuple(next(rest) if one is None else (next(rest), next(rest)) for one in codes)
@@ -522,7 +593,12 @@ class StateFunctions(OptimizerFunctions):
         bytes_, blocks = codes.counts(size)
         if tuple(given.shape) != (expected := shape if codes.bits == 8 else (bytes_,)):
             raise ValueError(f"{name or 'given'} has codes of shape {tuple(given.shape)}; allowed is {expected}")
-        return given, self._of_shape(f"{name}[1]" if name else "scale", scale, (blocks,))
+        where = f"{name}[1]" if name else "scale"
+        if not codes.companded or str(getattr(scale, "dtype", "")).split(".")[-1] != "float16":
+            return given, self._of_shape(where, scale, (blocks,))
+        if tuple(scale.shape) != (blocks,):
+            raise ValueError(f"{where} has shape {tuple(scale.shape)}; allowed is {(blocks,)}")
+        return given, scale
 
 
 def _check_fits(name: str, shape: tuple[int, ...], codes: StateCodes) -> None:

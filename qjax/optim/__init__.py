@@ -25,6 +25,7 @@ from qjax.optim.adam import (
     adamw_fp8,
 )
 from qjax.optim.coded import CodedArray, CodedTransformation
+from qjax.optim.flash import FlashAdamW, flash_adamw
 from qjax.optim.low_precision import low_precision
 from qjax.optim.orthogonal import Muon, Muon8bit, MuonState, muon, muon_8bit
 from qjax.optim.state import LowPrecisionState, accumulators, apply_updates
@@ -39,6 +40,7 @@ __all__ = [
     "CodedAdamState",
     "CodedArray",
     "CodedTransformation",
+    "FlashAdamW",
     "LowPrecisionState",
     "Muon",
     "Muon8bit",
@@ -51,6 +53,7 @@ __all__ = [
     "adamw_8bit",
     "adamw_fp8",
     "apply_updates",
+    "flash_adamw",
     "low_precision",
     "muon",
     "muon_8bit",

@@ -11,7 +11,7 @@ from qcore.reproducible.optimizers import adam_options
 from qcore.reproducible.state_codes import StateCodes, adam_codes
 from qjax._rounding.inputs import PyTree
 from qjax._rounding.keys import Key
-from qjax.optim.coded import CodedTransformation, Rate, transformation
+from qjax.optim.coded import CodedTransformation, Rate, Remainders, low_halves, transformation
 from qjax.reproducible.functions import FUNCTIONS
 
 
@@ -37,7 +37,7 @@ class CodedAdamState(NamedTuple):
     remainder: PyTree = None
 
 
-def _transformation(
+def adam_transformation(
     storage: str,
     decoupled: bool,
     learning_rate: Rate,
@@ -47,10 +47,12 @@ def _transformation(
     amsgrad: bool,
     block_size: int,
     bf16_stochastic_round: bool,
-    store_param_remainders: bool,
+    remainders: Remainders | None,
     key: Key,
+    order: str = "torchao",
 ) -> CodedTransformation:
-    options: dict[str, Any] = adam_options(betas, eps, weight_decay) | {"decoupled": decoupled}
+    """Adam with codes; arguments are those of `adam_8bit`, of `ADAM_KINDS` and of `adam_step_with_codes`."""
+    options: dict[str, Any] = adam_options(betas, eps, weight_decay) | {"decoupled": decoupled, "order": order}
     check_flag("amsgrad", amsgrad)
     check_int("block_size", block_size, 1)
     adam_codes(storage, block_size, 0, False)  # raises for a block of the wrong size
@@ -61,9 +63,7 @@ def _transformation(
     def law(p: Any, gradient: Any, states: Any, count: Any, rate: Any) -> tuple[Any, Any]:
         return FUNCTIONS.adam_step_with_codes(p, gradient, states, count, rate, codes_of(p), **options)
 
-    return transformation(
-        law, codes_of, CodedAdamState, learning_rate, bf16_stochastic_round, store_param_remainders, key
-    )
+    return transformation(law, codes_of, CodedAdamState, learning_rate, bf16_stochastic_round, remainders, key)
 
 
 def adam_8bit(
@@ -113,7 +113,7 @@ def adam_8bit(
         >>> optax.apply_updates(p, updates)[0].round(3), state.first.codes.dtype
         (Array(0.5, dtype=float32), dtype('uint8'))
     """
-    return _transformation(
+    return adam_transformation(
         "8bit",
         False,
         learning_rate,
@@ -123,7 +123,7 @@ def adam_8bit(
         amsgrad,
         block_size,
         bf16_stochastic_round,
-        store_param_remainders,
+        low_halves(store_param_remainders),
         key,
     )
 
@@ -157,7 +157,7 @@ def adam_4bit(
         >>> adam_4bit().init(jnp.ones(4096)).first.codes.shape
         (2048,)
     """
-    return _transformation(
+    return adam_transformation(
         "4bit",
         False,
         learning_rate,
@@ -167,7 +167,7 @@ def adam_4bit(
         amsgrad,
         block_size,
         bf16_stochastic_round,
-        store_param_remainders,
+        low_halves(store_param_remainders),
         key,
     )
 
@@ -201,7 +201,7 @@ def adam_fp8(
         >>> adam_fp8().init(jnp.ones(4096)).first.codes.shape
         (4096,)
     """
-    return _transformation(
+    return adam_transformation(
         "Fp8",
         False,
         learning_rate,
@@ -211,7 +211,7 @@ def adam_fp8(
         amsgrad,
         block_size,
         bf16_stochastic_round,
-        store_param_remainders,
+        low_halves(store_param_remainders),
         key,
     )
 
@@ -245,7 +245,7 @@ def adamw_8bit(
         >>> adamw_8bit().init(jnp.ones(4096)).first.codes.shape
         (4096,)
     """
-    return _transformation(
+    return adam_transformation(
         "8bit",
         True,
         learning_rate,
@@ -255,7 +255,7 @@ def adamw_8bit(
         amsgrad,
         block_size,
         bf16_stochastic_round,
-        store_param_remainders,
+        low_halves(store_param_remainders),
         key,
     )
 
@@ -289,7 +289,7 @@ def adamw_4bit(
         >>> adamw_4bit().init(jnp.ones(4096)).first.codes.shape
         (2048,)
     """
-    return _transformation(
+    return adam_transformation(
         "4bit",
         True,
         learning_rate,
@@ -299,7 +299,7 @@ def adamw_4bit(
         amsgrad,
         block_size,
         bf16_stochastic_round,
-        store_param_remainders,
+        low_halves(store_param_remainders),
         key,
     )
 
@@ -333,7 +333,7 @@ def adamw_fp8(
         >>> adamw_fp8().init(jnp.ones(4096)).first.codes.shape
         (4096,)
     """
-    return _transformation(
+    return adam_transformation(
         "Fp8",
         True,
         learning_rate,
@@ -343,7 +343,7 @@ def adamw_fp8(
         amsgrad,
         block_size,
         bf16_stochastic_round,
-        store_param_remainders,
+        low_halves(store_param_remainders),
         key,
     )
 

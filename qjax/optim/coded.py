@@ -43,6 +43,42 @@ class CodedArray(NamedTuple):
     scale: jax.Array
 
 
+class Remainders(NamedTuple):
+    """What states keep of 16-bit parameters, so that both together are numbers of more bits.
+
+    Attributes:
+        option: the argument that asks for it, as text.
+        dtype_of: the dtype of what is kept, of the name of a parameter's dtype; None if nothing is kept.
+        join: (parameter, what is kept) -> float32 array.
+        split: (float32 array, parameter) -> the new parameter, and what is kept.
+    """
+
+    option: str
+    dtype_of: Callable[[str], str | None]
+    join: Callable[[Any, Any], jax.Array]
+    split: Callable[[Any, Any], tuple[jax.Array, jax.Array]]
+
+
+def low_halves(store_param_remainders: bool) -> Remainders | None:
+    """The other half of the bits of bfloat16 parameters, if the flag is set."""
+    check_flag("store_param_remainders", store_param_remainders)
+    return _HALVES if store_param_remainders else None
+
+
+def _join(p: jax.Array, remainder: jax.Array) -> jax.Array:
+    return join_weight(Names, p.view(jnp.int16), remainder).view(jnp.float32)
+
+
+def _split(weight: jax.Array, p: Any) -> tuple[jax.Array, jax.Array]:
+    high, low = split_weight(Names, weight.view(jnp.int32))
+    return high.view(jnp.bfloat16), low
+
+
+_HALVES = Remainders(
+    "store_param_remainders=True", lambda dtype: "int16" if dtype == "bfloat16" else None, _join, _split
+)
+
+
 class CodedTransformation(optax.GradientTransformationExtraArgs):
     """An optax transformation that can also make the new parameters itself.
 
@@ -70,7 +106,7 @@ def transformation(
     state_type: Callable[..., Any],
     learning_rate: Any,
     bf16_stochastic_round: bool,
-    store_param_remainders: bool,
+    remainders: Remainders | None,
     key: Key,
 ) -> CodedTransformation:
     """An optimizer.
@@ -80,13 +116,13 @@ def transformation(
             floats are float32.
         codes_of: how the states of a parameter are stored, also of its shape and dtype alone.
         state_type: a named tuple of the count of steps, trees of states, and last a tree of remainders, or None.
-        learning_rate, bf16_stochastic_round, store_param_remainders, key: see `adam_8bit`.
+        remainders: what states keep of 16-bit parameters, or None.
+        learning_rate, bf16_stochastic_round, key: see `adam_8bit`.
     """
     check_flag("bf16_stochastic_round", bf16_stochastic_round)
-    check_flag("store_param_remainders", store_param_remainders)
-    if store_param_remainders and bf16_stochastic_round:
+    if remainders is not None and bf16_stochastic_round:
         raise ValueError(
-            "store_param_remainders=True with bf16_stochastic_round=True; allowed is one: remainders keep all bits"
+            f"{remainders.option} with bf16_stochastic_round=True; allowed is one: remainders keep further bits"
         )
     rate = learning_rate if callable(learning_rate) else _number(learning_rate)
     if bf16_stochastic_round and key is None:
@@ -100,17 +136,18 @@ def transformation(
             if str(p.dtype) not in _DTYPES:
                 raise TypeError(f"params has an array of {p.dtype}; allowed are {', '.join(_DTYPES)}")
         states = [[_zeros(p, one) for one in codes_of(p)] for p in leaves]
-        rest = [jnp.zeros(p.shape, jnp.int16) if p.dtype == jnp.bfloat16 else None for p in leaves]
+        kept = [remainders and remainders.dtype_of(str(p.dtype)) for p in leaves]
+        rest = [None if one is None else jnp.zeros(p.shape, one) for p, one in zip(leaves, kept, strict=True)]
         trees = _trees(tree, states, count_of_states)
         return state_type(jnp.zeros((), jnp.float32), *trees, remainder=kept_remainders(tree, rest))
 
     def kept_remainders(tree: Any, rest: list[Any]) -> Any:
-        return tree.unflatten(rest) if store_param_remainders else None
+        return None if remainders is None else tree.unflatten(rest)
 
     def step(params: Any, gradients: Any, state: Any) -> tuple[Any, Any]:
         leaves, tree = jax.tree.flatten(params)
-        before, *trees, remainders = state
-        rest = tree.flatten_up_to(remainders) if store_param_remainders else [None] * len(leaves)
+        before, *trees, kept = state
+        rest: list[Any] = [None] * len(leaves) if remainders is None else tree.flatten_up_to(kept)
         count = FUNCTIONS.count("state.step", before, 0) + 1
         past = before.astype(jnp.int32)
         now = jnp.asarray(rate(past) if callable(rate) else rate, jnp.float32)
@@ -119,14 +156,15 @@ def transformation(
         for number, (p, gradient, *given) in enumerate(zip(leaves, *others, strict=True)):
             codes = codes_of(p)
             entered = [x.astype(jnp.float32) if one is None else x for x, one in zip(given, codes, strict=True)]
-            own, slope = _master(p, rest[number]), jnp.asarray(gradient, jnp.float32)
+            split = remainders if rest[number] is not None else None
+            own = split.join(jnp.asarray(p), rest[number]) if split else jnp.asarray(p, jnp.float32)
+            slope = jnp.asarray(gradient, jnp.float32)
             weight, found = law(own, slope, tuple(entered), count, now)
             if bf16_stochastic_round and p.dtype == jnp.bfloat16:
                 noise = fold_in(fold_in(fold_in(words, past), _WEIGHT), number)
                 weight = quantize(weight, "bfloat16", "stochastic", key=noise, random_bits=_RANDOM_BITS, overflow="inf")
-            if rest[number] is not None:
-                high, rest[number] = split_weight(Names, weight.view(jnp.int32))
-                weight = high.view(jnp.bfloat16)
+            if split:
+                weight, rest[number] = split.split(weight, p)
             stepped.append(weight.astype(p.dtype))
             states.append([_kept(x, p, one) for x, one in zip(found, codes, strict=True)])
         new = state_type(count, *_trees(tree, states, count_of_states), remainder=kept_remainders(tree, rest))
@@ -143,13 +181,6 @@ def transformation(
     return found
 
 
-def _master(p: Any, remainder: Any) -> jax.Array:
-    """The parameter as the float32 numbers that a step reads."""
-    if remainder is None:
-        return jnp.asarray(p, jnp.float32)
-    return join_weight(Names, jnp.asarray(p).view(jnp.int16), remainder).view(jnp.float32)
-
-
 def _trees(tree: Any, states: list[list[Any]], count: int) -> list[Any]:
     """The trees of all first states, of all second states and so on."""
     return [tree.unflatten([each[place] for each in states]) for place in range(count)]
@@ -164,7 +195,8 @@ def _zeros(p: jax.Array, codes: StateCodes | None) -> Any:
     if codes is None:
         return jnp.zeros_like(p)
     size, blocks = codes.counts(p.size)
-    return CodedArray(jnp.zeros(p.shape if codes.bits == 8 else (size,), jnp.uint8), jnp.zeros(blocks, jnp.float32))
+    of_codes, of_scales = codes.dtypes
+    return CodedArray(jnp.zeros(p.shape if codes.bits == 8 else (size,), of_codes), jnp.zeros(blocks, of_scales))
 
 
 def _kept(state: Any, p: jax.Array, codes: StateCodes | None) -> Any:

@@ -12,7 +12,7 @@ from qcore.reproducible.muon import iterations, rate_scale
 from qcore.reproducible.state_codes import LEAST_SIZE, StateCodes
 from qjax._rounding.inputs import PyTree
 from qjax._rounding.keys import Key
-from qjax.optim.coded import CodedTransformation, Rate, transformation
+from qjax.optim.coded import CodedTransformation, Rate, low_halves, transformation
 from qjax.reproducible.functions import FUNCTIONS
 
 Format = Number | str | None
@@ -61,7 +61,8 @@ def _transformation(
         weight, state = FUNCTIONS.muon_step(p, gradient, states[0], rate, codes=codes_of(p)[0], **options)
         return weight, (state,)
 
-    return transformation(law, codes_of, MuonState, learning_rate, bf16_stochastic_round, store_param_remainders, key)
+    remainders = low_halves(store_param_remainders)
+    return transformation(law, codes_of, MuonState, learning_rate, bf16_stochastic_round, remainders, key)
 
 
 def muon(

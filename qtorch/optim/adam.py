@@ -26,6 +26,7 @@ class _Adam(CodedOptimizer):
 
     states = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
     decoupled: bool
+    order = "torchao"  # whose order a step has
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
@@ -39,7 +40,9 @@ class _Adam(CodedOptimizer):
     def _moved_in_place(
         self, p: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any], key: tuple[int, int] | None
     ) -> bool:
-        state, kept = self.state[p], self._keeps_remainder(p)
+        if self.order != "torchao":
+            return False
+        state, kept = self.state[p], self._remainder_dtype(p) is not None
         states = [
             state[name] if one is None else (state[name], state[name + SCALE], one)
             for name, one in zip(self.states, self._codes_of(p, group), strict=False)
@@ -53,7 +56,7 @@ class _Adam(CodedOptimizer):
         self, p: torch.Tensor, gradient: torch.Tensor, states: Any, count: torch.Tensor, group: dict[str, Any]
     ) -> tuple[torch.Tensor, Any]:
         options: dict[str, Any] = {name: group[name] for name in ("betas", "eps", "weight_decay")}
-        options["decoupled"] = self.decoupled
+        options |= {"decoupled": self.decoupled, "order": self.order}
         codes, rate = self._codes_of(p, group), rate_of(group, p)
         if codes[0] is None or p.numel() <= _MOST:
             return FUNCTIONS.adam_step_with_codes(p, gradient, states, count, rate, codes, **options)

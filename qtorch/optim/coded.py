@@ -141,23 +141,33 @@ class CodedOptimizer(torch.optim.Optimizer):
         """True if a kernel wrote the parameter and its states after a step; `key` is that of stochastic rounding."""
         return False
 
-    def _keeps_remainder(self, p: torch.Tensor) -> bool:
-        return self.store_param_remainders and p.dtype is torch.bfloat16
+    def _remainder_dtype(self, p: torch.Tensor) -> torch.dtype | None:
+        """The dtype of what the state has of a 16-bit parameter's further bits; None if it has nothing."""
+        return torch.int16 if self.store_param_remainders and p.dtype is torch.bfloat16 else None
+
+    def _joined(self, p: torch.Tensor, remainder: torch.Tensor) -> torch.Tensor:
+        """The float32 numbers that a parameter and its remainder stand for."""
+        return join_weight(Names, p.view(torch.int16), remainder).view(torch.float32)
+
+    def _split(self, weight: torch.Tensor, p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A parameter and its remainder, of float32 numbers."""
+        high, low = split_weight(Names, weight.contiguous().view(torch.int32))
+        return high.view(torch.bfloat16), low
 
     def _master(self, p: torch.Tensor) -> torch.Tensor:
         """The parameter as the float32 numbers that a step reads."""
-        if not self._keeps_remainder(p):
+        if self._remainder_dtype(p) is None:
             return p.detach().float()
-        return join_weight(Names, p.detach().view(torch.int16), self.state[p][REMAINDER]).view(torch.float32)
+        return self._joined(p.detach(), self.state[p][REMAINDER])
 
     def _write(self, p: torch.Tensor, weight: torch.Tensor, key: tuple[int, int] | None) -> None:
         if key is not None:
             weight = quantize(weight, "bfloat16", "stochastic", key=key, random_bits=RANDOM_BITS, overflow="inf")
-        if not self._keeps_remainder(p):
+        if self._remainder_dtype(p) is None:
             p.copy_(weight)
             return
-        high, low = split_weight(Names, weight.contiguous().view(torch.int32))
-        p.copy_(high.view(torch.bfloat16))
+        high, low = self._split(weight, p)
+        p.copy_(high)
         self.state[p][REMAINDER].copy_(low)
 
     def _update(self, p: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
@@ -187,16 +197,17 @@ class CodedOptimizer(torch.optim.Optimizer):
     def _begin(self, state: dict[str, Any], p: torch.Tensor, codes: tuple[StateCodes | None, ...]) -> None:
         """The state before the first step: all codes and scales are 0, as in torchao; so codes stand for zeros."""
         state["step"] = torch.zeros((), device="cpu")
-        if self._keeps_remainder(p):
-            state[REMAINDER] = torch.zeros_like(p, dtype=torch.int16)
+        if (kept := self._remainder_dtype(p)) is not None:
+            state[REMAINDER] = torch.zeros_like(p, dtype=kept)
         for name, one in zip(self.states, codes, strict=False):
             if one is None:
                 state[name] = torch.zeros_like(p)
             else:
                 size, blocks = one.counts(p.numel())
                 shape = p.shape if one.bits == 8 else (size,)
-                state[name] = torch.zeros(shape, dtype=torch.uint8, device=p.device)
-                state[name + SCALE] = torch.zeros(blocks, device=p.device)
+                of_codes, of_scales = _dtypes(one)
+                state[name] = torch.zeros(shape, dtype=of_codes, device=p.device)
+                state[name + SCALE] = torch.zeros(blocks, dtype=of_scales, device=p.device)
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -225,8 +236,8 @@ class CodedOptimizer(torch.optim.Optimizer):
                 names = zip(self.states, self._codes_of(p, group), strict=False)
                 given = state_dict["state"][number]
                 states[number] = _converted(where, given, p, names)
-                if self._keeps_remainder(p):
-                    states[number][REMAINDER] = _remainder(where, given, p)
+                if (kept := self._remainder_dtype(p)) is not None:
+                    states[number][REMAINDER] = _remainder(where, given, p, kept)
         super().load_state_dict(state_dict | {"state": states})
         # torch's function casts what it loads to the parameter's dtype.
         for number, p in zip(numbers, parameters, strict=True):
@@ -240,12 +251,18 @@ def rate_of(group: dict[str, Any], like: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(group["lr"], dtype=torch.float32).squeeze().to(like.device)
 
 
-def _remainder(where: str, state: dict[str, Any], p: torch.Tensor) -> torch.Tensor:
+def _remainder(where: str, state: dict[str, Any], p: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The remainder in a state, zeros where it has none."""
-    found = state.get(REMAINDER, torch.zeros_like(p, dtype=torch.int16))
-    if not isinstance(found, torch.Tensor) or found.dtype is not torch.int16 or found.shape != p.shape:
-        raise ValueError(f"{where}['{REMAINDER}'] is wrong; allowed is torch.int16 of shape {tuple(p.shape)}")
+    found = state.get(REMAINDER, torch.zeros_like(p, dtype=dtype))
+    if not isinstance(found, torch.Tensor) or found.dtype is not dtype or found.shape != p.shape:
+        raise ValueError(f"{where}['{REMAINDER}'] is wrong; allowed is {dtype} of shape {tuple(p.shape)}")
     return found
+
+
+def _dtypes(codes: StateCodes) -> tuple[torch.dtype, torch.dtype]:
+    """The dtypes of codes and of scales."""
+    of_codes, of_scales = codes.dtypes
+    return getattr(torch, of_codes), getattr(torch, of_scales)
 
 
 def _words(key: torch.Tensor | None) -> tuple[int, int]:
@@ -276,10 +293,11 @@ def _converted(
             given, scale = FUNCTIONS.encode_state(given.float(), one)
         size, blocks = one.counts(p.numel())
         shape = tuple(p.shape) if one.bits == 8 else (size,)
-        if given.dtype is not torch.uint8 or tuple(given.shape) != shape or tuple(scale.shape) != (blocks,):
+        of_codes, of_scales = _dtypes(one)
+        if given.dtype is not of_codes or tuple(given.shape) != shape or tuple(scale.shape) != (blocks,):
             raise ValueError(
                 f"{where}['{name}'] has {given.dtype} of shape {tuple(given.shape)} and {scale.numel()} scales; "
-                f"allowed are torch.uint8 of shape {shape} and {blocks} scales"
+                f"allowed are {of_codes} of shape {shape} and {blocks} scales"
             )
-        found[name], found[name + SCALE] = given, scale.float()
+        found[name], found[name + SCALE] = given, scale.to(of_scales)
     return found

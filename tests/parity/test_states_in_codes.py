@@ -1,5 +1,7 @@
 """Adam with moments in codes: the same bits in NumPy, torch and JAX; a run moves from torch to JAX in its middle."""
 
+import io
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,8 @@ from support import assert_same_bits
 import qcore.reproducible
 import qjax.optim
 import qtorch.optim
+from qcore.reproducible.companded import WEIGHT_ERROR, WEIGHT_WITH_ERROR
+from qcore.reproducible.functions import apply
 from qcore.reproducible.state_codes import adam_codes
 
 SHAPES = [(16, 256), (4224,), (70,)]  # codes; codes of 4 bits alone; floats
@@ -141,12 +145,62 @@ def test_bfloat16_weights(options):
         assert state.remainder[0] is None
 
 
+def numpys_flash(p, slopes, dtype, error):
+    """FlashAdamW's steps on NumPy's arrays: weights as float32, their errors, and both states."""
+    codes, names = adam_codes("Flash", 32, p.size, False), {"dtype": dtype, "kept": "int8"}
+    states = [(np.zeros(p.shape, c.dtypes[0]), np.zeros(c.counts(p.size)[1], np.float16)) for c in codes]
+    for step, slope in enumerate(slopes):
+        master = p if error is None else apply(WEIGHT_WITH_ERROR, p, error, **names)
+        p, states = qcore.reproducible.adam_step_with_codes(
+            master, slope, states, np.float32(step + 1)[...], np.float32(RATE)[...], codes,
+            weight_decay=1e-2, decoupled=True, order="flashoptim",
+        )  # fmt: skip
+        if error is not None:
+            master, p = p, qcore.quantize(p, dtype, overflow="inf")
+            error = apply(WEIGHT_ERROR, master, p, **names)
+    return p, error, *states[0], *states[1]
+
+
+def test_flash():
+    """Of all dtypes, with last blocks that are shorter; a checkpoint moves states and errors."""
+    dtypes, rng = ("float32", "bfloat16", "float16"), np.random.default_rng(4)
+    start = [rng.standard_normal((5, 9)).astype(np.float32) for _ in dtypes]
+    start = [qcore.quantize(p, dtype) for p, dtype in zip(start, dtypes, strict=True)]
+    slopes = [[qcore.quantize(rng.standard_normal((5, 9)).astype(np.float32), "e5m2") for _ in dtypes] for _ in "ab"]
+    params = [torch.nn.Parameter(torch.tensor(p, dtype=getattr(torch, d))) for p, d in zip(start, dtypes, strict=True)]
+    optimizer, other = qtorch.optim.FlashAdamW(params, RATE), qjax.optim.flash_adamw(RATE)
+    trees = [jnp.asarray(p, dtype) for p, dtype in zip(start, dtypes, strict=True)]
+    state, step = other.init(trees), jax.jit(other.step)
+    for given in slopes:
+        for p, slope in zip(params, given, strict=True):
+            p.grad = torch.from_numpy(slope).to(p.dtype)
+        optimizer.step()
+        trees, state = step(trees, [jnp.asarray(one) for one in given], state)
+        file = io.BytesIO()
+        torch.save(optimizer.state_dict(), file)
+        optimizer = qtorch.optim.FlashAdamW(params, RATE)
+        optimizer.load_state_dict(torch.load(io.BytesIO(file.getvalue())))
+    assert "States in codes (Flash, blocks of 32): 3 of 3 parameters" in repr(optimizer)
+    for place, dtype in enumerate(dtypes):
+        error = None if dtype == "float32" else np.zeros((5, 9), np.int8)
+        expected = numpys_flash(start[place], [given[place] for given in slopes], dtype, error)
+        own = optimizer.state[params[place]]
+        names = ("remainder", "exp_avg", "exp_avg_scale", "exp_avg_sq", "exp_avg_sq_scale")
+        ours = params[place].detach().float(), *(own.get(name) for name in names)
+        theirs = jnp.float32(trees[place]), state.remainder[place], *state.first[place], *state.second[place]
+        for one, two, three in zip(expected, ours, theirs, strict=True):
+            if one is not None:
+                np.testing.assert_array_equal(np.asarray(two), one)
+                np.testing.assert_array_equal(np.asarray(three), one)
+
+
 @pytest.mark.parametrize(
     ("message", "call"),
     [
         ("learning_rate=-1; allowed is a number >= 0", lambda o: o.adam_8bit(-1)),
         ("bf16_stochastic_round=True needs a key", lambda o: o.adamw_8bit(bf16_stochastic_round=True)),
         ("params=None; this optimizer needs the parameters", lambda o: o.adam_8bit().update(1, o.adam_8bit().init([]))),
+        ("master_weight_bits=16; allowed are 24, 32 and None", lambda o: o.flash_adamw(master_weight_bits=16)),
         ("params has an array of int32; allowed are float32", lambda o: o.adam_8bit().init(jnp.ones(2, jnp.int32))),
     ],
 )
