@@ -98,6 +98,14 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _vectors(options: argparse.Namespace) -> int:
+    from qcore.arithmetic.operations import OPERATIONS
+
+    if options.law in OPERATIONS:
+        return _operation(options)
+    for name in ("format", "result"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name} with {options.law}; allowed is --{name} with an operation")
+    options.format = options.law
     if options.format.startswith("accumulator"):
         return _sums(options)
     from qcore.cli.vectors import Header, write
@@ -108,16 +116,37 @@ def _vectors(options: argparse.Namespace) -> int:
             raise ValueError(f"--{name} with {options.format}; allowed is --{name} with an accumulator")
     if options.rounding is None:
         raise ValueError("the following arguments are required: --rounding, with a format")
-    key = options.key
-    stochastic = MODES[options.rounding].stochastic
-    if key is not None and not stochastic:
-        raise ValueError(
-            f"--key {key}; allowed is no key with --rounding {options.rounding}, only with stochastic modes"
-        )
-    key = 0 if stochastic and key is None else key
+    key = _key_of_mode(options)
     header = Header(options.format, options.rounding, options.dtype or "float32", options.overflow, key, __version__)
     _say(write(options.output, header, options.count, options.seed), options.output)
     return 0
+
+
+def _operation(options: argparse.Namespace) -> int:
+    from qcore.cli.operations import Header, write
+
+    for name in ("terms", "operands", "no_addend", "dtype"):
+        if getattr(options, name):
+            name = name.replace("_", "-")
+            raise ValueError(f"--{name} with {options.law}; allowed are --format and --result with an operation")
+    for name in ("format", "rounding"):
+        if getattr(options, name) is None:
+            raise ValueError(f"the following arguments are required: --{name}, with an operation")
+    result = options.result or options.format
+    modes = options.rounding, options.overflow, _key_of_mode(options)
+    header = Header(options.law, options.format, result, *modes, __version__)
+    _say(write(options.output, header, options.count, options.seed), options.output)
+    return 0
+
+
+def _key_of_mode(options: argparse.Namespace) -> int | None:
+    """The key of vectors of a mode: 0 if a stochastic one has none."""
+    stochastic = MODES[options.rounding].stochastic
+    if options.key is not None and not stochastic:
+        raise ValueError(
+            f"--key {options.key}; allowed is no key with --rounding {options.rounding}, only with stochastic modes"
+        )
+    return 0 if stochastic and options.key is None else options.key
 
 
 def _sums(options: argparse.Namespace) -> int:
@@ -189,13 +218,14 @@ def _check(options: argparse.Namespace) -> int:
         text, wrong = report_functions(options.functions)
         _print_fitted(text)
         return int(wrong > 0)
-    from qcore.cli import sum_files
+    from qcore.cli import operations, sum_files
     from qcore.cli import vectors as format_files
     from qcore.cli.layouts import read_rows
 
     _say_what_is_read(options.file)
     rows = read_rows(options.file)
-    vectors = sum_files.read(rows) if sum_files.is_of_sums(rows) else format_files.read(rows)
+    vectors = next((one.read(rows) for one in (sum_files, operations) if one.is_of(rows)), None)
+    vectors = format_files.read(rows) if vectors is None else vectors
     differing = vectors.differing(options.any_nan)
     _print_fitted(vectors.report(options.file, differing))
     return int(len(differing) > 0)
@@ -267,9 +297,14 @@ def _parser(program: str) -> argparse.ArgumentParser:
         "write conformance vectors: hard inputs and the law's results",
         "e4m3fn --rounding nearest -o vectors.csv",
         "hopper.wgmma.e4m3 -o unit.mem",
+        "add --format e4m3fn --rounding nearest -o add.csv",
     )
     text = formats + "; or a matrix instruction such as hopper.wgmma.e4m3, or the text of an accumulator"
-    vectors.add_argument("format", metavar="FORMAT", type=_format_or_accumulator, help=text)
+    text += "; or an operation: add, multiply, fma, exp, ... of qcore.arithmetic"
+    vectors.add_argument("law", metavar="LAW", type=_law, help=text)
+    vectors.add_argument("--format", metavar="FORMAT", type=_format, help="of an operation's operands, which needs it")
+    text = "of an operation's result (default: that of its operands)"
+    vectors.add_argument("--result", metavar="FORMAT", type=_format, help=text)
     vectors.add_argument(
         "--rounding",
         metavar="MODE",
@@ -457,6 +492,13 @@ def _format_or_accumulator(text: str) -> str:
     from qcore.linalg.accumulator import is_accumulator
 
     return _accumulator(text) if is_accumulator(text) else _format(text)
+
+
+def _law(text: str) -> str:
+    """An operation's name, or the text of a format or an accumulator."""
+    from qcore.arithmetic.operations import OPERATIONS
+
+    return text if text in OPERATIONS else _format_or_accumulator(text)
 
 
 def _accumulator(text: str) -> str:

@@ -152,7 +152,7 @@ class SumVectors(Vectors):
             yield f"  {step}{', '.join(texts)}"
 
 
-def is_of_sums(rows: Rows) -> bool:
+def is_of(rows: Rows) -> bool:
     """True if a file has vectors of sums or of a layer."""
     return "accumulator" in rows.header
 
