@@ -1,14 +1,15 @@
 """Engines in models of transformers: decoding, prefill, chunks and padded batches of whole models, and silent traps."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
 
-from qcore.engines import Engine, KVCache
+from qcore.engines import ENGINES, Engine, KVCache
 from qtorch import reproducible
 from qtorch.engines import apply, generate, mismatch
+from qtorch.engines.models import _attention_of
 
 pytestmark = pytest.mark.models
 SIZES = {
@@ -93,6 +94,23 @@ def test_a_mask_that_is_not_registered():
             logits(model, tokens(4))
     finally:
         masks.register(name, registered)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_no_engine_takes_silently_what_it_does_not_define(name):
+    """Soft caps and sinks are in the sources of some, and are not computed; a window changes the tiles of others."""
+    run = _attention_of(Engine.of(name))
+    q = torch.ones(1, 1, 4, 64)
+    call = partial(run, torch.nn.Identity(), q, q, q, torch.ones(1, 1, 4, 4, dtype=torch.bool).tril(), dropout=0.0)
+    assert call(sliding_window=None, softcap=None)[0].shape == (1, 4, 1, 64)
+    for option in ({"softcap": 50.0}, {"s_aux": torch.zeros(1)}):
+        with pytest.raises(ValueError, match="in Identity: the engine does not define"):
+            call(**option)
+    if name in ("hf.eager", "exact"):
+        assert torch.equal(call(sliding_window=4)[0], call()[0])
+    else:
+        with pytest.raises(ValueError, match="sliding_window=4 in Identity: the engine does not define a window"):
+            call(sliding_window=4)
 
 
 def test_a_window_is_a_mask_where_keys_are_one_block():
