@@ -209,6 +209,14 @@ def _emit_smt(options: argparse.Namespace) -> int:
     return 0
 
 
+def _p3109(options: argparse.Namespace) -> int:
+    from qcore.cli.declarations import declare
+
+    files = declare(options.output)
+    print("\n".join(str(options.output / name) for name in files) if options.output else "".join(files.values()))
+    return 0
+
+
 def _check(options: argparse.Namespace) -> int:
     if (options.file is None) == (options.functions is None):
         raise ValueError("one of FILE and --functions is needed, and not both")
@@ -264,7 +272,7 @@ def _say_what_is_read(file: Path) -> None:
         print(f"reading {printable(str(file))}, which is no file on a disk", file=sys.stderr)
 
 
-COMMANDS = ("show", "designs", "vectors", "layer", "emit-c", "emit-smt", "check", "insight", "provenance")
+COMMANDS = ("show", "designs", "vectors", "layer", "emit-c", "emit-smt", "p3109", "check", "insight", "provenance")
 
 _EXIT = """\
 exit status: 0; 1 where check finds a difference, or a pipe's reader ends first;
@@ -402,6 +410,12 @@ def _parser(program: str) -> argparse.ArgumentParser:
     text = "of the inputs: float32, or float64 for wider sums (default float32)"
     smt.add_argument("--dtype", metavar="DTYPE", type=_one_of(("float32", "float64")), default="float32", help=text)
     smt.add_argument("-o", "--output", metavar="DIR", type=Path, help="write it there (default: print it)")
+
+    text = "what is provided of IEEE P3109's interim report v4.0, as its files of declarations"
+    declarations = _command(commands, _p3109, text, "--declare -o declarations")
+    text = "write Configurations, Profiles, Constraints and Kappas.yaml"
+    declarations.add_argument("--declare", action="store_true", required=True, help=text)
+    declarations.add_argument("-o", "--output", metavar="DIR", type=Path, help="write them there (default: print them)")
 
     check = _command(
         commands, _check, "compare results in a file of vectors with the law", "vectors.csv", "--functions qtorch"

@@ -57,7 +57,7 @@ _MOST_BITS = 24  # significant bits of an operand, with its scale
 _FARTHEST = 300  # exponents of operands, of results and of products with scales
 
 
-class _Layout(NamedTuple):
+class Layout(NamedTuple):
     """What a text names between its brackets.
 
     Attributes:
@@ -77,19 +77,19 @@ class _Layout(NamedTuple):
     projections: int = 1
 
 
-def _layout(name: str) -> _Layout:
+def layout_of(name: str) -> Layout:
     if name in ("Convert", *ROUNDED):
-        return _Layout(extended.count_of(name))
+        return Layout(extended.count_of(name))
     if name in SCALED.values():
-        return _Layout(extended.count_of(name.removeprefix("Scaled")), scaled=True)
+        return Layout(extended.count_of(name.removeprefix("Scaled")), scaled=True)
     if name in OF_BLOCKS.values():
-        return _Layout(extended.count_of(name.removeprefix("Block")), scaled=True, result_scale=True, block=True)
+        return Layout(extended.count_of(name.removeprefix("Block")), scaled=True, result_scale=True, block=True)
     if name in TO_BLOCK:
-        return _Layout(1, result_scale=True, block=True, projections=1 + (name == TO_BLOCK[1]))
+        return Layout(1, result_scale=True, block=True, projections=1 + (name == TO_BLOCK[1]))
     if name in REDUCTIONS or name == "ConvertFromBlock":
-        return _Layout(2 if name == "BlockDotProduct" else 1, scaled=True, block=True)
+        return Layout(2 if name == "BlockDotProduct" else 1, scaled=True, block=True)
     count = extended.count_of(name) if name in EXACT else 2 if name in COMPARISONS else 1
-    return _Layout(count, result=False, projections=0)
+    return Layout(count, result=False, projections=0)
 
 
 def specialization(text: str) -> Specialization:
@@ -118,7 +118,7 @@ def specialization(text: str) -> Specialization:
     name = match[1]
     if name not in OPERATIONS:
         raise ValueError(f"text={quoted(text)}; allowed operations are {', '.join(OPERATIONS)}")
-    layout, (block, numbers, projections) = _layout(name), _named(match[2], text)
+    layout, (block, numbers, projections) = layout_of(name), _named(match[2], text)
     if layout.block != (block is not None):
         raise ValueError(f"text={quoted(text)}; allowed is {'a' if layout.block else 'no'} number of elements first")
     if len(projections) > layout.projections:
@@ -174,7 +174,7 @@ def _projection(names: list[str], text: str) -> tuple[str, str]:
 
 
 def _specialization(
-    name: str, layout: _Layout, block: int | None, numbers: list[BinaryFloat], projections: list[tuple[str, str]]
+    name: str, layout: Layout, block: int | None, numbers: list[BinaryFloat], projections: list[tuple[str, str]]
 ) -> Specialization:
     *of_scale, projection = [*[USUAL] * (layout.projections - len(projections)), *projections] or [USUAL]
     own = layout.operands * (1 + layout.scaled)
