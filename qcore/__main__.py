@@ -411,7 +411,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     smt.add_argument("--dtype", metavar="DTYPE", type=_one_of(("float32", "float64")), default="float32", help=text)
     smt.add_argument("-o", "--output", metavar="DIR", type=Path, help="write it there (default: print it)")
 
-    text = "what is provided of IEEE P3109's interim report v4.0, as its files of declarations"
+    text = "what is provided of IEEE P3109's interim report v4.0"
     declarations = _command(commands, _p3109, text, "--declare -o declarations")
     text = "write Configurations, Profiles, Constraints and Kappas.yaml"
     declarations.add_argument("--declare", action="store_true", required=True, help=text)
