@@ -13,16 +13,17 @@ import numpy as np
 import optax
 from jax.tree_util import keystr
 
+import qcore
 from qcore import Number, Rounding
-from qcore.arguments import check_float, quoted
+from qcore.arguments import check_choice, check_float, quoted
 from qcore.formats.block import BlockScaled
 from qcore.formats.number import check_target
 from qcore.linalg.scaling import check_row, is_delayed, next_rows, round_each_delayed
-from qjax._rounding.dispatch import quantize, quantize_rows, same_bits
+from qjax._rounding.dispatch import decode, encode, quantize, quantize_rows, same_bits
 from qjax._rounding.keys import Key, fold_in, key_words
 from qjax._rounding.scopes import UNWATCHED, kind_scope, mark
 from qjax.linalg.namespace import Float64
-from qjax.optim.state import LowPrecisionState, state_tensors
+from qjax.optim.state import LowPrecisionState, StateInCodes, state_tensors
 from qjax.quant.quantizer import QuantizeFunction
 
 Quantizer = Number | str | Callable[[jax.Array], jax.Array] | None
@@ -41,6 +42,7 @@ def low_precision(
     momentum_quant: Quantizer = None,
     acc_quant: Quantizer = None,
     key: Key = None,
+    state_storage: str | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Rounds the inputs and results of any optax optimizer, as QPyTorch's `OptimLP` does.
 
@@ -82,6 +84,8 @@ def low_precision(
             whose forward rounding is used; a function of an array that keeps shape and dtype; or None.
         grad_scaling: a factor for gradients, above 0; 1 changes nothing.
         key: for stochastic quantizers, see `qjax.quantize`.
+        state_storage: "codes" keeps state tensors as integer codes of momentum_quant's format, which is not one of
+            blocks; None keeps floats. The bits of training are the same.
 
     Returns:
         An optax transformation, whose `update` needs the parameters and passes further arguments on to tx; see
@@ -112,7 +116,10 @@ def low_precision(
     }
     roundings = [_check_quantizer(name, quantize, key) for name, quantize in given.items()]
     words = None if key is None else key_words(key).view(np.uint32)
-    steps = _LowPrecision(optax.with_extra_args_support(tx), _check_scaling(grad_scaling), words, *roundings)
+    if state_storage is not None:
+        _check_storage(state_storage, roundings[-1].number)
+    checked = optax.with_extra_args_support(tx), _check_scaling(grad_scaling), words
+    steps = _LowPrecision(*checked, *roundings, coded=state_storage is not None)
     return optax.GradientTransformationExtraArgs(steps.init, steps.update)  # type: ignore[arg-type]
 
 
@@ -187,6 +194,7 @@ class _LowPrecision(NamedTuple):
     accumulator: _Rounding
     weight: _Rounding
     momentum: _Rounding
+    coded: bool  # state tensors are codes between steps
 
     def init(self, params: Any) -> LowPrecisionState:
         _check_real(params)
@@ -197,7 +205,26 @@ class _LowPrecision(NamedTuple):
         if self.momentum.active:
             state_tensors(self.tx, inner, params)  # raises if they cannot be found
         scaling = {role: self._first_rows(role, inner, params) for role in self._delayed()} or None
+        inner = self._encoded(inner, params)
         return LowPrecisionState(jnp.zeros((), jnp.int32), key, weights, written, accumulators, inner, scaling)
+
+    def _encoded(self, inner: Any, params: Any) -> Any:
+        """The inner state with codes in the places of state tensors, if it is kept in codes."""
+        if not self.coded:
+            return inner
+        leaves, tree = jax.tree.flatten(inner)
+        for tensor in state_tensors(self.tx, inner, params):
+            if leaves[tensor.leaf].dtype == jnp.float32:
+                leaves[tensor.leaf] = StateInCodes(encode(leaves[tensor.leaf], self.momentum.number))  # type: ignore[arg-type]
+        return tree.unflatten(leaves)
+
+    def _decoded(self, inner: Any) -> Any:
+        """The inverse of `_encoded`."""
+
+        def decoded(x: Any) -> Any:
+            return decode(x.codes, self.momentum.number) if isinstance(x, StateInCodes) else x  # type: ignore[arg-type]
+
+        return jax.tree.map(decoded, inner, is_leaf=lambda x: isinstance(x, StateInCodes))
 
     def _delayed(self) -> list[str]:
         """The roles with delayed scales."""
@@ -250,7 +277,7 @@ class _LowPrecision(NamedTuple):
         grads, of_grads = self.gradient(grads, _keys(key, _GRADIENT, numbers), sites, rows["gradient"])
         grads = tree.unflatten(grads)
         starts = jax.tree.map(self._start, params, *_last(state))
-        steps, inner = self.tx.update(grads, state.inner, starts, **extra_args)
+        steps, inner = self.tx.update(grads, self._decoded(state.inner), starts, **extra_args)
         sums = optax.apply_updates(starts, jax.tree.map(prevent_fma, steps))
         sites = [(path, "accumulator") for path in paths]
         keys = _keys(key, _ACCUMULATOR, numbers)
@@ -258,6 +285,7 @@ class _LowPrecision(NamedTuple):
         sites = [(path, "weight") for path in paths]
         weights, of_weights = self.weight(kept, _keys(key, _WEIGHT, numbers), sites, rows["weight"])
         inner, of_momenta = self._round_momentum(inner, params, key, rows["momentum"])
+        inner = self._encoded(inner, params)
 
         accumulators = _copy(tree.unflatten(kept)) if self.accumulator.active else None
         weights = tree.unflatten([weight.astype(p.dtype) for weight, p in zip(weights, leaves, strict=True)])
@@ -292,6 +320,15 @@ class _LowPrecision(NamedTuple):
         for tensor, leaf in zip(tensors, rounded, strict=True):
             leaves[tensor.leaf] = leaf
         return tree.unflatten(leaves), rows
+
+
+def _check_storage(state_storage: Any, number: Number | None) -> None:
+    check_choice("state_storage", state_storage, ["codes"])
+    if number is None:
+        raise ValueError("state_storage='codes' without a format in momentum_quant; allowed is a format with codes")
+    found = qcore.encode(np.zeros(1, np.float32), number)  # raises for a format without codes
+    if not isinstance(found, np.ndarray):
+        raise ValueError(f"state_storage='codes' with {number.text}; allowed are formats without blocks")
 
 
 def _check_real(params: Any) -> None:

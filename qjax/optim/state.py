@@ -51,6 +51,16 @@ class LowPrecisionState(NamedTuple):
     scaling: dict[str, PyTree] | None
 
 
+class StateInCodes(NamedTuple):
+    """A state tensor in codes of a format.
+
+    Attributes:
+        codes: array of unsigned integers.
+    """
+
+    codes: jax.Array
+
+
 def apply_updates(params: PyTree, updates: PyTree, state: optax.OptState) -> PyTree:
     """Adds updates to parameters as `optax.apply_updates` does, and gives exactly the quantized weights.
 

@@ -30,6 +30,7 @@ from qtorch.optim.quantizers import (
     load_rows,
 )
 from qtorch.optim.step import Loss, Observer, Step
+from qtorch.optim.storage import decode_states, encode_states, has_codes, stored_number
 from qtorch.optim.trained import ENTRIES, NARROW, Masters, Pair, Trained
 from qtorch.quant import Quantizer
 
@@ -157,6 +158,9 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         acc_quant: the rounding of accumulators; None is without accumulators.
         key: for stochastic quantizers: an int from 0 to 2^64 - 1, two 32-bit words, or an integer tensor of two words.
             None draws k from torch's default generator, once a step. Functions do not get a key.
+        state_storage: "codes" keeps the inner optimizer's state as codes of momentum_quant's format between steps, and
+            decodes it in a step; None keeps floats. The bits of training are the same. Codes are float32 tensors of a
+            parameter's state, which give the same bits back; others, and tensors in lists there, stay floats.
 
     Attributes:
         optim: the inner optimizer.
@@ -181,6 +185,7 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
     """
 
     observer: Observer | None = None
+    state_storage: str | None = None  # of optimizers pickled before there was the argument
 
     def __init__(
         self,
@@ -191,6 +196,7 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         momentum_quant: QuantizerLike = None,
         acc_quant: QuantizerLike = None,
         key: Key = None,
+        state_storage: str | None = None,
     ) -> None:
         if not isinstance(optim, torch.optim.Optimizer):
             raise TypeError(f"optim={quoted(optim)} is a {type(optim).__name__}; allowed is a torch.optim.Optimizer")
@@ -204,7 +210,8 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         self.grad_scaling = check_float("grad_scaling", grad_scaling, "a number", lambda _: True)
         self.key: tuple[int, int] | None = None if key is None else _words(key)
         self.steps = 0
-        self._quantizers()  # raises where one is wrong
+        self.state_storage = state_storage
+        stored_number(state_storage, self._quantizers()["momentum_quant"])  # raise where one is wrong
         self._check_real(optim.param_groups)
         self._forget_hooks()
         # Hooks of steps, as an unpickled optimizer gets them, and no groups: these are the inner one's.
@@ -258,7 +265,9 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         quantizers, trained = self._quantizers(), self._current()
         key = self._step_key() if any(map(is_stochastic, quantizers.values())) else None
         numbers = delayed_numbers(quantizers)
+        number = stored_number(self.state_storage, quantizers["momentum_quant"])
         self._masters = self._new_masters()
+        decode_states(self.state.items())
         try:
             rows = Scalings(numbers, trained) if numbers else None
             words = None if key is None else fold_words(*key, _OF_METHODS)
@@ -266,6 +275,8 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
             return one.call(self.optim, partial(method, *args, **options))
         finally:
             self._masters = None
+            if number is not None:
+                encode_states(self.state.items(), number)
 
     def _check_real(self, groups: list[dict[str, Any]]) -> None:
         """Raises for complex parameters, which no format rounds."""
@@ -289,17 +300,21 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         """
         quantizers, trained = self._quantizers(), self._current()
         numbers = delayed_numbers(quantizers)
+        number = stored_number(self.state_storage, quantizers["momentum_quant"])
         only_initializes = closure is None and self._only_initializes()
         if only_initializes:
             quantizers = dict.fromkeys(quantizers)
         key = self._step_key() if any(map(is_stochastic, quantizers.values())) else None
         self._masters = self._new_masters()
+        decode_states(self.state.items())
         try:
             rows = Scalings(numbers, trained) if numbers else None
             one = Step(trained, quantizers, self.grad_scaling, key, self.observer, self._masters, rows)
             loss = one.run(self.optim, closure)
         finally:
             self._masters = None
+            if number is not None:
+                encode_states(self.state.items(), number)
         self.steps += not only_initializes
         return loss
 
@@ -354,6 +369,8 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         steps, key, pairs, rows, inner = _split(self._before_loading.apply(self, state_dict.copy()))
         trained = self._current()
         trained.check(pairs, steps)
+        inner["state"] = {name: dict(entry) for name, entry in inner["state"].items()}
+        decode_states((torch.empty(0), entry) for entry in inner["state"].values())
         states = dict(enumerate(map(inner["state"].get, _names(inner))))
         states = {number: entries for number, entries in states.items() if entries}
         check_saved(delayed_numbers(self._quantizers()), trained, rows, states, steps)
@@ -368,10 +385,15 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         self.steps, self.key = steps, key
         trained.load(pairs, self.state)
         load_rows(trained, rows, self.state)
+        if (number := stored_number(self.state_storage, self._quantizers()["momentum_quant"])) is not None:
+            encode_states(self.state.items(), number)
         self._after_loading.call(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("optim", "grad_scaling", *QUANTIZERS, "steps", "key")}
+        return {
+            name: getattr(self, name)
+            for name in ("optim", "grad_scaling", *QUANTIZERS, "steps", "key", "state_storage")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._forget_hooks()
@@ -382,8 +404,15 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
     def __repr__(self) -> str:
         given = {name: getattr(self, name) for name in QUANTIZERS}
         lines = [f"{name}: {describe(quantizer)}" for name, quantizer in given.items() if quantizer is not None]
+        lines += [] if self.state_storage is None else [f"state_storage: {self._said_storage()}"]
         lines += [f"grad_scaling: {self.grad_scaling}", f"key: {self.key}", repr(self.optim)]
         return f"{type(self).__name__} (\n{indent(chr(10).join(lines), '    ')}\n)"
+
+    def _said_storage(self) -> str:
+        """Which parameters have states in codes."""
+        parameters = [p for group in self.optim.param_groups for p in group["params"]]
+        coded = [number for number, p in enumerate(parameters) if has_codes(self.state.get(p) or {})]
+        return f"{self.state_storage}, of parameters {', '.join(map(str, coded)) or 'none yet'} of {len(parameters)}"
 
 
 def _words(key: Key) -> tuple[int, int]:
