@@ -98,9 +98,9 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _vectors(options: argparse.Namespace) -> int:
-    from qcore.arithmetic.operations import OPERATIONS
+    from qcore.cli.operations import NAMES
 
-    if options.law in OPERATIONS:
+    if options.law in NAMES:
         return _operation(options)
     for name in ("format", "result"):
         if getattr(options, name) is not None:
@@ -196,7 +196,9 @@ def _key_of(accumulator: str, key: int | None) -> int | None:
 def _emit_c(options: argparse.Namespace) -> int:
     from qcore.cli.emit_c import emit
 
-    files = emit(options.format, options.rounding, options.output, options.operands)
+    if options.format is not None and options.operands:
+        raise ValueError("--operands with --format; allowed is one of them")
+    files = emit(options.law, options.rounding, options.output, options.format or options.operands, options.result)
     print("\n".join(str(options.output / name) for name in files) if options.output else next(iter(files.values())))
     return 0
 
@@ -307,12 +309,12 @@ def _parser(program: str) -> argparse.ArgumentParser:
         "hopper.wgmma.e4m3 -o unit.mem",
         "add --format e4m3fn --rounding nearest -o add.csv",
     )
-    text = formats + "; or a matrix instruction such as hopper.wgmma.e4m3, or the text of an accumulator"
-    text += "; or an operation: add, multiply, fma, exp, ... of qcore.arithmetic"
-    vectors.add_argument("law", metavar="LAW", type=_law, help=text)
+    laws = formats + "; or a matrix instruction such as hopper.wgmma.e4m3, or the text of an accumulator"
+    laws += "; or an operation: add, multiply, fma, exp, ... of qcore.arithmetic"
+    vectors.add_argument("law", metavar="LAW", type=_law, help=laws)
     vectors.add_argument("--format", metavar="FORMAT", type=_format, help="of an operation's operands, which needs it")
-    text = "of an operation's result (default: that of its operands)"
-    vectors.add_argument("--result", metavar="FORMAT", type=_format, help=text)
+    of_result = "of an operation's result (default: that of its operands)"
+    vectors.add_argument("--result", metavar="FORMAT", type=_format, help=of_result)
     vectors.add_argument(
         "--rounding",
         metavar="MODE",
@@ -380,18 +382,20 @@ def _parser(program: str) -> argparse.ArgumentParser:
     emit = _command(
         commands,
         _emit_c,
-        "write rounding, codes, or a dot product as C99, which checks itself",
+        "write rounding, codes, a dot product or an operation as C99 that checks itself",
         "'float(5,2)' --rounding stochastic -o generated",
         "hopper.wgmma.e4m3 -o generated",
         "'accumulator(float16,chunk=4)' --operands e5m2 e4m3fn -o .",
+        "multiply --format e4m3fn --result bfloat16 -o generated",
     )
-    text = formats + "; or a matrix instruction such as hopper.wgmma.e4m3, or the text of an accumulator"
-    emit.add_argument("format", metavar="FORMAT", type=_format_or_accumulator, help=text)
+    emit.add_argument("law", metavar="LAW", type=_law, help=laws)
+    emit.add_argument("--format", metavar="FORMAT", type=_format, help="of an operation's operands, which needs it")
+    emit.add_argument("--result", metavar="FORMAT", type=_format, help=of_result)
     emit.add_argument(
         "--rounding",
         metavar="MODE",
         type=_one_of(MODES),
-        help=f"a format's rounding mode: {', '.join(MODES)} (default nearest)",
+        help=f"a format's or an operation's rounding mode: {', '.join(MODES)} (default nearest)",
     )
     text = "formats of an accumulator's operands (default: the instruction's, or float32)"
     emit.add_argument("--operands", metavar=("A", "B"), nargs=2, type=_format, help=text)
@@ -510,9 +514,9 @@ def _format_or_accumulator(text: str) -> str:
 
 def _law(text: str) -> str:
     """An operation's name, or the text of a format or an accumulator."""
-    from qcore.arithmetic.operations import OPERATIONS
+    from qcore.cli.operations import NAMES
 
-    return text if text in OPERATIONS else _format_or_accumulator(text)
+    return text if text in NAMES else _format_or_accumulator(text)
 
 
 def _accumulator(text: str) -> str:

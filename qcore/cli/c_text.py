@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from hashlib import sha256
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -330,6 +331,8 @@ def listed(arguments: Sequence[str]) -> str:
 def number_text(number: float) -> str:
     """A number as C has it."""
     if isinstance(number, float):
+        if abs(number) == inf:
+            return "HUGE_VAL" if number > 0 else "(-HUGE_VAL)"
         return "0.0" if number == 0 else number.hex()
     if number == -(1 << 63):
         return "(-INT64_C(0x7FFFFFFFFFFFFFFF) - 1)"

@@ -11,7 +11,9 @@ from typing import Any, Protocol
 
 from qcore.arguments import quoted
 from qcore.cli.emit_formats import FormatUnit
+from qcore.cli.emit_operations import OperationUnit
 from qcore.cli.emit_sums import SumUnit
+from qcore.cli.operations import NAMES
 from qcore.files import write_texts
 from qcore.formats.number import check_number
 from qcore.law.rounding import check_rounding
@@ -58,15 +60,21 @@ class Written(Protocol):
 
 
 def emit(
-    given: Any, rounding: Any = None, folder: Path | None = None, operands: Sequence[str] | None = None
+    given: Any,
+    rounding: Any = None,
+    folder: Path | None = None,
+    operands: str | Sequence[str] | None = None,
+    result: str | None = None,
 ) -> dict[str, str]:
-    """The files for a format and a mode, or for an accumulator, by name; written into a folder if there is one.
+    """The files for a format, an accumulator or an operation, by name; written into a folder if there is one.
 
     Args:
-        given: a format or its text; or an accumulator, its text or the name of an instruction.
-        rounding: a format's mode, or its name; None is to nearest.
+        given: a format or its text; an accumulator, its text or the name of an instruction; or an operation's name.
+        rounding: a format's or an operation's mode, or its name; None is to nearest.
         folder: where to; it is made where it is missing.
-        operands: the formats of an accumulator's operands; None is those of the instruction, or float32.
+        operands: the formats of an accumulator's operands; None is those of the instruction, or float32. Of an
+            operation the one format of its operands.
+        result: the format of an operation's result; None is that of its operands.
 
     Returns:
         The texts of NAME.c, NAME.h and NAME.sv.
@@ -81,14 +89,22 @@ def emit(
         'dot_hopper_wgmma_e4m3.c'
     """
     unit: Written
-    if is_accumulator(given):
+    is_operation = isinstance(given, str) and given in NAMES
+    if isinstance(operands, str) != is_operation:
+        raise ValueError(f"operands={quoted(operands)} with {quoted(given)}; allowed is one format for an operation")
+    if result is not None and not is_operation:
+        raise ValueError(f"result={quoted(result)} with {quoted(given)}; allowed is a result with an operation")
+    mode = check_rounding("nearest" if rounding is None else rounding)
+    if isinstance(operands, str):
+        unit = OperationUnit(given, operands, result or operands, mode)
+    elif is_accumulator(given):
         if rounding is not None:
             raise ValueError(f"rounding={quoted(rounding)} with an accumulator; allowed is rounding with a format")
         unit = SumUnit(given, operands)
     else:
         if operands is not None:
             raise ValueError(f"operands={quoted(operands)} with a format; allowed are operands with an accumulator")
-        unit = FormatUnit(check_number(given), check_rounding("nearest" if rounding is None else rounding))
+        unit = FormatUnit(check_number(given), mode)
     files = {f"{unit.name}.c": _source(unit), f"{unit.name}.h": _header(unit), f"{unit.name}.sv": _verilog(unit)}
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +115,8 @@ def emit(
 def _source(unit: Written) -> str:
     """The file of C."""
     about = [f"Written by qcore {__version__}: qbits emit-c {unit.options}", *unit.about]
-    about += [f"To check it: cc -std=c99 -DSELF_CHECK {unit.name}.c -o check && ./check"]
+    library = " -lm" if "math" in unit.includes else ""
+    about += [f"To check it: cc -std=c99 -DSELF_CHECK {unit.name}.c -o check{library} && ./check"]
     about += ["A comment is the function of the law that computes the values below it; values have its names."]
     head = [f"/* {unit.title}", "", *(f"   {line}" for line in about), "*/", ""]
     includes = [f"#include <{name}.h>" for name in unit.includes]

@@ -108,7 +108,7 @@ class SumUnit:
         for name, lines in reversed([*self._numbers()]):
             if f"{name}(" in functions:
                 functions = "\n".join([*lines, functions])
-        return "\n".join([*_DOUBLES, *called_in(functions), "", functions, ""])
+        return "\n".join([*DOUBLES, *called_in(functions), "", functions, ""])
 
     @property
     def _decoders(self) -> dict[str, Decoder]:
@@ -235,7 +235,7 @@ class SumUnit:
         return [*lines, f'import "DPI-C" function int unsigned {self.name}(', listed(arguments), ");"]
 
 
-_DOUBLES = (
+DOUBLES = (
     "#if FLT_EVAL_METHOD != 0 || defined __FAST_MATH__",
     '#error "doubles must be those of IEEE 754"',
     "#endif",

@@ -33,6 +33,7 @@ from qcore.formats.number import check_number
 from qcore.law.rounding import RoundingName
 
 OPERANDS = "x", "y", "z"
+NAMES = tuple(name for name in OPERATIONS if not name.startswith("next_"))  # those with a result's format and a mode
 _RANDOM_BITS, _SHORT, _SEVERAL = 24, 16, 8  # the last: random operands among which ties are found, for each row
 
 
@@ -229,7 +230,7 @@ def _header(rows: Rows) -> Header:
             allowed = f"allowed is a JSON object with exactly {', '.join(names)}, rows"
             raise ValueError(f"{quoted(', '.join(found)[:60])}; {allowed}")
         header = Header(**check_fields(found, _TYPES))
-        if header.operation not in OPERATIONS:
-            raise ValueError(f"operation={quoted(header.operation)}; allowed are {', '.join(OPERATIONS)}")
+        if header.operation not in NAMES:
+            raise ValueError(f"operation={quoted(header.operation)}; allowed are {', '.join(NAMES)}")
         header.law(tuple(np.zeros(0, np.uint32) for _ in header.operands))
     return header
