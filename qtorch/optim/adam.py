@@ -10,8 +10,9 @@ from qcore.arguments import check_flag
 from qcore.reproducible.optimizers import adam_options
 from qcore.reproducible.state_codes import StateCodes, adam_codes
 from qtorch._rounding.keys import Key
-from qtorch.optim.coded import REMAINDER, SCALE, CodedOptimizer, rate_of
+from qtorch.optim.coded import REMAINDER, CodedOptimizer, rate_of
 from qtorch.optim.kernel import AdamStep
+from qtorch.optim.layouts import SCALE
 from qtorch.reproducible.functions import FUNCTIONS
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from qcore.arguments import check_flag, check_float, check_int, check_type, quoted
+from qcore.arguments import check_choice, check_flag, check_float, check_int, check_type, quoted
 from qcore.random.threefry import fold_words
 from qcore.reproducible.state_codes import StateCodes, join_weight, split_weight
 from qtorch._rounding.dense import check_dense
@@ -16,12 +16,12 @@ from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import Key, draw, key_tensor
 from qtorch._rounding.sharded import is_sharded
 from qtorch.optim.kernel import RANDOM_BITS
+from qtorch.optim.layouts import LAYOUTS, SCALE, from_bitsandbytes, to_bitsandbytes, to_torchao
 from qtorch.reproducible.functions import FUNCTIONS
 from qtorch.reproducible.operations import Names
 from qtorch.reproducible.optimizers import listed_parameters
 
 Loss = TypeVar("Loss")  # what a closure returns
-SCALE = "_scale"  # is appended to a state's name
 REMAINDER = "remainder"  # of bfloat16 weights
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _WEIGHT = 2  # the role of weights in keys, as in `OptimLP`
@@ -209,11 +209,39 @@ class CodedOptimizer(torch.optim.Optimizer):
                 state[name] = torch.zeros(shape, dtype=of_codes, device=p.device)
                 state[name + SCALE] = torch.zeros(blocks, dtype=of_scales, device=p.device)
 
+    def state_dict(self, layout: str | None = None) -> dict[str, Any]:  # type: ignore[override]
+        """The state by the numbers of parameters, and the groups.
+
+        Args:
+            layout: whose names and tensors states have: None is this class's, uint8 tensors with scales beside them;
+                "torchao" its tensor subclasses; "bitsandbytes" `state1`, `absmax1`, `qmap1` and so on. Remainders are
+                only in this class's.
+
+        Raises:
+            ValueError: if a state has codes that the library has not.
+            ImportError: if torchao is not installed.
+        """
+        found = super().state_dict()
+        if layout is None:
+            return found
+        check_choice("layout", layout, LAYOUTS)
+        for (group, p), number in zip(self._parameters(), _numbers(found), strict=True):
+            if number in found["state"]:
+                names = [*zip(self.states, self._codes_of(p, group), strict=False)]
+                own = found["state"][number]
+                of_torchao = layout == "torchao"
+                new = to_torchao(own, names, p.shape, p.dtype) if of_torchao else to_bitsandbytes(own, names)
+                found["state"][number] = new
+        if layout == "torchao":  # whose rates are tensors
+            for group in found["param_groups"]:
+                group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32)
+        return found
+
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a `state_dict` of an optimizer of this class, of torchao's or of torch's of the same name.
+        """Loads a `state_dict` of an optimizer of this class, or of the same name of torch's, torchao's, bitsandbytes'.
 
-        Float32 states become codes where this optimizer has codes.
+        Float32 states become codes where this optimizer has codes; so do bitsandbytes' codes in other blocks.
 
         Args:
             state_dict: "state" by the numbers of parameters, and "param_groups" for the same number of parameters.
@@ -224,7 +252,9 @@ class CodedOptimizer(torch.optim.Optimizer):
         check_type("state_dict", state_dict, dict, "a dict")
         for name, kind in (("state", dict), ("param_groups", list)):
             check_type(f"state_dict['{name}']", state_dict.get(name), kind, f"a {kind.__name__}")
-        numbers = [*chain.from_iterable(group["params"] for group in state_dict["param_groups"])]
+        # bitsandbytes' groups have no "amsgrad".
+        state_dict = state_dict | {"param_groups": [self.defaults | group for group in state_dict["param_groups"]]}
+        numbers = _numbers(state_dict)
         groups = [group for group in state_dict["param_groups"] for _ in group["params"]]
         parameters = [p for _, p in self._parameters()]
         if len(numbers) != len(parameters):
@@ -233,8 +263,10 @@ class CodedOptimizer(torch.optim.Optimizer):
         for number, p, group in zip(numbers, parameters, groups, strict=True):
             if number in state_dict["state"]:
                 where = f"state_dict['state'][{quoted(number)}]"
-                names = zip(self.states, self._codes_of(p, group), strict=False)
+                names = [*zip(self.states, self._codes_of(p, group), strict=False)]
                 given = state_dict["state"][number]
+                check_type(where, given, dict, "a dict")
+                given = from_bitsandbytes(given, names)
                 states[number] = _converted(where, given, p, names)
                 if (kept := self._remainder_dtype(p)) is not None:
                     states[number][REMAINDER] = _remainder(where, given, p, kept)
@@ -244,6 +276,11 @@ class CodedOptimizer(torch.optim.Optimizer):
             for name, x in states.get(number, {}).items():
                 if name != "step":
                     self.state[p][name] = x.to(p.device, copy=True)
+
+
+def _numbers(state_dict: dict[str, Any]) -> list[Any]:
+    """The numbers of all parameters in a state dict."""
+    return [*chain.from_iterable(group["params"] for group in state_dict["param_groups"])]
 
 
 def rate_of(group: dict[str, Any], like: torch.Tensor) -> torch.Tensor:
@@ -274,7 +311,6 @@ def _converted(
     where: str, state: Any, p: torch.Tensor, names: Iterable[tuple[str, StateCodes | None]]
 ) -> dict[str, Any]:
     """The state of a parameter with this optimizer's names: codes and scales, or floats."""
-    check_type(where, state, dict, "a dict")
     step = torch.as_tensor(state.get("step", 0), dtype=torch.float32, device="cpu")  # torch's Muon counts none
     found: dict[str, Any] = {"step": step.clone()}
     for name, one in names:
