@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -71,12 +70,14 @@ def _torchao_tensor(
     given, scale, signed = state[name], state[name + SCALE], codes.kind in ("dynamic", "dynamic4")
     if codes.companded:
         raise ValueError(f"layout='torchao' with codes {codes.kind}; allowed are those of Adam8bit, Adam4bit, AdamFp8")
-    suffix = "fp8" if codes.kind == FLOAT8 else f"{codes.bits}bit"
     try:
-        kind = getattr(import_module(f"torchao.optim.subclass_{suffix}"), f"OptimState{suffix.capitalize()}")
+        from torchao.optim.subclass_4bit import OptimState4bit
+        from torchao.optim.subclass_8bit import OptimState8bit
+        from torchao.optim.subclass_fp8 import OptimStateFp8
     except ModuleNotFoundError as error:
         raise ImportError("layout='torchao' needs torchao: pip install torchao") from error
     if codes.kind == FLOAT8:
-        return kind(given.view(torch.float8_e4m3fn), scale, dtype)
-    options = (signed, dtype) if codes.bits == 8 else (signed, shape, dtype)
-    return kind(given, scale, state_map(codes), *options)
+        return OptimStateFp8(given.view(torch.float8_e4m3fn), scale, dtype)
+    if codes.bits == 8:
+        return OptimState8bit(given, scale, state_map(codes), signed, dtype)
+    return OptimState4bit(given, scale, state_map(codes), signed, shape, dtype)
