@@ -15,7 +15,7 @@ _WRAPPED = "__bnb_optimizer_quant_state__"
 _BNB_BLOCK = 256
 _BNB_MAPS = ("dynamic", "udynamic")  # of the first and the second state
 
-Names = Sequence[tuple[str, StateCodes | None]]
+StatesAndCodes = Sequence[tuple[str, StateCodes | None]]
 
 
 def state_map(codes: StateCodes) -> torch.Tensor:
@@ -23,7 +23,7 @@ def state_map(codes: StateCodes) -> torch.Tensor:
     return torch.from_numpy(codes.laws.decoding[: 1 << codes.bits].copy()).view(torch.float32)
 
 
-def from_bitsandbytes(state: dict[str, Any], names: Names) -> dict[str, Any]:
+def from_bitsandbytes(state: dict[str, Any], names: StatesAndCodes) -> dict[str, Any]:
     """bitsandbytes' state with our names; its codes become floats where ours have other blocks or other codes."""
     state = state | state.get(_WRAPPED, {})
     if "state1" not in state:
@@ -41,7 +41,7 @@ def from_bitsandbytes(state: dict[str, Any], names: Names) -> dict[str, Any]:
     return found
 
 
-def to_bitsandbytes(state: dict[str, Any], names: Names) -> dict[str, Any]:
+def to_bitsandbytes(state: dict[str, Any], names: StatesAndCodes) -> dict[str, Any]:
     """A state with bitsandbytes' names."""
     found: dict[str, Any] = {}
     for place, (name, one) in enumerate(names, 1):
@@ -56,7 +56,7 @@ def to_bitsandbytes(state: dict[str, Any], names: Names) -> dict[str, Any]:
     return {"step": int(state["step"]), _WRAPPED: found}
 
 
-def to_torchao(state: dict[str, Any], names: Names, shape: torch.Size, dtype: torch.dtype) -> dict[str, Any]:
+def to_torchao(state: dict[str, Any], names: StatesAndCodes, shape: torch.Size, dtype: torch.dtype) -> dict[str, Any]:
     """A state with torchao's tensors."""
     found: dict[str, Any] = {"step": state["step"]}
     for name, one in names:
