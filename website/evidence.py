@@ -385,6 +385,22 @@ def many_ranks() -> str:
     )
 
 
+def orthogonality() -> str:
+    """How far Muon's iterations are from orthogonal, from `benchmarks.orthogonality`."""
+    record = results("orthogonality")
+    found = {(row["coefficients"], row["form"]): row["error"] for row in record["rows"]}
+    forms = dict.fromkeys(form for _, form in found)
+    rows = (
+        (f"`{name}`", *(_error(found[name, form]) for form in forms))
+        for name in dict.fromkeys(name for name, _ in found)
+    )
+    return f"{table(('coefficients', *forms), rows)}\n\nOf one matrix of 64 x 96 ({link('orthogonality')})."
+
+
+def _error(x: float | None) -> str:
+    return "grows" if x is None or x > 1000 else f"{x:.2g}"
+
+
 def rollouts() -> str:
     """What a small GPT learns by GRPO from servers of other formats, from `benchmarks.rollouts`."""
     record = results("rollouts")
