@@ -85,7 +85,7 @@ def low_precision(
         grad_scaling: a factor for gradients, above 0; 1 changes nothing.
         key: for stochastic quantizers, see `qjax.quantize`.
         state_storage: "codes" keeps state tensors as integer codes of momentum_quant's format, which is not one of
-            blocks; None keeps floats. The bits of training are the same.
+            blocks; None keeps floats. The numbers of training are the same; only formats without -0.0 lose it.
 
     Returns:
         An optax transformation, whose `update` needs the parameters and passes further arguments on to tx; see
@@ -329,6 +329,7 @@ def _check_storage(state_storage: Any, number: Number | None) -> None:
     found = qcore.encode(np.zeros(1, np.float32), number)  # raises for a format without codes
     if not isinstance(found, np.ndarray):
         raise ValueError(f"state_storage='codes' with {number.text}; allowed are formats without blocks")
+    qcore.decode(found, number, np.float32)  # raises for numbers that float32 does not have
 
 
 def _check_real(params: Any) -> None:

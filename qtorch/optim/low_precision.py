@@ -159,8 +159,9 @@ class OptimLP(StateHooks, torch.optim.Optimizer):
         key: for stochastic quantizers: an int from 0 to 2^64 - 1, two 32-bit words, or an integer tensor of two words.
             None draws k from torch's default generator, once a step. Functions do not get a key.
         state_storage: "codes" keeps the inner optimizer's state as codes of momentum_quant's format between steps, and
-            decodes it in a step; None keeps floats. The bits of training are the same. Codes are float32 tensors of a
-            parameter's state, which give the same bits back; others, and tensors in lists there, stay floats.
+            decodes it in a step; None keeps floats. The numbers of training are the same; only formats without -0.0
+            lose it. Codes are float32 tensors of a parameter's state that codes give back; others, and tensors in lists
+            there, stay floats.
 
     Attributes:
         optim: the inner optimizer.

@@ -20,6 +20,8 @@ from qtorch.optim.trained import momenta_of
 _OWN = "low_precision_"  # begins the names of all entries that are not the inner optimizer's
 _CODES, _SCALES, _FORMAT = (f"{_OWN}{what}_of_" for what in ("codes", "scales", "format"))
 
+_PICKLED = {torch.uint16: torch.int16, torch.uint32: torch.int32}  # torch does not pickle all unsigned integers
+
 States = Iterable[tuple[torch.Tensor, MutableMapping[str, Any]]]
 
 
@@ -36,25 +38,33 @@ def stored_number(state_storage: str | None, quantizer: Quantization | Function 
         raise ValueError(f"state_storage='codes' with {number.text}; allowed are formats without a history")
     if not number.text or parse(number.text) != number:
         raise ValueError(f"state_storage='codes' with {number.text or number}; allowed are formats that a text names")
-    encode(torch.zeros(0, 32), number)  # raises for a format without codes
+    # Raise for a format without codes, or with numbers that float32 does not have.
+    codes, scales = _encoded(torch.zeros(32, 32), number)
+    decode(codes, number, scales=scales)
     return number
 
 
 def encode_states(states: States, number: Number) -> None:
-    """Replaces float32 tensors by codes that give the same bits back; others stay as they are."""
+    """Replaces float32 tensors by codes that give the same numbers back; others stay as they are."""
     for p, entries in states:
         own = {name: x for name, x in entries.items() if not str(name).startswith(_OWN)}
         for name, x in momenta_of(own, p).items():
             if name not in own or x.dtype is not torch.float32 or not is_plain_tensor(x) or not x.numel():
                 continue
-            found = encode(x, number)
-            codes, scales = found if isinstance(found, tuple) else (found, None)
-            # Blocks that are rounded again may have other scales.
-            if have_same_bits(decode(codes, number, scales=scales), x):
+            codes, scales = _encoded(x, number)
+            # Blocks that are rounded again may have other scales. Not all formats have -0.0; a sum with 0 has none.
+            if have_same_bits(decode(codes, number, scales=scales) + 0.0, x + 0.0):
                 del entries[name]
                 entries[_CODES + name], entries[_FORMAT + name] = codes, number.text
                 if scales is not None:
                     entries[_SCALES + name] = scales
+
+
+def _encoded(x: torch.Tensor, number: Number) -> tuple[torch.Tensor, Any]:
+    """The codes of numbers of a format, and the scales of blocks, or None."""
+    found = encode(x, number)
+    codes, scales = found if isinstance(found, tuple) else (found, None)
+    return codes.view(_PICKLED.get(codes.dtype, codes.dtype)), scales
 
 
 def decode_states(states: States) -> None:

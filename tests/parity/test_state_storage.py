@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 import re
 
 import jax
@@ -31,7 +32,8 @@ def run(optimizer, p, steps):
 
 FORMS = {
     "e5m2": ("low_precision_codes_of_exp_avg", torch.uint8),
-    "bfloat16": ("low_precision_codes_of_exp_avg", torch.uint16),
+    "bfloat16": ("low_precision_codes_of_exp_avg", torch.int16),
+    "fixed(8,4)": ("low_precision_codes_of_exp_avg", torch.uint8),
     "mxfp8_e4m3": ("low_precision_scales_of_exp_avg", torch.uint8),
 }
 
@@ -61,6 +63,7 @@ def test_bits_in_torch(number, dtype):
         other = made(third, number, storage)
         other.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
         assert kept in other.state[third]
+    assert pickle.loads(pickle.dumps(codes)).state_storage == "codes"
     pair = copy.deepcopy({"p": second, "optimizer": codes})
     expected = run(floats, first, (3, 4))
     assert_same_bits(expected, run(other, third, (3, 4)))
