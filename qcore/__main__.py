@@ -206,7 +206,7 @@ def _emit_c(options: argparse.Namespace) -> int:
 def _emit_smt(options: argparse.Namespace) -> int:
     from qcore.cli.emit_smt import emit
 
-    ((name, text),) = emit(options.format, options.rounding, options.dtype, options.output).items()
+    ((name, text),) = emit(options.format, options.rounding, options.dtype, options.output, options.operands).items()
     print(str(options.output / name) if options.output else text, end="\n" if options.output else "")
     return 0
 
@@ -407,10 +407,15 @@ def _parser(program: str) -> argparse.ArgumentParser:
         _emit_smt,
         "write a format's rounding as SMT-LIB, for a proof that a design has its bits",
         "e4m3fn -o proofs",
+        "'accumulator(float16,chunk=1)' --operands e4m3fn e4m3fn",
     )
-    smt.add_argument("format", metavar="FORMAT", type=_format, help=formats)
-    text = f"the rounding mode: {', '.join(MODES)} (default nearest)"
-    smt.add_argument("--rounding", metavar="MODE", type=_one_of(MODES), default="nearest", help=text)
+    text = formats + "; or accumulator(FORMAT,chunk=1): its step"
+    smt.add_argument("format", metavar="FORMAT", type=_format_or_accumulator, help=text)
+    text = f"a format's rounding mode: {', '.join(MODES)} (default nearest)"
+    smt.add_argument("--rounding", metavar="MODE", type=_one_of(MODES), help=text)
+    smt.add_argument(
+        "--operands", metavar=("A", "B"), nargs=2, type=_format, help="formats of an accumulator's operands"
+    )
     text = "of the inputs: float32, or float64 for wider sums (default float32)"
     smt.add_argument("--dtype", metavar="DTYPE", type=_one_of(("float32", "float64")), default="float32", help=text)
     smt.add_argument("-o", "--output", metavar="DIR", type=Path, help="write it there (default: print it)")

@@ -133,6 +133,27 @@ def test_the_functions_have_the_bits_of_the_law(text, mode, dtype):
         assert law.call(f"{name}_decode", (int(codes[i]), code_bits)) == (int(numbers[i : i + 1].view(bits)[0]), width)
 
 
+STEPS = [("e4m3fn", "e4m3fn", "float16"), ("e2m1fn", "e3m2fn", "float(5,6)"), ("int8", "fixed(8,4)", "fixed(16,4)")]
+
+
+@pytest.mark.parametrize(("first", "second", "number"), STEPS)
+def test_steps_have_the_bits_of_products(first, second, number):
+    accumulator, shape = f"accumulator({number},chunk=1)", (12, 3)
+    ((file, smt),) = emit(accumulator, operands=(first, second)).items()
+    evaluator, rng = Evaluator(smt), np.random.default_rng(0)
+    bits, more, wide = (qcore.parse(text).bits for text in (first, second, number))
+    a, b = (rng.integers(0, 1 << width, shape).astype(np.uint32) for width in (bits, more))
+    for row, column in zip(a, b, strict=True):
+        x, y = qcore.decode(row[None], first), qcore.decode(column[:, None], second)
+        with np.errstate(all="ignore"):
+            sums = qcore.linalg.matmul(x, y, operands=(first, second), accumulator=accumulator)
+        total = 0
+        for terms in zip(row.tolist(), column.tolist(), strict=True):
+            given = (terms[0], bits), (terms[1], more), (total, wide)
+            total, _ = evaluator.call(file.removesuffix(".smt2"), *given)
+        assert total == qcore.encode(sums, number)[0, 0]
+
+
 def test_the_command_writes_a_file(tmp_path, capsys):
     assert main(["emit-smt", "e2m1fn", "-o", str(tmp_path)]) == 0
     path = Path(capsys.readouterr().out.strip())
@@ -151,6 +172,20 @@ def test_the_command_writes_a_file(tmp_path, capsys):
 def test_what_has_no_functions(given, message):
     with pytest.raises(ValueError, match=message):
         emit(*given)
+
+
+@pytest.mark.parametrize(
+    ("accumulator", "operands", "message"),
+    [
+        ("accumulator(float16,chunk=4)", ("e4m3fn", "e4m3fn"), r"allowed here is accumulator\(FORMAT,chunk=1\)"),
+        ("accumulator(float32,chunk=1)", ("e4m3fn", "e4m3fn"), "exact sums have 278 bits; allowed are 53"),
+        ("accumulator(float(5,6),chunk=1)", ("e4m3fn", "e4m3fn"), "has no code for NaN, which operands="),
+        ("accumulator(float16,chunk=1)", None, "operands=None with an accumulator; allowed are two formats"),
+    ],
+)
+def test_what_has_no_step(accumulator, operands, message):
+    with pytest.raises(ValueError, match=message):
+        emit(accumulator, operands=operands)
 
 
 # Definitions of other hands, which z3 compares with the law for all 2^32 inputs.
