@@ -222,7 +222,7 @@ class _LowPrecision(NamedTuple):
         """The inverse of `_encoded`."""
 
         def decoded(x: Any) -> Any:
-            return decode(x.codes, self.momentum.number) if isinstance(x, StateInCodes) else x  # type: ignore[arg-type]
+            return _decode_unfused(x.codes, self.momentum.number) if isinstance(x, StateInCodes) else x  # type: ignore[arg-type]
 
         return jax.tree.map(decoded, inner, is_leaf=lambda x: isinstance(x, StateInCodes))
 
@@ -445,6 +445,18 @@ def _quantize_unfused(number: Number, mode: Rounding, rows: jax.Array, keys: Any
     first = rows.reshape(-1)[0]
     always = (first == first) | (first != first)
     return jax.lax.cond(always, lambda: quantize_rows(rows, number, mode, keys, starts), lambda: rows)
+
+
+def _decode_unfused(codes: jax.Array, number: Number) -> jax.Array:
+    """The numbers of codes inside a conditional, as in `_quantize_unfused`.
+
+    Otherwise XLA would compile the optimizer's own operations into other kernels than without codes, with other bits.
+    """
+    if not codes.size:
+        return decode(codes, number)
+    known = codes.reshape(-1)[0].astype(jnp.float32)
+    always = (known == known) | (known != known)
+    return jax.lax.cond(always, lambda: decode(codes, number), lambda: codes.astype(jnp.float32))
 
 
 def prevent_fma(x: jax.Array) -> jax.Array:

@@ -91,6 +91,22 @@ def test_bits_in_jax():
     assert_same_bits(np.asarray(qjax.decode(mu.codes, "e5m2")), np.asarray(found[0][1].inner[0].mu))
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("number", ["fixed(8,4)", "float(6,9)"])
+def test_kernels_of_the_optimizer_are_the_same(number):
+    """Decoding that XLA fuses with Adafactor's own operations would give other bits."""
+    found = []
+    for storage in (None, "codes"):
+        tx = low_precision(optax.adafactor(1e-2), momentum_quant=number, state_storage=storage)
+        params = jnp.asarray(np.random.default_rng(0).standard_normal((4, 16)), jnp.float32)
+        state, update = tx.init(params), jax.jit(tx.update)
+        for _ in range(3):
+            updates, state = update(params, state, params)
+            params = optax.apply_updates(params, updates)
+        found.append(np.asarray(params))
+    assert_same_bits(*found)
+
+
 @pytest.mark.parametrize(
     ("message", "options"),
     [
