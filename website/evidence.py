@@ -61,6 +61,7 @@ _PEERS = (  # what is compared, distributions, tests
     ("posits", "softposit", "test_softposit"),
     ("fake quantization, observers", "torch", "test_torch_affine"),
     ("integers of torch's engines for x86", "torch", "test_integer_vectors"),
+    ("codes, errors and steps of FlashAdamW", "flashoptim-jax", "test_flashoptim"),
     ("models of narrow numbers in QONNX", "qonnx hls4ml", "test_qonnx"),
 )
 
