@@ -244,8 +244,8 @@ class Record:
 
         Example:
             >>> record = Record("digits", settings={"key": 7})
-            >>> record.provenance()["settings"], record.provenance()["versions"]["numerics"]
-            ({'key': 7}, 1)
+            >>> record.provenance()["settings"], "numerics" in record.provenance()["versions"]
+            ({'key': 7}, True)
         """
         formats: dict[str, list[str]] = {}
         for one in self.entries:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from qcore.arguments import check_size, check_type
+from qcore.arguments import check_size, check_type, quoted
 from qcore.engines.generation import LEFT, Generated, check_settings, generated, last_places, padded, whole_texts
 from qtorch.engines.comparison import kept_cache
 
@@ -66,7 +66,7 @@ def generate(
         size = None if chunk is None else check_size("chunk", chunk)
         logits = partial(_begun, model, size)
     elif chunk is not None:
-        raise ValueError(f"chunk={chunk} with a model without a cache of transformers; allowed there is None")
+        raise ValueError(f"chunk={quoted(chunk)} with a model without a cache of transformers; allowed there is None")
     else:
         logits = whole_texts(partial(_whole, model))
     with torch.no_grad():

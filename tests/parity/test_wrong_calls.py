@@ -48,7 +48,7 @@ RAW = {
     "logits=1000000": lambda: qjax.insight.cross_entropy(HUGE, jnp.ones(1, int)),
     "targets=1000000": lambda: qjax.insight.cross_entropy(jnp.ones((1, 2)), HUGE),
     "num_layers=1000000": lambda: qjax.nnx.GRU(1, 1, HUGE, rngs=nnx.Rngs(0)),
-    "modules_to_fuse has an empty list": lambda: qjax.nnx.fuse_modules(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), []),
+    "modules_to_fuse has []": lambda: qjax.nnx.fuse_modules(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), []),
     "x=-100000": lambda: qjax.nnx.relu(-HUGE),
     "x=1000000": lambda: qjax.nnx.relu6(HUGE),
     "x=1000": lambda: qjax.nnx.hard_tanh(HUGE),

@@ -6,7 +6,7 @@ import sys
 import torch
 
 import qtorch
-from qtorch.reproducible import softmax
+from qtorch.reproducible import log_softmax
 
 RUN = """
 import sys, torch, qtorch
@@ -20,7 +20,7 @@ for path, x, y in torch.load(f"{folder}/calls"):
 
 class Scores(torch.nn.Module):
     def forward(self, x):
-        return softmax(x, -1)
+        return log_softmax(x, -1)
 
 
 class Last(torch.nn.Module):
