@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qcore.arguments import quoted
+from qcore.arguments import check_flag, quoted
 from qcore.reproducible.differentiable import without_gradients
 
 COMPANDED = {"softsign": ("int8", 127.0), "root": ("uint8", 255.0)}  # the dtypes of codes, and the greatest code
@@ -27,7 +27,8 @@ _LARGEST = {"int8": 127.0, "int16": 32767.0}
 
 def check_master_bits(bits: int | None, stochastic: bool) -> None:
     """Raises an error that names the argument if the bits of weights and their errors are wrong."""
-    if bits is not None and bits not in ERRORS:
+    check_flag("bf16_stochastic_round", stochastic)
+    if bits is not None and (not isinstance(bits, int) or bits not in ERRORS):
         raise ValueError(f"master_weight_bits={quoted(bits)}; allowed are 24, 32 and None")
     if bits is not None and stochastic:
         raise ValueError(
