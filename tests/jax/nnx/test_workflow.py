@@ -82,7 +82,8 @@ def test_fuse_prepare_and_convert():
     prepared = qnn.prepare(fused, {"": default_qconfig, "head.2": None, qnn.FloatFunctional: default_qconfig})
     assert type(prepared.head.layers[2]) is nnx.Linear
     with pytest.raises(
-        ValueError, match=r"layer 'conv1', layer 'conv2', layer 'quant', .* have an observer that has seen nothing; run the prepared"
+        ValueError,
+        match=r"layer 'conv1', layer 'conv2', .* have an observer that has seen nothing; run the prepared",
     ):
         qnn.convert(prepared)
     assert_same_bits(run(prepared, IMAGES), run(fused, IMAGES))
