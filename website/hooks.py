@@ -96,7 +96,7 @@ def _reference_sections() -> list[Any]:
         together = (section for endings, section in TOGETHER.items() if room.endswith(endings))
         section = next(together, room if rooms[room] >= ROOM else package)
         sections.setdefault(section, []).append({name: f"reference/{name}.md"})
-    return [{"All names": _NAMES}, *({section: found} for section, found in sections.items())]
+    return [{section: found} for section, found in sections.items()]
 
 
 def _text(path: Path) -> str:
