@@ -73,12 +73,12 @@ def run(folder, commands):
 def test_the_bench_of_the_page(tmp_path):
     shutil.copy(FOLDER / "step.v", tmp_path)
     (tmp_path / "bench.v").write_text(fences("verilog")[0])
-    write, simulate = fences("sh")[1:3]
+    write, simulate = fences("sh")[2:4]
     assert "results.mem: 0 of 1000 rows differ" in run(tmp_path, write + simulate)
 
 
 def test_the_layers_of_the_page(tmp_path):
-    out = run(tmp_path, fences("sh")[5])
+    out = run(tmp_path, fences("sh")[6])
     assert re.search(r"layer\.csv: 0 of 32 rows differ .*; 512 fields compared", out)
     assert {"conv.mem", "conv.weight.mem", "layer.bias.csv"} < {path.name for path in tmp_path.iterdir()}
 
@@ -91,7 +91,7 @@ def test_the_page_in_cocotb(tmp_path):
     for program in fences("py"):
         name, text = program.split("\n", 1)
         (tmp_path / name.removeprefix("# ")).write_text(text)
-    write, simulate = fences("sh")[3:5]
+    write, simulate = fences("sh")[4:6]
     assert "answers.csv: 0 of 1000 rows differ" in run(tmp_path, write + simulate)
     (tmp_path / "step.v").write_text(unit.replace("> top)", ">= top + 2)"))
     with pytest.raises(subprocess.CalledProcessError) as error:
