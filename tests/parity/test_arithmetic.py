@@ -109,6 +109,7 @@ def test_gradients_of_tables():
         np.testing.assert_allclose(t.grad, SLOPES[name](x.astype(np.float64))[0], 1e-6)
 
 
+@pytest.mark.heavy
 def test_compiled_programs_agree():
     rng = np.random.default_rng(2)
     arrays, options = [inputs(rng) for _ in range(3)], {"key": 5}

@@ -84,6 +84,7 @@ def test_torchs_numbers(shape, options):
     assert torch.equal(optimizer.state[ours]["momentum_buffer"], peer.state[theirs]["momentum_buffer"])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
 def test_optaxs_numbers(shape):
     """Up to float32's roundings, without Nesterov's momentum, whose biases optax corrects and torch does not."""

@@ -113,6 +113,7 @@ def test_linear_layers(settings):
         assert_same_bits(np.asarray(y), expected)
 
 
+@pytest.mark.heavy
 def test_activations_have_all_256_integers():
     """Ends of the range that calibration saw are 0 and 255 by default, and 0 and 127 with torch's default by name."""
     x = np.float32([[-1, 0.5], [0.25, 3]])
@@ -129,6 +130,7 @@ def test_activations_have_all_256_integers():
             assert (values.min(), values.max()) == (0, last)
 
 
+@pytest.mark.heavy
 def test_a_range_for_each_row():
     """Dynamic results of a row do not depend on the other rows, and a NaN stays in its row; in files, too."""
     generator = torch.Generator().manual_seed(0)
@@ -163,6 +165,7 @@ def test_a_range_for_each_row():
     assert_same_bits(tq.quantize_model(model, named)(finite), theirs)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("exact", [True, False])
 def test_files_of_ranges_for_each_row(exact):
     model = torch.nn.Sequential(torch.nn.Linear(6, 3)).eval()
@@ -200,6 +203,7 @@ class FlaxShared(nnx.Module):
         return jnp.tanh(self.shared(self.first(x))) + jnp.tanh(self.shared(y) / 50)
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("error:.*share one observer")
 def test_a_layer_that_runs_twice_has_a_range_for_each_row():
     """Each call has its own range, alone and in the model; the layer's weight stays one."""

@@ -97,6 +97,7 @@ def test_three_packages(storage):
     assert_all_same(jax_parts(params, state), numpys(storage, 3))
 
 
+@pytest.mark.heavy
 def test_a_run_moves_from_torch_to_jax():
     """And there the parameters move by `step`; by optax's sum too, where a float32 number leads to the new one."""
     ours = Torch("8bit")
@@ -126,6 +127,7 @@ def test_a_run_moves_from_torch_to_jax():
         assert_same_bits(np.where(reached, found, q), q)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("options", [{"bf16_stochastic_round": True, "key": 77}, {"store_param_remainders": True}])
 def test_bfloat16_weights(options):
     p, *_ = start()

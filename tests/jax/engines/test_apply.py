@@ -28,6 +28,7 @@ def expected(q, k, v, mask):
     return jnp.swapaxes(attention(*moved, ENGINE, False, mask=mask), 1, 2)
 
 
+@pytest.mark.heavy
 def test_a_jitted_function_that_was_traced_before():
     """A trap: its program has JAX's attention, and after the call it must have that again."""
     given, early = arrays(5), jnp.tril(jnp.ones((5, 9), bool))[None, None]
@@ -53,6 +54,7 @@ def test_shapes_and_dtypes():
     assert (alone == expected(q, k, v, None)[0]).all()
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of flax, where weights are sown
 def test_flax_attention():
     layer = nnx.MultiHeadAttention(4, 16, decode=False, rngs=nnx.Rngs(0))
@@ -69,6 +71,7 @@ def test_flax_attention():
         apply(layer, ENGINE)(x, mask=mask, sow_weights=True)
 
 
+@pytest.mark.heavy
 def test_decoding_by_flax():
     """Its cache is longer than the text, and what was not written is zeros beside a mask."""
     layer = nnx.MultiHeadAttention(4, 16, decode=False, rngs=nnx.Rngs(0))
@@ -81,6 +84,7 @@ def test_decoding_by_flax():
         assert (step(x[:, place : place + 1])[:, 0] == whole[:, place]).all()
 
 
+@pytest.mark.heavy
 def test_a_window_is_a_mask_where_keys_are_one_block():
     given = arrays()
     near = jnp.tril(jnp.ones((9, 9), bool)) & ~jnp.tril(jnp.ones((9, 9), bool), -4)

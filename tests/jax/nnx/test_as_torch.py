@@ -75,6 +75,7 @@ def test_unfused_batch_norms_are_said():
     qnn.prepare_qat(left, {"": default_qat_qconfig, "0": None})  # its weight is not rounded
 
 
+@pytest.mark.heavy
 def test_attention_stays_in_floats_and_works():
     attention = layer_of(nnx.MultiHeadAttention, 2, 8, decode=False)
     model, x = nnx.Sequential(attention, qnn.QuantWrapper(layer_of(nnx.Linear, 8, 4))), jnp.ones((2, 3, 8))

@@ -44,6 +44,7 @@ def test_layers_have_settings_and_take_arguments_by_name(name):
     assert jnp.linalg.norm(small(X) - model(X)) / jnp.linalg.norm(model(X)) < 0.15
 
 
+@pytest.mark.heavy
 def test_layers_in_training_have_them_too():
     def train(model):
         optimizer = nnx.Optimizer(model, optax.sgd(0.01), wrt=nnx.Param)
@@ -61,6 +62,7 @@ class Normed(nnx.Module):
         return self.norm(x)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", [nnx.WeightNorm, nnx.SpectralNorm])
 def test_weights_that_a_wrapper_computes_are_named(kind):
     model = Normed(kind)

@@ -82,6 +82,7 @@ class Between(nnx.Module):
         return self.three(self.second(self.two(self.first(self.one(x)))))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("first", "second", "needing"),
     [
@@ -100,6 +101,7 @@ def test_functions_that_move_numbers_take_integers_where_they_can(first, second,
     assert_same_bits(small(X), floats(X))
 
 
+@pytest.mark.heavy
 def test_copies_files_and_exports_have_the_same_bits(floats, small, recwarn):
     y = small(X)
     exported = jax.export.export(jax.jit(lambda x: small(x)))(X)
@@ -213,6 +215,7 @@ class Scanned(nnx.Module):
         return self.head(run(self.stack, self.table(tokens)))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("qconfig", [default_qconfig, default_dynamic_qconfig])
 def test_stacks_and_tables(qconfig):
     tokens = jnp.array([[0, 3], [4, 1]])
@@ -258,6 +261,7 @@ def test_layers_without_settings_are_called_as_they_are():
     assert kinds(kept, nnx.BatchNorm) == ["bn"]
 
 
+@pytest.mark.heavy
 def test_words_go_into_a_table_that_is_quantized():
     """The words are no numbers of a layer in integers, and the rows are floats, which a QuantStub takes."""
     model, words = nnx.Sequential(layer_of(nnx.Embed, 8, 4), layer_of(nnx.Linear, 4, 4)), jnp.arange(8)

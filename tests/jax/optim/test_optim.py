@@ -177,6 +177,7 @@ def test_weights_are_exact_with_our_apply_updates_and_kept_by_the_state_with_opt
         assert_same_bits(starts, state.accumulators)
 
 
+@pytest.mark.heavy
 def test_both_apply_updates_give_the_same_training():
     tx = low_precision(optax.adam(0.3), weight_quant=quantizer("bfloat16"), acc_quant=quantizer("tf32"), key=1)
     ours = train(tx, tree(P), tx.init(tree(P)), G * 4)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from jax_optim_support import F8, F16, KEY, ROUNDED, G, P, train, tree
 from support import assert_same_bits, assert_same_trees
 
@@ -20,6 +21,7 @@ def few(values):
     return tree({name: values[name] for name in "ad"})
 
 
+@pytest.mark.heavy
 def test_scan_is_a_loop_and_states_may_be_donated():
     tx = low_precision(optax.sgd(0.1, 0.9), acc_quant=quantizer(F16), momentum_quant=F8, key=KEY)
     grads = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(few, G))
@@ -58,6 +60,7 @@ def test_kill_and_resume(tmp_path):
         assert_same_trees(train(tx, params, state, G), whole)
 
 
+@pytest.mark.heavy
 def test_models_side_by_side():
     tx = low_precision(optax.sgd(0.1, 0.9), weight_quant=quantizer(F8), momentum_quant=quantizer(F16), key=1)
     models = [few(P), jax.tree.map(lambda p: 2 * p, few(P))]
@@ -74,6 +77,7 @@ def test_models_side_by_side():
         assert_same_trees(jax.tree.map(lambda x, index=index: x[index], rows), alone)
 
 
+@pytest.mark.heavy
 def test_parts_of_the_parameters():
     rounded = {"acc_quant": "tf32", "weight_quant": quantizer(F8), "momentum_quant": F8, "key": 3}
     scaled = {"acc_quant": "tf32", "weight_quant": "e4m3fn"}
@@ -94,6 +98,7 @@ def test_parts_of_the_parameters():
     assert_same_trees(accumulators(state), kept)
 
 
+@pytest.mark.heavy
 def test_chains_frozen_parameters_and_extra_arguments():
     model = equinox.nn.MLP(2, 1, 4, 1, key=jax.random.key(0))
     weights, static = equinox.partition(model, equinox.is_inexact_array)

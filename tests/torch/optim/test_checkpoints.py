@@ -50,6 +50,7 @@ def gradients_of_model(model, step):
     model[1].running_mean.copy_(torch.randn(4, generator=generator))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("mode", "key", "first"),
     [pytest.param("stochastic", KEY, "model", marks=pytest.mark.heavy), ("stochastic", None, "optimizer")],

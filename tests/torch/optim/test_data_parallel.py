@@ -65,6 +65,7 @@ for as_views in (False, True):
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 def test_the_bits_of_one_process(tmp_path):
     run_processes(IMPORTS, PROGRAM, 2, tmp_path / "store")
