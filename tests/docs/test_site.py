@@ -188,7 +188,7 @@ def test_search_answers(address, page):
         box.fill("")
         box.fill(question)
         box.press("End")  # Material listens to keys
-        page.wait_for_timeout(1500)
+        page.wait_for_timeout(900)
         links = items.evaluate_all("all => all.slice(0, 3).map(one => one.querySelector('a').pathname)")
         found = [link.strip("/").removesuffix(".html") for link in links]
         if not set(found) & set(names):

@@ -84,6 +84,7 @@ def check(name, steps=STEPS):
     return model, x, logits
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", QUICK)
 def test_training(name):
     check(name, 5)

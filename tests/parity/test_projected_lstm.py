@@ -92,6 +92,7 @@ def test_compiled():
     assert_same_bits(torch.compile(layer, backend="eager", fullgraph=True)(x)[0], layer(x)[0])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("dtype", ["qint8", pytest.param(AffineInteger.of_width(4), marks=pytest.mark.heavy)], ids=str)
 def test_in_jax(dtype):
     """Quantized there and carried here, and quantized here; files go back."""

@@ -253,6 +253,7 @@ KERNELS = [*((one, (3, 2)) for one in PADDINGS), ("CIRCULAR", (19, 1)), ("REFLEC
 KERNELS += [pytest.param(*one, marks=pytest.mark.heavy) for one in (("CIRCULAR", (4, 1)), ("REFLECT", (19, 1)))]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("padding", "kernel"), KERNELS, ids=str)
 def test_paddings(padding, kernel):
     """Against the float convolution of exact integers; a wide kernel sees integers of an image several times."""

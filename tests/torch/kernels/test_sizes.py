@@ -77,6 +77,7 @@ def test_several_calls_at_once(mode, sizes, threads):
         assert_same_bits(result, qcore.quantize(x.numpy(), F, mode, key=key, start=start))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("number", "shape"),
     [

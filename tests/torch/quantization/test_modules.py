@@ -52,6 +52,7 @@ def same_state(own, peer):
         assert_same_bits(value + 0, (peer.state_dict()[name] + 0).to(value.dtype), name)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", PAIRS)
 def test_over_steps(name):
     few = "histogram" in name  # whose search takes torch long

@@ -55,6 +55,7 @@ def same_parameters(own, peer):
     assert zero_point.tolist() == expected[1].tolist()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 def test_over_steps(name, settings):
     for steps in activations() if settings == SETTINGS[name][0] else activations()[1:3]:

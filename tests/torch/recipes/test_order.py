@@ -117,6 +117,7 @@ def test_observers_and_watches_after_compilation():
 MXFP4 = "scaled(e2m1fn,{-1:32},rule=rceil)"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("first", ["weights", "recipe"])
 @pytest.mark.parametrize("recipe", ["mxfp8", "fp8_delayed"])
 def test_weights_on_a_grid_under_a_recipe(first, recipe):

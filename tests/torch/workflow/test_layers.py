@@ -168,6 +168,7 @@ def programs():
             yield type(model).__name__, converted, program, torch.cat([x, x.flip(0)])
 
 
+@pytest.mark.heavy
 def test_traced_programs_run_without_qtorch(tmp_path):
     """Of all layers, with the bits of the model for another batch."""
     torch.manual_seed(0)

@@ -68,6 +68,7 @@ def test_what_is_fused_and_where_integers_begin_and_end(floats, small):
     assert decibels(floats(images()[0]), small(images()[0])) > 30
 
 
+@pytest.mark.heavy
 def test_copies_files_and_exports_have_the_same_bits(floats, small):
     x = images()[0]
     y = small(x)
