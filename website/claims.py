@@ -32,23 +32,27 @@ def at_a_glance() -> str:
 def ledger() -> str:
     """What differs, of how many, compared with what: chips and standards first, own comparisons last."""
     silicon = results("silicon")
+    gpus = silicon["gpus"]
     tables = next(row for row in results("published")["rows"] if row["source"].startswith("P3109/Public"))
     differing, numbers = re.findall(r"\d+", tables["ours"])[:2]
     ours, count = _compared()
-    runs = [row for _, _, found in trained() for row in found]
-    sets = len({(row["model"], row["arithmetic"]) for row in runs})
+    pairs = [
+        [row["weights"][-1] for row in runs if row["steps"] == max(one["steps"] for one in runs)]
+        for *_, runs in trained()
+    ]
+    others = sum(one != ends[0] for ends in pairs for one in ends)
     rows = [
         (
             f"{silicon['differing']:,}",
             f"{silicon['sums']:,} sums",
-            f"**measured on {len(silicon['gpus'])} GPUs**, V100 to B200",
+            f"**measured on {len(gpus)} GPUs**, {gpus[0]} to {gpus[-1]}",
         ),
         (f"{int(differing):,}", f"{int(numbers):,} numbers", "of the **value tables of IEEE P3109**"),
         (f"{ours:,}", f"{count:,} results", "of PyTorch and JAX, eager and compiled; NumPy is the reference"),
         (
-            "0",
-            f"{len(runs)} trainings",
-            f"of {sets} models and formats: each ends in one set of weights, in PyTorch and JAX",
+            f"{others:,}",
+            f"{sum(map(len, pairs))} trainings",
+            f"of {len(pairs)} models and formats: each ends in one set of weights, in PyTorch and JAX",
         ),
         ("not run", "kernels for GPUs", "on a GPU: they were compiled, and interpreted on CPUs"),
     ]

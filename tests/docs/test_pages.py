@@ -10,6 +10,7 @@ from examples import choosing_report, pictures, recipes_report
 from website import landing, same_bits
 from website.figures import FIGURES, with_figures
 from website.plots import PICTURES
+from website.records import results
 
 MOST_WORDS, MOST_LINES_OF_README = 1500, 120
 # Measured, with units; times a number that is no format's, such as "3x" or "2 times".
@@ -138,6 +139,8 @@ def test_figures_of_the_first_page_are_those_of_the_results(tmp_path):
     names = {path.name for path in tmp_path.iterdir()}
     assert len(names) == 4
     assert [name for name in names if (tmp_path / name).read_text() != (DOCS / "assets" / name).read_text()] == []
+    first = next(row["keys"] for row in results("first-page")["positions"] if row["differing"])
+    assert f"same bits up to key {first - 1}, and part at key {first}" in text_of("docs/index.md")
 
 
 def test_words_in_pictures_are_legible_on_a_phone():
