@@ -26,7 +26,8 @@ hypothesis.settings.load_profile("any machine")
 
 pytest_plugins = ["go_on"]
 
-collect_ignore = ["tests/support/own_formats.py"]  # registers formats, which a module may do once; tests import it
+# The first registers formats, which a module may do once; tests import it. The others run in environments of their own.
+collect_ignore = ["tests/support/own_formats.py", "tests/docs/days"]
 
 
 def pytest_configure(config):

@@ -1,7 +1,8 @@
 """Three newcomers' walks: PyTorch, JAX, a chip designer. A page's commands, to the letter, in a fresh environment.
 
 The first block of a page, or of its tab, makes the environment, with the extras that the page names and no others.
-Then all its programs, and the commands between them, run in order in one session of that environment.
+Then all its programs, and the commands between them, run in order in one session of that environment. After them runs
+what one writes on the same day: `days`.
 """
 
 import os
@@ -15,6 +16,12 @@ from documents import ROOT, WALKS, blocks, in_shell
 
 pytestmark = pytest.mark.heavy
 MOST_SECONDS = 600  # what the pages promise
+# The script of each walk, behind what it needs in addition.
+DAYS = {
+    "PyTorch": "python tests/docs/days/pytorch.py",
+    "JAX": "pip install -q -c constraints.txt equinox && python tests/docs/days/flax_and_equinox.py",
+    "": "python tests/docs/days/chips.py",
+}
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
 
 
@@ -58,3 +65,4 @@ def test_a_newcomer_walks_in_ten_minutes(copy, page, tab):
     assert printed.splitlines()[-1] == " ".join([str(copy / package / "__init__.py"), *("None" for _ in foreign)])
     print(f"{page} {tab}: {time.monotonic() - start:.0f} s")
     assert time.monotonic() - start < MOST_SECONDS
+    print(run(f". .venv/bin/activate\n{DAYS[tab]}\n", copy))
