@@ -6,7 +6,8 @@
     python -m benchmarks.same_training --time --json time.json    steps beside the ordinary float32 step
 
 An MLP, PreResNet20 with batch norm and a GPT of two blocks with AdamW, on handwritten digits and on Python's help
-texts, each in float32, in an FP8 recipe and in MXFP4 with stochastic rounding. Each run has a process of its own. With
+texts, each in float32, in an FP8 recipe and in MXFP4 with stochastic rounding; and the GPT in float32 with further
+optimizers. Each run has a process of its own. With
 --json the same command goes on from what is there, a run in the middle from its weights in --states, or from the start
 where these are gone; the exit status is 1 if hashes differ.
 """
@@ -31,7 +32,7 @@ from benchmarks.training_models.environment import open_record
 from benchmarks.training_models.programs import PROGRAMS
 from benchmarks.training_models.recipes import ARITHMETIC, MACHINES
 from benchmarks.training_models.record import Record, RecordError, Row, disagreements
-from benchmarks.training_models.sizes import BATCH
+from benchmarks.training_models.trainings import TRAININGS
 
 ROOT = Path(__file__).resolve().parent.parent
 STATES = ROOT / "build" / "same_training"
@@ -41,7 +42,7 @@ WIDTH = 100  # of tables where the output is a file
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.same_training", description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
-    add("--models", metavar="NAME", choices=list(BATCH), nargs="+", default=list(BATCH))
+    add("--models", metavar="NAME", choices=list(TRAININGS), nargs="+", help="(default: all; to --time, three)")
     text = f"(default: {', '.join(ARITHMETIC)}; to --time, two)"
     add("--arithmetic", metavar="NAME", choices=[*ARITHMETIC, *MACHINES], nargs="+", help=text)
     add("--programs", metavar="NAME", choices=list(PROGRAMS), nargs="+", default=list(PROGRAMS))
@@ -72,11 +73,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_all(record: Record, states: Path, arguments: argparse.Namespace) -> list[str]:
     """Runs everything that is asked for, one process after the other; the runs that failed."""
     failed = []
-    kinds = arguments.arithmetic or ARITHMETIC
-    for model, arithmetic, name in itertools.product(arguments.models, kinds, arguments.programs):
+    jobs = [
+        (model, arithmetic, name)
+        for model in arguments.models or TRAININGS
+        for arithmetic in arguments.arithmetic or TRAININGS[model].arithmetic
+        for name in arguments.programs
+        if TRAININGS[model].network in PROGRAMS[name].networks
+    ]
+    for model, arithmetic, name in jobs:
         program, every = PROGRAMS[name], arguments.every
-        if model not in program.models:
-            continue
         steps = max(int(arguments.steps * program.share) // every, 1) * every
         row = record.row((model, arithmetic, name))
         if row is not None and row.steps >= steps:
@@ -99,7 +104,7 @@ def time(arguments: argparse.Namespace) -> int:
     from benchmarks.training_models import timing  # both frameworks
 
     kinds = arguments.arithmetic or timing.LIMITED
-    rows = list(timing.measure(arguments.models, kinds, arguments.seconds))
+    rows = list(timing.measure(arguments.models or list(timing.LIMITS), kinds, arguments.seconds))
     Console(width=None if sys.stdout.isatty() else WIDTH).print(timing.table(rows))
     missed = [f"{row.model} in {row.arithmetic}, {row.framework}" for row in rows if row.missed]
     limited = sum(row.limit is not None for row in rows)

@@ -36,7 +36,7 @@ def batch_of(model: str, key: tuple[int, int], step: int) -> tuple[np.ndarray, n
     """The inputs and targets of a step: images and digits, each once an epoch, or texts and what follows each letter.
 
     Args:
-        model: a key of `BATCH`.
+        model: a network, a key of `BATCH`.
         key: decides the order.
         step: counted from 0.
     """

@@ -10,7 +10,8 @@ import numpy as np
 
 from benchmarks.training_models.recipes import recipe_for
 from benchmarks.training_models.sizes import HIDDEN
-from benchmarks.training_models.state import MOMENTUM, RATE, ROUNDING, initial, key_for
+from benchmarks.training_models.state import MOMENTUM, ROUNDING, initial, key_for
+from benchmarks.training_models.trainings import TRAININGS
 from qcore import fold_in, reproducible
 from qcore.linalg.arrays import multiply_arrays
 from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B, MatrixGeometry
@@ -47,7 +48,7 @@ class NumpyRun:
         gradients = found | self._gradients("hidden", inputs, gradient, keys)[0]
         self._seen = {"loss": loss, "logits": logits} | {f"gradient {name}": x for name, x in gradients.items()}
         for name, x in gradients.items():
-            state = (self._weights[name], x, self._velocities[name], np.float32(RATE["mlp"]))
+            state = (self._weights[name], x, self._velocities[name], np.float32(TRAININGS["mlp"].rate))
             self._weights[name], self._velocities[name] = reproducible.sgd_step(*state, momentum=MOMENTUM)
 
     @staticmethod
@@ -78,9 +79,9 @@ class NumpyRun:
 
     def state(self) -> dict[str, np.ndarray]:
         """All that the rest of the run needs."""
-        return self._weights | {f"optimizer 0 {name}": x for name, x in self._velocities.items()}
+        return self._weights | {f"optimizer momentum_buffer {name}": x for name, x in self._velocities.items()}
 
     def load(self, step: int, state: Mapping[str, np.ndarray]) -> None:
         """Goes on from a state after so many steps."""
         self._weights = {name: state[name] for name in _SHAPES}
-        self._velocities = {name: state[f"optimizer 0 {name}"] for name in _SHAPES}
+        self._velocities = {name: state[f"optimizer momentum_buffer {name}"] for name in _SHAPES}

@@ -17,14 +17,14 @@ class Program:
         threads: how many processors it may use; None is all.
         devices: how many devices JAX simulates.
         share: the part of all steps that it trains.
-        models: those that it has.
+        networks: those that it has.
     """
 
     make: Callable[[str, str], Any]
     threads: int | None = None
     devices: int = 1
     share: float = 1.0
-    models: tuple[str, ...] = ("mlp", "gpt", "preresnet20")
+    networks: tuple[str, ...] = ("mlp", "gpt", "preresnet20")
 
     def environment(self) -> dict[str, str]:
         """The environment of a process for it."""
@@ -65,7 +65,7 @@ def _jax(jit: bool, devices: int = 1) -> Callable[[str, str], Any]:
 
 
 PROGRAMS = {
-    "numpy": Program(_numpy, models=("mlp",)),
+    "numpy": Program(_numpy, networks=("mlp",)),
     "torch eager, 1 thread": Program(_torch(False, 1)),
     "torch eager, 2 threads": Program(_torch(False, 2)),
     "torch compiled, 1 thread": Program(_torch(True, 1)),

@@ -14,7 +14,6 @@ from qcore import fold_in
 from qcore.random import uniform
 
 SEED = (0, 20_261_123)
-RATE = {"mlp": 0.1, "preresnet20": 0.1, "gpt": 1e-3}
 MOMENTUM = 0.9
 DATA, WEIGHTS, ROUNDING = range(3)  # what the keys of a run are for
 

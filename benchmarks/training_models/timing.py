@@ -18,6 +18,7 @@ from benchmarks.training_models.data import batch_of
 from benchmarks.training_models.jax_run import JaxRun
 from benchmarks.training_models.state import DATA, key_for
 from benchmarks.training_models.torch_run import TorchRun
+from benchmarks.training_models.trainings import TRAININGS
 
 LIMITS = {  # by model: with operands whose sums are exact, and with float32's
     "mlp": {"fp8": 2.0, "float32": 6.0},
@@ -48,7 +49,7 @@ class Row:
 
     @property
     def limit(self) -> float | None:
-        return LIMITS[self.model].get(self.arithmetic)
+        return LIMITS.get(self.model, {}).get(self.arithmetic)
 
     @property
     def missed(self) -> bool:
@@ -68,7 +69,7 @@ def measure(models: Sequence[str], arithmetic: Sequence[str], seconds: float) ->
 
 def _step(model: str, run: Any) -> Callable[[], Any]:
     """A step of a run on one batch, which waits for its end."""
-    batch = batch_of(model, key_for(DATA), 0)
+    batch = batch_of(TRAININGS[model].network, key_for(DATA), 0)
 
     def step() -> None:
         run.step(0, *batch)

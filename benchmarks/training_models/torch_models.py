@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -40,16 +41,20 @@ class ResidualBlock(nn.Module):
 
 
 class PreResNet20(nn.Module):
-    """He et al., "Identity Mappings in Deep Residual Networks", 2016, with 20 layers, for grey images of 8x8."""
+    """He et al., "Identity Mappings in Deep Residual Networks", 2016, with 20 layers, for grey images of 8x8.
 
-    def __init__(self) -> None:
+    Args:
+        widths: channels of the blocks.
+    """
+
+    def __init__(self, widths: Sequence[int] = WIDTHS) -> None:
         super().__init__()
-        self.conv = convolution(1, WIDTHS[0], 3)
+        self.conv = convolution(1, widths[0], 3)
         self.blocks = nn.ModuleList(
-            ResidualBlock(inputs, outputs, 1 if inputs == outputs else 2) for inputs, outputs in pairwise(WIDTHS)
+            ResidualBlock(inputs, outputs, 1 if inputs == outputs else 2) for inputs, outputs in pairwise(widths)
         )
-        self.bn = nn.BatchNorm2d(WIDTHS[-1])
-        self.fc = nn.Linear(WIDTHS[-1], 10)
+        self.bn = nn.BatchNorm2d(widths[-1])
+        self.fc = nn.Linear(widths[-1], 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.conv(x.reshape(-1, 1, 8, 8))
@@ -65,21 +70,21 @@ def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Con
 class TransformerBlock(nn.Module):
     """Causal attention and an MLP, each after normalization, around which the input is added."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(WIDTH)
-        self.attention = nn.Linear(WIDTH, 3 * WIDTH)
-        self.projection = nn.Linear(WIDTH, WIDTH)
-        self.norm2 = nn.LayerNorm(WIDTH)
-        self.hidden = nn.Linear(WIDTH, 4 * WIDTH)
-        self.out = nn.Linear(4 * WIDTH, WIDTH)
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = nn.Linear(width, 3 * width)
+        self.projection = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.hidden = nn.Linear(width, 4 * width)
+        self.out = nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, _ = x.shape
+        batch, length, width = x.shape
         parts = self.attention(self.norm1(x)).chunk(3, -1)
         query, key, value = (part.reshape(batch, length, HEADS, -1).transpose(1, 2) for part in parts)
         y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.projection(y.transpose(1, 2).reshape(batch, length, WIDTH))
+        x = x + self.projection(y.transpose(1, 2).reshape(batch, length, width))
         return x + self.out(F.gelu(self.hidden(self.norm2(x)), approximate="tanh"))
 
 
@@ -88,15 +93,16 @@ class GPT(nn.Module):
 
     Args:
         letters: how many there are.
+        width: of each letter's vector.
     """
 
-    def __init__(self, letters: int) -> None:
+    def __init__(self, letters: int, width: int = WIDTH) -> None:
         super().__init__()
-        self.letters = nn.Embedding(letters, WIDTH)
-        self.positions = nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.ModuleList(TransformerBlock() for _ in range(LAYERS))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.head = nn.Linear(WIDTH, letters, bias=False)
+        self.letters = nn.Embedding(letters, width)
+        self.positions = nn.Embedding(CONTEXT, width)
+        self.blocks = nn.ModuleList(TransformerBlock(width) for _ in range(LAYERS))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, letters, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.letters(x) + self.positions(torch.arange(x.shape[1]))

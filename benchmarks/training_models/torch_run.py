@@ -11,17 +11,16 @@ import torch
 from benchmarks.training_models import torch_models
 from benchmarks.training_models.data import LETTERS
 from benchmarks.training_models.recipes import recipe_for
-from benchmarks.training_models.state import MOMENTUM, RATE, ROUNDING, initial, key_for
-from qtorch import reproducible
+from benchmarks.training_models.state import MOMENTUM, ROUNDING, initial, key_for
+from benchmarks.training_models.trainings import TRAININGS, Training, is_for_muon
+from qtorch import optim, reproducible
 from qtorch.reproducible.modules.guard import paused
 
-_SLOTS = {"mlp": ("momentum_buffer",), "preresnet20": ("momentum_buffer",), "gpt": ("exp_avg", "exp_avg_sq")}
 
-
-def make_model(model: str) -> torch.nn.Module:
+def make_model(network: str) -> torch.nn.Module:
     """A model with its initial numbers, as torch computes it."""
     kinds = {"mlp": torch_models.MLP, "preresnet20": torch_models.PreResNet20}
-    made = torch_models.GPT(LETTERS) if model == "gpt" else kinds[model]()
+    made = torch_models.GPT(LETTERS) if network == "gpt" else kinds[network]()
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             parameter.copy_(torch.from_numpy(initial(name, parameter.numpy())))
@@ -47,15 +46,11 @@ class TorchRun:
     """
 
     def __init__(self, model: str, arithmetic: str | None, compiled: bool = False) -> None:
-        self.name, self.model = model, make_model(model)
-        library: Any = torch.optim if arithmetic is None else reproducible
+        training = TRAININGS[model]
+        self.model = make_model(training.network)
         if arithmetic is not None:
-            reproducible.convert(self.model, recipe_for(model, arithmetic))
-        parameters = self.model.parameters()
-        if model == "gpt":
-            self.optimizer = library.AdamW(parameters, RATE[model])
-        else:
-            self.optimizer = library.SGD(parameters, RATE[model], momentum=MOMENTUM)
+            reproducible.convert(self.model, recipe_for(training.network, arithmetic))
+        self.optimizers = _optimizers(self.model, training, arithmetic is None)
         self._arithmetic = arithmetic
         self._keyed = any(isinstance(getattr(layer, "key", None), torch.Tensor) for layer in self.model.modules())
         self._loss = self._compiled() if compiled else self._forward
@@ -80,10 +75,11 @@ class TorchRun:
         """Trains on a batch."""
         if self._keyed:
             reproducible.set_key(self.model, key_for(ROUNDING, step))
-        self.optimizer.zero_grad()
+        self.model.zero_grad()
         self.loss, self.logits = self._loss(torch.from_numpy(inputs), torch.from_numpy(targets))
         self.loss.backward()
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
 
     def weights(self) -> dict[str, np.ndarray]:
         """Parameters and statistics by name."""
@@ -97,18 +93,39 @@ class TorchRun:
 
     def state(self) -> dict[str, np.ndarray]:
         """All that the rest of the run needs."""
-        found = self.weights()
+        found, states = self.weights(), self._states()
         for name, p in self.model.named_parameters():
-            for number, slot in enumerate(_SLOTS[self.name]):
-                found[f"optimizer {number} {name}"] = self.optimizer.state[p][slot].numpy().copy()
+            tensors = ((slot, x) for slot, x in states[p].state[p].items() if slot != "step")
+            found |= {f"optimizer {slot} {name}": x.numpy().copy() for slot, x in tensors}
         return found
+
+    def _states(self) -> dict[torch.Tensor, torch.optim.Optimizer]:
+        """The optimizer of each parameter."""
+        return {p: one for one in self.optimizers for group in one.param_groups for p in group["params"]}
 
     def load(self, step: int, state: Mapping[str, np.ndarray]) -> None:
         """Goes on from a state after so many steps."""
-        weights = {name: torch.tensor(x) for name, x in state.items() if not name.startswith("optimizer")}
+        weights = {}
+        slots: dict[str, Any] = {name: {"step": torch.tensor(float(step))} for name, _ in self.model.named_parameters()}
+        for entry, x in state.items():
+            *slot, name = entry.split()
+            (slots[name] if slot else weights)[slot[1] if slot else name] = torch.tensor(x)
         self.model.load_state_dict(weights, strict=False)
+        states = self._states()
         for name, p in self.model.named_parameters():
-            slots = enumerate(_SLOTS[self.name])
-            self.optimizer.state[p] = {slot: torch.tensor(state[f"optimizer {i} {name}"]) for i, slot in slots}
-            if self.name == "gpt":
-                self.optimizer.state[p]["step"] = torch.tensor(float(step))
+            states[p].state[p] = slots[name]
+
+
+def _optimizers(model: torch.nn.Module, training: Training, is_plain: bool) -> list[torch.optim.Optimizer]:
+    """Those of a training; torch's own, without its kind of states, where its step is only timed."""
+    library: Any = torch.optim if is_plain else reproducible
+    if training.optimizer == "SGD":
+        return [library.SGD(model.parameters(), training.rate, momentum=MOMENTUM)]
+    if is_plain or training.optimizer == "AdamW":
+        return [library.AdamW(model.parameters(), training.rate)]
+    if training.optimizer != "Muon":
+        return [getattr(optim, training.optimizer)(model.parameters(), training.rate)]
+    named = dict(model.named_parameters())
+    matrices = [p for name, p in named.items() if is_for_muon(name)]
+    others = [p for name, p in named.items() if not is_for_muon(name)]
+    return [optim.Muon(matrices, training.rate), reproducible.AdamW(others, TRAININGS["gpt"].rate)]

@@ -17,6 +17,7 @@ from benchmarks.training_models.environment import open_record
 from benchmarks.training_models.programs import PROGRAMS
 from benchmarks.training_models.record import Record, Row
 from benchmarks.training_models.state import DATA, digest, key_for
+from benchmarks.training_models.trainings import TRAININGS
 from qcore.files import replaced
 
 
@@ -26,9 +27,9 @@ def train(run: Any, model: str, start: int, stop: int, seen: str = "") -> tuple[
     Returns:
         The hash of the losses, logits and gradients of these and the steps before, and the mean of the losses.
     """
-    losses = []
+    network, losses = TRAININGS[model].network, []
     for step in range(start, stop):
-        run.step(step, *batch_of(model, key_for(DATA), step))
+        run.step(step, *batch_of(network, key_for(DATA), step))
         found = run.intermediates()
         losses.append(float(found["loss"]))
         seen = hashlib.sha256((seen + digest(found)).encode()).hexdigest()

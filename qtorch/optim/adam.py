@@ -10,9 +10,10 @@ from qcore.arguments import check_flag
 from qcore.reproducible.optimizers import adam_options
 from qcore.reproducible.state_codes import StateCodes, adam_codes
 from qtorch._rounding.keys import Key
-from qtorch.optim.coded import REMAINDER, CodedOptimizer, rate_of
+from qtorch.optim.coded import REMAINDER, CodedOptimizer, Codes, State, rate_of
 from qtorch.optim.kernel import AdamStep
 from qtorch.optim.layouts import SCALE
+from qtorch.optim.shards import equal_parts
 from qtorch.reproducible.functions import FUNCTIONS
 
 if TYPE_CHECKING:
@@ -35,30 +36,42 @@ class _Adam(CodedOptimizer):
         check_flag("amsgrad", group["amsgrad"])
         adam_codes(self.storage, self.block_size, 0, False)  # raises for a block of the wrong size
 
-    def _codes_of(self, p: torch.Tensor, group: dict[str, Any]) -> tuple[StateCodes | None, ...]:
-        return adam_codes(self.storage, self.block_size, p.numel(), group["amsgrad"])
+    def _codes_of(self, p: torch.Tensor, group: dict[str, Any]) -> Codes:
+        return adam_codes(self.storage, self.block_size, equal_parts(p), group["amsgrad"])
 
     def _moved_in_place(
-        self, p: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any], key: tuple[int, int] | None
+        self,
+        p: torch.Tensor,
+        gradient: torch.Tensor,
+        state: State,
+        group: dict[str, Any],
+        codes: Codes,
+        key: tuple[int, int] | None,
     ) -> bool:
         if self.order != "torchao":
             return False
-        state, kept = self.state[p], self._remainder_dtype(p) is not None
+        kept = self._remainder_dtype(p) is not None
         states = [
             state[name] if one is None else (state[name], state[name + SCALE], one)
-            for name, one in zip(self.states, self._codes_of(p, group), strict=False)
+            for name, one in zip(self.states, codes, strict=False)
         ]
         rounding = "remainder" if kept else "nearest" if key is None else "stochastic"
         numbers = group["betas"], group["eps"], group["weight_decay"], float(group["lr"]), float(state["step"])
         step = AdamStep(*numbers, self.decoupled, rounding, key)
-        return step.run(p.detach(), gradient, states, state[REMAINDER] if kept else None)
+        return step.run(p, gradient, states, state[REMAINDER] if kept else None)
 
     def _moved(
-        self, p: torch.Tensor, gradient: torch.Tensor, states: Any, count: torch.Tensor, group: dict[str, Any]
+        self,
+        p: torch.Tensor,
+        gradient: torch.Tensor,
+        states: Any,
+        count: torch.Tensor,
+        group: dict[str, Any],
+        codes: Codes,
     ) -> tuple[torch.Tensor, Any]:
         options: dict[str, Any] = {name: group[name] for name in ("betas", "eps", "weight_decay")}
         options |= {"decoupled": self.decoupled, "order": self.order}
-        codes, rate = self._codes_of(p, group), rate_of(group, p)
+        rate = rate_of(group, p)
         if codes[0] is None or p.numel() <= _MOST:
             return FUNCTIONS.adam_step_with_codes(p, gradient, states, count, rate, codes, **options)
         # Blocks do not depend on each other, and a step of so many numbers at a time needs little memory.

@@ -17,11 +17,14 @@ from qtorch._rounding.keys import Key, draw, key_tensor
 from qtorch._rounding.sharded import is_sharded
 from qtorch.optim.kernel import RANDOM_BITS
 from qtorch.optim.layouts import LAYOUTS, SCALE, from_bitsandbytes, to_bitsandbytes, to_torchao
+from qtorch.optim.shards import as_parts, check_placements, own_part
 from qtorch.reproducible.functions import FUNCTIONS
 from qtorch.reproducible.operations import Names
 from qtorch.reproducible.optimizers import listed_parameters
 
 Loss = TypeVar("Loss")  # what a closure returns
+Codes = tuple[StateCodes | None, ...]  # how the states of a parameter are stored; None for floats of its dtype
+State = dict[str, Any]  # of a parameter
 REMAINDER = "remainder"  # of bfloat16 weights
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _WEIGHT = 2  # the role of weights in keys, as in `OptimLP`
@@ -58,12 +61,18 @@ class CodedOptimizer(torch.optim.Optimizer):
         self._check_group(options)
         super().__init__(listed_parameters(params), options)
 
-    def _codes_of(self, p: torch.Tensor, group: dict[str, Any]) -> tuple[StateCodes | None, ...]:
+    def _codes_of(self, p: torch.Tensor, group: dict[str, Any]) -> Codes:
         """How the states of a parameter are stored; None for states that are floats of its dtype."""
         raise NotImplementedError
 
     def _moved(
-        self, p: torch.Tensor, gradient: torch.Tensor, states: Any, count: torch.Tensor, group: dict[str, Any]
+        self,
+        p: torch.Tensor,
+        gradient: torch.Tensor,
+        states: Any,
+        count: torch.Tensor,
+        group: dict[str, Any],
+        codes: Codes,
     ) -> tuple[torch.Tensor, Any]:
         """The parameter and its states after a step."""
         raise NotImplementedError
@@ -81,10 +90,9 @@ class CodedOptimizer(torch.optim.Optimizer):
         check_dense("params", p)
         if p.dtype not in _DTYPES:
             raise TypeError(f"params has a tensor of {p.dtype}; allowed are {', '.join(map(str, _DTYPES))}")
-        if is_sharded(p):
-            raise TypeError(
-                "params has a DTensor; allowed are tensors in one piece, such as the parts that processes hold"
-            )
+        check_placements(p)
+        if is_sharded(p) and self.bf16_stochastic_round and self.key is None:
+            raise ValueError("key=None with bf16_stochastic_round=True and a DTensor; allowed is one key for all")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -131,14 +139,33 @@ class CodedOptimizer(torch.optim.Optimizer):
                 state["step"] += 1
                 stochastic = self.bf16_stochastic_round and p.dtype is torch.bfloat16
                 key = self._key(drawn, int(state["step"]) - 1, number) if stochastic else None
-                if not self._moved_in_place(p, p.grad, group, key):
-                    self._write(p, self._update(p, p.grad, group), key)
+                self._move(p, p.grad, {name: own_part(x) for name, x in state.items()}, group, key)
         return loss
 
+    def _move(
+        self, p: torch.Tensor, gradient: Any, state: State, group: dict[str, Any], key: tuple[int, int] | None
+    ) -> None:
+        """Steps what this process has of a parameter and of its state; `key` is that of stochastic rounding."""
+        part, slope, codes = own_part(p.detach()), own_part(gradient, p), self._codes_of(p, group)
+        # Random words follow the index in the whole parameter, which kernels do not know.
+        if (key is None or part.shape == p.shape) and self._moved_in_place(part, slope, state, group, codes, key):
+            return
+        weight = self._update(part, slope, state, group, codes)
+        if key is not None:
+            options: dict[str, Any] = {"key": key, "random_bits": RANDOM_BITS, "overflow": "inf"}
+            weight = own_part(quantize(as_parts(weight, p), "bfloat16", "stochastic", **options))
+        self._write(part, state, weight)
+
     def _moved_in_place(
-        self, p: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any], key: tuple[int, int] | None
+        self,
+        p: torch.Tensor,
+        gradient: torch.Tensor,
+        state: State,
+        group: dict[str, Any],
+        codes: Codes,
+        key: tuple[int, int] | None,
     ) -> bool:
-        """True if a kernel wrote the parameter and its states after a step; `key` is that of stochastic rounding."""
+        """True if a kernel wrote the parameter and its states after a step."""
         return False
 
     def _remainder_dtype(self, p: torch.Tensor) -> torch.dtype | None:
@@ -154,33 +181,29 @@ class CodedOptimizer(torch.optim.Optimizer):
         high, low = split_weight(Names, weight.contiguous().view(torch.int32))
         return high.view(torch.bfloat16), low
 
-    def _master(self, p: torch.Tensor) -> torch.Tensor:
+    def _master(self, p: torch.Tensor, state: State) -> torch.Tensor:
         """The parameter as the float32 numbers that a step reads."""
-        if self._remainder_dtype(p) is None:
-            return p.detach().float()
-        return self._joined(p.detach(), self.state[p][REMAINDER])
+        return p.float() if self._remainder_dtype(p) is None else self._joined(p, state[REMAINDER])
 
-    def _write(self, p: torch.Tensor, weight: torch.Tensor, key: tuple[int, int] | None) -> None:
-        if key is not None:
-            weight = quantize(weight, "bfloat16", "stochastic", key=key, random_bits=RANDOM_BITS, overflow="inf")
+    def _write(self, p: torch.Tensor, state: State, weight: torch.Tensor) -> None:
         if self._remainder_dtype(p) is None:
             p.copy_(weight)
             return
         high, low = self._split(weight, p)
         p.copy_(high)
-        self.state[p][REMAINDER].copy_(low)
+        state[REMAINDER].copy_(low)
 
-    def _update(self, p: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
+    def _update(
+        self, p: torch.Tensor, gradient: torch.Tensor, state: State, group: dict[str, Any], codes: Codes
+    ) -> torch.Tensor:
         """Writes the states of a parameter after a step; the parameter then, as float32."""
-        state: dict[str, Any] = self.state[p]
-        codes = self._codes_of(p, group)
         names = self.states[: len(codes)]
         given = [
             state[name].float() if one is None else (state[name], state[name + SCALE])
             for name, one in zip(names, codes, strict=True)
         ]
         count = state["step"].to(p.device)
-        weight, found = self._moved(self._master(p), gradient.float(), tuple(given), count, group)
+        weight, found = self._moved(self._master(p, state), gradient.float(), tuple(given), count, group, codes)
         for name, one, new in zip(names, codes, found, strict=True):
             if one is None:
                 state[name].copy_(new)
@@ -194,20 +217,20 @@ class CodedOptimizer(torch.optim.Optimizer):
         key = _words(drawn) if self.key is None else fold_words(*_words(self.key), step)
         return fold_words(*fold_words(*key, _WEIGHT), number)
 
-    def _begin(self, state: dict[str, Any], p: torch.Tensor, codes: tuple[StateCodes | None, ...]) -> None:
+    def _begin(self, state: dict[str, Any], p: torch.Tensor, codes: Codes) -> None:
         """The state before the first step: all codes and scales are 0, as in torchao; so codes stand for zeros."""
-        state["step"] = torch.zeros((), device="cpu")
+        state["step"], part = torch.zeros((), device="cpu"), own_part(p)
         if (kept := self._remainder_dtype(p)) is not None:
-            state[REMAINDER] = torch.zeros_like(p, dtype=kept)
+            state[REMAINDER] = as_parts(torch.zeros_like(part, dtype=kept), p)
         for name, one in zip(self.states, codes, strict=False):
             if one is None:
-                state[name] = torch.zeros_like(p)
+                state[name] = as_parts(torch.zeros_like(part), p)
             else:
-                size, blocks = one.counts(p.numel())
-                shape = p.shape if one.bits == 8 else (size,)
+                size, blocks = one.counts(part.numel())
+                shape = part.shape if one.bits == 8 else (size,)
                 of_codes, of_scales = _dtypes(one)
-                state[name] = torch.zeros(shape, dtype=of_codes, device=p.device)
-                state[name + SCALE] = torch.zeros(blocks, dtype=of_scales, device=p.device)
+                state[name] = as_parts(torch.zeros(shape, dtype=of_codes, device=p.device), p)
+                state[name + SCALE] = as_parts(torch.zeros(blocks, dtype=of_scales, device=p.device), p)
 
     def state_dict(self, layout: str | None = None) -> dict[str, Any]:  # type: ignore[override]
         """The state by the numbers of parameters, and the groups.
@@ -225,6 +248,8 @@ class CodedOptimizer(torch.optim.Optimizer):
         if layout is None:
             return found
         check_choice("layout", layout, LAYOUTS)
+        if is_sharded(*(p for _, p in self._parameters())):
+            raise ValueError(f"layout={quoted(layout)} with a DTensor; allowed is None")
         for (group, p), number in zip(self._parameters(), _numbers(found), strict=True):
             if number in found["state"]:
                 names = [*zip(self.states, self._codes_of(p, group), strict=False)]
@@ -311,11 +336,14 @@ def _converted(
     where: str, state: Any, p: torch.Tensor, names: Iterable[tuple[str, StateCodes | None]]
 ) -> dict[str, Any]:
     """The state of a parameter with this optimizer's names: codes and scales, or floats."""
+    part = own_part(p)
     step = torch.as_tensor(state.get("step", 0), dtype=torch.float32, device="cpu")  # torch's Muon counts none
     found: dict[str, Any] = {"step": step.clone()}
     for name, one in names:
         given, scale = state.get(name), state.get(name + SCALE)
         check_type(f"{where}['{name}']", given, torch.Tensor, "a torch.Tensor")
+        if is_sharded(given) != is_sharded(p):
+            raise ValueError(f"{where}['{name}'] is a {type(given).__name__}; allowed is one as the parameter")
         if hasattr(given, "codes") and hasattr(given, "scale"):  # torchao's
             given, scale = given.codes.view(torch.uint8), given.scale
         if one is None:
@@ -326,14 +354,15 @@ def _converted(
         if scale is None:
             if given.shape != p.shape:
                 raise ValueError(f"{where}['{name}'] has shape {tuple(given.shape)}; allowed is {tuple(p.shape)}")
-            given, scale = FUNCTIONS.encode_state(given.float(), one)
-        size, blocks = one.counts(p.numel())
-        shape = tuple(p.shape) if one.bits == 8 else (size,)
+            given, scale = FUNCTIONS.encode_state(own_part(given, p).float(), one)
+        given, scale = own_part(given), own_part(scale)
+        size, blocks = one.counts(part.numel())
+        shape = tuple(part.shape) if one.bits == 8 else (size,)
         of_codes, of_scales = _dtypes(one)
         if given.dtype is not of_codes or tuple(given.shape) != shape or tuple(scale.shape) != (blocks,):
             raise ValueError(
                 f"{where}['{name}'] has {given.dtype} of shape {tuple(given.shape)} and {scale.numel()} scales; "
                 f"allowed are {of_codes} of shape {shape} and {blocks} scales"
             )
-        found[name], found[name + SCALE] = given, scale.to(of_scales)
+        found[name], found[name + SCALE] = as_parts(given, p), as_parts(scale.to(of_scales), p)
     return found

@@ -11,7 +11,8 @@ from qcore.linalg import Accumulator
 from qcore.reproducible.muon import iterations, rate_scale
 from qcore.reproducible.state_codes import LEAST_SIZE, StateCodes
 from qtorch._rounding.keys import Key
-from qtorch.optim.coded import CodedOptimizer, rate_of
+from qtorch._rounding.sharded import is_sharded
+from qtorch.optim.coded import CodedOptimizer, Codes, rate_of
 from qtorch.reproducible.functions import FUNCTIONS
 
 if TYPE_CHECKING:
@@ -107,16 +108,24 @@ class Muon(CodedOptimizer):
 
     def _check_parameter(self, p: torch.Tensor) -> None:
         super()._check_parameter(p)
+        if is_sharded(p):
+            raise TypeError("params has a DTensor; allowed are whole matrices, which Newton-Schulz iterations multiply")
         if p.ndim != 2:
             raise ValueError(f"params has a tensor of shape {tuple(p.shape)}; allowed are two dimensions")
 
-    def _codes_of(self, p: torch.Tensor, group: dict[str, Any]) -> tuple[StateCodes | None, ...]:
+    def _codes_of(self, p: torch.Tensor, group: dict[str, Any]) -> Codes:
         return (None,)
 
     def _moved(
-        self, p: torch.Tensor, gradient: torch.Tensor, states: Any, count: torch.Tensor, group: dict[str, Any]
+        self,
+        p: torch.Tensor,
+        gradient: torch.Tensor,
+        states: Any,
+        count: torch.Tensor,
+        group: dict[str, Any],
+        codes: Codes,
     ) -> tuple[torch.Tensor, Any]:
-        weight, state = self._step(p, gradient, states[0], rate_of(group, p), group, self._codes_of(p, group)[0])
+        weight, state = self._step(p, gradient, states[0], rate_of(group, p), group, codes[0])
         return weight, (state,)
 
     def _step(
@@ -166,6 +175,6 @@ class Muon8bit(Muon):
     storage = "8bit"
     _block = 256
 
-    def _codes_of(self, p: torch.Tensor, group: dict[str, Any]) -> tuple[StateCodes | None, ...]:
+    def _codes_of(self, p: torch.Tensor, group: dict[str, Any]) -> Codes:
         coded = p.numel() >= LEAST_SIZE and p.numel() % self._block == 0
         return (StateCodes("dynamic", self._block) if coded else None,)

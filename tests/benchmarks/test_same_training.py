@@ -18,6 +18,7 @@ from benchmarks.training_models.programs import PROGRAMS
 from benchmarks.training_models.record import Record, RecordError, Row, disagreements
 from benchmarks.training_models.state import DATA, digest, key_for
 from benchmarks.training_models.torch_run import TorchRun
+from benchmarks.training_models.trainings import TRAININGS
 from benchmarks.training_models.worker import train, work
 
 STEPS, HALF = 10, 5
@@ -138,13 +139,31 @@ def test_the_program_goes_on_where_it_was_stopped(tmp_path, capfd):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("arithmetic", ["float32", "fp8", "mxfp4"])
-@pytest.mark.parametrize("model", ["mlp", "gpt", "preresnet20"])
+@pytest.mark.parametrize("model", ["gpt_adamw8bit", "gpt_flashadamw", "gpt_muon"])
+def test_states_in_codes_go_on_in_the_other_framework(model):
+    whole = TorchRun(model, "float32")
+    train(whole, model, 0, HALF)
+    middle = whole.state()
+    train(whole, model, HALF, STEPS)
+    for first, second in itertools.permutations((TorchRun(model, "float32"), JaxRun(model, "float32"))):
+        train(first, model, 0, HALF)
+        states_are_equal(first.state(), middle)
+        second.load(HALF, middle)
+        train(second, model, HALF, STEPS)
+        states_are_equal(second.state(), whole.state())
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("model", "arithmetic"), [(name, kind) for name, one in TRAININGS.items() for kind in one.arithmetic]
+)
 def test_all_programs_have_one_hash(tmp_path, model, arithmetic):
     """Each in a process of its own, some with fewer threads, one on four devices."""
     command = ["--models", model, "--arithmetic", arithmetic, "--steps", "2", "--every", "2"]
     command += ["--json", str(tmp_path / "same.json"), "--states", str(tmp_path)]
     assert same_training.main(command) == 0
     rows = json.loads((tmp_path / "same.json").read_text())["runs"]
-    assert {row["program"] for row in rows} == {name for name, one in PROGRAMS.items() if model in one.models}
+    assert {row["program"] for row in rows} == {
+        name for name, one in PROGRAMS.items() if TRAININGS[model].network in one.networks
+    }
     assert len({row["weights"][-1] for row in rows}) == len({row["intermediates"][-1] for row in rows}) == 1

@@ -1,5 +1,6 @@
 """Paddings, norms and general linear layers of models: near the framework's own, and the same bits in torch and JAX."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -60,6 +61,26 @@ def test_both_packages(index):
     second = qjax.reproducible.convert(second)
     qjax.reproducible.load_state_dict(second, state)
     assert_same_bits(np.moveaxis(np.asarray(run(second, np.moveaxis(X, 1, -1))), -1, 1), y)
+
+
+def test_states_in_a_traced_program():
+    """An optimizer whose blocks are those of torch's layouts steps on `state_dict`, within jit."""
+    graph, params = nnx.split(layer_of(nnx.MultiHeadAttention, 2, 4, decode=False))
+
+    @jax.jit
+    def doubled(params):
+        model = nnx.merge(graph, params, copy=True)
+        named = {name: 2 * x for name, x in qjax.reproducible.state_dict(model).items()}
+        qjax.reproducible.load_state_dict(model, named)
+        return nnx.state(model, nnx.Param)
+
+    before, after = (qjax.reproducible.state_dict(nnx.merge(graph, one)) for one in (params, doubled(params)))
+    assert set(after) == {
+        f"{where}_proj{what}"
+        for where, what in (("in", "_weight"), ("in", "_bias"), ("out", ".weight"), ("out", ".bias"))
+    }
+    for name, x in before.items():
+        assert_same_bits(after[name], 2 * x, name)
 
 
 def test_layers_of_torch():

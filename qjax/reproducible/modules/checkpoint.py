@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.core import Tracer
 
 from qcore.arguments import check_tensors, numbers_of, quoted
 from qcore.names import shown
@@ -91,7 +92,7 @@ def load_state_dict(model: nnx.Module, tensors: Mapping[str, ArrayLike]) -> None
 
     Args:
         model: as for `state_dict`; it is changed, as flax's modules are.
-        tensors: arrays by name; torch's `num_batches_tracked` is ignored.
+        tensors: arrays by name, of JAX's transformations too; torch's `num_batches_tracked` is ignored.
 
     Returns:
         Nothing; the variables of the model are changed in place.
@@ -113,14 +114,19 @@ def load_state_dict(model: nnx.Module, tensors: Mapping[str, ArrayLike]) -> None
     entries = {name: entry for name, entry in entries.items() if name in given or not is_scaling(name)}
     if given != set(entries):
         raise ValueError(f"tensors lacks {sorted(set(entries) - given)} and has {sorted(given - set(entries))} beside")
-    arrays = {name: numbers_of(f"tensors[{quoted(name)}]", tensors[name]) for name in entries}
+    arrays = {name: _numbers(name, tensors[name]) for name in entries}
     for name, (variables, there, _) in entries.items():
         shape = jax.eval_shape(there, *[variable[...] for variable in variables]).shape
         if arrays[name].shape != shape:
             raise ValueError(f"tensors[{quoted(name)}] has shape {arrays[name].shape}; allowed is the model's, {shape}")
     for name, (variables, _, back) in entries.items():
-        for variable, x in zip(variables, back(arrays[name]), strict=True):  # NumPy's: XLA compiles nothing
+        for variable, x in zip(variables, back(arrays[name]), strict=True):
             variable[...] = jnp.asarray(x)
+
+
+def _numbers(name: str, x: Any) -> Any:
+    """NumPy's, for which XLA compiles nothing; arrays that a program traces stay what they are."""
+    return x if isinstance(x, Tracer) else numbers_of(f"tensors[{quoted(name)}]", x)
 
 
 def is_scaling(name: str) -> bool:

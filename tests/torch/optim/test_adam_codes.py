@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 import torch
-import torch.distributed.tensor
 from support import assert_same_bits
 from torch._inductor.utils import run_and_get_code
 
@@ -247,18 +246,6 @@ def test_large_parameters_go_in_parts(kind, bytes_):
     for name, x in state.items():
         assert_same_bits(x.reshape(-1), torch.cat([others.state[row][name].reshape(-1) for row in rows]))
     assert sum(x.numel() * x.element_size() for x in state.values()) / p.numel() == bytes_
-
-
-def test_sharded_parameters_are_refused():
-    """Blocks of shards would be saved as if they were the whole parameter's."""
-    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
-    try:
-        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
-        p = torch.distributed.tensor.distribute_tensor(torch.ones(4096), mesh)
-        with pytest.raises(TypeError, match="params has a DTensor; allowed are tensors in one piece"):
-            AdamW8bit([p])
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 def test_float32_states_become_codes():
