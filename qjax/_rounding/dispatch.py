@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
+from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -144,16 +145,26 @@ def decode(
         scales = as_integers(scales, "scales")
     sizes = number.block_sizes(codes.ndim)
     with jax.named_scope(f"{DECODE}{text_in_scope(number)}"):
-        return _decode(decoding, sizes, dtype.name, codes, _lanes_of(carrier, constants), scales, array_scale)
+        given = codes, _lanes_of(carrier, constants), scales, array_scale
+        return _decode(decoding, sizes, dtype.name, number.bits, *given)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _decode(
-    decoding: Decoding, sizes: Sizes, dtype: str, codes: jax.Array, constants: tuple[Any, ...], scales: Any, scale: Any
+    decoding: Decoding,
+    sizes: Sizes,
+    dtype: str,
+    bits: int,
+    codes: jax.Array,
+    constants: tuple[Any, ...],
+    scales: Any,
+    scale: Any,
 ) -> jax.Array:
     if codes.size == 0:
         return jnp.empty(codes.shape, dtype)
-    decoded = _over_blocks(partial(_decode_blocks, decoding, sizes, dtype), codes, sizes)
+    few = scales is not None and bits <= 8 and _PAIRS * (_count_scales(scales) << bits) <= codes.size
+    law = partial(_look_up, bits) if few else _decode_blocks
+    decoded = _over_blocks(partial(law, decoding, sizes, dtype), codes, sizes)
     arrays = {"scales": scales is not None, "scale": scale is not None}
     with operation("decode", *jax.tree.leaves((codes, constants, scales, scale)), **arrays):
         return decoded(codes, constants, scales, scale)
@@ -165,13 +176,70 @@ def _decode_blocks(
     carrier = decoding.carrier
     blocks = tiles(codes.shape or (1,), sizes or (1,))
     lanes = blocks.split(codes.reshape(blocks.shape).astype(f"int{carrier.lane_bits}"), pad)
+    lanes = _decode_lanes(decoding, lanes, constants, None if scales is None else blocks.spread(scales), scale)
+    return from_lanes(blocks.merge(lanes), carrier, jax.ShapeDtypeStruct(codes.shape, dtype))
+
+
+def _decode_lanes(decoding: Decoding, lanes: jax.Array, constants: tuple[Any, ...], scales: Any, scale: Any) -> Any:
+    """The numbers of codes in lanes; the blocks' scales broadcast with them."""
     if scales is not None:
         scales = scales.view(lanes.dtype) if decoding.scales == "floats" else scales.astype(lanes.dtype)
-        scales = blocks.spread(scales)
     if scale is not None:
-        scale = jnp.asarray(scale, f"float{carrier.lane_bits}").reshape((1,) * lanes.ndim).view(lanes.dtype)
-    lanes = decoding.run(Names, lanes, constants, scales, scale)
-    return from_lanes(blocks.merge(lanes), carrier, jax.ShapeDtypeStruct(codes.shape, dtype))
+        scale = jnp.asarray(scale, f"float{decoding.carrier.lane_bits}").reshape((1,) * lanes.ndim).view(lanes.dtype)
+    return decoding.run(Names, lanes, constants, scales, scale)
+
+
+_PAIRS = 4  # times as many elements as pairs of a scale and a code, from where on a table takes less time than the law
+
+
+def _count_scales(scales: jax.Array) -> int:
+    """The different scales: codes of 8 bits are often fewer than blocks."""
+    return min(scales.size, 1 << 8) if scales.dtype == jnp.uint8 else scales.size
+
+
+def _look_up(
+    bits: int,
+    decoding: Decoding,
+    sizes: Sizes,
+    dtype: str,
+    codes: jax.Array,
+    constants: tuple[Any, ...],
+    scales: jax.Array,
+    scale: Any,
+) -> jax.Array:
+    """What `_decode_blocks` returns. Its dozens of operations run once for each pair of a scale and a code."""
+    rows, row = scales.reshape(-1), jnp.arange(scales.size, dtype=jnp.uint32).reshape(scales.shape)
+    if _count_scales(scales) < scales.size:
+        rows, row = jnp.arange(1 << 8, dtype=scales.dtype), scales.astype(jnp.uint32)
+    columns = jnp.arange(1 << bits, dtype=f"int{decoding.carrier.lane_bits}")
+    (pairs,) = materialize((_decode_lanes(decoding, columns[None], constants, rows[:, None], scale).reshape(-1),))
+    # Two copies, one of which is read: XLA would compute a single one again for each element.
+    pairs = jnp.broadcast_to(pairs, (2, pairs.size)).reshape(-1)
+    table = from_lanes(pairs, decoding.carrier, jax.ShapeDtypeStruct(pairs.shape, dtype))
+    # Codes that `unpack` puts in turns meet their scales before that, which XLA makes one loop of.
+    together = 8 // gcd(bits, 8)
+    inner = _divided(sizes, together)
+    if inner is None or codes.shape[-1] % together:
+        together, inner = 1, sizes
+    parts = codes.reshape(*codes.shape[:-1], -1, together)
+    blocks = tiles(parts.shape[:-1], inner)
+
+    def pair(part: jax.Array) -> jax.Array:
+        lanes = part.reshape(blocks.shape).astype(jnp.uint32) & (1 << bits) - 1
+        return blocks.merge(blocks.spread(row) << bits | blocks.split(lanes, pad))
+
+    found = jnp.stack([pair(parts[..., one]) for one in range(together)], -1).reshape(codes.shape)
+    return table.at[found].get(mode="promise_in_bounds")
+
+
+def _divided(sizes: Sizes, by: int) -> Sizes | None:
+    """The sizes of blocks in an array of each `by`-th element along the last axis; None if blocks share elements."""
+    *others, last = sizes
+    if is_flat(sizes) or isinstance(last, tuple):
+        return None
+    if last is None:
+        return sizes
+    return None if last % by else (*others, last // by)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

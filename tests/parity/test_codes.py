@@ -11,7 +11,7 @@ import qcore
 import qjax
 import qtorch
 from benchmarks.support.inputs import FORMATS, MORE, hard_inputs
-from qcore import NAMED, BlockFloatingPoint, FixedPoint, FloatingPoint
+from qcore import NAMED, BlockFloatingPoint, BlockScaled, FixedPoint, FloatingPoint
 from qcore.formats.block import BlockNumber
 
 CODED = [n for n in FORMATS + MORE if not isinstance(n, BlockNumber) and getattr(n, "clamp", True)]
@@ -217,3 +217,46 @@ def test_bad_input(package):
     ]:
         with pytest.raises(error, match=word):
             call()
+
+
+LOOKED_UP = [  # a format, a shape with four times as many elements as pairs of a scale and a code, and a dtype
+    ("mxfp4", (33, 512), "float32"),
+    pytest.param("nvfp4", (17, 1000), "float32", marks=pytest.mark.heavy),
+    ("nf4(block=64)", (5, 320), "float32"),
+    (BlockScaled("e3m2fn", {...: None}, scale="float32"), (7, 41), "float16"),
+    (BlockScaled("e2m1fn", {0: 64}, scale="float32"), (128, 9), "bfloat16"),
+    pytest.param("mxfp4", (3, 64, 130), "bfloat16", marks=pytest.mark.heavy),
+    pytest.param("mxfp6_e2m3", (520, 128), "float32", marks=pytest.mark.heavy),
+    pytest.param("mxfp8_e4m3", (260, 1024), "float32", marks=pytest.mark.heavy),
+    pytest.param(BlockScaled("int5", {-1: 160}, scale="float32"), (6, 640), "float32", marks=pytest.mark.heavy),
+    pytest.param(BlockScaled("e2m1fn", {"flat": 64}, scale="float32"), (40, 40), "float32", marks=pytest.mark.heavy),
+    pytest.param(
+        BlockScaled("e4m3fn", {...: None}, scale="e4m3fn", tensor_scale="float32"),
+        (33, 32),
+        "float32",
+        marks=pytest.mark.heavy,
+    ),
+]
+
+
+@pytest.mark.parametrize(("number", "shape", "dtype"), LOOKED_UP, ids=str)
+def test_decode_by_tables(number, shape, dtype):
+    """JAX computes each pair of a scale and a code once; codes are packed, and all codes of scales occur."""
+    rng = np.random.default_rng(0)
+    number = qcore.parse(number) if isinstance(number, str) else number
+    codes = rng.integers(0, 1 << number.bits, shape).astype(np.uint8)
+    _, scales = qcore.encode(rng.normal(size=shape).astype(np.float32), number)
+    first, *rest = scales if isinstance(scales, tuple) else (scales,)
+    if first.dtype == np.uint8:
+        first = np.arange(first.size).astype(np.uint8).reshape(first.shape)
+    scales = (first, *rest) if rest else first
+    expected = qcore.decode(codes, number, dtype, scales=scales)
+    packed = jnp.asarray(qcore.pack(codes, number.bits))
+    given = jax.tree.map(jnp.asarray, scales)
+
+    @jax.jit
+    def found(packed, scales):
+        return qjax.decode(qjax.unpack(packed, number.bits, shape[-1]), number, dtype, scales=scales)
+
+    assert "gather" in str(jax.make_jaxpr(found)(packed, given))
+    assert_same_bits(found(packed, given), expected)
