@@ -148,16 +148,12 @@ _define(
     "collective_shape",
     "batch_collective",
 )
-_ATTENTION, _ENGINES = "Tensor q, Tensor k, Tensor v, Tensor? mask", "qtorch.engines.tensors"
+_ATTENTION = "Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? sinks"
+_ENGINE = "str engine, bool causal, float? scale, int? window, float? softcap"
+_ENGINES = "qtorch.engines.tensors"
+_define(f"attention({_ATTENTION}, {_ENGINE}) -> Tensor", _ENGINES, "run_attention", "attention_shape")
 _define(
-    f"attention({_ATTENTION}, str engine, bool causal, float? scale) -> Tensor",
-    _ENGINES,
-    "run_attention",
-    "attention_shape",
-)
-_define(
-    f"attention_gradients({_ATTENTION}, Tensor gradient, str engine, bool causal, float? scale)"
-    " -> (Tensor, Tensor, Tensor)",
+    f"attention_gradients({_ATTENTION}, Tensor gradient, {_ENGINE}) -> (Tensor, Tensor, Tensor, Tensor)",
     _ENGINES,
     "run_gradients",
     "gradients_shape",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 from typing import Any
 
 import numpy as np
 
 from qcore import arrays
-from qcore.arguments import check_flag, check_float, check_type
+from qcore.arguments import check_flag, check_float, check_size, check_type
 from qcore.engines.engine import Engine, EngineLike, check_engine
-from qcore.engines.fold import EXACT_SUM, WEIGHTS
+from qcore.engines.fold import EXACT_SUM, WEIGHTS, Attention
 from qcore.engines.law import AttentionCall, attend
 from qcore.linalg.arrays import matmul
 from qcore.reproducible.operations import Names, normal
@@ -42,6 +42,9 @@ def attention(
     *,
     scale: float | None = None,
     mask: np.ndarray | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: np.ndarray | None = None,
 ) -> np.ndarray:
     """Attention as an engine computes it: softmax(scale q k^T) v, of keys and values that passed its cache.
 
@@ -60,13 +63,18 @@ def attention(
         mask: bools that broadcast to (batch, heads, queries, keys), True where a key counts: for padding, and caches
             that are longer than their text. Blocks of keys begin at the first key of each element of the batch that a
             query sees, as if left padding were not there.
+        window: the number of keys that a query sees, the last of them its own; None is all. With causal=True, and in
+            engines with tiles without a mask. All keys are given, since tiles depend on their places.
+        softcap: a bound c of scores, which become c tanh(scores / c); None is none.
+        sinks: float32 array of shape (heads,): for each head one more score, which has no value; None is none.
 
     Returns:
         A float32 array of q's shape, whose numbers are in the engine's output format. Queries without keys have zeros.
 
     Raises:
         TypeError: if an array has another dtype.
-        ValueError: if shapes do not fit, or the engine does not know tiles for this head size.
+        ValueError: if shapes do not fit, or the engine does not know tiles for this head size, windows, soft caps or
+            sinks.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -82,16 +90,30 @@ def attention(
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_type(name, x, np.ndarray, "a NumPy array of float32")
     check_type("mask", mask, np.ndarray | None, "a NumPy array of bools, or None")
-    call = check_call(q, k, v, mask, engine, causal, scale)
+    check_type("sinks", sinks, np.ndarray | None, "a NumPy array of float32, or None")
+    call = check_call(q, k, v, mask, sinks, engine, causal, scale, window, softcap)
     with Attending.arithmetic():
-        return Attending.one_nan(attend(Attending, q, k, v, mask, call))
+        return Attending.one_nan(attend(Attending, q, k, v, mask, sinks, call))
 
 
-def check_call(q: Any, k: Any, v: Any, mask: Any, engine: Any, causal: bool, scale: float | None) -> AttentionCall:
+def check_call(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any,
+    sinks: Any,
+    engine: Any,
+    causal: bool,
+    scale: float | None,
+    window: int | None,
+    softcap: float | None,
+) -> AttentionCall:
     """The call of arrays of any package, whose shapes and dtypes fit."""
     found = check_engine(engine)
     check_flag("causal", causal)
-    for name, x in (("q", q), ("k", k), ("v", v)):
+    for name, x in (("q", q), ("k", k), ("v", v), ("sinks", sinks)):
+        if x is None:
+            continue
         dtype = str(x.dtype).removeprefix("torch.")
         if dtype != "float32":
             raise TypeError(f"{name} has dtype {dtype}; allowed is float32")
@@ -99,8 +121,40 @@ def check_call(q: Any, k: Any, v: Any, mask: Any, engine: Any, causal: bool, sca
     _check_shapes(shape, keys, values, found, causal)
     if mask is not None:
         _check_mask(mask, shape, keys, found)
+    if window is not None:
+        check_size("window", window)
+        _check_window(window, mask, shape, keys, causal, found.attention)
+    if softcap is not None:
+        softcap = normal(check_float("softcap", softcap, "a number above 0", lambda x: 0 < x < inf))
+        _check_defined("softcap", softcap, found.attention.softcap, found.attention)
+    if sinks is not None:
+        _check_defined("sinks", "an array", found.attention.sink, found.attention)
+        if tuple(sinks.shape) != (shape[1],):
+            raise ValueError(f"sinks has shape {tuple(sinks.shape)}; allowed is {(shape[1],)}, one for each head")
     given = 1 / sqrt(shape[3]) if scale is None else check_float("scale", scale, "a finite number", isfinite)
-    return AttentionCall(found, causal, normal(given))
+    return AttentionCall(found, causal, normal(given), window, softcap)
+
+
+def _check_defined(name: str, given: Any, word: Any, law: Attention) -> None:
+    """Raises unless a law says what becomes of an argument; one block of keys leaves nothing open."""
+    if not word and law.end != WEIGHTS:
+        raise ValueError(f"{name}={given}: the engine does not define it for tiles; allowed is None")
+
+
+def _check_window(window: int, mask: Any, q: Any, k: Any, causal: bool, law: Attention) -> None:
+    if not causal:
+        raise ValueError(f"window={window} with causal=False; allowed is causal=True: a window ends at the query's key")
+    _check_defined("window", window, law.window_tiles, law)
+    if law.end == WEIGHTS:
+        return
+    law.window_tile(q[3], q[1] // k[1])
+    if mask is not None:
+        raise ValueError(
+            f"window={window} with a mask, and the engine has tiles; allowed is mask=None: tiles of a window depend on "
+            "the first query of each text"
+        )
+    if law.splits or law.split_size:
+        raise ValueError(f"window={window} with an engine that cuts keys in parts; allowed are engines without")
 
 
 def _check_shapes(q: Any, k: Any, v: Any, engine: Engine, causal: bool) -> None:

@@ -31,7 +31,7 @@ _BLOCK = 16  # numbers of a block of NVFP4
 _TILE, _ROPE = 128, 64  # of DeepSeek's latent attention: numbers that share a scale, numbers with positions
 _LEAST_TILE = 2.0**-126 * (1 + 2.0**-23)  # the least scale of a tile that is no zero here; DeepSeek's is 2^-126
 _ELEMENT, _SCALE = E2M1.overflowing("saturate"), E4M3.overflowing("saturate")
-_BFLOAT16 = BinaryFloat(8, 7)
+BFLOAT16 = BinaryFloat(8, 7)
 
 
 @dataclass(frozen=True, repr=False)
@@ -324,7 +324,7 @@ def _latent(xp: Any, cache: KVCache, x: Any, which: str) -> Any:
     tiles = x[..., :size].reshape((*x.shape[:-1], size // _TILE, _TILE))
     scale = _dynamic(xp, cache, tiles, (4,), _LEAST_TILE)
     found = xp.mul(xp.quantized(xp.div(tiles, scale), cache.number), scale).reshape((*x.shape[:-1], size))
-    return xp.concatenate([found, xp.quantized(x[..., size:], _BFLOAT16)], 3) if which == "k" else found
+    return xp.concatenate([found, xp.quantized(x[..., size:], BFLOAT16)], 3) if which == "k" else found
 
 
 def _four_over_six(xp: Any, x: Any) -> Any:

@@ -216,18 +216,32 @@ class Published(NamedTuple):
 _FA3 = "vllm-project/flash-attention 617264c1, hopper/"
 _FA3_OPEN = (
     "read from source, not measured. The kernel's exp2, 1 / l and log are the chip's approximations: correctly rounded "
-    "here, so positions and sizes of differences are the chip's, bits need not be. Its number of splits: one"
+    "here, so positions and sizes of differences are the chip's, bits need not be. So is tanh. The number of splits: one"
+)
+_FA3_PAGES = (
+    ". Keys are in pages of 16 tokens, as vLLM has them: without pages, and with pages of whole tiles, heads of 96 and "
+    "192 have other tiles. Of heads below 64 a chunk of 2 to 64 rows has the tile of many queries there"
 )
 _TRITON = "vLLM, v1/attention/ops/triton_unified_attention.py, 2026"
 _TRITON_OPEN = (
     "read from source, not measured. The order inside tl.sum and tl.dot: neighbours in pairs, and Hopper's "
-    "instruction. Decoding in segments: one pass. Linear layers and activation functions: the model's; so is the order "
-    "of a norm's sum"
+    "instruction. exp and / are the chip's approximations. Decoding in segments: one pass. Linear layers and activation "
+    "functions: the model's; so is the order of a norm's sum. Pages change nothing"
 )
 _TRITON_LAYERS = "; csrc/layernorm_kernels.cu and pos_encoding_kernels.cu"
 _INVARIANT = f"{_TRITON}, and model_executor/layers/batch_invariant.py, VLLM_BATCH_INVARIANT=1"
 _UNIFIED = Engine(
-    Attention("hopper.wgmma.bf16", "bfloat16", "bfloat16", "bfloat16", tiles=(256, 32, 32)),
+    Attention(
+        "hopper.wgmma.bf16",
+        "bfloat16",
+        "bfloat16",
+        "bfloat16",
+        tiles=(256, 32, 32),
+        sink="first",
+        softcap="exponentials",
+        window_tiles=(256, 32, 16),
+        window_start="tile",
+    ),
     KVCache("bfloat16"),
     activations="bfloat16",
     norm="twice",
@@ -245,13 +259,16 @@ ENGINES: Mapping[str, Published] = MappingProxyType(
                     "e4m3fn:saturate",
                     "e4m3fn:saturate",
                     "bfloat16",
-                    tiles=(64, 128, 128, 96, 128, 128, 128, 96, 192, 192, 96, 96, 256, 128, 128),
+                    tiles=(96, 128, 128, 127, 192, 192, 128, 96, 192, 192, 96, 96, 256, 128, 128),
                     descending=True,
                     scale="exponent",
                     offset=8,
                     levels=2,
                     row_sum="threads",
                     end="reciprocal",
+                    sink="last",
+                    softcap="tanh",
+                    window_tiles=(64, 128, 192, 96, 128, 128, 128, 192, 128, 192, 96, 128, 256, 64, 128),
                 ),
                 KVCache("e4m3fn:saturate"),
             ),
@@ -265,16 +282,19 @@ ENGINES: Mapping[str, Published] = MappingProxyType(
                     "bfloat16",
                     "bfloat16",
                     "bfloat16",
-                    tiles=(64, 192, 128, 96, 144, 144, 128, 128, 128, 192, 128, 128, 256, 80, 80),
+                    tiles=(63, 160, 128, 64, 192, 128, 96, 128, 128, 128, 128, 128, 192, 96, 96, 256, 80, 80),
                     descending=True,
                     scale="exponent",
                     row_sum="threads",
                     end="reciprocal",
+                    sink="last",
+                    softcap="tanh",
+                    window_tiles=(64, 160, 192, 96, 128, 192, 128, 128, 128, 192, 96, 128, 256, 64, 128),
                 ),
                 KVCache("bfloat16"),
             ),
             _FA3,
-            _FA3_OPEN,
+            _FA3_OPEN + _FA3_PAGES,
         ),
         "vllm.triton": Published(_UNIFIED, _TRITON + _TRITON_LAYERS, _TRITON_OPEN),
         "vllm.batch_invariant": Published(

@@ -29,6 +29,12 @@ TREE, THREADS, EXACT_SUM = "tree", "threads", "exact"
 ROW_SUMS = TREE, THREADS, EXACT_SUM
 DIVIDE, RECIPROCAL, WEIGHTS = "divide", "reciprocal", "weights"
 ENDS = DIVIDE, RECIPROCAL, WEIGHTS
+FIRST, LAST = "first", "last"
+SINKS = FIRST, LAST
+TANH, EXPONENTIALS = "tanh", "exponentials"
+SOFTCAPS = TANH, EXPONENTIALS
+AT_KEY, AT_TILE = "key", "tile"
+WINDOWS = AT_KEY, AT_TILE
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,6 +53,16 @@ class Attention:
     A block is a tile of keys, which begins at a multiple of its length. A block whose scores are all masked changes
     nothing. So a causal pass over many queries is, for each row, the fold over the keys that the row sees; with
     end="weights" one block has all keys.
+
+    A soft cap c makes of scaled scores S the scores c tanh(S / c). With scale="exponent" these are tanh(S (scale / c)),
+    and c takes the place of the scale; with scale="rounded" quotient, tanh and product are rounded to `operand`.
+
+    A sink is one more score of a head, which has no value. With end="weights" it is one more score of each row, the
+    last one; with scale="rounded" it, and the differences S - m, are rounded to `operand`.
+
+    A window leaves each query the last so many keys. With end="weights" the other keys are masked. Otherwise queries *
+    (heads / key heads) are taken in blocks of rows, and each such block begins with the first key that its first query
+    sees. A later query of the block may have tiles without a key then: `window_start` says what follows.
 
     Args:
         accumulator: an `Accumulator`, its text, or the name of a chip's instruction: of both products. None is the
@@ -68,6 +84,14 @@ class Attention:
         row_sum: the order in which P is summed. "threads": four partial sums, each of two neighbours in every eight
             columns. "tree": neighbours in pairs. "exact": as integers in units of 2^-42, in any order.
         end: "divide" is O / l, "reciprocal" O (1 / l), "weights" divides P by l before the product with V.
+        sink: how sinks enter tiles. "first": m and l begin as the sink and 1. "last": 2^offset exp(sink - m) is added
+            to l at the end, with sinks rounded to bfloat16. None: they raise.
+        softcap: how tiles compute tanh. "tanh" rounds it once; "exponentials" is c (e - e') / (e + e') with the
+            exponentials of S / c and -S / c, which is NaN for |S / c| above 88. None: soft caps raise.
+        window_tiles: of tiles with a window, triples (largest head size, tile, rows), ascending; () has windows raise.
+            They are not taken where the window has all keys.
+        window_start: where tiles begin. "key": with the first key that the first query of the rows sees. "tile": with
+            the multiple of a tile before it, and a tile in which a row sees no key leaves m = 0.
 
     Attributes:
         text: the text form, which `qcore.parse` reads.
@@ -96,6 +120,10 @@ class Attention:
     levels: int = 1
     row_sum: str = TREE
     end: str = DIVIDE
+    sink: str | None = None
+    softcap: str | None = None
+    window_tiles: tuple[int, ...] = ()
+    window_start: str = AT_KEY
     text: str = field(init=False, repr=False, compare=False)
 
     if TYPE_CHECKING:
@@ -116,13 +144,19 @@ class Attention:
             levels: int = 1,
             row_sum: Literal["tree", "threads", "exact"] = TREE,
             end: Literal["divide", "reciprocal", "weights"] = DIVIDE,
+            sink: Literal["first", "last"] | None = None,
+            softcap: Literal["tanh", "exponentials"] | None = None,
+            window_tiles: Sequence[int] = (),
+            window_start: Literal["key", "tile"] = AT_KEY,
         ) -> None: ...
 
     def __repr__(self) -> str:
         return call_text(self)
 
     def __post_init__(self) -> None:
-        self._set(accumulator=check_accumulator(self.accumulator), tiles=_check_tiles(self.tiles))
+        self._set(accumulator=check_accumulator(self.accumulator))
+        for name in ("tiles", "window_tiles"):
+            self._set(**{name: _check_tiles(name, getattr(self, name))})
         for name in ("operand", "p", "output"):
             if getattr(self, name) is not None:
                 self._set(**{name: check_scalar(name, getattr(self, name))})
@@ -132,6 +166,10 @@ class Attention:
         check_choice("scale", self.scale, SCALES)
         check_choice("row_sum", self.row_sum, ROW_SUMS)
         check_choice("end", self.end, ENDS)
+        check_choice("window_start", self.window_start, WINDOWS)
+        for name, words in (("sink", SINKS), ("softcap", SOFTCAPS)):
+            if getattr(self, name) is not None:
+                check_choice(name, getattr(self, name), words)
         for name in ("splits", "split_size"):
             if getattr(self, name) is not None:
                 self._set(**{name: check_size(name, getattr(self, name))})
@@ -148,9 +186,13 @@ class Attention:
             check_products((first, self.operand), self.accumulator, None, None, ("grad_a", "grad_b"))
         if self.scale == ROUNDED and self.operand is None:
             raise ValueError("scale=rounded with operand=None; allowed is a format that scores are rounded to")
+        if self.scale == EXPONENT and self.softcap == EXPONENTIALS:
+            raise ValueError("softcap=exponentials with scale=exponent; allowed there is tanh")
+        if self.sink == FIRST and self.row_sum == THREADS:
+            raise ValueError("sink=first with row_sum=threads, whose sums are four; allowed there is sink=last")
         if self.end != WEIGHTS:
             return
-        for name in ("tiles", "splits", "split_size", "offset", "descending"):
+        for name in ("tiles", "splits", "split_size", "offset", "descending", "sink", "softcap", "window_tiles"):
             if getattr(self, name):
                 raise ValueError(f"{name}={quoted(getattr(self, name))} with end=weights; allowed is one block of keys")
         if self.levels != 1 or self.scale == EXPONENT or self.row_sum == THREADS:
@@ -179,24 +221,54 @@ class Attention:
             >>> law.tile(128, queries=1), law.tile(128, queries=512)
             (96, 192)
         """
-        for most, few, many in zip(*(self.tiles[part::3] for part in range(3)), strict=True):
-            if head_size <= most:
-                return few if queries * group <= self.few else many
-        if self.tiles:
+        if not self.tiles:
+            return None
+        few, many = _of_head("tiles", self.tiles, head_size)
+        return few if queries * group <= self.few else many
+
+    def window_tile(self, head_size: int, group: int = 1) -> tuple[int, int]:
+        """The number of keys of a block with a window, and of queries that share their blocks.
+
+        Args:
+            head_size: the length of a query.
+            group: heads / key heads.
+
+        Raises:
+            ValueError: if no tile is known for a head of this size, or rows end between the heads of a query.
+
+        Example:
+            >>> Attention(window_tiles=(128, 128, 192)).window_tile(64, group=2)
+            (128, 96)
+        """
+        tile, rows = _of_head("window_tiles", self.window_tiles, head_size)
+        rows = max(rows, 1 << (group - 1).bit_length())  # Triton's; FlashAttention's are more than a group
+        if rows % group:
             raise ValueError(
-                f"head_size={head_size}; allowed are heads of at most {self.tiles[-3]}: tiles has no length for larger"
+                f"a window of an engine with tiles has {group} heads to a key head; allowed are divisors of {rows}, "
+                "the rows that are computed together"
             )
-        return None
+        return tile, rows // group
 
 
-def _check_tiles(tiles: Any) -> tuple[int, ...]:
+def _of_head(name: str, triples: tuple[int, ...], head_size: int) -> tuple[int, int]:
+    """The rest of the triple for a head of this size."""
+    for most, *rest in zip(*(triples[part::3] for part in range(3)), strict=True):
+        if head_size <= most:
+            return rest[0], rest[1]
+    raise ValueError(
+        f"head_size={head_size}; allowed are heads of at most {triples[-3]}: {name} has no length for larger"
+    )
+
+
+def _check_tiles(name: str, tiles: Any) -> tuple[int, ...]:
     """Triples of sizes, the first of each ascending."""
     if not isinstance(tiles, tuple | list) or len(tiles) % 3:
-        raise ValueError(f"tiles={quoted(tiles)}; allowed are triples (largest head size, tile of few, tile of many)")
-    found = tuple(check_size(f"tiles[{place}]", size) for place, size in enumerate(tiles))
+        words = "tile of few, tile of many" if name == "tiles" else "tile, rows"
+        raise ValueError(f"{name}={quoted(tiles)}; allowed are triples (largest head size, {words})")
+    found = tuple(check_size(f"{name}[{place}]", size) for place, size in enumerate(tiles))
     heads = found[::3]
     if list(heads) != sorted(set(heads)):
-        raise ValueError(f"tiles={quoted(tiles)}; allowed are triples whose head sizes ascend")
+        raise ValueError(f"{name}={quoted(tiles)}; allowed are triples whose head sizes ascend")
     return found
 
 
@@ -215,5 +287,9 @@ _PARAMETERS = {
     "levels": Reader.integer,
     "row_sum": choice(ROW_SUMS),
     "end": choice(ENDS),
+    "sink": choice(SINKS),
+    "softcap": choice(SOFTCAPS),
+    "window_tiles": whole_numbers,
+    "window_start": choice(WINDOWS),
 }
 register("attention", Kind(Attention, _PARAMETERS, 0, 0, 0))

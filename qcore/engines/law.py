@@ -15,15 +15,28 @@ from math import ceil, inf, log, log2
 from math import e as EULER
 from typing import Any, NamedTuple
 
-from qcore.engines.cache import DS_MLA, codes, stored
+from qcore.engines.cache import BFLOAT16, DS_MLA, codes, stored
 from qcore.engines.engine import Engine
-from qcore.engines.fold import EXACT_SUM, EXPONENT, RECIPROCAL, ROUNDED, SCORES, THREADS, WEIGHTS, Attention
+from qcore.engines.fold import (
+    AT_TILE,
+    EXACT_SUM,
+    EXPONENT,
+    EXPONENTIALS,
+    FIRST,
+    LAST,
+    RECIPROCAL,
+    ROUNDED,
+    SCORES,
+    THREADS,
+    WEIGHTS,
+    Attention,
+)
 from qcore.linalg.accumulator import EXACT
 from qcore.reproducible.elementary import PARTS
 from qcore.reproducible.operations import normal
 
 ROWS = 128  # queries that are computed together where later keys can be left out
-_log = PARTS["log"]
+_log, _tanh = PARTS["log"], PARTS["tanh"]
 
 
 class AttentionCall(NamedTuple):
@@ -33,16 +46,25 @@ class AttentionCall(NamedTuple):
         engine: the engine.
         causal: True if a query sees the keys up to its own place; the last query is at the last key.
         scale: of the scores, a number of float32.
+        window: the number of keys that a query sees, its own among them; None is all.
+        softcap: the bound of scores, a number of float32; None is none.
     """
 
     engine: Engine
     causal: bool
     scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+    @property
+    def law(self) -> Attention:
+        return self.engine.attention
 
 
 class _Operands(NamedTuple):
     """Queries of (batch, key heads, group * queries, head size), keys and values as the cache has them, which keys a
-    row sees, how many of the first keys every row sees, and the factors of the cache that are left for later.
+    row sees, how many of the first keys every row sees, the factors of the cache that are left for later, and the sinks
+    of the rows.
     """
 
     q: Any
@@ -51,72 +73,87 @@ class _Operands(NamedTuple):
     live: Any
     free: int
     factors: tuple[Any, Any]
+    sinks: Any
 
 
-def attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, call: AttentionCall) -> Any:
+def attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, sinks: Any, call: AttentionCall) -> Any:
     """Attention of float32 arrays (batch, heads, queries, head size) and (batch, key heads, keys, head size).
 
     Args:
         xp: the namespace.
         q, k, v: the arrays.
         mask: bools that broadcast to (batch, heads, queries, keys), True where a key counts; or None.
+        sinks: a float32 number for each head; or None.
         call: the rest.
     """
-    law = call.engine.attention
+    law = call.law
     queries, keys = q.shape[2], k.shape[2]
-    if queries > ROWS and call.causal and mask is None and _ignores_later(law) and not xp.short:
+    if queries > ROWS and call.causal and mask is None and _ignores_later(call.engine) and not xp.short:
         ends = [*range(queries - (queries - 1) // ROWS * ROWS, queries, ROWS), queries]
         rows = zip([0, *ends], ends, strict=False)
         seen = [(q[:, :, begin:end], keys - queries + end) for begin, end in rows]
-        return xp.concatenate([attend(xp, x, k[:, :, :n], v[:, :, :n], None, call) for x, n in seen], 2)
-    operands = _entered(xp, q, k, v, mask, call)
+        return xp.concatenate([attend(xp, x, k[:, :, :n], v[:, :, :n], None, sinks, call) for x, n in seen], 2)
+    operands = _entered(xp, q, k, v, mask, sinks, call)
     if law.end == WEIGHTS:
-        found = _weighted(xp, operands, law, call.scale)
+        found = _weighted(xp, operands, call)
+    elif call.window is not None and call.window < keys:
+        found = _windowed(xp, operands, call, queries)
     else:
-        tile = law.tile(q.shape[-1], q.shape[-2], q.shape[1] // k.shape[1]) or k.shape[-2]
-        found = _folded(xp, operands, law, call.scale, tile)
+        tile = law.tile(q.shape[-1], queries, q.shape[1] // k.shape[1]) or keys
+        found = _folded(xp, operands, call, tile)
     return _rounded(xp, found.reshape((*q.shape[:3], v.shape[-1])), law.output)
 
 
-def _ignores_later(law: Attention) -> bool:
+def _ignores_later(engine: Engine) -> bool:
     """True if the keys that a row does not see may be left out of its arrays: their products add zeros to sums."""
-    return law.end == WEIGHTS and law.accumulator == EXACT
+    law, cache = engine.attention, engine.cache
+    return law.end == WEIGHTS and law.accumulator == EXACT and (cache is None or cache.causal)
 
 
-def gradients(xp: Any, q: Any, k: Any, v: Any, mask: Any, gradient: Any, call: AttentionCall) -> tuple[Any, Any, Any]:
-    """The gradients of q, k and v: those of exact attention at the rounded operands, straight through all roundings.
+def gradients(
+    xp: Any, q: Any, k: Any, v: Any, mask: Any, sinks: Any, gradient: Any, call: AttentionCall
+) -> tuple[Any, Any, Any, Any]:
+    """The gradients of q, k, v and sinks: those of exact attention at the rounded operands, straight through roundings.
 
     Products are exact sums, rounded once to float32, and weights those of the exact sum.
     """
-    operands = _entered(xp, q, k, v, mask, call)
-    query, key = _rounded(xp, operands.q, call.engine.attention.operand), xp.mul(operands.k, operands.factors[0])
+    operands = _entered(xp, q, k, v, mask, sinks, call)
+    query, key = _rounded(xp, operands.q, call.law.operand), xp.mul(operands.k, operands.factors[0])
     value = xp.mul(operands.v, operands.factors[1])
-    weights = _weights(xp, _masked(xp, xp.mul(_exact(xp, query, _turned(key)), call.scale), operands), EXACT_SUM)
+    scores, bent = xp.mul(_exact(xp, query, _turned(key)), call.scale), None
+    if call.softcap is not None:
+        bent = _tanh(xp, xp.div(scores, call.softcap))
+        scores = xp.mul(bent, call.softcap)
+    weights, of_sink = _weights(xp, _masked(xp, scores, operands), EXACT_SUM, operands.sinks)
     of_output = xp.settled(gradient).reshape((*query.shape[:3], v.shape[-1]))
     of_weights = _exact(xp, of_output, _turned(value))
     along = xp.float32(xp.sums(weights, of_weights, (3,)))
     of_scores = xp.mul(weights, xp.sub(of_weights, along))
+    if bent is not None:
+        of_scores = xp.mul(of_scores, xp.sub(1.0, xp.mul(bent, bent)))
     of_q = xp.mul(_exact(xp, of_scores, key), call.scale).reshape(q.shape)
     of_k = xp.mul(_exact(xp, _turned(of_scores), query), call.scale)
     of_v = xp.settled(_exact(xp, _turned(weights), of_output))
     if mask is not None:
         back = -_first_keys(xp, _spread(xp, mask, q, k))
         of_k, of_v = _rolled(xp, of_k, back), _rolled(xp, of_v, back)
-    return of_q, of_k, of_v
+    if sinks is None:
+        return of_q, of_k, of_v, None
+    of_sinks = xp.mul(of_sink, -along).reshape((*q.shape[:3], 1))
+    return of_q, of_k, of_v, xp.float32(xp.sums(of_sinks, None, (0, 2))).reshape(sinks.shape)
 
 
 # Operands.
 
 
-def _entered(xp: Any, q: Any, k: Any, v: Any, mask: Any, call: AttentionCall) -> _Operands:
+def _entered(xp: Any, q: Any, k: Any, v: Any, mask: Any, sinks: Any, call: AttentionCall) -> _Operands:
     """The operands of both products, before they are rounded to their format."""
     batch, heads, queries, size = q.shape
     key_heads, keys = k.shape[1], k.shape[2]
     rows = heads // key_heads * queries
     seen = None
     if call.causal:
-        places = xp.arange(queries, q)[:, None] + (keys - queries)
-        seen = (xp.arange(keys, q) <= places)[None, None]
+        seen = _near(xp, q, range(keys - queries, keys), range(keys), call.window)[None, None]
     if mask is not None:
         mask = _spread(xp, mask, q, k)
         seen = mask if seen is None else mask & seen
@@ -125,14 +162,24 @@ def _entered(xp: Any, q: Any, k: Any, v: Any, mask: Any, call: AttentionCall) ->
         start = _first_keys(xp, mask)
         k, v, seen = _rolled(xp, k, start), _rolled(xp, v, start), _rolled_last(xp, seen, start)
         v = xp.where(seen.any((1, 2))[:, None, :, None], v, 0.0)
-    free = keys if seen is None else keys - queries + 1 if mask is None else 0
+    # Where a window is to be seen the first keys are not.
+    free = keys if seen is None else 0 if mask is not None or call.window is not None else keys - queries + 1
     if seen is not None:
         seen = xp.broadcast_to(seen, (*seen.shape[:1], heads if mask is not None else key_heads, queries, keys))
         if mask is None:  # the same for all heads
             seen = xp.broadcast_to(seen[:, :, None], (1, key_heads, heads // key_heads, queries, keys))
         seen = seen.reshape((seen.shape[0], key_heads, rows, keys))
     k, v, factors = _cached(xp, k, v, call.engine)
-    return _Operands(q.reshape((batch, key_heads, rows, size)), k, v, seen, free, factors)
+    if sinks is not None:
+        sinks = xp.broadcast_to(xp.settled(sinks)[:, None], (heads, queries)).reshape((1, key_heads, rows, 1))
+    return _Operands(q.reshape((batch, key_heads, rows, size)), k, v, seen, free, factors, sinks)
+
+
+def _near(xp: Any, like: Any, queries: range, keys: range, window: int | None) -> Any:
+    """True where a query sees a key: up to its own place, and with a window so many keys."""
+    places = xp.arange(len(queries), like)[:, None] + queries.start
+    found = xp.arange(len(keys), like) + keys.start <= places
+    return found if window is None else found & (places - window < xp.arange(len(keys), like) + keys.start)
 
 
 def _cached(xp: Any, k: Any, v: Any, engine: Engine) -> tuple[Any, Any, tuple[Any, Any]]:
@@ -198,17 +245,43 @@ def _exact(xp: Any, a: Any, b: Any) -> Any:
     return xp.settled(xp.multiply(a, b, None, None, EXACT))
 
 
-def _scores(xp: Any, q: Any, k: Any, law: Attention, scale: Any) -> Any:
-    """The scores of a block, scaled unless the exponent is."""
+def _scores(xp: Any, q: Any, k: Any, call: AttentionCall, scale: Any) -> Any:
+    """The scores of a block, scaled unless the exponent is, and with the soft cap."""
+    law, softcap = call.law, call.softcap
     found = xp.multiply(q, _turned(k), None, (law.operand, law.operand), law.accumulator)
     if law.scale == SCORES and isinstance(scale, float) and abs(scale) <= 1:
-        return xp.mul(found, scale)  # which settles what is to be settled before as well
-    found = xp.settled(found)
-    if law.scale == EXPONENT:
-        return found
-    if law.scale == ROUNDED:
-        return xp.settled(xp.quantized(xp.mul(xp.settled(xp.quantized(found, law.operand)), scale), law.operand))
-    return xp.mul(found, scale)
+        found = xp.mul(found, scale)  # which settles what is to be settled before as well
+    elif law.scale == SCORES:
+        found = xp.mul(xp.settled(found), scale)
+    elif law.scale == ROUNDED:
+        found = _in_operand(xp, xp.mul(_in_operand(xp, found, law), scale), law)
+    else:
+        found = xp.settled(found)
+        return found if softcap is None else _tanh(xp, xp.mul(found, scale))
+    return found if softcap is None else _capped(xp, found, softcap, law)
+
+
+def _factor(xp: Any, of_k: Any, call: AttentionCall) -> Any:
+    """What scores are multiplied with: of the exponent's scale a number only where a soft cap comes before it."""
+    if not isinstance(of_k, float):
+        return xp.mul(_turned(of_k), call.scale)
+    if call.softcap is not None and call.law.scale == EXPONENT:
+        return normal(normal(call.scale / call.softcap) * of_k)
+    return call.scale
+
+
+def _in_operand(xp: Any, x: Any, law: Attention) -> Any:
+    """x as a program in 16 bits stores it; anything else keeps float32."""
+    return xp.settled(xp.quantized(xp.settled(x), law.operand)) if law.scale == ROUNDED else x
+
+
+def _capped(xp: Any, scores: Any, softcap: float, law: Attention) -> Any:
+    """softcap tanh(scores / softcap), each operation rounded."""
+    quotient = _in_operand(xp, xp.div(scores, softcap), law)
+    if law.softcap == EXPONENTIALS:
+        up, down = _exp(xp, quotient), _exp(xp, -quotient)
+        return xp.div(xp.mul(xp.sub(up, down), softcap), xp.add(up, down))
+    return _in_operand(xp, xp.mul(_in_operand(xp, _tanh(xp, quotient), law), softcap), law)
 
 
 def _masked(xp: Any, scores: Any, operands: _Operands, begin: int = 0) -> Any:
@@ -235,18 +308,42 @@ def _or_one(xp: Any, total: Any) -> Any:
     return xp.where(total == 0, 1.0, total)
 
 
-def _weights(xp: Any, scores: Any, row_sum: str) -> Any:
-    """Softmax along the last axis; a row without keys has zeros."""
+def _weights(xp: Any, scores: Any, row_sum: str, sinks: Any, law: Attention | None = None) -> tuple[Any, Any]:
+    """Softmax along the last axis, and the weight of the sinks; a row without keys has zeros.
+
+    Args:
+        xp: the namespace.
+        scores: the scores.
+        row_sum: the order of the sum, to which a sink is added last.
+        sinks: of the rows; or None.
+        law: how differences are rounded where there are sinks; None does not.
+    """
+    if row_sum == EXACT_SUM and sinks is None:
+        return xp.softmax(scores, 3, zeros=True), None
+    top = xp.greatest(scores, (3,))
+    if sinks is None:
+        p = _exp(xp, scores - _finite(xp, top))
+        return _quotient(xp, p, _or_one(xp, _summed(xp, p, None, row_sum))), None
+    sinks = xp.broadcast_to(sinks, top.shape)
     if row_sum == EXACT_SUM:
-        return xp.softmax(scores, 3, zeros=True)
-    p = _exp(xp, scores - _finite(xp, xp.greatest(scores, (3,))))
-    total = _or_one(xp, _summed(xp, p, None, row_sum))
+        found = xp.softmax(xp.concatenate([scores, sinks], 3), 3, zeros=True)
+        return found[..., :-1], found[..., -1:]
+    sinks = sinks if law is None else _in_operand(xp, sinks, law)
+    top = _finite(xp, xp.maximum(top, sinks))
+    differences = (x - top if law is None else _in_operand(xp, x - top, law) for x in (scores, sinks))
+    p, q = (_exp(xp, xp.where(x == -inf, -inf, d)) for x, d in zip((scores, sinks), differences, strict=True))
+    total = _or_one(xp, xp.add(_summed(xp, p, None, row_sum), q))
+    return _quotient(xp, p, total), _quotient(xp, q, total)
+
+
+def _quotient(xp: Any, p: Any, total: Any) -> Any:
     return xp.settled_positive(xp.to_float32(xp.to_float64(p) / xp.to_float64(total)))
 
 
-def _weighted(xp: Any, operands: _Operands, law: Attention, scale: float) -> Any:
-    scores = _masked(xp, _scores(xp, operands.q, operands.k, law, scale), operands)
-    weights = _weights(xp, scores, law.row_sum)
+def _weighted(xp: Any, operands: _Operands, call: AttentionCall) -> Any:
+    law = call.law
+    scores = _masked(xp, _scores(xp, operands.q, operands.k, call, call.scale), operands)
+    weights, _ = _weights(xp, scores, law.row_sum, operands.sinks, law)
     return xp.settled(xp.multiply(weights, operands.v, None, (law.p, law.operand), law.accumulator))
 
 
@@ -281,38 +378,82 @@ def _total(partial: Any, row_sum: str) -> Any:
 # The fold.
 
 
-def _folded(xp: Any, operands: _Operands, law: Attention, scale: float, tile: int) -> Any:
+def _windowed(xp: Any, operands: _Operands, call: AttentionCall, queries: int) -> Any:
+    """The result where rows of queries share the tiles that begin with the window of the first of them."""
+    law, (rows, keys), size = call.law, (operands.q.shape[2], operands.k.shape[2]), operands.v.shape[-1]
+    group = rows // queries
+    tile, step = law.window_tile(operands.q.shape[-1], group)
+    apart = operands.q.reshape((*operands.q.shape[:2], group, queries, operands.q.shape[-1]))
+    window = call.window or keys
+    found = []
+    for first in range(0, queries, step):
+        last = min(first + step, queries)
+        places = range(keys - queries + first, keys - queries + last)
+        own = max(places.start - window + 1, 0)  # the first key that the first of these queries sees
+        seen = range(own // tile * tile if law.window_start == AT_TILE else own, places.stop)
+        part = _part_of(xp, operands, apart[:, :, :, first:last], seen, own)
+        live = _near(xp, operands.q, places, seen, window)[None, None, None]
+        live = xp.broadcast_to(live, (1, 1, group, *live.shape[3:])).reshape((1, 1, -1, len(seen)))
+        sinks = None if operands.sinks is None else _rows_of(operands.sinks, group, first, last)
+        folded = _folded(xp, part._replace(live=live, sinks=sinks), call, tile)
+        found.append(folded.reshape((*apart.shape[:3], last - first, size)))
+    return xp.concatenate(found, 3)
+
+
+def _part_of(xp: Any, operands: _Operands, q: Any, seen: range, own: int) -> _Operands:
+    """The operands of some queries and keys; values before `own` are zeros, which in instructions have no exponent."""
+    of_k, of_v = (x if isinstance(x, float) else x[:, :, seen.start : seen.stop] for x in operands.factors)
+    k, v = (x[:, :, seen.start : seen.stop] for x in (operands.k, operands.v))
+    if own > seen.start:
+        v = xp.where((xp.arange(len(seen), v) >= own - seen.start)[:, None], v, 0.0)
+    return operands._replace(q=q.reshape((*q.shape[:2], -1, q.shape[-1])), k=k, v=v, free=0, factors=(of_k, of_v))
+
+
+def _rows_of(sinks: Any, group: int, first: int, last: int) -> Any:
+    return sinks.reshape((*sinks.shape[:2], group, -1))[..., first:last].reshape((*sinks.shape[:2], -1, 1))
+
+
+def _folded(xp: Any, operands: _Operands, call: AttentionCall, tile: int) -> Any:
     """The result of all parts of the keys."""
-    keys = operands.k.shape[2]
+    law, keys = call.law, operands.k.shape[2]
     blocks = ceil(keys / tile)
     length = law.split_size or ceil(blocks / (law.splits or 1)) * tile
     parts = [
-        _part(xp, operands, law, scale, range(begin, min(begin + length, keys), tile), min(begin + length, keys))
+        _part(xp, operands, call, range(begin, min(begin + length, keys), tile), min(begin + length, keys))
         for begin in range(0, keys, length)
     ]
+    c = _exponent(call, operands.factors[0])
+    if operands.sinks is not None and law.sink == LAST:
+        parts[0] = _with_sinks(xp, parts[0], operands.sinks, law, c)
     ended = [_ended(xp, found, total, law, operands.factors[1]) for found, total, _ in parts]
-    return ended[0] if len(parts) == 1 else _merged(xp, parts, ended, law, _exponent(scale, operands.factors[0]))
+    return ended[0] if len(parts) == 1 else _merged(xp, parts, ended, law, c)
 
 
-def _exponent(scale: float, factor: Any) -> float:
+def _exponent(call: AttentionCall, factor: Any) -> float:
     """The factor of scores whose exponential is that of 2; factors that are arrays are in the scores."""
-    return normal(normal(scale * normal(log2(EULER))) * (factor if isinstance(factor, float) else 1.0))
+    if call.softcap is not None:
+        return normal(call.softcap * log2(EULER))
+    return normal(normal(call.scale * log2(EULER)) * (factor if isinstance(factor, float) else 1.0))
 
 
-def _part(xp: Any, operands: _Operands, law: Attention, scale: float, blocks: range, end: int) -> tuple[Any, Any, Any]:
+def _part(xp: Any, operands: _Operands, call: AttentionCall, blocks: range, end: int) -> tuple[Any, Any, Any]:
     """O, l and m of the blocks of one part of the keys, which ends at `end`."""
-    q, k, v, (of_k, of_v) = operands.q, operands.k, operands.v, operands.factors
+    q, k, v, (of_k, of_v), law = operands.q, operands.k, operands.v, operands.factors, call.law
     rows = q.shape[:3]
     like = xp.settled(q)
     found = xp.zeros((*rows, v.shape[-1]), like)
     partial = xp.zeros((*rows, 4 if law.row_sum == THREADS else 1), like)
     m = xp.zeros((*rows, 1), like) - inf
+    if operands.sinks is not None and law.sink == FIRST and blocks.start == 0:
+        m, partial = xp.broadcast_to(operands.sinks, m.shape), partial + 1.0
     for begin in reversed(blocks) if law.descending else blocks:
         stop = min(begin + blocks.step, end)
-        factor = scale if isinstance(of_k, float) else xp.mul(_turned(of_k[:, :, begin:stop]), scale)
-        scores = _masked(xp, _scores(xp, q, k[:, :, begin:stop], law, factor), operands, begin)
+        factor = _factor(xp, of_k if isinstance(of_k, float) else of_k[:, :, begin:stop], call)
+        scores = _masked(xp, _scores(xp, q, k[:, :, begin:stop], call, factor), operands, begin)
         before, m = m, xp.maximum(m, xp.greatest(scores, (3,)))
-        p, a = _exponentials(xp, scores, before, m, law, _exponent(scale, of_k))
+        if call.window is not None and law.window_start == AT_TILE:
+            m = _finite(xp, m)  # and so the maximum of later tiles is 0 at least
+        p, a = _exponentials(xp, scores, before, m, law, _exponent(call, of_k))
         partial = _summed(xp, p, xp.mul(partial, a), law.row_sum)
         product = (law.p, law.operand), law.accumulator
         found = xp.mul(found, a)
@@ -322,6 +463,18 @@ def _part(xp: Any, operands: _Operands, law: Attention, scale: float, blocks: ra
         else:
             found = xp.settled(xp.multiply(p, v[:, :, begin:stop], found, *product))
     return found, _total(partial, law.row_sum), m
+
+
+def _with_sinks(xp: Any, part: tuple[Any, Any, Any], sinks: Any, law: Attention, c: float) -> tuple[Any, Any, Any]:
+    """A part with sinks in its sum; each difference is fused with a product, as compilers of kernels contract it."""
+    found, total, m = part
+    sinks, safe = xp.settled(xp.quantized(sinks, BFLOAT16)), _finite(xp, m)
+    if law.scale != EXPONENT:
+        shift = normal(law.offset * log(2))
+        return found, xp.add(total, _exp(xp, xp.add(xp.sub(sinks, safe), shift))), safe
+    shift = xp.float32(xp.float64(safe) * c - float(law.offset))
+    e = _exp2(xp, xp.to_float32(xp.float64(sinks) * normal(log2(EULER)) - xp.float64(shift)))
+    return found, xp.add(total, e), safe
 
 
 def _exponentials(xp: Any, scores: Any, before: Any, m: Any, law: Attention, c: float) -> tuple[Any, Any]:

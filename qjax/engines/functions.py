@@ -29,7 +29,6 @@ _UNDEFINED = {
     "bias": None,
     "query_seq_lengths": None,
     "key_value_seq_lengths": None,
-    "local_window_size": None,
     "return_residual": False,
 }
 
@@ -47,8 +46,9 @@ def apply(function: Callable[P, R], engine: EngineLike) -> Callable[P, R]:
 
     Returns:
         A function with the same arguments and result, one call at a time in all threads; `report` says what of the
-        engine it computes, and a warning what not: JAX has no hook for norms and other layers. A bias, a window,
-        lengths of sequences and residuals of attention raise a ValueError: engines do not define them. So does the
+        engine it computes, and a warning what not: JAX has no hook for norms and other layers. A bias, lengths of
+        sequences and residuals of attention raise a ValueError: engines do not define them. So does a window of an
+        engine with tiles, unless queries are as many as keys, causal and without a mask; and the
         first call that does not reach `jax.nn.dot_product_attention`: flax computes attention itself where it has a
         dropout rate. Several texts in a row raise with an engine that has tiles, if the mask is not traced.
 
@@ -134,8 +134,7 @@ def _exchanged(engine: Engine, reached: list[bool]) -> Iterator[None]:
 def _attention(engine: Engine, query: Any, key: Any, value: Any, mask: Any, options: dict[str, Any]) -> jax.Array:
     """An engine's attention with the arguments of `jax.nn.dot_product_attention`."""
     for name, absent in _UNDEFINED.items():
-        is_mask = name == "local_window_size" and engine.attention.end == WEIGHTS  # of one block of keys
-        if options.get(name, absent) is not absent and not is_mask:
+        if options.get(name, absent) is not absent:
             raise ValueError(
                 f"{name} of dot_product_attention is given; allowed is {absent}: the engine does not define it"
             )
@@ -144,15 +143,23 @@ def _attention(engine: Engine, query: Any, key: Any, value: Any, mask: Any, opti
     q, k, v = (jnp.swapaxes(x[None] if single else x, 1, 2).astype(jnp.float32) for x in (q, k, v))
     queries, keys = q.shape[2], k.shape[2]
     causal = bool(options.get("is_causal", False))
-    if options.get("local_window_size") is not None:
-        near = _window(options["local_window_size"], queries, keys)
+    sizes, window = options.get("local_window_size"), None
+    if sizes is not None and engine.attention.end != WEIGHTS:
+        if mask is not None or not causal or queries != keys:
+            raise ValueError(
+                f"local_window_size={sizes} of dot_product_attention, and the engine has tiles of keys; allowed are "
+                "is_causal=True, as many queries as keys and mask=None: tiles of a window depend on places in the text"
+            )
+        window = (sizes if isinstance(sizes, int) else sizes[0]) + 1
+    elif sizes is not None:
+        near = _window(sizes, queries, keys)
         mask = near if mask is None else jnp.logical_and(mask, near)
     if causal and (mask is not None or queries != keys):  # JAX lets query i see the keys 0 to i
         early = jnp.tril(jnp.ones((queries, keys), bool))[None, None]
         mask, causal = early if mask is None else jnp.logical_and(mask, early), False
     if mask is not None and engine.attention.end != WEIGHTS and not isinstance(mask, Tracer):
         _check_texts(mask)
-    found = attention(q, k, v, engine, causal, scale=options.get("scale"), mask=mask)
+    found = attention(q, k, v, engine, causal, scale=options.get("scale"), mask=mask, window=window)
     found = jnp.swapaxes(found, 1, 2).astype(dtype)
     return found[0] if single else found
 

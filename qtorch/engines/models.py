@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from qcore.arguments import check_type, quoted
+from qcore.arguments import check_type
 from qcore.engines.coverage import Coverage, covered
 from qcore.engines.engine import HALVES, Engine, EngineLike, check_engine
 from qcore.engines.fold import WEIGHTS
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     Model = TypeVar("Model", bound=nn.Module)
 else:
     Model = TypeVar("Model")
-
-# What models give their attention besides, and engines here do not define.
-_UNDEFINED = {"sliding_window": "a window", "softcap": "a soft cap of scores", "s_aux": "sinks"}
 
 
 def apply(model: Model, engine: EngineLike) -> Model:
@@ -47,8 +44,9 @@ def apply(model: Model, engine: EngineLike) -> Model:
 
     Returns:
         The same model; `report` says which layers compute each field, and a warning what the engine does not define.
-        While it runs, a soft cap, sinks, a window with tiles of keys, dropout of attention, several
-        texts in one row and a missing mask raise a ValueError: engines do not define them.
+        While it runs, dropout of attention and a missing mask raise a ValueError. So do soft caps, sinks and windows
+        that the engine does not define. With an engine that has tiles of keys so do several texts in one row, and a
+        window beside padding, a static cache or `torch.compile`: tiles of a window depend on places in the text.
 
     Raises:
         ValueError: if the model's attention cannot be exchanged, or the numbers of a token in the engine's cache depend
@@ -144,25 +142,32 @@ def _attention_of(engine: Engine) -> Callable[..., tuple[torch.Tensor, None]]:
         attention_mask: torch.Tensor | None,
         scaling: float | None = None,
         dropout: float = 0.0,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+        s_aux: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
-        for name, words in _UNDEFINED.items():
-            # With one block of keys a window is a mask: transformers has it in the mask that it gives.
-            if others.get(name) is not None and (name != "sliding_window" or engine.attention.end != WEIGHTS):
-                raise ValueError(
-                    f"{name}={quoted(others[name])} in {type(module).__name__}: the engine does not define {words}"
-                )
         if dropout:
             raise ValueError(f"dropout={dropout} in {type(module).__name__}; allowed is 0: engines have no dropout")
         _check_mask(module, attention_mask)
-        causal = not torch.compiler.is_compiling() and _is_causal(attention_mask)
+        # With one block of keys a window is a mask: transformers has it in the mask that it gives.
+        window = None if engine.attention.end == WEIGHTS else sliding_window
+        if window is not None and _is_shorter(module, window, position_ids):
+            _check_window(module, attention_mask, window, position_ids)
+            key, value = (_from_the_first_key(x, position_ids) for x in (key, value))
+            causal = True
+        else:
+            causal, window = not torch.compiler.is_compiling() and _is_causal(attention_mask), None
         if not causal:
             _check_texts(module, attention_mask, engine)
         mask = None if causal else attention_mask
         layout: Any = getattr(module, "qtorch_rope", None)  # None without rotary embeddings, or without `rope`
         if engine.rope is not None and layout is not None:
             query, key = (_arranged(x, layout, engine.rope) for x in (query, key))
-        found = attention(query, key, value, engine, causal, scale=scaling, mask=mask)
+        sinks = None if s_aux is None else s_aux.to(query.dtype)
+        settings = {"scale": scaling, "mask": mask, "window": window, "softcap": softcap, "sinks": sinks}
+        found = attention(query, key, value, engine, causal, **settings)
         return found.transpose(1, 2).contiguous(), None
 
     return run
@@ -187,6 +192,34 @@ def _is_causal(mask: Any) -> bool:
     """True if queries end where keys end, and nothing is masked but later keys: less work, and the same bits."""
     queries, keys = mask.shape[-2:]
     return bool((mask == torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril(keys - queries)).all())
+
+
+def _is_shorter(module: nn.Module, window: int, places: Any) -> bool:
+    """True if a window is shorter than the text so far; raises where places are not known."""
+    if places is None or torch.compiler.is_compiling():
+        raise ValueError(
+            f"{type(module).__name__} has sliding_window={window}, and the engine has tiles of keys; allowed are eager "
+            "programs of models that give position_ids: tiles of a window depend on places in the text"
+        )
+    return window <= int(places.max())
+
+
+def _check_window(module: nn.Module, mask: Any, window: int, places: Any) -> None:
+    """Raises unless each row is one text of which queries are the end."""
+    queries, keys = mask.shape[-2:]
+    near = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril(keys - queries)
+    near &= ~near.tril(keys - queries - window)
+    ascending = torch.arange(1 - queries, 1, device=places.device)
+    if not bool((places == places[:1, -1:] + ascending).all()) or not bool((mask == near).all()):
+        raise ValueError(
+            f"{type(module).__name__} has sliding_window={window}, and the engine has tiles of keys; allowed is one "
+            "text in each row, without padding, and a cache that grows"
+        )
+
+
+def _from_the_first_key(x: torch.Tensor, places: Any) -> torch.Tensor:
+    """Keys or values with zeros for those that a cache of a window has dropped: tiles depend on places in the text."""
+    return nn.functional.pad(x, (0, 0, int(places.max()) + 1 - x.shape[2], 0))
 
 
 def _check_texts(module: nn.Module, mask: Any, engine: Engine) -> None:

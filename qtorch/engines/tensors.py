@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from qcore.arguments import check_flag, check_float, check_type
+from qcore.arguments import check_flag, check_float, check_size, check_type
 from qcore.engines.arrays import check_call
 from qcore.engines.engine import Engine, EngineLike
 from qcore.engines.law import attend, gradients
@@ -51,6 +51,9 @@ def attention(
     *,
     scale: float | None = None,
     mask: torch.Tensor | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention as an engine computes it: softmax(scale q k^T) v, of keys and values that passed its cache.
 
@@ -67,12 +70,16 @@ def attention(
         causal: True lets query i of L see the first keys - L + 1 + i keys.
         scale: of the scores, rounded to float32; None is 1 / sqrt(head size).
         mask: bools that broadcast to (batch, heads, queries, keys), True where a key counts.
+        window: the number of keys that a query sees, the last of them its own; None is all.
+        softcap: a bound of scores; None is none.
+        sinks: tensor of shape (heads,): for each head one more score, which has no value; None is none.
 
     Returns:
         A tensor of q's shape and dtype. Queries without keys have zeros.
 
     Raises:
-        ValueError: if shapes do not fit, or the engine does not know tiles for this head size.
+        ValueError: if shapes do not fit, or the engine does not know tiles for this head size, windows, soft caps or
+            sinks.
         NotImplementedError: for second derivatives, and those of forward mode.
 
     Example:
@@ -81,7 +88,8 @@ def attention(
         >>> bool((step == whole[:, :, -1:]).all())
         True
     """
-    given = {"q": q, "k": k, "v": v} if mask is None else {"q": q, "k": k, "v": v, "mask": mask}
+    given: dict[str, torch.Tensor] = {"q": q, "k": k, "v": v}
+    given |= {name: x for name, x in (("mask", mask), ("sinks", sinks)) if x is not None}
     for name, x in given.items():
         check_type(name, x, torch.Tensor, "a torch.Tensor")
         check_dense(name, x)
@@ -91,30 +99,36 @@ def attention(
     if scale is not None:
         scale = check_float("scale", scale, "a finite number", isfinite)
     text = literal(engine if isinstance(engine, str) else engine.text)
-    differentiated = any(is_differentiated(x) for x in (q, k, v))
+    if softcap is not None:
+        softcap = check_float("softcap", softcap, "a number above 0", lambda x: x > 0)
+    if window is not None:
+        check_size("window", window)
+    differentiated = any(is_differentiated(x) for x in (q, k, v, *([] if sinks is None else [sinks])))
     run = _Attention.apply if differentiated else torch.ops.qtorch.attention
-    return run(*apart(q, k, v), mask, text, causal, scale)
+    return run(*apart(q, k, v), mask, sinks, text, causal, scale, window, softcap)
 
 
 class _Attention(torch.autograd.Function):
-    """(q, k, v, mask, the engine's text, causal, scale) -> attention."""
+    """(q, k, v, mask, sinks, the engine's text, causal, scale, window, softcap) -> attention."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(q: Any, k: Any, v: Any, mask: Any, engine: str, causal: bool, scale: float | None) -> torch.Tensor:
-        return torch.ops.qtorch.attention(q, k, v, mask, engine, causal, scale)
+    def forward(*arguments: Any) -> torch.Tensor:
+        return torch.ops.qtorch.attention(*arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        ctx.save_for_backward(*inputs[:4])
-        ctx.call = inputs[4:]
+        ctx.save_for_backward(*inputs[:5])
+        ctx.call = inputs[5:]
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         refuse_recording(gradient)
         run = torch.ops.qtorch.attention_gradients if torch.compiler.is_dynamo_compiling() else _Gradients.apply
-        return *run(*ctx.saved_tensors, gradient, *ctx.call), None, None, None, None
+        of_q, of_k, of_v, of_sinks = run(*ctx.saved_tensors, gradient, *ctx.call)
+        sinks = None if ctx.saved_tensors[4] is None else of_sinks
+        return of_q, of_k, of_v, None, sinks, *[None] * len(ctx.call)
 
 
 class _Gradients(torch.autograd.Function):
@@ -136,23 +150,17 @@ class _Gradients(torch.autograd.Function):
 
 
 def run_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None,
-    engine: str,
-    causal: bool,
-    scale: float | None,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, sinks: torch.Tensor | None, *call: Any
 ) -> torch.Tensor:
     """`qtorch::attention`, which compiled programs hold."""
-    call = check_call(q, k, v, mask, engine, causal, scale)
-    return Attending.one_nan(attend(Attending, q, k, v, mask, call))
+    known = check_call(q, k, v, mask, sinks, *call)
+    return Attending.one_nan(attend(Attending, q, k, v, mask, sinks, known))
 
 
-def attention_shape(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, *call: Any) -> torch.Tensor:
+def attention_shape(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, sinks: Any, *call: Any) -> Any:
     """A tensor of the result's shape. Sizes that are known are checked; others are when the program runs."""
     if all(type(size) is int for x in (q, k, v) for size in x.shape):
-        check_call(q, k, v, mask, *call)
+        check_call(q, k, v, mask, sinks, *call)
     return q.new_empty((*q.shape[:3], v.shape[3]))
 
 
@@ -161,16 +169,18 @@ def run_gradients(
     k: torch.Tensor,
     v: torch.Tensor,
     mask: torch.Tensor | None,
+    sinks: torch.Tensor | None,
     gradient: torch.Tensor,
-    engine: str,
-    causal: bool,
-    scale: float | None,
+    *call: Any,
 ) -> tuple[torch.Tensor, ...]:
-    """`qtorch::attention_gradients`."""
-    call = check_call(q, k, v, mask, engine, causal, scale)
-    return tuple(Attending.one_nan(x) for x in gradients(Attending, q, k, v, mask, gradient, call))
+    """`qtorch::attention_gradients`; without sinks theirs is empty."""
+    known = check_call(q, k, v, mask, sinks, *call)
+    found = gradients(Attending, q, k, v, mask, sinks, gradient, known)
+    return tuple(q.new_empty(0) if x is None else Attending.one_nan(x) for x in found)
 
 
-def gradients_shape(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:
+def gradients_shape(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, sinks: Any, *others: Any
+) -> tuple[torch.Tensor, ...]:
     """Tensors of the gradients' shapes."""
-    return tuple(x.new_empty(x.shape) for x in (q, k, v))
+    return *(x.new_empty(x.shape) for x in (q, k, v)), q.new_empty(0) if sinks is None else sinks.new_empty(sinks.shape)

@@ -42,24 +42,61 @@ def padded(batch, keys):
     return mask
 
 
-def compare(engine, queries, keys, mask=None):
+def compare(engine, queries, keys, mask=None, **settings):
     arrays = arrays_of(queries, keys)
-    expected = qcore.engines.attention(*arrays, engine, mask=mask)
+    if settings:  # the sinks of the heads
+        arrays.append(np.linspace(-2, 5, 4, dtype=f))
+
+    def run(package, *x, mask=mask):
+        sinks = {"sinks": x[3]} if len(x) == 4 else {}
+        return package.attention(*x[:3], engine, mask=mask, **sinks, **settings)
+
+    expected = run(qcore.engines, *arrays)
     tensors = [torch.from_numpy(x).requires_grad_() for x in arrays]
-    given = None if mask is None else torch.from_numpy(mask)
-    found = qtorch.engines.attention(*tensors, engine, mask=given)
+    found = run(qtorch.engines, *tensors, mask=None if mask is None else torch.from_numpy(mask))
     assert_same_bits(found.detach(), expected, "torch")
     gradient = np.random.default_rng(9).standard_normal(expected.shape).astype(f)
     found.backward(torch.from_numpy(gradient))
-    result, back = jax.vjp(lambda *x: qjax.engines.attention(*x, engine, mask=mask), *arrays)
+    result, back = jax.vjp(partial(run, qjax.engines), *arrays)
     assert_same_bits(result, expected, "jax")
-    for name, x, y in zip("qkv", tensors, back(gradient), strict=True):
+    for name, x, y in zip(("q", "k", "v", "sinks"), tensors, back(gradient), strict=False):
         assert_same_bits(x.grad, y, f"the gradient of {name}")
 
 
 @pytest.mark.parametrize("engine", [Engine.of(FP8), CACHED], ids=lambda engine: engine.text)
 def test_the_same_bits(engine):
     compare(engine, 70, 100, padded(2, 100))
+
+
+OWN = "tiles=[64,8,8],window_tiles=[64,4,8]"
+WINDOWED = [
+    Engine(f"attention({OWN},sink=first,softcap=exponentials,window_start=tile)", "kv_cache(int8,scale=token_head)"),
+    *(pytest.param(Engine.of(name), marks=pytest.mark.heavy) for name in ENGINES),
+]
+
+
+@pytest.mark.parametrize("engine", WINDOWED, ids=lambda engine: engine.text)
+def test_windows_softcaps_and_sinks(engine):
+    compare(engine, 6, 9, window=5, softcap=2.0)
+    if engine.attention.tiles[:3] != (64, 8, 8):
+        compare(engine, 70, 200, window=40, softcap=2.0)
+
+
+def test_gradients_of_softcaps_and_sinks():
+    """Beside float64's, which torch differentiates."""
+    q, k, v, sinks = (torch.from_numpy(x) for x in (*arrays_of(6, 9), np.linspace(-2, 5, 4, dtype=f)))
+    given = [x.clone().requires_grad_() for x in (q, k, v, sinks)]
+    wide = [x.double().requires_grad_() for x in (q, k, v, sinks)]
+    near = torch.ones(6, 9, dtype=torch.bool).tril(3) & ~torch.ones(6, 9, dtype=torch.bool).tril(-1)
+    scores = 2 * torch.tanh(wide[0] @ wide[1].repeat_interleave(2, 1).mT / 32**0.5 / 2)
+    scores = torch.cat([scores.masked_fill(~near, -1e30), wide[3].reshape(1, 4, 1, 1).expand(2, 4, 6, 1)], 3)
+    result = scores.softmax(-1)[..., :-1] @ wide[2].repeat_interleave(2, 1)
+    result.square().sum().backward()
+    found = qtorch.engines.attention(*given[:3], "exact", window=4, softcap=2.0, sinks=given[3])
+    torch.testing.assert_close(found, result.float(), rtol=1e-5, atol=1e-6)
+    found.backward(2 * result.detach().float())
+    for x, y in zip(given, wide, strict=True):
+        torch.testing.assert_close(x.grad, y.grad.float(), rtol=1e-4, atol=1e-5)
 
 
 def test_what_caches_store():

@@ -90,9 +90,21 @@ def test_a_window_is_a_mask_where_keys_are_one_block():
     near = jnp.tril(jnp.ones((9, 9), bool)) & ~jnp.tril(jnp.ones((9, 9), bool), -4)
     found = apply(lambda *x: jax.nn.dot_product_attention(*x, is_causal=True, local_window_size=3), ENGINE)(*given)
     assert (found == expected(*given, near[None, None])).all()
-    tiles = "engine(attention(tiles=[64,16,16]))"
-    with pytest.raises(ValueError, match="local_window_size of dot_product_attention is given; allowed is None"):
-        apply(lambda *x: jax.nn.dot_product_attention(*x, local_window_size=3), tiles)(*given)
+
+
+@pytest.mark.heavy
+def test_a_window_of_tiles():
+    given, engine = arrays(), "engine(attention(tiles=[64,16,16],window_tiles=[64,4,4]))"
+
+    def run(mask, **options):
+        return apply(lambda *x: jax.nn.dot_product_attention(*x, mask=mask, **options), engine)(*given)
+
+    for mask, causal in ((None, False), (jnp.ones((1, 1, 9, 9), bool), True)):
+        with pytest.raises(ValueError, match="local_window_size=3 of dot_product_attention, and the engine has tiles"):
+            run(mask, is_causal=causal, local_window_size=3)
+    moved = [jnp.swapaxes(x, 1, 2) for x in given]
+    expected = jnp.swapaxes(attention(*moved, engine, window=4), 1, 2)
+    assert (run(None, is_causal=True, local_window_size=(3, 0)) == expected).all()
 
 
 @pytest.mark.parametrize("options", [{"bias": jnp.zeros((1, 4, 9, 9))}])
