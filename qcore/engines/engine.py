@@ -225,8 +225,8 @@ _FA3_PAGES = (
 _TRITON = "vLLM, v1/attention/ops/triton_unified_attention.py, 2026"
 _TRITON_OPEN = (
     "read from source, not measured. The order inside tl.sum and tl.dot: neighbours in pairs, and Hopper's "
-    "instruction. exp and / are the chip's approximations. Decoding in segments: one pass. Linear layers and activation "
-    "functions: the model's; so is the order of a norm's sum. Pages change nothing"
+    "instruction. exp and / are the chip's approximations. Decoding in segments: one pass. Pages change nothing. Linear "
+    "layers and activation functions: the model's; so is the order of a norm's sum"
 )
 _TRITON_LAYERS = "; csrc/layernorm_kernels.cu and pos_encoding_kernels.cu"
 _INVARIANT = f"{_TRITON}, and model_executor/layers/batch_invariant.py, VLLM_BATCH_INVARIANT=1"
