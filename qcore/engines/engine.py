@@ -216,7 +216,7 @@ class Published(NamedTuple):
 _FA3 = "vllm-project/flash-attention 617264c1, hopper/"
 _FA3_OPEN = (
     "read from source, not measured. The kernel's exp2, 1 / l and log are the chip's approximations: correctly rounded "
-    "here, so positions and sizes of differences are the chip's, bits need not be. So is tanh. The number of splits: one"
+    "here, so positions and sizes of differences are the chip's, bits need not be; as is tanh. Number of splits: one"
 )
 _FA3_PAGES = (
     ". Keys are in pages of 16 tokens, as vLLM has them: without pages, and with pages of whole tiles, heads of 96 and "
@@ -225,8 +225,8 @@ _FA3_PAGES = (
 _TRITON = "vLLM, v1/attention/ops/triton_unified_attention.py, 2026"
 _TRITON_OPEN = (
     "read from source, not measured. The order inside tl.sum and tl.dot: neighbours in pairs, and Hopper's "
-    "instruction. exp and / are the chip's approximations. Decoding in segments: one pass. Pages change nothing. Linear "
-    "layers and activation functions: the model's; so is the order of a norm's sum"
+    "instruction. exp and / are the chip's approximations. Decoding in segments: one pass. Pages change nothing. "
+    "Linear layers and activation functions: the model's; so is the order of a norm's sum"
 )
 _TRITON_LAYERS = "; csrc/layernorm_kernels.cu and pos_encoding_kernels.cu"
 _INVARIANT = f"{_TRITON}, and model_executor/layers/batch_invariant.py, VLLM_BATCH_INVARIANT=1"
