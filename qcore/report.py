@@ -134,11 +134,35 @@ class ProductReport:
 
 
 @dataclass(frozen=True)
+class FunctionReport:
+    """A call of a function in a model's run, such as softmax, for whose steps a recipe has formats.
+
+    Attributes:
+        path: as of a `ProductReport`.
+        kind: the name of the function in a recipe.
+        shape: the shape of its operand.
+        arithmetic: the formats of its steps, as in the text of a recipe; "" in high precision.
+        reason: the reason why it stayed in high precision; else "".
+
+    Example:
+        >>> FunctionReport("attention", "softmax", (8, 8), "bfloat16").reason
+        ''
+    """
+
+    path: str
+    kind: str
+    shape: tuple[int, ...]
+    arithmetic: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class RunReport:
     """All products of a run, in order. `print` shows a table, `rich.print` the same in color.
 
     Args:
         products: one `ProductReport` for each; their shares are computed.
+        functions: one `FunctionReport` for each function whose steps have formats, or should have.
 
     Example:
         >>> wide = ProductReport("head", 0, "linear", ((2, 8), (4, 8)), 64, reason="no entry of the recipe")
@@ -148,6 +172,7 @@ class RunReport:
     """
 
     products: Sequence[ProductReport]
+    functions: Sequence[FunctionReport] = ()
 
     def __post_init__(self) -> None:
         total = sum(one.multiply_adds or 0 for one in self.products)
@@ -217,7 +242,13 @@ class RunReport:
                 f"{name} gradient of the weight: {_long_product(products.grad_b)}",
             ]
         more = f", in 16 bits: {self.in_16_bits:.1%}" if self.in_16_bits else ""
-        return [*lines, f"lowered: {self.lowered:.1%}{more}"]
+        return [*lines, f"lowered: {self.lowered:.1%}{more}", *map(_function_line, self.functions)]
+
+
+def _function_line(one: FunctionReport) -> str:
+    """A line of a function, behind the table of products."""
+    shape = "x".join(map(str, one.shape)) or "()"
+    return f"{one.path or '(model)'}: {one.kind} of {shape} in {one.arithmetic or f'high precision: {one.reason}'}"
 
 
 _RUN_HEAD = ("path", "kind", "shapes", "share", "formats")

@@ -120,7 +120,7 @@ ROOMS_USE = {  # from the ground up
     "arithmetic": "ground law rounding products",
     "collectives": "ground law rounding products",
     "quantizers": "ground law rounding products",
-    "recipes": "ground law rounding products quantizers",
+    "recipes": "ground law rounding products arithmetic quantizers",
     "functions": "ground law rounding products recipes",
     "engines": "ground law rounding products recipes functions",
     "optimizers": "ground law rounding products quantizers functions",

@@ -33,8 +33,8 @@ _REPRODUCIBLE = {
 _ARITHMETIC = {
     "sums and roots": "add subtract multiply divide fma faa reciprocal sqrt rsqrt hypot",
     "sums and roots of codes": "add_* subtract_* multiply_* divide_* fma_* faa_* reciprocal_* sqrt_* rsqrt_* hypot_*",
-    "exponentials of codes": "exp*_codes log*_codes softplus_codes",
-    "exponentials": "exp* log* softplus",
+    "exponentials of codes": "exp*_codes log*_codes softplus_codes erf_codes",
+    "exponentials": "exp* log* softplus erf",
     "hyperbolas of codes": "*sinh_codes *cosh_codes *tanh_codes",
     "hyperbolas": "*sinh *cosh *tanh",
     "choices of codes": "abs_* negate_* copysign_* clamp_* *imum*_codes next_*_codes",

@@ -25,7 +25,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 _MOST_BITS = 24  # significant bits of an operand
 _FARTHEST = 300  # exponents of an operand
 _DECISIVE = 50  # significant bits that may decide a rounding, of the 53 of a number that is rounded to odd
-_SHORT = 16  # bits of all operands' codes, so that a table has all results
+SHORT = 16  # bits of all operands' codes, so that a table has all results
 
 
 class OperationCall(NamedTuple):
@@ -55,7 +55,7 @@ class OperationCall(NamedTuple):
     @property
     def is_looked_up(self) -> bool:
         """True for operations on codes of which a table has all results, or all exact results."""
-        short = bool(self.operands) and sum(self.widths) <= _SHORT
+        short = bool(self.operands) and sum(self.widths) <= SHORT
         return short and (OPERATIONS[self.operation].law is None or not self.is_stochastic)
 
     @property
@@ -137,7 +137,7 @@ def call_of_numbers(
         _check_short(operation, formats)
     number = check_number(dtype if result is None else result, "result")
     _check_single("result", number)
-    _check_fits(number, dtype)
+    check_fits(number, dtype)
     return call_of(operation, formats, number, *modes), dtype
 
 
@@ -158,10 +158,10 @@ def _check_short(operation: str, numbers: tuple[Number, ...]) -> None:
     for number in numbers:
         _check_single("operands", number)
     bits = sum(number.bits for number in numbers)
-    if bits > _SHORT:
+    if bits > SHORT:
         raise ValueError(
             f"operands of {operation}: {', '.join(number.text for number in numbers)} have {bits} bits; allowed are "
-            f"{_SHORT} bits together: operands= short formats, or arrays of float16 or bfloat16 for one operand"
+            f"{SHORT} bits together: operands= short formats, or arrays of float16 or bfloat16 for one operand"
         )
 
 
@@ -190,7 +190,7 @@ def _check_single(name: str, number: Number) -> None:
         raise ValueError(f"{name}={quoted(number)} is a format of blocks; allowed are formats of single numbers")
 
 
-def _check_fits(number: Number, dtype: str) -> None:
+def check_fits(number: Number, dtype: str) -> None:
     """Raises if a dtype has not a format's numbers. QPyTorch's floats may end beyond it: there they are infinite."""
     carrier, (digits, least, most) = CARRIERS[dtype], number.span
     if digits > carrier.mantissa_bits + 1 or least < carrier.step_exponent or most > carrier.max_exponent + 1:

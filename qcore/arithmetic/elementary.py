@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
-from math import inf, pi
+from math import erf, inf, pi, sqrt
 
 import numpy as np
 
@@ -99,6 +99,15 @@ def _arccos(x: Decimal) -> Decimal:
     return _arctan((1 - x * x).sqrt() / x)
 
 
+def _erf(x: Decimal) -> Decimal:
+    """By the series 2 x exp(-x^2) / sqrt(pi) (1 + 2 x^2 / 3 + 4 x^4 / 15 + ..), whose terms are positive."""
+    total, term, square, k = Decimal(0), x, 2 * x * x, 1
+    while total + term != total:
+        k += 2
+        total, term = total + term, term * square / k
+    return 2 * total * (-x * x).exp() / _pi().sqrt()
+
+
 def _over_pi(function: Real) -> Real:
     return lambda x: function(x) / _pi()
 
@@ -112,6 +121,7 @@ REAL: dict[str, Real] = {
     "log1p": lambda x: (1 + x).ln(),
     "softplus": lambda x: (1 + x.exp()).ln(),
     "tanh": lambda x: 1 - 2 / ((2 * x).exp() + 1),
+    "erf": _erf,
     "sinh": lambda x: (x.exp() - (-x).exp()) / 2,
     "cosh": lambda x: (x.exp() + (-x).exp()) / 2,
     "arcsinh": lambda x: ((1 + x * x).sqrt() + abs(x)).ln().copy_sign(x),
@@ -163,6 +173,7 @@ IN_FLOAT64: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "log1p": np.log1p,
     "softplus": _softplus,
     "tanh": np.tanh,
+    "erf": lambda x: np.frompyfunc(erf, 1, 1)(x).astype(np.float64),
     "sinh": np.sinh,
     "cosh": np.cosh,
     "arcsinh": np.arcsinh,
@@ -205,12 +216,12 @@ def _simple(name: str, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
         near, lead, rest = np.zeros(x.shape, bool), x, one
     if name == "arccospi":  # 1/2 - x / pi
         near, lead, rest = (size < _NEGLIGIBLE) & (x != 0), 0.5 * one, -x
-    far = {"tanh": size > 22.0, "expm1": x < -44.0, "softplus": x > 44.0}.get(name)
+    far = {"tanh": size > 22.0, "erf": size > 6.5, "expm1": x < -44.0, "softplus": x > 44.0}.get(name)
     if far is not None:
         far = far & np.isfinite(x)
-        of_far = {"tanh": np.sign(x), "expm1": -one, "softplus": x}[name]
+        of_far = {"tanh": np.sign(x), "erf": np.sign(x), "expm1": -one, "softplus": x}[name]
         lead, near = np.where(far, of_far, lead), near | far
-        rest = np.where(far, -np.sign(x) if name == "tanh" else one, rest)
+        rest = np.where(far, -np.sign(x) if name in ("tanh", "erf") else one, rest)
     return near, lead, rest
 
 
@@ -331,6 +342,7 @@ SLOPES: dict[str, Callable[..., tuple[np.ndarray, ...]]] = {
     "log1p": lambda x: (1.0 / (1.0 + x),),
     "softplus": lambda x: (_sigmoid(x),),
     "tanh": lambda x: (4.0 * _sigmoid(2.0 * x) * _sigmoid(-2.0 * x),),
+    "erf": lambda x: (2.0 / sqrt(pi) * np.exp(-x * x),),
     "sinh": lambda x: (np.cosh(x),),
     "cosh": lambda x: (np.sinh(x),),
     "arcsinh": lambda x: (1.0 / np.hypot(1.0, x),),

@@ -125,6 +125,13 @@ class Arithmetic(Functions):
         "[0.46875, -1.0]",
         "[52, 54, 55]",
     )
+    erf, erf_codes = row(
+        "erf",
+        "The error function, exactly, rounded once.",
+        "[0.5, -8.0]",
+        "[0.5, -1.0]",
+        "[53, 55, 56]",
+    )
     sinh, sinh_codes = row(
         "sinh",
         "The hyperbolic sine, exactly, rounded once.",

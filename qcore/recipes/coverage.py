@@ -15,6 +15,8 @@ def shortfall(recipe: Recipe, run: RunReport) -> str:
     A product in 16 bits counts only if the recipe has no narrower one. The warning names an entry for the products with
     the largest part of the rest.
     """
+    if all(entry.forward is None for entry in recipe.entries):  # it is for functions, which do not multiply
+        return ""
     narrow = any(entry.forward is not None and not entry.forward.has_16_bits for entry in recipe.entries)
     part = run.lowered if narrow else run.lowered + run.in_16_bits
     rest = [one for one in run if one.products is None or (narrow and one.products.forward.has_16_bits)]

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from qcore.arguments import check_choice, check_int, quoted
-from qcore.formats.number import call_text
+from qcore.arithmetic.composed import LAWS, Steps, check_steps
+from qcore.formats.number import Number, call_text
 from qcore.formats.text import Kind, Reader, choice, register
 from qcore.html import html_table
 from qcore.law.tiles import MOST_ELEMENTS
@@ -21,7 +22,8 @@ from qcore.linalg.product import Product, ProductLike, Products, check_product, 
 # tensors. "attention" is both of attention's.
 LINEAR, CONV, SCORES, OUTPUT, MATMUL = "linear", "conv", "attention_scores", "attention_output", "matmul"
 _ATTENTION = "attention"
-LAYER_TYPES = (LINEAR, CONV, _ATTENTION, SCORES, OUTPUT, MATMUL)
+FUNCTION_TYPES = tuple(LAWS)
+LAYER_TYPES = (LINEAR, CONV, _ATTENTION, SCORES, OUTPUT, MATMUL, *FUNCTION_TYPES)
 _LAYERS = (LINEAR, CONV)  # their weights belong to modules, so that they can be counted before a run
 _QUOTE = "'"
 _PRODUCTS, _ENDS = ("forward", "grad_input", "grad_weight"), ("first", "last")
@@ -38,13 +40,16 @@ class Entry:
             "block?.conv1".
         layer_type: "linear" or "conv" for products with a weight; "attention_scores", "attention_output", or for both
             "attention", of scaled_dot_product_attention; "matmul" for products of two other tensors. None is "linear"
-            and "conv".
+            and "conv". Or a function: "softmax", "exp", "tanh", "sigmoid", "silu", "gelu", "layer_norm", "rms_norm".
         first, last: if given, the entry is for this number of matching layers from the start, and from the end, of the
             model; an argument that is not given is 0. They count "linear" and "conv" only.
         forward: the `Product` of the input and the weight, or its text. None leaves the layers as they are.
         grad_input: the product of the output's gradient and the weight.
         grad_weight: the product of the output's gradient and the input. None for grad_input or grad_weight takes the
             other operand as the forward product rounds it, the unrounded gradient, and the same accumulator.
+        arithmetic: for a function, the format of its steps, or a dict of steps and formats: {"exp": "e5m2", "sum":
+            "bfloat16", "*": "float16"}. "*" is all other steps; without it they are float32, and bfloat16 before "exp",
+            "tanh" and "erf", which are tables. A sum may have an accumulator.
 
     Attributes:
         text: the entry in the text of a recipe.
@@ -54,6 +59,8 @@ class Entry:
         "entry('head')"
         >>> Entry(layer_type="conv", forward=Product("int8", "int8")).grad_input.second.number.text
         'int8'
+        >>> Entry("*", "softmax", arithmetic="bfloat16").text
+        "entry('*',layer_type=softmax,arithmetic=bfloat16)"
     """
 
     name: str = "*"
@@ -63,6 +70,7 @@ class Entry:
     grad_weight: Product | None = None
     first: int | None = None
     last: int | None = None
+    arithmetic: Steps | None = None
     text: str = field(init=False, repr=False, compare=False)
 
     if TYPE_CHECKING:
@@ -76,6 +84,7 @@ class Entry:
             grad_weight: ProductLike = None,
             first: int | None = None,
             last: int | None = None,
+            arithmetic: Steps | Number | str | Mapping[str, Any] | None = None,
         ) -> None: ...
 
     def __repr__(self) -> str:
@@ -95,6 +104,7 @@ class Entry:
             raise ValueError(
                 f"layer_type={quoted(self.layer_type)} with first or last, which count linear and conv layers only"
             )
+        self._check_arithmetic()
         if self.forward is not None:
             forward = check_product(self.forward, "forward")
             made = check_products(
@@ -106,11 +116,25 @@ class Entry:
             raise ValueError("forward=None with a product of a gradient; allowed is a Product, or None for all three")
         object.__setattr__(self, "text", f"entry({','.join(self._arguments())})")
 
+    def _check_arithmetic(self) -> None:
+        """Reads the formats of a function's steps; raises for an entry that mixes functions and products."""
+        is_function = self.layer_type in FUNCTION_TYPES
+        if is_function and any(getattr(self, name) is not None for name in _PRODUCTS):
+            raise ValueError(f"layer_type={quoted(self.layer_type)} with products; allowed is arithmetic, or None")
+        if self.arithmetic is None:
+            return
+        if not is_function:
+            raise ValueError(
+                f"layer_type={quoted(self.layer_type)} with arithmetic; allowed are {', '.join(FUNCTION_TYPES)}"
+            )
+        object.__setattr__(self, "arithmetic", check_steps(str(self.layer_type), self.arithmetic))
+
     def _arguments(self) -> list[str]:
         kind = [] if self.layer_type is None else [f"layer_type={self.layer_type}"]
         products = [f"{name}={getattr(self, name).text}" for name in _PRODUCTS if getattr(self, name) is not None]
         ends = [f"{name}={getattr(self, name)}" for name in _ENDS if getattr(self, name) is not None]
-        return [f"{_QUOTE}{self.name}{_QUOTE}", *kind, *products, *ends]
+        steps = [] if self.arithmetic is None else [f"arithmetic={self.arithmetic.text}"]
+        return [f"{_QUOTE}{self.name}{_QUOTE}", *kind, *products, *ends, *steps]
 
     def on(self, machine: str) -> Entry:
         """The entry with the products of a machine, see `Recipe.on`."""
@@ -205,7 +229,9 @@ class Recipe:
 
     def _repr_html_(self) -> str:
         """The HTML that notebooks show: a row for each entry."""
-        shown = ("name", "layer_type", *_PRODUCTS, *_ENDS)
+        shown: tuple[str, ...] = ("name", "layer_type", *_PRODUCTS, *_ENDS)
+        if any(entry.arithmetic for entry in self.entries):
+            shown += ("arithmetic",)
         rows = ([getattr(entry, name) for name in shown] for entry in self.entries)
         texts = ([getattr(cell, "text", "" if cell is None else cell) for cell in row] for row in rows)
         return html_table([name.replace("_", " ") for name in shown], texts)
@@ -327,7 +353,25 @@ def _read_product(reader: Reader) -> Product:
     return reader.registered("product")
 
 
+def _read_steps(reader: Reader) -> Any:
+    """A format, or steps with formats in braces."""
+    if reader.token != "{":
+        return _read_format(reader)
+    formats: dict[str, Any] = {}
+    reader.expect("{")
+    while reader.next_item("}", first=not formats):
+        step = reader.next()
+        reader.expect(":")
+        formats[step] = _read_format(reader)
+    return formats
+
+
+def _read_format(reader: Reader) -> Any:
+    return reader.registered("accumulator") if reader.token == "accumulator" else reader.number()
+
+
 _PARAMETERS: dict[str, Callable[[Reader], Any]] = {"name": _pattern, "layer_type": choice(LAYER_TYPES)}
 _PARAMETERS |= {**dict.fromkeys(_PRODUCTS, _read_product), **dict.fromkeys(_ENDS, Reader.integer)}
+_PARAMETERS["arithmetic"] = _read_steps
 register("entry", Kind(Entry, _PARAMETERS, 0, 1, 0))
 register("recipe", Kind(Recipe, {"entries": _entries}, 1, 1, 1))

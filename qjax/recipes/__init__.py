@@ -227,9 +227,13 @@ class _Settings:
             self._check_rules(planner, warned)
             return call.plan(Planner(planner.rules, None, planner.found)) if self.delayed else plan
         _warn_of_unreached(self.recipe, planner.found, warned)
-        self.recipe.check([(one.name, one.kind) for one in planner.found])
+        calls = [(one.path, one.kind) for one in planner.functions]
+        self.recipe.check([*((one.name, one.kind) for one in planner.found), *calls])
         planner = Planner((), self.recipe, planner.found)
         plan = call.plan(planner)
+        for one in planner.functions:
+            if one.reason:
+                _warn_once(f"{quoted(one.path)} ({one.kind}) stays in high precision: {one.reason}", warned)
         for name in planner.own_derivatives:
             _warn_once(
                 f"{quoted(name)} has a derivative of its own, whose products a recipe does not reach: its "
@@ -357,7 +361,7 @@ def _run(planner: Planner) -> RunReport:
         count = None if one.multiply_adds is None else int(one.multiply_adds * share)
         rows.append(ProductReport(one.name, numbers[one.name], one.kind, one.shapes, count, products, reason))
         numbers[one.name] += 1
-    return RunReport(rows)
+    return RunReport(rows, planner.functions)
 
 
 def _runs(planner: Planner) -> Iterator[tuple[ProgramProduct, Products | None, Fraction]]:

@@ -45,6 +45,9 @@ def evaluate(plan: LoweringPlan, args: Sequence[Any], words: Words, scaling: Seq
             rows = None if state is None else scaling[state]
             with jax.named_scope(f"{SITE}{path}"):
                 results = [multiply(equation, operands, weight, products, _fold(words, number), rows)]
+        elif index in plan.functions:
+            function = plan.functions[index]
+            results = [function.steps(operands[0], **function.options)]
         else:
             results = jaxprs.bind(equation, operands)
         sites = [plan.outputs.get(variable) for variable in equation.outvars]

@@ -14,9 +14,10 @@ from qcore import Recipe, Rule
 from qcore.arguments import quoted
 from qcore.linalg.product import Products
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
-from qcore.report import numbered
+from qcore.report import FunctionReport, numbered
 from qjax._jaxprs import CUSTOM, INLINED, counters, inner_programs, scan_parts, walk
 from qjax._parameters import parameters
+from qjax.arithmetic.composed import Arrays
 from qjax.recipes.layers import (
     CAPTURED,
     COMPUTED,
@@ -38,6 +39,7 @@ from qjax.recipes.layers import (
     trips,
     weight_among,
 )
+from qjax.recipes.outlined import function_call, outlined
 from qjax.recipes.products import factors_of, is_product, last_factor, multiply_adds, shapes_of, why_not
 from qjax.recipes.stacks import WHILE, Loop, ProgramProduct, Stacks, State
 
@@ -84,6 +86,13 @@ class ProductSite(NamedTuple):
     state: int | None
 
 
+class FunctionSite(NamedTuple):
+    """A function whose steps have formats, and its further arguments."""
+
+    steps: Arrays
+    options: dict[str, Any]
+
+
 class Inner(NamedTuple):
     """The programs that an equation contains.
 
@@ -113,6 +122,7 @@ class LoweringPlan:
         outputs: the variables that are rounded.
         weights: the operand that is rounded, by the index of the equation.
         products: the product that replaces an equation, by the index of the equation.
+        functions: the function that replaces an equation, by the index of the equation.
         inner: the plans of programs with layers, by the index of the equation that contains them.
         loops: the scans around the program.
         results: the origins of the jaxpr's results.
@@ -129,12 +139,13 @@ class LoweringPlan:
     outputs: dict[Any, LayerSite] = field(default_factory=dict)
     weights: dict[int, tuple[int, LayerSite]] = field(default_factory=dict)
     products: dict[int, ProductSite] = field(default_factory=dict)
+    functions: dict[int, FunctionSite] = field(default_factory=dict)
     inner: dict[int, Inner] = field(default_factory=dict)
     loops: Sequence[Loop] = ()
     results: Sequence[Origin] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.outputs or self.weights or self.products or self.inner)
+        return bool(self.outputs or self.weights or self.products or self.functions or self.inner)
 
     @property
     def holds_products(self) -> bool:
@@ -188,6 +199,7 @@ class Planner:
         around: the primitives around the planned program: derivatives, and programs that are not inlined.
         loops: the scans around it.
         times: the number of runs of the planned program; None if it depends on values.
+        functions: the calls of functions for which the recipe has formats, in order.
     """
 
     def __init__(
@@ -214,9 +226,17 @@ class Planner:
         self.around: list[str] = []
         self.loops: list[Loop] = []
         self.times: int | None = 1
+        self.functions: list[FunctionReport] = []
+        self.has_functions = recipe is not None and any(entry.arithmetic for entry in recipe.entries)
 
     def plan(
-        self, jaxpr: Any, consts: Sequence[Any], origins: Sequence[Origin], scope: str = "", first: int = 0
+        self,
+        jaxpr: Any,
+        consts: Sequence[Any],
+        origins: Sequence[Origin],
+        scope: str = "",
+        first: int = 0,
+        of_function: bool = False,
     ) -> LoweringPlan:
         """The plan of a jaxpr.
 
@@ -225,10 +245,12 @@ class Planner:
             origins: the origins of its inputs, see `Origin`.
             scope: the name scope that it runs in.
             first: the number of its first layer.
+            of_function: True for the program of a function that entries of a recipe name.
 
         Raises:
             ValueError: if a layer cannot be rounded where it is, or another call of `lower` has rounded it.
         """
+        jaxpr = outlined(jaxpr) if self.has_functions and not of_function else jaxpr
         plan = LoweringPlan(self, jaxpr, consts, scope, origins, first, self.position, loops=tuple(self.loops))
         _Walk(self, plan).run()
         plan.last = self.position
@@ -352,7 +374,10 @@ class _Walk:
         if product is not None:
             self.extend_layers(equation, origins)
             return [product] * len(equation.outvars)
-        results = self.inside(index, equation, origins, name)
+        if self.planner.has_functions and self.function(index, equation, origins, called):
+            results = [result_origin(equation, origins)]
+        else:
+            results = self.inside(index, equation, origins, name)
         self.extend_layers(equation, origins)
         return results or [result_origin(equation, origins)] * len(equation.outvars)
 
@@ -392,6 +417,21 @@ class _Walk:
         weak = found.kind == MATMUL or (found.kind == LINEAR and is_bare(of_weight))
         result = result_origin(equation, [origins[place] for place in factors_of(equation)])
         return Origin(result.order, outside, position if weak else None, loops=result.loops), found.name, path
+
+    def function(self, index: int, equation: Any, origins: Sequence[Origin], name: str) -> bool:
+        """Plans a function's steps by the recipe; False if it has none for them."""
+        call, recipe = function_call(equation), self.planner.recipe
+        if call is None or recipe is None or all(map(is_constant, origins)):
+            return False
+        entry = recipe._entry_at(name, call.kind)
+        if entry is None or entry.arithmetic is None:
+            return False
+        reason = call.reason or ("it is a part of a derivative" if is_backward(equation) else "")
+        text, shape = "" if reason else entry.arithmetic.text, tuple(equation.outvars[0].aval.shape)
+        self.planner.functions.append(FunctionReport(name, call.kind, shape, text, reason))
+        if not reason:
+            self.plan.functions[index] = FunctionSite(Arrays(call.kind, entry.arithmetic), call.options)
+        return not reason
 
     def describe(self, equation: Any, origins: Sequence[Origin], name: str) -> tuple[ProgramProduct, Path | None]:
         """The description of a product, and the path of the module that multiplies."""
@@ -543,7 +583,8 @@ class _Walk:
             if is_while and plans:  # the body, whose layers come after the condition's
                 first = plans[-1].end
                 inputs = [one.of_loop(WHILE) if i in counts else one for i, one in enumerate(inputs)]
-            plans.append(self.planner.plan(jaxpr, consts, inputs, name, first))
+            of_function = self.planner.has_functions and function_call(equation) is not None
+            plans.append(self.planner.plan(jaxpr, consts, inputs, name, first, of_function))
         return plans
 
     def scan(self, equation: Any, origins: Sequence[Origin], program: Any, name: str) -> Inner:

@@ -46,6 +46,8 @@ divide = FUNCTIONS.divide
 divide_codes = FUNCTIONS.divide_codes
 equal = FUNCTIONS.equal
 equal_codes = FUNCTIONS.equal_codes
+erf = FUNCTIONS.erf
+erf_codes = FUNCTIONS.erf_codes
 exp = FUNCTIONS.exp
 exp2 = FUNCTIONS.exp2
 exp2_codes = FUNCTIONS.exp2_codes
@@ -185,6 +187,8 @@ __all__ = [
     "divide_codes",
     "equal",
     "equal_codes",
+    "erf",
+    "erf_codes",
     "exp",
     "exp2",
     "exp2_codes",

@@ -51,7 +51,7 @@ def report(model: nn.Module, *inputs: object, **options: object) -> RunReport:
     names = named_layers(model)
     with torch.no_grad(), torch.compiler.set_stance("force_eager"), listed(names) as found:
         model(*inputs, **options)
-    return RunReport(found.rows)
+    return RunReport(found.rows, found.functions)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from qcore.linalg.convolution import WeightLayout, weight_layout
 from qcore.linalg.product import Products
 from qcore.notices import frames, warn
 from qcore.recipes.recipe import CONV, LINEAR, MATMUL, OUTPUT, SCORES
-from qcore.report import ProductReport, short_product, with_own_gradients
+from qcore.report import FunctionReport, ProductReport, short_product, with_own_gradients
 from qtorch import linalg
 from qtorch._states import apply_but_states, keep_states
 from qtorch._torch_internals import (
@@ -44,10 +44,12 @@ from qtorch._torch_internals import (
     traced_part,
     unseen_by_modes,
 )
+from qtorch.arithmetic.composed import Tensors
 from qtorch.linalg.call import call_in_float32, refuse_tracers
 from qtorch.linalg.modules import reset_states
 from qtorch.linalg.operator import OBSERVER, observed_by
 from qtorch.quant import Quantizer
+from qtorch.recipes.elementwise import CALLS, HOLDING
 from qtorch.recipes.functions import (
     BODIES,
     LOOPS,
@@ -81,6 +83,7 @@ class Lowering:
         states: for each own weight the name of the buffer with the state of its delayed scales.
         warned: the functions with a warning so far.
         first_call: what measures the first call of a whole model in a trace; None for its parts.
+        functions: the formats of the steps of functions, by kind.
     """
 
     path: str
@@ -90,6 +93,7 @@ class Lowering:
     states: Mapping[str, str] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
     first_call: Any = None
+    functions: Mapping[str, Tensors] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.arguments = {kind: None if one is None else product_arguments(one) for kind, one in self.products.items()}
@@ -111,6 +115,7 @@ class Listing:
 
     paths: dict[int, str] = field(default_factory=dict)  # by the `id` of a `Lowering`
     rows: list[ProductReport] = field(default_factory=list)
+    functions: list[FunctionReport] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
     def path_of(self, lowering: Lowering) -> str:
@@ -154,6 +159,10 @@ class ProductMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
         name = name_of(func)
+        if self.lowering.functions:
+            found = self.by_steps(name, args, kwargs)
+            if found is not None:
+                return found
         if name in PRODUCTS:
             return self.multiply(name, func, args, kwargs)
         if name in OPENED:
@@ -247,6 +256,33 @@ class ProductMode(TorchFunctionMode):
             list_wide(lists, self, lists.path_of(self.lowering), name, found, args, kwargs, y, why)
         self.note(args, y)
         return y
+
+    def by_steps(self, name: str, args: Any, kwargs: Any) -> torch.Tensor | None:
+        """The result of a function whose steps have formats; None for all others, with a warning where it should."""
+        if self.part_of_function() == "backward":
+            return None
+        kind = CALLS[name].kind if name in CALLS else ""
+        steps = self.lowering.functions.get(kind)
+        if steps is None:
+            for inner in HOLDING.get(name, ()):
+                if inner in self.lowering.functions:
+                    self.list_function(name, inner, args, "", f"it is inside of {name}, which is one function of torch")
+            return None
+        try:
+            found: torch.Tensor = CALLS[name].function(steps, *args, **kwargs)
+        except UnknownCallError as error:
+            self.list_function(name, kind, args, "", str(error))
+            return None
+        self.list_function(name, kind, args, steps.steps.text, "")
+        return found
+
+    def list_function(self, name: str, kind: str, args: Any, arithmetic: str, reason: str) -> None:
+        """Lists a call of a function while a run is listed; warns once of one that stays in high precision."""
+        if reason:
+            _warn_once(self.lowering, name if name == kind else f"{kind} of {name}", reason)
+        if not torch.compiler.is_dynamo_compiling() and (lists := listing.get()) is not None:
+            shape = tuple(args[0].shape) if args else ()
+            lists.functions.append(FunctionReport(lists.path_of(self.lowering), kind, shape, arithmetic, reason))
 
     def refuse_checkpoint(self, name: str) -> None:
         """Raises if a checkpoint runs a function that is neither a module nor a method of a module.

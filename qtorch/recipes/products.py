@@ -8,9 +8,10 @@ from torch import nn
 
 from qcore import Recipe
 from qcore.linalg.product import Products
-from qcore.recipes.recipe import CONV, LINEAR
+from qcore.recipes.recipe import CONV, FUNCTION_TYPES, LINEAR
 from qtorch._classes import change_class, plain_class
 from qtorch._torch_internals import check_modes, own_parameters
+from qtorch.arithmetic.composed import Tensors
 from qtorch.linalg import Conv1d, Conv2d, Conv3d, Linear, first_scaling
 from qtorch.recipes.layers import CONVOLUTIONS, RoundedPair, check_weights, has_products, named_layers, rounds_outputs
 from qtorch.recipes.modes import KINDS, LOWERED, Lowering, enter_forward, entering, product_arguments, weights_of
@@ -34,6 +35,8 @@ _MULTIPLYING = (
     nn.TransformerDecoder,
     nn.TransformerEncoderLayer,
 )
+# Modules of torch that are a function of which a recipe has the steps.
+_FUNCTIONS = (nn.Softmax, nn.Softmax2d, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.LayerNorm, nn.RMSNorm)
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
@@ -105,18 +108,19 @@ def lower_products(model: nn.Module, recipe: Recipe, functions: bool = True) -> 
             raise ValueError(f"{name or type(model).__name__} is lowered already; allowed are layers that are not")
         check_weights(name, layer)
     named = [(name, layer) for name, layer in named if functions or is_plain(layer)]
+    calls = _FUNCTIONS if any(entry.arithmetic for entry in recipe.entries) else ()
+    entered = [name for name, layer in named if has_functions(layer) or isinstance(layer, calls)]
     layers = [(name, kind) for name, layer in named if (kind := layer_kind(layer)) is not None]
     own = [(name, kind) for name, layer in named if has_functions(layer) for kind in _own_kinds(layer)]
-    recipe.check([*layers, *own], [name for name, layer in named if has_functions(layer)])
+    recipe.check([*layers, *own], entered)
     chosen = dict(zip(layers, recipe._products_of(layers), strict=True))
     for name, layer in named:
         found = chosen.get((name, layer_kind(layer) or "")) if is_plain(layer) else None
         if found is not None:
             layer.__class__ = _LAYERS[type(layer)][1]
             layer.set_products(product_arguments(found))  # type: ignore[operator]
-        elif functions and has_functions(
-            layer
-        ):  # layers that stay in high precision too: else the module around them finds theirs
+        elif functions and name in entered:
+            # Layers that stay in high precision, too: else the module around them finds their products.
             check_modes()
             _enter(name, layer, recipe, chosen)
 
@@ -130,9 +134,12 @@ def _enter(name: str, layer: nn.Module, recipe: Recipe, chosen: dict[tuple[str, 
         products[kind] = found
         if found is None:
             reasons[kind] = recipe.why_wide(name, kind)
+    entries = {kind: recipe._entry_at(name, kind) for kind in FUNCTION_TYPES}
+    steps = {kind: Tensors(kind, one.arithmetic) for kind, one in entries.items() if one and one.arithmetic}
     before = vars(layer).get("qtorch_lowering")  # of a module whose weights are rounded
     weight = None if before is None else before.weight
-    layer.qtorch_lowering = Lowering(name, products, reasons, weight, _make_states(layer, products))  # type: ignore[assignment]
+    states = _make_states(layer, products)
+    layer.qtorch_lowering = Lowering(name, products, reasons, weight, states, functions=steps)  # type: ignore[assignment]
     if before is None:
         enter_forward(layer)
         change_class(layer, LOWERED, entering)

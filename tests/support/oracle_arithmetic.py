@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 import oracle
@@ -63,6 +64,7 @@ def result(operation, numbers, spec, rounding, word=0, random_bits=24):
     return rounded(*_exact(operation, numbers, rounding), spec, rounding, word, random_bits)
 
 
+@lru_cache(1 << 18)  # pairs of numbers have far fewer results
 def rounded(negative, m, spec, rounding, word=0, random_bits=24):
     """An exact number, whose magnitude is in units of float64, rounded once."""
     if m is NAN:

@@ -19,6 +19,7 @@ MODES = "nearest nearest_away nearest_zero toward_zero away up down odd nearest_
 BITS = 900
 FUNCTIONS = {
     **{name: getattr(mp, name) for name in "exp expm1 log log1p tanh sinh cosh sin cos tan sinpi cospi hypot".split()},
+    "erf": mp.erf,
     **{f"arc{name}": getattr(mp, f"a{name}") for name in "sinh cosh tanh sin cos tan".split()},
     "exp2": lambda x: mp.power(2, x),
     "log2": lambda x: mp.log(x) / mp.log(2),
@@ -39,6 +40,8 @@ def real(name, numbers):
     """The exact result of finite numbers as a fraction, or one on the same side; None where there is no finite one."""
     if name in ("expm1", "tanh") and abs(numbers[0]) > FAR and (name == "tanh" or numbers[0] < 0):
         numbers = (math.copysign(FAR, numbers[0]),)
+    if name == "erf":
+        numbers = (math.copysign(min(abs(numbers[0]), 20.0), numbers[0]),)
     if name in ("exp", "exp2", "expm1", "sinh", "cosh") and abs(numbers[0]) > BEYOND:
         numbers = (math.copysign(BEYOND, numbers[0]),)
     if name == "softplus" and numbers[0] < -BEYOND:
