@@ -86,7 +86,7 @@ CLASSES = {
     "Lowering": ("qtorch/recipes/modes.py",),
     "Found": (),
     "Parts": ("qtorch/quantization/subclasses.py",),
-    "Call": ("qcore/workflow/flow.py", "qtorch/quantization/flow.py", "qjax/nnx/quantization/flow.py"),
+    "Call": ("qcore/workflow/flow.py",),
     "Node": ("qjax/export/walk.py",),
     "Value": ("qcore/trace.py", "qjax/export/walk.py"),
     "Recording": ("qcore/affine/observers.py",),

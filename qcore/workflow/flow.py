@@ -8,42 +8,33 @@ which any hashable may identify: numbers in PyTorch, variables of a jaxpr in JAX
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 Bounds = tuple[float | None, float | None]
 _How = TypeVar("_How")
 _LONGEST = 3  # layers in a row that become one: a convolution, its batch norm and a ReLU
 
 
-class Call(Protocol):
+@dataclass(eq=False)
+class Call:
     """One call of a layer, or of a function outside of all layers.
 
     Attributes:
         path: the layer's name; None for functions.
         takes, gives: the tensors.
         keeps: True if the call takes integers as well as floats, and gives the same kind as it takes.
-        joins: True if the call takes several tensors, and its result has their numbers, moved.
         bounds: of the result, where the call clamps; None where there is no bound.
+        joins: True if the call takes several tensors, and its result has their numbers, moved.
     """
 
-    @property
-    def path(self) -> str | None: ...
-
-    @property
-    def takes(self) -> Sequence[Hashable]: ...
-
-    @property
-    def gives(self) -> Sequence[Hashable]: ...
-
-    @property
-    def keeps(self) -> bool: ...
-
-    @property
-    def joins(self) -> bool: ...
-
-    @property
-    def bounds(self) -> Bounds: ...
+    path: str | None
+    takes: list[Any]
+    gives: list[Any]
+    keeps: bool = False
+    bounds: Bounds = (None, None)
+    joins: bool = False
 
 
 class Flow:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from math import inf, isnan, log10
 from typing import Any, NamedTuple, Protocol
 
-from qcore.arguments import check_type
+from qcore.arguments import check_type, quoted
 from qcore.names import MOST, shown, some
 from qcore.notices import warn
+from qcore.report import LayerReport
 from qcore.workflow.flow import Bounds, Call, Flow, Flows
 from qcore.workflow.settings import (
     Arguments,
     arguments_of,
+    check_settings,
     check_some,
     check_train,
     first_and_all,
+    first_arguments,
     needs_data,
     warn_of_floats,
 )
@@ -67,7 +71,15 @@ class Workflow(Protocol):
 
     module: type  # of all modules
     settings: tuple[type, type]  # of static and of dynamic quantization
+    defaults: tuple[Callable[[str], Any], ...]  # makers of an engine's settings, for calibration and for training
     table: type  # of embeddings, which dynamic settings quantize only if they are named
+    functional: type  # of modules with the methods add and mul
+    stubs: tuple[type, type]  # where a model says itself that integers begin and end
+    wrapper: Callable[..., Any]  # puts stubs around a layer
+    around: Callable[[Any], Any]  # puts a layer behind another class, with its attributes and results
+    class_of: Callable[[Any], type]  # with which a module was made
+    report: Callable[[Any], Iterable[LayerReport]]
+    results: Callable[[Any, Arguments], Any]  # of a model's call: what tells one computation from others
     engine = "onednn"  # of the default settings: all 256 integers, since sums are exact here and do not overflow
     remedy = ""  # the end of the warning of layers in floats
     model: Any
@@ -81,6 +93,9 @@ class Workflow(Protocol):
     _ways: set[Hashable]
     _joined: dict[str, str]  # layers whose numbers another layer quantizes again, with that layer
     _others: list[Arguments]
+    _uses: Counter[int]  # of the modules by identity: how many names each has
+    _expected: list[Any]  # what the model returns for each of the known arguments
+    named: dict[str, Any]  # the modules of the recorded model, by all names
 
     def __init__(self, qconfig: Any, calibrate: Any, train: Any) -> None:
         check_train(train, calibrate)
@@ -98,13 +113,14 @@ class Workflow(Protocol):
             self._static({key: None if key in chosen else one for key, one in self.entries.items()})
         self.model.eval()
         if chosen := chosen | self.repeated:
-            kinds = self.kinds()
+            kinds = {self.class_of(module) for _, module in self.modules()}
             off = {
                 key: None for key, one in self.entries.items() if one is None and (isinstance(key, str) or key in kinds)
             }
-            self.quantize_dynamically(({self.table: None} if self.table in kinds else {}) | off | chosen)
-        floats = [(path, kind, reason) for path, kind, reason in self.floats() if reason]
-        warn_of_floats([f"{shown(path)} ({kind}): {reason}" for path, kind, reason in floats], self.remedy)
+            chosen = ({self.table: None} if self.table in kinds else {}) | off | chosen
+            self.quantize_dynamically({key: one and self.by_rows(one) for key, one in chosen.items()})
+        rows = [(row, self.why_float(row)) for row in self.report(self.model) if row.state == "float"]
+        warn_of_floats([f"{shown(row.path)} ({row.layer}): {why}" for row, why in rows if why], self.remedy)
         return self.model
 
     def _static(self, entries: dict[Any, Any]) -> None:
@@ -124,7 +140,7 @@ class Workflow(Protocol):
         if self.repeated and not self.replaced():
             return
         if self.known and not self.trains:
-            self.share_ranges(self._joined)
+            self._share_ranges()
             self._convert_and_judge()
         else:
             self.convert()
@@ -173,16 +189,18 @@ class Workflow(Protocol):
     def _observe(self) -> None:
         """Fuses and observes or trains the layers that have settings."""
         bounds, self.repeated, self._joined = dict[str, Bounds](), {}, {}
+        if not (has_stubs := self.has_stubs()):  # then sums and products are between floats, as all functions are
+            self.switch_off([path for path, module in self.modules() if isinstance(module, self.functional)])
         if self.known:
             self._leave_by_class()
             if rows := list(self._flows().rows(self.joins, self.fuses)):
                 self.fuse(rows)
             flows = self._flows()
-            if not self.has_stubs() and not self.trains:
+            if not has_stubs and not self.trains:
                 self._take_repeated(flows)
             bounds = flows.clamped(self.integers())
-            if not self.has_stubs():
-                self._joined = flows.joined(self.add_stubs(flows))
+            if not has_stubs:
+                self._joined = flows.joined(self._add_stubs(flows))
         if self.repeated and not self.replaced():
             return  # there is nothing to observe
         self.observe(bounds)
@@ -203,10 +221,43 @@ class Workflow(Protocol):
             settings = self.dynamic_of(path) if several else None
             if settings is not None:
                 self.repeated[path] = settings
-        self.leave_to_calls(self.repeated)
+        self.switch_off(self.repeated)
 
     def _flows(self) -> Flows:
-        return Flows([self.record(arguments) for arguments in self.known])
+        flows = Flows([self.record(arguments) for arguments in self.known])
+        self.named = dict(self.modules())
+        self._uses = Counter(map(id, self.named.values()))
+        return flows
+
+    def joins(self, path: str) -> bool:
+        """True of a layer that may go into another, as it has one name."""
+        return self._uses[id(self.named[path])] == 1
+
+    def has_stubs(self) -> bool:
+        """True if the model says itself where integers begin and end."""
+        return any(isinstance(module, self.stubs) for _, module in self.modules())
+
+    def _add_stubs(self, flows: Flows) -> dict[str, tuple[bool, bool]]:
+        """Puts stubs where integers begin and end; returns them as `Flows.stubs`."""
+        found = self.chosen_stubs(flows, self.integers())
+
+        def change(path: str, layer: Any) -> Any:
+            return self.wrapper(layer, *found[path]) if any(found.get(path, ())) else layer
+
+        self.model = self.rebuilt(self.model, change)
+        return found
+
+    def chosen_stubs(self, flows: Flows, layers: Collection[str]) -> dict[str, tuple[bool, bool]]:
+        """The stubs of layers in integers, as `Flows.stubs`."""
+        return flows.stubs(layers)
+
+    def _share_ranges(self) -> None:
+        """Gives layers whose numbers another layer quantizes again that layer's range, if it contains their own."""
+        modules = dict(self.modules())
+        for path, taker in self._joined.items():
+            own, other = (self.observer_of(modules.get(one)) for one in (f"{path}.module", f"{taker}.quant"))
+            if own is not None and other is not None:
+                self.share_range(own, other)
 
     def _take_data(self) -> None:
         """Finds the first arguments, and makes a list of inputs a function that runs a model on them."""
@@ -214,7 +265,8 @@ class Workflow(Protocol):
         if data is None:
             return
         if callable(data) and not isinstance(data, self.module):
-            self.run, self.known = data, [self.first_arguments(data)]
+            name = "train" if self.trains else "calibrate"
+            self.run, self.known = data, [self.held(first_arguments(data, self.stopping(), name))]
             return
         first, batches = first_and_all(data, self.is_one)
         self.known = [self.held(arguments_of(first))]
@@ -246,17 +298,36 @@ class Workflow(Protocol):
 
         In front of a layer of another class, with the same numbers, such code takes another way.
         """
-        layers = self.replaced()
-        if not self.asks_for(layers) or self.asks_for([]):  # and no run of such a model equals another
+        layers, self._expected = self.replaced(), []
+        if not self._asks_for(layers) or self._asks_for([]):  # and no run of such a model equals another
             return
-        found = self._asked_for(layers)
+        found, modules = self._asked_for(layers), dict(self.modules())
         if len(found) == len(layers):
             raise ValueError(f"no layer can be quantized: {some(list(map(shown, found)))}: {ASKED}")
-        self.leave(found, ASKED)
+        self.switch_off(found)
+        for path in found:
+            modules[path].left_because = ASKED
+
+    def _asks_for(self, layers: Collection[str]) -> bool:
+        """True if the model has other results with these layers behind another class."""
+
+        def change(path: str, layer: Any) -> Any:
+            return self.around(layer) if path in layers else layer
+
+        self._expected = self._expected or [self.results(self.as_is(), arguments) for arguments in self.known]
+        other = self.rebuilt(self.as_is(), change)
+        for arguments, expected in zip(self.known, self._expected, strict=True):
+            try:
+                found = self.results(other, arguments)
+            except Exception:  # of code that finds another class
+                return True
+            if not self.equal(found, expected):
+                return True
+        return False
 
     def _asked_for(self, layers: list[str]) -> list[str]:
         """The layers among others whose class, alone or with its neighbours', the model's code asks for."""
-        if not self.asks_for(layers):
+        if not self._asks_for(layers):
             return []
         if len(layers) == 1:
             return layers
@@ -266,47 +337,47 @@ class Workflow(Protocol):
     def _entries(self, qconfig: Any) -> dict[Any, Any]:
         """The settings by names and types."""
         if qconfig is None:
-            return {"": self.default()}
+            return {"": self.defaults[self.trains](self.engine)}
         if not isinstance(qconfig, Mapping):
             allowed = "a QConfig, a QConfigDynamic, or a mapping of them; data is calibrate="
             check_type("qconfig", qconfig, self.settings, allowed)
             return {"": qconfig}
-        self.check_entries(qconfig)
+        for key, one in qconfig.items():
+            check_settings(f"the entry {quoted(key)}", one, self.settings)
         check_some(qconfig)
         return dict(qconfig)
 
-    def check_entries(self, entries: Mapping[Any, Any]) -> None:
-        """Raises TypeError unless settings by names and types are settings; may wait for `propagate`."""
+    # The tree of modules of a framework
+
+    def modules(self) -> list[tuple[str, Any]]: ...  # of the model, by all names
+    def rebuilt(self, model: Any, change: Callable[[str, Any], Any]) -> Any: ...  # each module changed, children first
+    def switch_off(self, layers: Iterable[str]) -> None: ...  # their settings become None
+    def observer_of(self, module: Any) -> Any: ...  # of a layer's results, if it chooses a range
 
     # The steps of a framework
 
     def make(self) -> Any: ...  # a copy of the user's model
-    def default(self) -> Any: ...  # the settings if the user gives none
     def propagate(self, entries: Mapping[Any, Any]) -> None: ...  # gives each module its settings
     def is_one(self, data: Any) -> bool: ...  # one input, which is not a list of them
-    def first_arguments(self, run: Callable[[Any], object]) -> Arguments: ...  # of the model's first call in a function
+    def stopping(self) -> Any: ...  # a copy of the model that raises HasRunError when it is called
     def call(self, model: Any, args: Any, kwargs: Any) -> None: ...  # on one batch
     def way(self, arguments: Arguments) -> Hashable: ...  # equal if calls take the same way through the model's code
     def held(self, arguments: Arguments) -> Arguments: ...  # what no later call changes
+    def as_is(self) -> Any: ...  # the model, or a copy with its parameters if calls and `rebuilt` change it
     def replaced(self) -> list[str]: ...  # the names of layers that layers of other classes will replace
-    def asks_for(self, layers: Collection[str]) -> bool: ...  # behind other classes, the model has other results
-    def leave(self, layers: Collection[str], reason: str) -> None: ...  # in floats
+    def equal(self, found: Any, expected: Any) -> bool: ...  # of two such results
     def record(self, arguments: Arguments) -> Flow: ...  # the model's flow in evaluation
-    def joins(self, path: str) -> bool: ...  # a layer may go into another, as it has one name
     def fuses(self, row: list[str], function: Call | None) -> Any: ...  # how a row becomes one, as in Flow.rows
     def fuse(self, rows: list[tuple[list[str], Any]]) -> None: ...  # the first layer of a row gives the settings
     def dynamic_of(self, path: str) -> Any: ...  # a layer's settings with a range for each call; None if it has none
-    def leave_to_calls(self, layers: Collection[str]) -> None: ...  # they get no observers
-    def integers(self) -> Iterable[str]: ...  # the names of layers that become layers in integers
-    def has_stubs(self) -> bool: ...  # the model says itself where integers begin and end
-    def add_stubs(self, flows: Flows) -> dict[str, tuple[bool, bool]]: ...  # as Flows.stubs, which it puts in
+    def integers(self) -> Collection[str]: ...  # the names of layers that become layers in integers
     def observe(self, bounds: Mapping[str, Bounds]) -> None: ...  # prepares layers; some are clamped before observers
     def execute(self, run: Callable[[Any], object]) -> None: ...  # the prepared model on all data
     def unseen(self) -> list[str]: ...  # the names of layers that need data and saw none
-    def share_ranges(self, layers: Mapping[str, str]) -> None: ...  # of quantizers, if they contain the layers' own
+    def share_range(self, own: Any, other: Any) -> None: ...  # an observer takes another's range if it contains its own
     def with_whole_ranges(self, prepared: Any) -> Any: ...  # the prepared model, whose histograms cut nothing off
     def convert(self) -> None: ...
     def noises(self, models: list[Any]) -> list[Noises]: ...  # of converted models on the first inputs; [] without
-    def kinds(self) -> set[type]: ...  # the classes of all modules
+    def by_rows(self, settings: Any, /) -> Any: ...  # dynamic settings with a range for each row, if they name none
     def quantize_dynamically(self, entries: Mapping[Any, Any]) -> None: ...
-    def floats(self) -> Iterable[tuple[str, str, str]]: ...  # layers with settings and matrices: name, class and reason
+    def why_float(self, row: LayerReport) -> str: ...  # the reason of a layer with settings and a matrix; "" for others

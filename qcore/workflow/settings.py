@@ -17,22 +17,26 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # of a model's call
 
 
 def check_entries(
-    entries: Mapping[Any, Any], modules: Sequence[tuple[str, Any]], kind_of: Callable[[Any], type], argument: str = ""
+    entries: Mapping[Any, Any],
+    modules: Sequence[tuple[str, Any]],
+    kind_of: Callable[[Any], type],
+    classes: Sequence[type],
 ) -> None:
-    """Raises unless each entry of settings names a module of the model, or the type of one.
+    """Raises unless each entry has settings, or None, and names a module of the model, or the type of one.
 
     Args:
         entries: settings by names and exact types of modules.
         modules: all names, with the modules.
         kind_of: the type that a module was made with.
-        argument: what messages begin with.
+        classes: of settings.
 
     Raises:
-        TypeError, ValueError: if an entry names nothing, so that it would do nothing.
+        TypeError, ValueError: if settings have another class, or an entry names nothing, so that it would do nothing.
     """
     names = sorted({name for name, _ in modules})
     kinds = {kind_of(module) for _, module in modules}
-    for key in entries:
+    for key, settings in entries.items():
+        check_settings(f"the entry {quoted(key)}", settings, classes)
         if isinstance(key, str) and key not in names:
             raise ValueError(f"the entry {quoted(key)} names no module; there are {some(names[1:])}")
         if isinstance(key, type) and key not in kinds:
@@ -42,8 +46,18 @@ def check_entries(
             raise ValueError(f"the entry {key.__name__} is the exact type of no module; there are {others}{more}")
         if not isinstance(key, (str, type)):
             raise TypeError(
-                f"{argument}the entry {quoted(key)} is a {type(key).__name__}; allowed are names and types of modules"
+                f"the entry {quoted(key)} is a {type(key).__name__}; allowed are names and types of modules"
             )
+
+
+def check_settings(where: str, settings: Any, classes: Sequence[type]) -> None:
+    """Raises TypeError unless settings are of these classes, or None; torch.ao has classes of the same names."""
+    if settings is not None and not isinstance(settings, tuple(classes)):
+        kind, package = type(settings), classes[0].__module__.partition(".")[0]
+        raise TypeError(
+            f"{where} has a qconfig that is a {kind.__module__}.{kind.__name__}; allowed are {package}.quantization's "
+            f"{' and '.join(one.__name__ for one in classes)}, and None"
+        )
 
 
 def check_effects(
@@ -131,6 +145,32 @@ def arguments_of(batch: Any) -> Arguments:
     if isinstance(batch, Mapping):
         return (), dict(batch)
     return (tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)), {}
+
+
+class HasRunError(BaseException):
+    """Ends a run at the model's first call; handlers of `Exception` in users' code do not catch it."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        super().__init__()
+        self.arguments = arguments
+
+
+def first_arguments(run: Callable[[Any], object], stopping: Any, name: str) -> Arguments:
+    """The arguments of the first call of a model in a function that runs it.
+
+    Args:
+        run: the function.
+        stopping: a model that raises HasRunError when it is called.
+        name: the function's name in messages.
+
+    Raises:
+        ValueError: if it does not run the model.
+    """
+    try:
+        run(stopping)
+    except HasRunError as stopped:
+        return stopped.arguments
+    raise ValueError(f"{name} has not run the model; allowed is a function that calls the model it gets")
 
 
 def needs_data(path: str) -> ValueError:

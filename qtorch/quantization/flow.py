@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,8 +14,8 @@ from torch import nn
 
 from qcore.affine import UINT8, QParams
 from qcore.affine.rows import OPERATIONS
-from qcore.workflow.flow import Bounds, Flow
-from qcore.workflow.settings import Arguments
+from qcore.workflow.flow import Bounds, Call, Flow
+from qcore.workflow.settings import Arguments, HasRunError
 from qtorch._affine import pools
 from qtorch._affine.tensor import QTensor
 from qtorch._classes import plain_class
@@ -33,18 +32,6 @@ _MEANS = {name for name in pools.__all__ if OPERATIONS[name[:-2]].rounds}
 _JOINS = {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack", "row_stack"}
 # A power of two near 0: clamps change nothing there, and a number that a function inserts is too large.
 _STEP, _ZERO_POINT = 2.0**-10, 96
-
-
-@dataclass
-class Call:
-    """One call of a layer, or of a function outside of all layers; see `qcore.workflow.flow.Call`."""
-
-    path: str | None
-    keeps: bool
-    bounds: Bounds
-    takes: list[int]
-    gives: list[int] = field(default_factory=list)
-    joins: bool = False
 
 
 def leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -145,31 +132,15 @@ class _NameListing(torch.overrides.TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def first_arguments(model: nn.Module, run: Callable[[nn.Module], Any]) -> Arguments:
-    """The arguments of the first call of a model in a function that runs it.
-
-    Raises:
-        ValueError: if it does not run the model.
-    """
+def stopping(model: nn.Module) -> nn.Module:
+    """A copy of a model that ends a run at its first call."""
 
     def stop(module: nn.Module, args: Any, kwargs: Any) -> None:
-        raise _HasRunError(copied_tensors((args, kwargs)))
+        raise HasRunError((args, kwargs))
 
     model = deepcopy(model)
     model.register_forward_pre_hook(stop, prepend=True, with_kwargs=True)
-    try:
-        run(model)
-    except _HasRunError as stopped:
-        return stopped.arguments
-    raise ValueError("calibrate has not run the model; allowed are inputs, and a function that calls the model")
-
-
-class _HasRunError(BaseException):
-    """Ends a run at the model's first call; handlers of `Exception` in user's code do not catch it."""
-
-    def __init__(self, arguments: Arguments) -> None:
-        super().__init__()
-        self.arguments = arguments
+    return model
 
 
 class _Recorder(torch.overrides.TorchFunctionMode):
@@ -194,7 +165,7 @@ class _Recorder(torch.overrides.TorchFunctionMode):
             if len(self._inside) == 1:
                 keeps = next(module.parameters(), None) is None and keeps_scale(module.forward, args, kwargs)
                 keeps = keeps or plain_class(module) in ROUNDING
-                self.calls.append(Call(path, keeps, _bounds_of_layer(module), self.numbered((args, kwargs))))
+                self.calls.append(Call(path, self.numbered((args, kwargs)), [], keeps, _bounds_of_layer(module)))
 
         def after(module: nn.Module, args: Any, output: Any) -> None:
             self._inside.pop()
@@ -213,7 +184,7 @@ class _Recorder(torch.overrides.TorchFunctionMode):
             if given or not _only_reads(function):
                 keeps = len(taken) == 1 and keeps_scale(function, args, kwargs)
                 bounds, joins = _bounds_of_function(function, args, kwargs), name_of(function) in _JOINS
-                self.calls.append(Call(None, keeps, bounds, taken, given, joins))
+                self.calls.append(Call(None, taken, given, keeps, bounds, joins))
         return result
 
     def numbered(self, tree: Any, known: bool = False) -> list[int]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,8 +10,8 @@ from torch import nn
 from torch.nn.utils import parametrize, skip_init
 
 from qcore.affine.observers import lies_in
-from qcore.arguments import quoted
-from qcore.workflow.flow import Bounds, Call, Flow, Flows
+from qcore.report import LayerReport
+from qcore.workflow.flow import Bounds, Call, Flow
 from qcore.workflow.front import Noises, Workflow
 from qcore.workflow.settings import Arguments
 from qtorch._affine.observer import HistogramObserver, PerChannelMinMaxObserver, RangeObserver
@@ -21,12 +20,12 @@ from qtorch._classes import check_model, plain_class
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization.computed import folded_copy, trainable_copy
 from qtorch.quantization.conversion import convert
-from qtorch.quantization.flow import copied_tensors, first_arguments, leaves, record, results, way, with_same_parameters
+from qtorch.quantization.flow import copied_tensors, leaves, record, results, stopping, way, with_same_parameters
 from qtorch.quantization.fusion import fuse_modules, has_fused_layer
 from qtorch.quantization.observing import NAME, has_range, has_seen, observe_within
 from qtorch.quantization.one_call import quantize_dynamic
 from qtorch.quantization.preparation import prepare, prepare_qat
-from qtorch.quantization.propagation import check_settings, propagate_qconfig_
+from qtorch.quantization.propagation import SETTINGS, propagate_qconfig_
 from qtorch.quantization.quantization_mappings import (
     get_default_static_quant_module_mappings,
     is_unobserved,
@@ -38,7 +37,7 @@ from qtorch.quantization.rounding import becomes_rounded, rounds_only
 from qtorch.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qtorch.quantization.subclasses import base_of, check_trusted, is_known, taken_apart
 from qtorch.quantization.swap import take_hooks
-from qtorch.quantization.tree import NameOrType, rebuilt
+from qtorch.quantization.tree import Change, NameOrType, rebuilt
 from qtorch.quantization.twins import noises
 
 Inputs = torch.Tensor | Sequence[object] | Mapping[str, object]  # of one call of a model
@@ -147,10 +146,12 @@ def _equal(x: torch.Tensor, y: torch.Tensor) -> bool:
 class _Workflow(Workflow):
     """The steps for modules of torch; see `qcore.workflow.front`."""
 
-    module, settings, table = nn.Module, (QConfig, QConfigDynamic), nn.Embedding
+    module, settings, defaults = nn.Module, SETTINGS, (get_default_qconfig, get_default_qat_qconfig)
+    table, functional, stubs, wrapper = nn.Embedding, FloatFunctional, (QuantStub, DeQuantStub), QuantWrapper
+    around, class_of = _Other, staticmethod(plain_class)
+    report, results = staticmethod(report), staticmethod(results)
     model: nn.Module
     _examines = True
-    _expected: list[list[torch.Tensor]]  # what the model returns for each of the known arguments
     _float: nn.Module  # the copy before it is fused
     _fused: nn.Module  # and before it is observed
 
@@ -158,29 +159,35 @@ class _Workflow(Workflow):
         self.user_model, self.trusted = model, set(trusted)
         super().__init__(*others)
 
+    def modules(self) -> list[tuple[str, Any]]:
+        return list(self.model.named_modules(remove_duplicate=False))
+
+    def rebuilt(self, model: nn.Module, change: Change) -> nn.Module:
+        return rebuilt(model, change, keeps_children)
+
+    def switch_off(self, layers: Iterable[str]) -> None:
+        for path in layers:
+            self.model.get_submodule(path).qconfig = None  # type: ignore[assignment]
+
+    def observer_of(self, module: Any) -> RangeObserver | None:
+        observer = getattr(module, NAME, None)
+        return observer if isinstance(observer, RangeObserver) else None
+
     def make(self) -> nn.Module:
         copied = trainable_copy(self.user_model) if self.trains else folded_copy(self.user_model)
         return rebuilt(copied, lambda _, layer: _as_linear(layer), keeps_children)
 
-    def default(self) -> QConfig:
-        return get_default_qat_qconfig(self.engine) if self.trains else get_default_qconfig(self.engine)
-
-    def check_entries(self, entries: Mapping[Any, Any]) -> None:
-        for key, one in entries.items():
-            check_settings(f"the entry {quoted(key)} of qconfig", one)
-
     def propagate(self, entries: Mapping[Any, Any]) -> None:
         propagate_qconfig_(self.model, entries)
-        self._examines, self._expected = True, []
+        self._examines = True
         if self._data is not None:
-            self._float = with_same_parameters(self.model)
+            self._float = self.as_is()
 
     def is_one(self, data: Any) -> bool:
         return isinstance(data, (torch.Tensor, nn.Module))
 
-    def first_arguments(self, run: Callable[[nn.Module], object]) -> Arguments:
-        self.model.train(self.trains)
-        return first_arguments(self.model, run)
+    def stopping(self) -> nn.Module:
+        return stopping(self.model.train(self.trains))
 
     def call(self, model: nn.Module, args: Any, kwargs: Any) -> None:
         model(*args, **kwargs)
@@ -191,6 +198,9 @@ class _Workflow(Workflow):
     def held(self, arguments: Arguments) -> Arguments:
         return copied_tensors(arguments)
 
+    def as_is(self) -> nn.Module:
+        return with_same_parameters(self.model)
+
     def replaced(self) -> list[str]:
         return [
             path
@@ -198,30 +208,12 @@ class _Workflow(Workflow):
             if _in_integers(layer) or self._is_trusted(path, layer) or becomes_rounded(layer)
         ]
 
-    def asks_for(self, layers: Collection[str]) -> bool:
-        def change(path: str, layer: nn.Module) -> nn.Module:
-            return _Other(layer) if path in layers else layer
-
-        self._expected = self._expected or [results(with_same_parameters(self.model), one) for one in self.known]
-        other = rebuilt(with_same_parameters(self.model), change, lambda path, _: path in layers)
-        for arguments, expected in zip(self.known, self._expected, strict=True):
-            try:
-                found = results(other, arguments)
-            except Exception:  # of code that finds another class
-                return True
-            if len(found) != len(expected) or not all(map(_equal, found, expected)):
-                return True
-        return False
-
-    def leave(self, layers: Collection[str], reason: str) -> None:
-        for path in layers:
-            layer: Any = self.model.get_submodule(path)
-            layer.qconfig, layer.left_because = None, reason
+    def equal(self, found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+        return len(found) == len(expected) and all(map(_equal, found, expected))
 
     def record(self, arguments: Arguments) -> Flow:
         self.model.train(self.trains)
         flow, inputs = record(self.model, arguments, self._is_trusted)
-        self._uses = Counter(id(module) for _, module in self.model.named_modules(remove_duplicate=False))
         self._examines = False  # once is enough
         if not inputs:
             return flow
@@ -234,59 +226,30 @@ class _Workflow(Workflow):
             return False
         return path in self.trusted or plain_class(layer) in self.trusted or is_known(layer)
 
-    def joins(self, path: str) -> bool:
-        return self._uses[id(self.model.get_submodule(path))] == 1
-
     def fuses(self, row: list[str], function: Call | None) -> bool | None:
-        layers = [self.model.get_submodule(path) for path in row]
+        layers = [self.named[path] for path in row]
         return True if len(row) > 1 and has_fused_layer(layers) and layers[0].qconfig is not None else None
 
     def fuse(self, rows: list[tuple[list[str], Any]]) -> None:
         for (first, *others), _ in rows:
             for path in others:
-                self.model.get_submodule(path).qconfig = self.model.get_submodule(first).qconfig
+                self.named[path].qconfig = self.named[first].qconfig
         self.model = fuse_modules(self.model, [row for row, _ in rows], inplace=True)
 
     def dynamic_of(self, path: str) -> QConfigDynamic | None:
-        layer = self.model.get_submodule(path)
-        settings: Any = layer.qconfig
+        settings: Any = self.named[path].qconfig
         observer = settings.activation()
-        if plain_class(layer) is not nn.Linear or not isinstance(observer, RangeObserver):
+        if plain_class(self.named[path]) is not nn.Linear or not isinstance(observer, RangeObserver):
             return None
         rows = PerChannelMinMaxObserver.with_args(dtype=observer.rule.form)
         return QConfigDynamic(activation=rows, weight=settings.weight)
 
-    def leave_to_calls(self, layers: Collection[str]) -> None:
-        for path in layers:
-            self.model.get_submodule(path).qconfig = None  # type: ignore[assignment]
-
     def integers(self) -> list[str]:
         return [path for path, layer in leaves(self.model) if _in_integers(layer)]
 
-    def has_stubs(self) -> bool:
-        return any(isinstance(module, (QuantStub, DeQuantStub)) for module in self.model.modules())
-
-    def add_stubs(self, flows: Flows) -> dict[str, tuple[bool, bool]]:
-        layers = dict[str, nn.Module]()
-        for path, layer in leaves(self.model):
-            if isinstance(layer, FloatFunctional):
-                layer.qconfig = None  # type: ignore[assignment]  # between floats, as in a model without stubs all functions are
-            elif _in_integers(layer):
-                layers[path] = layer
-
-        found = flows.stubs(layers)
-        wrapped = {id(layers[path]): ends for path, ends in found.items()}
-
-        def change(path: str, layer: nn.Module) -> nn.Module:
-            stubs = wrapped.get(id(layer), (False, False))
-            return QuantWrapper(layer, *stubs) if any(stubs) else layer
-
-        self.model = rebuilt(self.model, change, lambda path, layer: path in layers)
-        return found
-
     def observe(self, bounds: Mapping[str, Bounds]) -> None:
         if self.known and not self.trains:
-            self._fused = with_same_parameters(self.model)
+            self._fused = self.as_is()
         self.model.train(self.trains)
         self.model = prepare_qat(self.model) if self.trains else prepare(self.model, inplace=True)
         for path, ends in bounds.items():
@@ -310,15 +273,13 @@ class _Workflow(Workflow):
     def unseen(self) -> list[str]:
         return [path.rpartition(".")[0] for path, layer in self.model.named_modules() if not has_seen(layer)]
 
-    def share_ranges(self, layers: Mapping[str, str]) -> None:
-        for path, taker in layers.items():
-            own, other = (_observer_of(self.model.get_submodule(one)) for one in (f"{path}.module", f"{taker}.quant"))
-            if own is not None and other is not None and own.rule == other.rule and lies_in(own, other):
-                own.load_state_dict(other.state_dict())
+    def share_range(self, own: Any, other: Any) -> None:
+        if own.rule == other.rule and lies_in(own, other):
+            own.load_state_dict(other.state_dict())
 
     def with_whole_ranges(self, prepared: nn.Module) -> nn.Module:
         for module in prepared.modules():
-            if isinstance(observer := _observer_of(module), HistogramObserver):
+            if isinstance(observer := self.observer_of(module), HistogramObserver):
                 setattr(module, NAME, observer.without_counts())
         return prepared
 
@@ -331,35 +292,21 @@ class _Workflow(Workflow):
         has_numbers = not any(tensor.is_meta for tensor in self.model.buffers())
         return [noises(self._fused, one, self.known[0]) for one in models] if has_numbers else []
 
-    def kinds(self) -> set[type]:
-        return {plain_class(module) for module in self.model.modules()}
+    def by_rows(self, settings: QConfigDynamic) -> QConfigDynamic:
+        if settings.activation is not nn.Identity or not has_range(settings.weight()):
+            return settings
+        return QConfigDynamic(activation=PerChannelMinMaxObserver, weight=settings.weight)
 
     def quantize_dynamically(self, entries: Mapping[Any, Any]) -> None:
-        entries = {key: one and _by_rows(one) for key, one in entries.items()}
         for module in self.model.modules() if self.repeated else ():
             module.__dict__.pop("qconfig", None)  # of layers that were not observed; it has priority over entries
         self.model = quantize_dynamic(self.model, entries, inplace=False)
 
-    def floats(self) -> Iterator[tuple[str, str, str]]:
-        for row in report(self.model):
-            layer = self.model.get_submodule(row.path)
-            parameters = layer.parameters(recurse=parametrize.is_parametrized(layer))
-            wanted = row.state == "float" and row.reason not in ("its qconfig is None", "it has no qconfig")
-            if wanted and any(parameter.dim() > 1 for parameter in parameters):
-                yield row.path, row.layer, row.reason
-
-
-def _observer_of(module: nn.Module) -> RangeObserver | None:
-    """The observer of a layer's results, if it chooses a range."""
-    observer = getattr(module, NAME, None)
-    return observer if isinstance(observer, RangeObserver) else None
-
-
-def _by_rows(settings: QConfigDynamic) -> QConfigDynamic:
-    """Settings with a range for each row of activations, such as a token, if they name no activations for integers."""
-    if settings.activation is not nn.Identity or not has_range(settings.weight()):
-        return settings
-    return QConfigDynamic(activation=PerChannelMinMaxObserver, weight=settings.weight)
+    def why_float(self, row: LayerReport) -> str:
+        layer = self.model.get_submodule(row.path)
+        parameters = layer.parameters(recurse=parametrize.is_parametrized(layer))
+        wanted = row.reason not in ("its qconfig is None", "it has no qconfig")
+        return row.reason if wanted and any(parameter.dim() > 1 for parameter in parameters) else ""
 
 
 def _in_integers(layer: nn.Module) -> bool:

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from qcore.names import shown
-from qcore.workflow.settings import warn_of_repeats
+from qcore.workflow.settings import check_settings, warn_of_repeats
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.qconfig import QConfigDynamic
 from qtorch._classes import change_class, check_model, plain_class, restore_class
 from qtorch._torch_internals import drop_forward_hooks, forward_hooks, is_recomputed
 from qtorch.nn.qat import QATLayer
-from qtorch.quantization.propagation import check_settings, check_types
+from qtorch.quantization.propagation import SETTINGS, check_types
 from qtorch.quantization.tree import is_leaf, walk
 
 NAME = "activation_post_process"
@@ -86,7 +86,7 @@ def attach(path: str, module: torch.nn.Module, settings: Any, by_hook: bool = Tr
     Raises:
         TypeError: if the settings do not make a module, or are for dynamic quantization.
     """
-    check_settings(shown(path), settings)
+    check_settings(shown(path), settings, SETTINGS)
     if isinstance(settings, QConfigDynamic):
         raise TypeError(f"{shown(path)} has a QConfigDynamic; allowed is a QConfig here, or quantize_dynamic(model)")
     observer = settings.activation()

@@ -9,12 +9,13 @@ import torch
 
 from qcore.arguments import quoted
 from qcore.names import joined, shown
-from qcore.workflow.settings import check_entries
+from qcore.workflow.settings import check_entries, check_settings
 from qtorch._affine.qconfig import QConfig, QConfigDynamic
 from qtorch._classes import check_model, plain_class
 from qtorch.quantization.tree import NameOrType, check_mapping
 
 Types = Collection[type[torch.nn.Module]]
+SETTINGS = QConfig, QConfigDynamic
 
 
 def propagate_qconfig_(
@@ -52,9 +53,7 @@ def propagate_qconfig_(
     qconfig_dict = {} if qconfig_dict is None else qconfig_dict
     check_mapping("qconfig_dict", qconfig_dict)
     allowed = one_of("white_list", white_list, "allow_list", allow_list)
-    for key, settings in qconfig_dict.items():
-        check_settings(f"the entry {quoted(key)}", settings)
-    check_entries(qconfig_dict, list(module.named_modules(remove_duplicate=False)), plain_class)
+    check_entries(qconfig_dict, list(module.named_modules(remove_duplicate=False)), plain_class, SETTINGS)
     _propagate(module, qconfig_dict, None, "", allowed)
 
 
@@ -74,21 +73,12 @@ def check_types(name: str, types: Any) -> None:
     raise TypeError(f"{name}={quoted(types)}; allowed are None, and a list of types of modules")
 
 
-def check_settings(where: str, settings: Any) -> None:
-    """Raises TypeError unless settings are a qconfig or None."""
-    if settings is not None and not isinstance(settings, (QConfig, QConfigDynamic)):
-        raise TypeError(
-            f"{where} has a qconfig that is a {type(settings).__module__}.{type(settings).__name__}; "
-            "allowed are qtorch.quantization's QConfig and QConfigDynamic, and None"
-        )
-
-
 def _propagate(
     module: torch.nn.Module, entries: Mapping[Any, Any], inherited: Any, path: str, allowed: Types | None
 ) -> None:
     settings = entries.get(path, entries.get(plain_class(module), inherited))
     settings = getattr(module, "qconfig", settings)
-    check_settings(shown(path), settings)
+    check_settings(shown(path), settings, SETTINGS)
     if allowed is None or plain_class(module) in allowed:
         module.qconfig = settings
     for name, child in module.named_children():

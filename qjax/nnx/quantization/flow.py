@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,7 +19,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core
 
 from qcore.names import shown
+from qcore.workflow import flow
 from qcore.workflow.flow import Bounds, Flow
+from qcore.workflow.settings import HasRunError
 from qjax._jaxprs import bind, split_arrays
 from qjax._models import names_of, rebuilt
 from qjax._parameters import parameters
@@ -36,20 +37,11 @@ Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 _IN, _OUT = "qjax takes: ", "qjax gives: "
 
 
-@dataclass(eq=False)
-class Call:
-    """One call of a layer, or one equation outside of all layers; see `qcore.workflow.flow.Call`.
+class Call(flow.Call):
+    """One call of a layer, or one equation outside of all layers, which ran; its tensors are variables of the jaxpr."""
 
-    Attributes:
-        path: the layer's name; None for an equation.
-        takes, gives: the input and output variables of the jaxpr.
-        ran: the layer, or the equation.
-    """
-
-    path: str | None
-    takes: list[Any]
-    gives: list[Any]
-    ran: Any
+    def __init__(self, path: str | None, takes: list[Any], gives: list[Any], ran: Any) -> None:
+        self.path, self.takes, self.gives, self.ran = path, takes, gives, ran
 
     @property
     def keeps(self) -> bool:
@@ -286,34 +278,8 @@ class Noting(Around):
         return super().__call__(*args, **kwargs)
 
 
-class _HasRunError(BaseException):
-    """Ends a run at the model's first call. It is a BaseException, so that `except Exception` does not catch it."""
-
-    def __init__(self, arguments: Arguments) -> None:
-        super().__init__()
-        self.arguments = arguments
-
-
-class _Stopping(Around):
+class Stopping(Around):
     """A model that ends a run when it is called."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise _HasRunError((args, kwargs))
-
-
-def first_arguments(model: nnx.Module, run: Callable[[nnx.Module], Any], name: str) -> Arguments:
-    """The arguments of the first call of a model in a function that runs it.
-
-    Args:
-        model: the model, which is not changed.
-        run: the function.
-        name: the function's name in messages.
-
-    Raises:
-        ValueError: if the function does not call the model.
-    """
-    try:
-        run(_Stopping(nnx.clone(model)))
-    except _HasRunError as stopped:
-        return stopped.arguments
-    raise ValueError(f"{name} has not run the model; allowed is a function that calls the model it gets")
+        raise HasRunError((args, kwargs))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from jax.core import Tracer
 
 from qcore.affine.observers import lies_in
 from qcore.names import joined
+from qcore.report import LayerReport
 from qcore.workflow.flow import Bounds, Call, Flow, Flows
 from qcore.workflow.front import Noises, Workflow
 from qjax._jaxprs import is_array, split_arrays
@@ -21,9 +21,9 @@ from qjax._rounding.inputs import PyTree
 from qjax.nnx.activations import ReLU, ReLU6
 from qjax.nnx.flattened import Flattened
 from qjax.nnx.quantization.conversion import convert, unseen_layers
-from qjax.nnx.quantization.flow import Around, Noting, first_arguments, program_text, record, shapes_of, takes_integers
+from qjax.nnx.quantization.flow import Around, Noting, Stopping, program_text, record, shapes_of, takes_integers
 from qjax.nnx.quantization.fusion import fuse_modules, why_not_fused, with_all_names
-from qjax.nnx.quantization.observing import FloatFunctional, Observed, Observer
+from qjax.nnx.quantization.observing import OBSERVER, FloatFunctional, Observed, Observer
 from qjax.nnx.quantization.one_call import quantize_dynamic
 from qjax.nnx.quantization.preparation import leave_attention, trained_layer, with_observers
 from qjax.nnx.quantization.propagation import SettingsOf, check_effects, settings_of
@@ -111,7 +111,10 @@ def quantize_model(
 class _Workflow(Workflow):
     """The steps for modules of flax; see `qcore.workflow.front`."""
 
-    module, settings, table = nnx.Module, (QConfig, QConfigDynamic), nnx.Embed
+    module, settings, defaults = nnx.Module, (QConfig, QConfigDynamic), (get_default_qconfig, get_default_qat_qconfig)
+    table, functional, stubs, wrapper = nnx.Embed, FloatFunctional, (QuantStub, DeQuantStub), QuantWrapper
+    around, class_of = Around, type
+    report, results = staticmethod(report), staticmethod(program_text)
     remedy = (
         "; allowed are flax's layers themselves, the settings None, and for any products prepare_fn of "
         "qjax.quantization"
@@ -128,27 +131,35 @@ class _Workflow(Workflow):
         self.fused = set[str]()
         self._first: Any = None  # arguments with numbers
 
+    def modules(self) -> list[tuple[str, nnx.Module]]:
+        return list(with_all_names(self.model).items())
+
+    def rebuilt(self, model: nnx.Module, change: Callable[[str, nnx.Module], nnx.Module]) -> nnx.Module:
+        return rebuilt(model, change, keeps_children)
+
+    def switch_off(self, layers: Iterable[str]) -> None:
+        self.own |= dict.fromkeys(layers)
+
+    def observer_of(self, module: Any) -> Observer | None:
+        while isinstance(module, Flattened):
+            module = module.module
+        observer = getattr(module, OBSERVER, None) if isinstance(module, Observed) else None
+        return observer if observer is not None and isinstance(observer.description, RangeObserver) else None
+
     def make(self) -> nnx.Module:
         return nnx.clone(self.user_model)
 
-    def default(self) -> QConfig:
-        return get_default_qat_qconfig(self.engine) if self.trains else get_default_qconfig(self.engine)
-
     def propagate(self, entries: Mapping[Any, Any]) -> None:
         self.static, self.float, self.fused = entries, self.model, set()
-        self._expected: list[str] = []
         self.own = {path: one if isinstance(one, QConfig) else None for path, one in self.all_settings.items()}
         if self.has_stubs():
             leave_attention(self.model, self.own)
-        else:  # then sums and products are between floats, as all functions are
-            modules = names_of(self.model)
-            self.own |= {path: None for path, module in modules.items() if isinstance(module, FloatFunctional)}
 
     def is_one(self, data: Any) -> bool:
         return is_array(data)
 
-    def first_arguments(self, run: Callable[[nnx.Module], object]) -> Any:
-        return self.held(first_arguments(self.model, run, "train" if self.trains else "calibrate"))
+    def stopping(self) -> nnx.Module:
+        return Stopping(nnx.clone(self.model))
 
     def call(self, model: nnx.Module, args: Any, kwargs: Any) -> None:
         only_arrays = all(map(is_array, jax.tree.leaves((args, kwargs))))
@@ -166,34 +177,18 @@ class _Workflow(Workflow):
             self._first = put([jnp.array(x) for x in arrays])  # copies, as calibration may write to NumPy's arrays
         return shapes_of(arguments)
 
+    def as_is(self) -> nnx.Module:
+        return self.model
+
     def replaced(self) -> list[str]:
         return [path for path, own in self._marks(self.model).items() if own]
 
-    def asks_for(self, layers: Collection[str]) -> bool:
-        def change(path: str, module: nnx.Module) -> nnx.Module:
-            return Around(module) if path in layers else module
-
-        other = rebuilt(self.model, change, keeps_children)
-        self._expected = self._expected or [program_text(self.model, arguments) for arguments in self.known]
-        for arguments, expected in zip(self.known, self._expected, strict=True):
-            try:
-                found = program_text(other, arguments)
-            except Exception:  # of code that finds another class
-                return True
-            if found != expected:
-                return True
-        return False
-
-    def leave(self, layers: Collection[str], reason: str) -> None:
-        modules: dict[str, Any] = names_of(self.model)
-        for path in layers:
-            modules[path].left_because = reason
+    def equal(self, found: str, expected: str) -> bool:
+        return found == expected
 
     def record(self, arguments: Any) -> Flow:
         self.model.eval()
         flow = record(self.model, self._marks(self.model), arguments)
-        self._modules = with_all_names(self.model)
-        self._uses = Counter(map(id, self._modules.values()))
         if self.trains:
             self.model.train()
         return flow
@@ -205,12 +200,9 @@ class _Workflow(Workflow):
         kinds = ReLU, ReLU6, nnx.Dropout, nnx.BatchNorm  # an Identity leaves no trace
         return {path: own[path] for path, module in modules if own[path] or isinstance(module, kinds)}
 
-    def joins(self, path: str) -> bool:
-        return self._uses[id(self._modules[path])] == 1
-
     def fuses(self, row: list[str], function: Call | None) -> bool | None:
         """True if a row is fused with a function as its ReLU, False if without; None if it is not fused."""
-        parts = [self._modules[path] for path in row]
+        parts = [self.named[path] for path in row]
         if self.own.get(row[0]) is None:
             return None
         if function is not None and function.bounds == (0.0, None) and not why_not_fused(parts, True):
@@ -225,22 +217,15 @@ class _Workflow(Workflow):
 
     def dynamic_of(self, path: str) -> QConfigDynamic | None:
         observer = self.own[path].activation
-        if type(names_of(self.model)[path]) not in (nnx.Linear, *GENERAL) or not isinstance(observer, RangeObserver):
+        if type(self.named[path]) not in (nnx.Linear, *GENERAL) or not isinstance(observer, RangeObserver):
             return None
         return QConfigDynamic(self.own[path].weight, PerChannelMinMaxObserver(dtype=observer.form))
-
-    def leave_to_calls(self, layers: Collection[str]) -> None:
-        self.own |= dict.fromkeys(layers)
 
     def integers(self) -> set[str]:
         modules, marks = names_of(self.model), self._marks(self.model)
         return {path for path, own in marks.items() if own and not rounds_layer(modules[path], self.own[path])}
 
-    def has_stubs(self) -> bool:
-        return any(isinstance(module, (QuantStub, DeQuantStub)) for module in names_of(self.model).values())
-
-    def add_stubs(self, flows: Flows) -> dict[str, tuple[bool, bool]]:
-        layers = self.integers()
+    def chosen_stubs(self, flows: Flows, layers: Collection[str]) -> dict[str, tuple[bool, bool]]:
         giving: list[Call] = []
         stubs = flows.stubs(layers, giving)
 
@@ -258,11 +243,6 @@ class _Workflow(Workflow):
         admit([call for call in flows.calls if flows.in_integers(call, layers) or call.keeps])
         for path in layers:
             self.own |= {joined(path, part): self.own[path] for part in ("quant", "dequant", "module")}
-
-        def change(path: str, module: nnx.Module) -> nnx.Module:
-            return QuantWrapper(module, *stubs[path]) if any(stubs.get(path, ())) else module
-
-        self.model = rebuilt(self.model, change, keeps_children)
         return stubs
 
     def observe(self, bounds: Mapping[str, Bounds]) -> None:
@@ -283,21 +263,16 @@ class _Workflow(Workflow):
     def unseen(self) -> list[str]:
         return unseen_layers(self.model)[0]
 
-    def share_ranges(self, layers: Mapping[str, str]) -> None:
-        modules = names_of(self.model)
-        for path, taker in layers.items() if self._first is not None else ():
-            own, other = (_observer_of(modules.get(one)) for one in (f"{path}.module", f"{taker}.quant"))
-            if own is None or other is None or own.description != other.description:
-                continue
-            state, others = own.state.get_value(), other.state.get_value()
-            if lies_in(state, others):
-                own.load(others)
+    def share_range(self, own: Any, other: Any) -> None:
+        state, others = own.state.get_value(), other.state.get_value()
+        if self._first is not None and own.description == other.description and lies_in(state, others):
+            own.load(others)
 
     def with_whole_ranges(self, prepared: nnx.Module) -> nnx.Module:
         for _, module in all_names(prepared):
-            observer: Any = vars(module).get("activation_post_process")
+            observer: Any = vars(module).get(OBSERVER)
             if isinstance(observer, Observer) and isinstance(observer.description, HistogramObserver):
-                setattr(module, "activation_post_process", observer.without_counts())  # noqa: B010
+                setattr(module, OBSERVER, observer.without_counts())
         return prepared
 
     def convert(self) -> None:
@@ -310,36 +285,20 @@ class _Workflow(Workflow):
         program_text(models[0], self.known[0])  # calibration in a program has no numbers: see if the model runs
         return []
 
-    def kinds(self) -> set[type]:
-        return {type(module) for _, module in all_names(self.model)}
+    def by_rows(self, settings: QConfigDynamic) -> QConfigDynamic:
+        named = not isinstance(settings.activation, FormatRounding) or settings.activation.number is not None
+        if named or not isinstance(settings.weight, (RangeObserver, FakeQuantize)):
+            return settings
+        return QConfigDynamic(settings.weight, PerChannelMinMaxObserver())
 
     def quantize_dynamically(self, entries: Mapping[Any, Any]) -> None:
-        entries = {key: one and _by_rows(one) for key, one in entries.items()}
         self.model = quantize_dynamic(self.model, entries)
 
-    def floats(self) -> Iterator[tuple[str, str, str]]:
-        modules = names_of(self.model)
-        for row in report(self.model):
-            layer, chosen = modules[row.path], self.all_settings.get(row.path)
-            if row.state != "float" or chosen is None or all(one.ndim < 2 for _, one in variables_in(layer)):
-                continue  # and there is no reason for a table under dynamic settings, which has to be named
-            yield row.path, row.layer, why_not_dynamic(layer) if isinstance(chosen, QConfigDynamic) else row.reason
-
-
-def _observer_of(module: Any) -> Observer | None:
-    """The observer of a layer's results, if it chooses a range."""
-    while isinstance(module, Flattened):
-        module = module.module
-    observer = getattr(module, "activation_post_process", None) if isinstance(module, Observed) else None
-    return observer if observer is not None and isinstance(observer.description, RangeObserver) else None
-
-
-def _by_rows(settings: QConfigDynamic) -> QConfigDynamic:
-    """Settings with a range for each row of activations, such as a token, if they name no activations for integers."""
-    named = not isinstance(settings.activation, FormatRounding) or settings.activation.number is not None
-    if named or not isinstance(settings.weight, (RangeObserver, FakeQuantize)):
-        return settings
-    return QConfigDynamic(settings.weight, PerChannelMinMaxObserver())
+    def why_float(self, row: LayerReport) -> str:
+        layer, chosen = names_of(self.model)[row.path], self.all_settings.get(row.path)
+        if chosen is None or all(one.ndim < 2 for _, one in variables_in(layer)):
+            return ""  # and there is no reason for a table under dynamic settings, which has to be named
+        return why_not_dynamic(layer) if isinstance(chosen, QConfigDynamic) else row.reason
 
 
 def _observed_layer(name: str, module: nnx.Module, settings: QConfig) -> nnx.Module:

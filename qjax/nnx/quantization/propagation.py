@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from flax import nnx
 
-from qcore.arguments import quoted
 from qcore.names import joined, shown
 from qcore.workflow import settings
 from qjax._models import all_names, modules_of, name_of
@@ -38,15 +37,7 @@ def settings_of(model: nnx.Module, entries: Any, *classes: type) -> dict[str, An
     entries = entries if isinstance(entries, Mapping) else {"": entries}
     modules = {path: module for path, module in modules_of(model).items() if not isinstance(module, nnx.List)}
     names = {path: name_of(path, modules) for path in modules}
-    classes = classes or (QConfig,)
-    argument = "qconfig: " if classes[0] is QConfig else "qconfig_spec: "
-    for key, one in entries.items():
-        if one is not None and not isinstance(one, classes):
-            allowed = ", ".join(kind.__name__ for kind in classes)
-            raise TypeError(
-                f"{argument}the entry {quoted(key)} is a {type(one).__name__}; allowed are {allowed} and None"
-            )
-    settings.check_entries(entries, all_names(model), type, argument)
+    settings.check_entries(entries, all_names(model), type, classes or (QConfig,))
     found: dict[str, Any] = {}
     for path, module in modules.items():
         outer = next((names[path[:end]] for end in range(len(path) - 1, -1, -1) if path[:end] in names), None)

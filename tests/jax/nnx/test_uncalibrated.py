@@ -1,49 +1,23 @@
-"""Layers that saw no data convert, and raise when they are called; results have the model's dtype."""
+"""Settings and dtypes of layers beside those that saw no data; tests/parity/test_workflow_steps.py has the latter."""
 
 import jax.numpy as jnp
 import pytest
 from flax import nnx
-from flax_support import layer_of, module_of, run
+from flax_support import layer_of, run
 
 import qjax.nnx as qnn
-from qjax.quantization import QConfig, default_qat_qconfig, default_qconfig
+from qjax.quantization import QConfig, default_qconfig
 from qjax.quantization.functional import ConvBnParams, ConvBnState, conv_bn
 
 
 class Two(nnx.Module):
-    def __init__(self, dtype=jnp.float32):
+    def __init__(self):
         self.quant, self.dequant = qnn.QuantStub(), qnn.DeQuantStub()
-        make = lambda: layer_of(nnx.Linear, 4, 4, param_dtype=dtype, dtype=dtype)  # noqa: E731
-        self.used, self.one, self.other = make(), make(), make()
-        self.unused_sum = qnn.FloatFunctional()
+        dtypes = {"param_dtype": jnp.bfloat16, "dtype": jnp.bfloat16}
+        self.used, self.one = (layer_of(nnx.Linear, 4, 4, **dtypes) for _ in range(2))
 
     def __call__(self, x):
         return self.dequant(self.used(self.quant(x)))
-
-
-@pytest.mark.parametrize("qconfig", [default_qconfig, default_qat_qconfig, QConfig("e4m3fn", "mxfp4")])
-def test_layers_that_saw_nothing_raise_when_they_are_called(qconfig):
-    prepare = qnn.prepare_qat if qconfig is default_qat_qconfig else qnn.prepare
-    prepared, x = prepare(module_of(Two), qconfig), jnp.ones((2, 4))
-    with pytest.raises(ValueError, match=r"layer 'unused_sum', layer 'used' have an observer that has seen"):
-        qnn.convert(prepared)
-    prepared(x)
-    with pytest.warns(UserWarning, match="'one'.* have an observer that has seen nothing, and will raise when called"):
-        made = qnn.convert(prepared)
-    made(x)
-    inside = made.quant(x)
-    with pytest.raises(RuntimeError, match="one runs for the first time, and has no range"):
-        made.one(inside)
-    if qconfig is default_qconfig:
-        with pytest.raises(RuntimeError, match="unused_sum runs for the first time"):
-            made.unused_sum.add(inside, inside)
-    with pytest.warns(UserWarning, match="layer 'other'"):
-        some = qnn.convert(prepared, allow_uncalibrated=["one", "unused_sum"])
-    some.one(inside)
-    for wrong, error in (("one", TypeError), ([1], TypeError), (["two"], ValueError)):
-        with pytest.raises(error, match="allow_uncalibrated"):
-            qnn.convert(prepared, allow_uncalibrated=wrong)
-    qnn.convert(prepared, allow_uncalibrated=True).other(inside)
 
 
 def test_flattened_layers_have_the_name_of_the_layer_in_them():
@@ -68,7 +42,7 @@ def test_settings_that_a_recurrent_layer_cannot_have_are_refused_when_it_is_prep
 
 @pytest.mark.parametrize("qconfig", [default_qconfig, QConfig("e4m3fn", "mxfp4")])
 def test_models_of_bfloat16(qconfig):
-    model, x = Two(jnp.bfloat16), jnp.ones((2, 4), jnp.bfloat16)
+    model, x = Two(), jnp.ones((2, 4), jnp.bfloat16)
     model.a_norm = nnx.LayerNorm(4, rngs=nnx.Rngs(0))  # of float32
     prepared = qnn.prepare(model, qconfig)
     prepared(x)

@@ -8,12 +8,10 @@ from torch import nn
 
 from qtorch._classes import plain_class
 from qtorch.nn import quantized
-from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization import (
     QTensor,
     QuantWrapper,
     convert,
-    default_per_channel_qconfig,
     default_qat_qconfig,
     default_qconfig,
     prepare,
@@ -78,73 +76,6 @@ def test_layers_without_settings_stay():
     converted = convert(calibrated(model, 8, 4))
     assert type(converted[0]) is quantized.Linear
     assert type(converted[1]) is nn.Linear
-
-
-def test_layers_with_two_names_stay_one_layer():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Linear(4, 4)
-            self.inner = nn.Sequential(self.first)
-
-        def forward(self, x):
-            return self.first(x)
-
-    model = convert(calibrated(Twice(), 8, 4))
-    assert type(model.first) is quantized.Linear
-    assert model.inner[0] is model.first
-
-
-def test_a_layer_that_runs_twice_is_named():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.linear(self.linear(x))
-
-    prepared = calibrated(Twice(), 8, 4)
-    with pytest.warns(UserWarning, match="layer 'linear' ran 2 times while the model ran 1 times"):
-        convert(prepared)
-
-
-class Two(nn.Module):
-    """A layer that runs, two that do not, and sums of which one does not run."""
-
-    def __init__(self):
-        super().__init__()
-        self.used, self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
-        self.sum, self.unused_sum = FloatFunctional(), FloatFunctional()
-
-    def forward(self, x):
-        y = self.used(x)
-        return self.sum.add(y, y)
-
-
-@pytest.mark.parametrize("qconfig", [default_qconfig, default_per_channel_qconfig])
-def test_layers_that_saw_nothing_raise_when_they_are_called(qconfig):
-    prepared = prepare(with_qconfig(Two().eval(), qconfig))
-    with pytest.raises(ValueError, match=r"layer 'used', layer 'one'.* have an observer that has seen nothing"):
-        convert(prepared, inplace=True)
-    prepared(torch.randn(3, 4))
-    with pytest.warns(UserWarning, match="layer 'one', layer 'other', layer 'unused_sum' have an observer") as caught:
-        converted = convert(prepared)
-    assert len(caught) == 1
-    assert plain_class(prepared.used) is nn.Linear
-    x = quantize_per_tensor(torch.randn(3, 4), 0.1, 100, torch.quint8)
-    converted(x)
-    for call in (converted.one, lambda x: converted.unused_sum.add(x, x), copy.deepcopy(converted).one):
-        with pytest.raises(RuntimeError, match=r"(layer 'one'|unused_sum) runs for the first time, and has no range"):
-            call(x)
-    with pytest.warns(UserWarning, match="layer 'other' has an observer"):
-        some = convert(prepared, allow_uncalibrated=["one", "unused_sum"])
-    assert some.one.scale == 1
-    some.one(x)
-    for wrong, error in (("one", TypeError), ([1], TypeError), (None, TypeError), (["two"], ValueError)):
-        with pytest.raises(error, match="allow_uncalibrated"):
-            convert(prepared, allow_uncalibrated=wrong)
-    convert(prepared, allow_uncalibrated=True).other(x)
 
 
 def test_layers_without_observers_are_named():

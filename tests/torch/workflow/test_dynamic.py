@@ -96,26 +96,6 @@ def test_a_mapping_of_ones_own():
         quantize_dynamic(model, {Derived})
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"qconfig_spec": {"tail"}}, ValueError, "the entry 'tail' names no module"),
-        ({"qconfig_spec": {nn.GRU}}, ValueError, "the entry GRU is the exact type of no module"),
-        ({"qconfig_spec": {nn.ReLU}}, ValueError, "the entry ReLU has no layer that is quantized dynamically"),
-        ({"qconfig_spec": {"head.1"}}, ValueError, "the entry 'head.1' has no layer that is quantized"),
-        ({"dtype": torch.int32}, ValueError, "dtype=torch.int32; allowed are"),
-        ({"qconfig_spec": {nn.Linear: 3}}, TypeError, "the entry .* has a qconfig that is a"),
-    ],
-)
-def test_what_is_refused(settings, error, message):
-    with pytest.raises(error, match=message):
-        quantize_dynamic(Model(), **settings)
-    with pytest.raises(
-        ValueError, match="model has no layer that is quantized dynamically; allowed are exactly Linear"
-    ):
-        quantize_dynamic(nn.Sequential(nn.Conv2d(1, 1, 1)))
-
-
 def test_attention_stays_in_floats_and_works():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     result = quantize_dynamic(layer)

@@ -66,31 +66,6 @@ def test_only_listed_types_are_written(name):
         propagate_qconfig_(model, white_list={nn.Linear}, allow_list={nn.Linear})
 
 
-class Derived(nn.Linear):
-    pass
-
-
-@pytest.mark.parametrize(
-    ("entries", "error", "message"),
-    [
-        ({"3": default_qconfig}, ValueError, "the entry '3' names no module; there are 0, 1, 1.0"),
-        ({nn.Conv2d: default_qconfig}, ValueError, "the entry Conv2d is the exact type of no module"),
-        ({3: default_qconfig}, TypeError, "the entry 3 is a int"),
-        ({"0": MinMaxObserver}, TypeError, "the entry '0' has a qconfig that is a"),
-    ],
-)
-def test_entries_that_do_nothing_are_refused(entries, error, message):
-    model = network()
-    with pytest.raises(error, match=message):
-        propagate_qconfig_(model, entries)
-    assert not hasattr(model[0], "qconfig")
-
-
-def test_a_subclass_needs_an_entry_of_its_own():
-    with pytest.raises(ValueError, match="layer '0' is of a subclass, which needs an entry of its own"):
-        propagate_qconfig_(nn.Sequential(Derived(1, 1)), {nn.Linear: default_qconfig})
-
-
 def test_layers_are_observed_and_the_model_is_a_copy():
     model = with_qconfig(network())
     model[2].qconfig = None
@@ -173,8 +148,6 @@ def test_what_prepare_refuses():
         prepare(model)
     with pytest.raises(ValueError, match="there are ReLU"):
         prepare(with_qconfig(nn.ReLU()))
-    with pytest.raises(TypeError, match="model is a list"):
-        prepare([model])
     with pytest.raises(TypeError, match="layer '0' has a QConfigDynamic"):
         prepare(with_qconfig(network(), default_dynamic_qconfig))
     with pytest.raises(TypeError, match="made a int; allowed are modules"):

@@ -1,0 +1,176 @@
+"""Fusing, preparing and converting: what happens to which layer, and what is said, in PyTorch and in flax."""
+
+import numpy as np
+import pytest
+from module_packages import Flax, Torch
+
+X = np.random.default_rng(0).standard_normal((3, 4), np.float32)
+both = pytest.mark.parametrize("of", [Torch, Flax])
+
+
+@both
+def test_a_layer_with_two_names_stays_one_and_is_named(of):
+    class Twice(of.Module):
+        def __init__(self):
+            super().__init__()
+            self.quant, self.dequant = (stub() for stub in of.stubs)
+            self.first = of.linear()
+            self.inner = of.Sequential(self.first)
+
+        def run(self, x):
+            return self.dequant(self.inner(self.first(self.quant(x))))
+
+    setattr(Twice, of.called, Twice.run)
+    model = of.ready(Twice)
+    prepared = of.prepared(model, of.package.default_qconfig)
+    of.run(prepared, of.array(X))
+    with pytest.warns(UserWarning, match="layer 'first' ran 2 times while the model ran 1 times"):
+        made = of.convert(prepared)
+    assert type(made.first) is of.layers.Linear
+    assert (made.inner[0] if of is Torch else made.inner.layers[0]) is made.first
+    with pytest.raises(ValueError, match=r"one layer with the names \['first', 'inner.0'\]"):
+        of.fuse_modules(model, ["first", "inner"])
+
+
+def some(of):
+    """A model of which some layers do not run."""
+
+    class Some(of.Module):
+        def __init__(self):
+            super().__init__()
+            self.quant, self.dequant = (stub() for stub in of.stubs)
+            self.used, self.one, self.other = of.linear(), of.linear(), of.linear()
+            self.unused_sum = of.FloatFunctional()
+
+        def run(self, x):
+            return self.dequant(self.used(self.quant(x)))
+
+    setattr(Some, of.called, Some.run)
+    return of.ready(Some)
+
+
+SETTINGS = {
+    "integers": lambda package: package.default_qconfig,
+    "channels": lambda package: package.default_per_channel_qconfig,
+    "trained": lambda package: package.default_qat_qconfig,
+    "formats": lambda package: package.QConfig("e4m3fn", "mxfp4"),
+}
+
+
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [(Torch, name) for name in SETTINGS]
+    + [(Flax, "integers"), (Flax, "trained")]
+    + [pytest.param(Flax, name, marks=pytest.mark.heavy) for name in ("channels", "formats")],
+)
+def test_layers_that_saw_nothing_raise_when_they_are_called(of, name):
+    x = of.array(X)
+    prepared = of.prepared(some(of), SETTINGS[name](of.package), name == "trained")
+    with pytest.raises(
+        ValueError, match=r"layer '(used|unused_sum)'.* have an observer that has seen nothing; run the"
+    ):
+        of.convert(prepared)
+    prepared(x)
+    with pytest.warns(
+        UserWarning, match="layer 'one', .*'other'.* have an observer that has seen nothing, and"
+    ) as found:
+        made = of.convert(prepared)
+    assert len(found) == 1
+    made(x)
+    inside = made.quant(x)
+    with pytest.raises(RuntimeError, match=r"one'? runs for the first time, and has no range"):
+        made.one(inside)
+    if name in ("integers", "channels"):
+        with pytest.raises(RuntimeError, match=r"unused_sum'? runs for the first time"):
+            made.unused_sum.add(inside, inside)
+    with pytest.warns(UserWarning, match="layer 'other' has an observer"):
+        allowed = of.convert(prepared, allow_uncalibrated=["one", "unused_sum"])
+    allowed.one(inside)
+    for wrong, error in (("one", TypeError), ([1], TypeError), (None, TypeError), (["two"], ValueError)):
+        with pytest.raises(error, match="allow_uncalibrated"):
+            of.convert(prepared, allow_uncalibrated=wrong)
+    of.convert(prepared, allow_uncalibrated=True).other(inside)
+
+
+DERIVED = {of: type("Derived", (of.Linear,), {}) for of in (Torch, Flax)}
+OTHER = type("Other", (), {})
+
+
+def row(of, *names):
+    """Layers by their names, one after the other."""
+    makers = {
+        "linear": of.linear,
+        "derived": lambda: of.linear(4, DERIVED[of]),
+        "conv": of.conv,
+        "wide": lambda: of.conv(4, 8),
+        "norm": of.norm,
+        "relu": of.ReLU,
+    }
+    return of.Sequential(*(makers[name]() for name in names))
+
+
+# Settings by names and types for prepare, rows to fuse, and settings of dynamic layers; and what is said.
+WRONG = {
+    "prepared": [
+        (lambda of, own: {"9": own}, "the entry '9' names no module; there are 0, 1, 2"),
+        (lambda of, own: {OTHER: own}, "the entry Other is the exact type of no module; there are "),
+        (lambda of, own: {3: own}, "the entry 3 is a int; allowed are names and types of modules"),
+        (
+            lambda of, own: {"0": "int8"},
+            r"the entry '0' has a qconfig that is a builtins\.str; allowed are q\w+\.quant",
+        ),
+        (lambda of, own: {of.ReLU: own}, "has no layer to observe"),
+    ],
+    "fuse_modules": [
+        (
+            lambda of, own: ["2", "1"],
+            r"modules_to_fuse has \['2', '1'\]: there is no fused layer of \(BatchN\w+, Conv\w*\)",
+        ),
+        (lambda of, own: ["4", "2"], "num_features=4; allowed is 8"),
+        (lambda of, own: None, "modules_to_fuse has None; allowed are lists of names"),
+        (lambda of, own: [3], "modules_to_fuse has 3; allowed are lists of names"),
+        (lambda of, own: "01", "modules_to_fuse has '01'; allowed are lists of names"),
+        (lambda of, own: [["1", "2"], "01"], "modules_to_fuse has '01'; allowed are lists of names"),
+    ],
+    "quantize_dynamic": [
+        (lambda of, own: {"9"}, "the entry '9' names no module"),
+        (lambda of, own: {OTHER}, "the entry Other is the exact type of no module"),
+        (lambda of, own: {DERIVED[of]}, "the entry Derived has no layer that is quantized dynamically"),
+        (lambda of, own: {"3"}, "the entry '3' has no layer that is quantized dynamically; allowed are exactly Linear"),
+        (lambda of, own: {"0": 3}, r"the entry '0' has a qconfig that is a builtins\.int; allowed are q\w+\.quantiz"),
+        (lambda of, own: "0", "qconfig_spec='0' is a str; allowed are None, a dict, and a set"),
+    ],
+}
+
+
+@both
+@pytest.mark.parametrize(
+    ("step", "number"), [(step, number) for step, rows in WRONG.items() for number in range(len(rows))]
+)
+def test_what_would_do_nothing_is_refused(of, step, number):
+    argument, message = WRONG[step][number]
+    model = row(of, "linear", "conv", "norm", "relu", "wide", "derived")
+    before = str(model)
+    with pytest.raises((TypeError, ValueError), match=message):
+        getattr(of, step)(model, argument(of, of.package.default_qconfig))
+    assert str(model) == before
+
+
+@both
+def test_models_without_such_a_layer_are_refused(of):
+    own = of.package.default_qconfig
+    with pytest.raises(ValueError, match="layer '0' is of a subclass, which needs an entry of its own"):
+        of.prepared(row(of, "derived"), {of.Linear: own})
+    with pytest.raises(ValueError, match="model has no layer to observe"):
+        of.prepared(row(of, "relu"), own)
+    with pytest.raises(
+        ValueError, match="model has no layer that is quantized dynamically; allowed are exactly Linear"
+    ):
+        of.quantize_dynamic(row(of, "conv"))
+    with pytest.raises(ValueError, match=r"dtype='int32'; allowed are [\w.]*qint8"):
+        of.quantize_dynamic(row(of, "linear"), dtype="int32")
+    with pytest.raises(ValueError, match="call prepare"):
+        of.convert(row(of, "linear"))
+    for step in of.convert, of.quantize_dynamic, lambda model: of.fuse_modules(model, ["0", "1"]):
+        with pytest.raises(TypeError, match=r"mod(el|ule) is a int; allowed is a "):
+            step(3)
