@@ -269,3 +269,14 @@ def test_words_go_into_a_table_that_is_quantized():
     rows = {row.path: (row.state, row.bits) for row in qnn.report(made)}
     assert (rows["0"], rows["1.module"]) == (("quantized", 8), ("quantized", 8))
     assert jnp.abs(made(words) - model(words)).max() < 0.05
+
+
+def test_numbers_of_the_first_call_are_kept():
+    """Calibration writes to the array that it has shown."""
+    batch = np.array(X)
+
+    def calibrate(small):
+        small(batch)
+        batch[:] = np.nan
+
+    qnn.quantize_model(nnx.Sequential(linear()), QConfig("int8", "int8"), calibrate)  # without a warning
