@@ -75,8 +75,7 @@ class Workflow(Protocol):
     table: type  # of embeddings, which dynamic settings quantize only if they are named
     functional: type  # of modules with the methods add and mul
     stubs: tuple[type, type]  # where a model says itself that integers begin and end
-    wrapper: Callable[..., Any]  # puts stubs around a layer
-    around: Callable[[Any], Any]  # puts a layer behind another class, with its attributes and results
+    wrapper: Callable[..., Any]  # puts stubs, or none, around a layer; it has the layer's attributes
     class_of: Callable[[Any], type]  # with which a module was made
     report: Callable[[Any], Iterable[LayerReport]]
     results: Callable[[Any, Arguments], Any]  # of a model's call: what tells one computation from others
@@ -312,7 +311,7 @@ class Workflow(Protocol):
         """True if the model has other results with these layers behind another class."""
 
         def change(path: str, layer: Any) -> Any:
-            return self.around(layer) if path in layers else layer
+            return self.wrapper(layer, False, False) if path in layers else layer
 
         self._expected = self._expected or [self.results(self.as_is(), arguments) for arguments in self.known]
         other = self.rebuilt(self.as_is(), change)

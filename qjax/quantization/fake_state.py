@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from inspect import cleandoc
 from typing import Any, NamedTuple
 
 import jax
@@ -157,68 +156,46 @@ def _observed(
     )
 
 
-def _on(name: str, field: str, what: str) -> Callable[..., Any]:
-    """The function that switches a field of all states in a pytree on."""
+def _switch(name: str, field: str, what: str) -> Callable[..., Any]:
+    """The function that switches a field of all states in a pytree on, or off by its name."""
 
-    def switch(states: Tree, enabled: bool | jax.Array = True) -> Tree:
-        """A pytree of states with all {what} switched on, or off if `enabled` is False.
-
-        Args:
-            states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
-            enabled: a bool, or a traced one.
-
-        Returns:
-            A pytree of the same structure.
-
-        Raises:
-            ValueError: if enabled has a dimension, or a dictionary in states has keys without an order, say an int and
-                a str.
-
-        Example:
-            >>> {name}([FakeQuantize().init()])[0].{field}
-            Array(True, dtype=bool)
-        """
+    def enable(states: Tree, enabled: bool | jax.Array = True) -> Tree:
         return _switched(states, field, enabled)
 
-    return _named(switch, name, field, what)
-
-
-def _off(name: str, field: str, what: str) -> Callable[[Any], Any]:
-    """The function that switches a field of all states in a pytree off."""
-
-    def switch(states: Tree) -> Tree:
-        """A pytree of states with all {what}.
-
-        Args:
-            states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.
-
-        Returns:
-            A pytree of the same structure.
-
-        Raises:
-            ValueError: if a dictionary in states has keys without an order, say an int and a str.
-
-        Example:
-            >>> {name}([FakeQuantize().init()])[0].{field}
-            Array(False, dtype=bool)
-        """
+    def disable(states: Tree) -> Tree:
         return _switched(states, field, False)
 
-    return _named(switch, name, field, what)
+    function, is_on = (enable, True) if name.startswith("enable") else (disable, False)
+    function.__doc__ = f"""A pytree of states with all {what}.
 
+    Args:
+        states: a pytree; leaves that are not a `FakeQuantizeState` stay as they are.{_ENABLED * is_on}
 
-def _named(function: Callable[..., Any], name: str, field: str, what: str) -> Callable[..., Any]:
-    function.__doc__ = cleandoc(function.__doc__ or "").format(name=name, field=field, what=what)
+    Returns:
+        A pytree of the same structure.
+
+    Raises:
+        ValueError: if {"enabled has a dimension, or " * is_on}a dictionary in states has keys without an order, say an
+            int and a str.
+
+    Example:
+        >>> {name}([FakeQuantize().init()])[0].{field}
+        Array({is_on}, dtype=bool)
+    """
     function.__name__ = function.__qualname__ = name
     return function
 
 
-enable_fake_quant = _on("enable_fake_quant", "fake_quant_enabled", "fake quantization")
-disable_fake_quant = _off(
+_ENABLED = """
+        enabled: a bool, or a traced one."""
+enable_fake_quant = _switch(
+    "enable_fake_quant", "fake_quant_enabled", "fake quantization switched on, or off if `enabled` is False"
+)
+disable_fake_quant = _switch(
     "disable_fake_quant", "fake_quant_enabled", "fake quantization switched off: arrays pass unchanged"
 )
-enable_observer = _on("enable_observer", "observer_enabled", "observers")
-disable_observer = _off("disable_observer", "observer_enabled", "observers switched off: parameters do not change")
+enable_observer = _switch("enable_observer", "observer_enabled", "observers switched on, or off if `enabled` is False")
+disable_observer = _switch("disable_observer", "observer_enabled", "observers switched off: parameters do not change")
 
 
 def get_observer_dict(states: PyTree, prefix: str = "") -> dict[str, Extremes | Counts]:

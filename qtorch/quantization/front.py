@@ -119,25 +119,6 @@ def _as_linear(layer: Any) -> nn.Module:
     return made.train(layer.training)
 
 
-class _Other(nn.Module):
-    """A layer behind another class, which has its attributes and its results."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "layer":
-                raise
-            return getattr(self.layer, name)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.layer(*args, **kwargs)
-
-
 def _equal(x: torch.Tensor, y: torch.Tensor) -> bool:
     """True for equal results; on the device meta, which has no numbers, for equal shapes."""
     return x.shape == y.shape and (x.is_meta or bool(((x == y) | (x.isnan() & y.isnan())).all()))
@@ -148,8 +129,7 @@ class _Workflow(Workflow):
 
     module, settings, defaults = nn.Module, SETTINGS, (get_default_qconfig, get_default_qat_qconfig)
     table, functional, stubs, wrapper = nn.Embedding, FloatFunctional, (QuantStub, DeQuantStub), QuantWrapper
-    around, class_of = _Other, staticmethod(plain_class)
-    report, results = staticmethod(report), staticmethod(results)
+    class_of, report, results = staticmethod(plain_class), staticmethod(report), staticmethod(results)
     model: nn.Module
     _examines = True
     _float: nn.Module  # the copy before it is fused

@@ -19,42 +19,15 @@ from qtorch.quantization.stubs import DeQuantStub, QuantStub
 
 Mapping = dict[type[nn.Module], type[nn.Module]]
 
-_QAT: Mapping = {
-    made.floats: made
-    for made in (
-        qat.Linear,
-        qat.Conv1d,
-        qat.Conv2d,
-        qat.Conv3d,
-        intrinsic_qat.LinearReLU,
-        intrinsic_qat.ConvReLU1d,
-        intrinsic_qat.ConvReLU2d,
-        intrinsic_qat.ConvReLU3d,
-        intrinsic_qat.ConvBn1d,
-        intrinsic_qat.ConvBn2d,
-        intrinsic_qat.ConvBn3d,
-        intrinsic_qat.ConvBnReLU1d,
-        intrinsic_qat.ConvBnReLU2d,
-        intrinsic_qat.ConvBnReLU3d,
-    )
-}
+_ROOMS = qat, intrinsic_qat
+_TRAINED = [getattr(room, name) for room in _ROOMS for name in room.__all__ if hasattr(getattr(room, name), "floats")]
+_QAT: Mapping = {made.floats: made for made in _TRAINED}
 
-_WEIGHTED: Mapping = {
-    nn.Linear: quantized.Linear,
-    nn.Conv1d: quantized.Conv1d,
-    nn.Conv2d: quantized.Conv2d,
-    nn.Conv3d: quantized.Conv3d,
-    intrinsic.ConvBn1d: quantized.Conv1d,
-    intrinsic.ConvBn2d: quantized.Conv2d,
-    intrinsic.ConvBn3d: quantized.Conv3d,
-    intrinsic.LinearReLU: intrinsic_quantized.LinearReLU,
-    intrinsic.ConvReLU1d: intrinsic_quantized.ConvReLU1d,
-    intrinsic.ConvReLU2d: intrinsic_quantized.ConvReLU2d,
-    intrinsic.ConvReLU3d: intrinsic_quantized.ConvReLU3d,
-    intrinsic.ConvBnReLU1d: intrinsic_quantized.ConvReLU1d,
-    intrinsic.ConvBnReLU2d: intrinsic_quantized.ConvReLU2d,
-    intrinsic.ConvBnReLU3d: intrinsic_quantized.ConvReLU3d,
-}
+_WEIGHTED: Mapping = {nn.Linear: quantized.Linear, intrinsic.LinearReLU: intrinsic_quantized.LinearReLU}
+for _dims in ("1d", "2d", "3d"):
+    _conv = getattr(quantized, f"Conv{_dims}"), getattr(intrinsic_quantized, f"ConvReLU{_dims}")
+    _WEIGHTED |= {getattr(nn, f"Conv{_dims}"): _conv[0], getattr(intrinsic, f"ConvBn{_dims}"): _conv[0]}
+    _WEIGHTED |= {getattr(intrinsic, f"Conv{_bn}ReLU{_dims}"): _conv[1] for _bn in ("", "Bn")}
 _WEIGHTED |= {trained: _WEIGHTED[floats] for floats, trained in _QAT.items()}
 
 _STATIC: Mapping = _WEIGHTED | {

@@ -2,13 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
-from flax import nnx
-from flax_support import layer_of, run
-
-import qjax.nnx as qnn
-import qjax.quantization as jq
-import qtorch.quantization as tq
+from module_packages import Flax, Torch
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
 INT8, CHANNELS, UINT7, UINT8 = (
@@ -19,68 +13,24 @@ INT8, CHANNELS, UINT7, UINT8 = (
 )
 
 
-class OfTorch:
-    name, package, settings, linear = "torch", tq, tq, torch.nn.Linear
+DERIVED = {of: type("Derived", (of.Linear,), {}) for of in (Torch, Flax)}
 
-    class Derived(torch.nn.Linear):
-        pass
 
-    class Holder(torch.nn.Module):
+def model_of(of):
+    class Holder(of.Module):
         def __init__(self):
             super().__init__()
-            self.table, self.inner = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Linear(2, 2)
+            self.table, self.inner = of.parameter(np.ones((2, 2), np.float32)), of.linear(2, inputs=2)
 
-        def forward(self, x):
+        def run(self, x):
             return self.inner(x) @ self.table
 
-    def model(self):
-        parts = tq.QuantStub(), torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)
-        return torch.nn.Sequential(*parts, tq.DeQuantStub(), self.Derived(2, 2), self.Holder())
-
-    def prepared(self, settings, train=False, left=True):
-        model = self.model().train(train)
-        model.qconfig = settings
-        if left:
-            model[7].qconfig = None
-        return (tq.prepare_qat if train else tq.prepare)(model)
-
-    def run(self, model):
-        model(torch.from_numpy(X))
-
-    def convert(self, model):
-        return tq.convert(model.eval())
+    setattr(Holder, of.called, Holder.run)
+    parts = of.stubs[0](), of.linear(8), of.ReLU(), of.LayerNorm(8), of.linear(2, inputs=8), of.stubs[1]()
+    return of.Sequential(*parts, of.linear(2, DERIVED[of], inputs=2), Holder())
 
 
-class OfJax:
-    name, package, settings, linear = "jax", qnn, jq, nnx.Linear
-
-    class Derived(nnx.Linear):
-        pass
-
-    class Holder(nnx.Module):
-        def __init__(self):
-            self.table, self.inner = nnx.Param(np.ones((2, 2), np.float32)), layer_of(nnx.Linear, 2, 2)
-
-        def __call__(self, x):
-            return self.inner(x) @ self.table
-
-    def model(self):
-        parts = qnn.QuantStub(), layer_of(nnx.Linear, 4, 8), qnn.ReLU(), layer_of(nnx.LayerNorm, 8)
-        parts += layer_of(nnx.Linear, 8, 2), qnn.DeQuantStub(), layer_of(self.Derived, 2, 2)
-        return nnx.Sequential(*parts, self.Holder())
-
-    def prepared(self, settings, train=False, left=True):
-        return (qnn.prepare_qat if train else qnn.prepare)(self.model(), {"": settings} | ({"7": None} if left else {}))
-
-    def run(self, model):
-        run(model, X)
-
-    def convert(self, model):
-        model.eval()
-        return qnn.convert(model)
-
-
-BOTH = pytest.mark.parametrize("of", [OfTorch(), OfJax()], ids=["torch", "jax"])
+BOTH = pytest.mark.parametrize("of", [Torch, Flax])
 UNSEEN = "it has seen nothing yet"
 MINMAX, TRAINED, SCALED = (
     "MinMaxObserver",
@@ -135,27 +85,23 @@ def columns(row):
     return row.state, row.weight, row.bits, row.output, row.observer
 
 
-HEAVY = "jax", "trained"
-CASES = [
-    pytest.param(
-        of, step, marks=[pytest.mark.heavy] * (step == "trained" and of.package is qnn), id=f"{of.name} {step}"
-    )
-    for of in (OfTorch(), OfJax())
-    for step in STEPS
-]
+CASES = [(of, step) for of in (Torch, Flax) for step in STEPS if (of, step) != (Flax, "trained")]
+CASES += [pytest.param(Flax, "trained", marks=pytest.mark.heavy)]
 
 
 @pytest.mark.parametrize(("of", "step"), CASES)
 def test_each_step(of, step):
     """Weights of norms stay floats, results of layers without a weight are rounded too, and a scale is chosen once."""
     settings, before, after = STEPS[step]
-    prepared = of.prepared(settings(of.settings), step == "trained")
-    rows = of.package.report(prepared)
+    prepared = of.prepared(model_of(of), {"": settings(of.package), "7": None}, step == "trained")
+    rows = of.report(prepared)
     paths = {"0": before[0], "1": before[1], "3": before[2], "4": before[1]}
     assert {path: columns(rows[path]) for path in paths} == paths
     assert {rows[path].reason for path in paths} == {UNSEEN}
-    of.run(prepared)
-    seen, made = of.package.report(prepared), of.package.report(of.convert(prepared))
+    of.run(prepared, of.array(X))
+    seen = of.report(prepared)
+    prepared.eval()
+    made = of.report(of.convert(prepared))
     paths = {"0": after[0], "1": after[1], "3": after[2], "4": after[1]}
     assert {path: columns(made[path]) for path in paths} == paths
     for path in paths:
@@ -170,7 +116,7 @@ def test_each_step(of, step):
 
 @BOTH
 def test_why_layers_are_in_floats(of):
-    rows = of.package.report(of.prepared(of.settings.default_qconfig, left=False))
+    rows = of.report(of.prepared(model_of(of), of.package.default_qconfig))
     assert rows["6"].reason.startswith("it is of a subclass of Linear, and only exact types are swapped")
     expected = {"7": "code of its own uses its table", "7.inner": UNSEEN, "5": "it is for integers"}
     assert {path: rows[path].reason for path in expected} == expected
@@ -178,8 +124,7 @@ def test_why_layers_are_in_floats(of):
 
 @BOTH
 def test_dynamic_layers(of):
-    made = of.package.quantize_dynamic(of.model(), {of.linear: of.settings.default_dynamic_qconfig})
-    rows = of.package.report(made)
+    rows = of.report(of.quantize_dynamic(model_of(of), {of.Linear: of.package.default_dynamic_qconfig}))
     assert {path: columns(rows[path]) for path in ("1", "4", "7", "7.inner")} == {
         "1": ("quantized", INT8, 8, "", ""),
         "4": ("quantized", INT8, 8, "", ""),
@@ -187,6 +132,6 @@ def test_dynamic_layers(of):
         "7.inner": ("quantized", INT8, 8, "", ""),
     }
     with pytest.raises(TypeError, match="model is a int"):
-        of.package.report(3)
+        of.report(3)
     with pytest.raises(KeyError):
         rows["8"]

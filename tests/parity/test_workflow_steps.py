@@ -174,3 +174,43 @@ def test_models_without_such_a_layer_are_refused(of):
     for step in of.convert, of.quantize_dynamic, lambda model: of.fuse_modules(model, ["0", "1"]):
         with pytest.raises(TypeError, match=r"mod(el|ule) is a int; allowed is a "):
             step(3)
+
+
+@both
+def test_unfused_batch_norms_are_said(of):
+    model, own = row(of, "conv", "norm", "relu", "linear"), of.package.default_qat_qconfig
+    with pytest.warns(UserWarning, match="layer '0' is a convolution before the batch norm '1', and not fused"):
+        of.prepared(model, own, True)
+    of.prepared(of.fuse_modules(model, ["0", "1"]), own, True)
+    of.prepared(model, {"": own, "0": None}, True)  # its weight is not rounded
+
+
+@both
+def test_evaluation_before_any_training_calibrates(of):
+    """As in torch, where evaluation observes; ranges of training, and loaded ones, stay in evaluation."""
+    floats, x = of.QuantWrapper(row(of, "linear", "relu")), of.array(np.tile(X, (20, 1)))
+    model, fresh = (of.prepared(floats, of.package.default_qat_qconfig, True) for _ in range(2))
+    model.eval()
+    fresh.eval()
+
+    def near(found, expected, decibels):
+        error = np.linalg.norm(of.numbers(found) - of.numbers(expected)) / np.linalg.norm(of.numbers(expected))
+        return 20 * np.log10(error + 1e-9) < -decibels
+
+    def scale(model, x):
+        of.run(model, x)
+        return of.report(model)["quant"].scale
+
+    before = scale(model, x)
+    assert near(of.run(model, x), floats(x), 30)
+    assert scale(model, 9 * x) > before
+    y = of.run(model, x)
+    assert near(of.run(of.convert(model), x), y, 60)
+    model.train()
+    scale(model, x)
+    model.eval()
+    after = scale(model, x)
+    assert scale(model, 99 * x) == after
+    loaded = of.loaded(fresh, model)
+    assert scale(loaded, 99 * x) == after
+    assert near(of.run(loaded, x), of.run(model, x), 150)

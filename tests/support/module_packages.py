@@ -29,14 +29,19 @@ class Torch:
     convert, fuse_modules, report = staticmethod(tq.convert), staticmethod(tq.fuse_modules), staticmethod(tq.report)
     Linear, Conv, ReLU, layers, RoundedLayer = nn.Linear, nn.Conv1d, nn.ReLU, tq_layers, RoundedLayer
     FloatFunctional, stubs = tq_layers.FloatFunctional, (tq.QuantStub, tq.DeQuantStub)
+    QuantWrapper, LayerNorm, parameter = (
+        tq.QuantWrapper,
+        nn.LayerNorm,
+        staticmethod(lambda x: nn.Parameter(torch.from_numpy(x))),
+    )
 
     @staticmethod
     def numbers(y):
         return y.detach().numpy()
 
     @staticmethod
-    def linear(outputs=4, kind=nn.Linear):
-        return kind(4, outputs)
+    def linear(outputs=4, kind=nn.Linear, inputs=4):
+        return kind(inputs, outputs)
 
     @staticmethod
     def norm():
@@ -59,6 +64,12 @@ class Torch:
         return (tq.prepare_qat if train else tq.prepare)(model)
 
     @staticmethod
+    def loaded(model, other):
+        """The model with the numbers of another one."""
+        model.load_state_dict(other.state_dict())
+        return model
+
+    @staticmethod
     def run(model, x):
         return model(x)
 
@@ -73,11 +84,13 @@ class Flax:
     convert, fuse_modules, report = staticmethod(qnn.convert), staticmethod(qnn.fuse_modules), staticmethod(qnn.report)
     Linear, Conv, ReLU, layers, RoundedLayer = nnx.Linear, nnx.Conv, qnn.ReLU, qnn.quantized, FlaxRounded
     FloatFunctional, stubs = qnn.FloatFunctional, (qnn.QuantStub, qnn.DeQuantStub)
+    QuantWrapper, parameter = qnn.QuantWrapper, nnx.Param
+    LayerNorm = staticmethod(lambda features: layer_of(nnx.LayerNorm, features))
     numbers, run, flip = staticmethod(np.asarray), staticmethod(run), staticmethod(lambda x: functional.flip(x, -1))
 
     @staticmethod
-    def linear(outputs=4, kind=nnx.Linear):
-        return kind(4, outputs, rngs=nnx.Rngs(0))
+    def linear(outputs=4, kind=nnx.Linear, inputs=4):
+        return kind(inputs, outputs, rngs=nnx.Rngs(0))
 
     @staticmethod
     def conv(inputs=4, outputs=4):
@@ -94,3 +107,7 @@ class Flax:
     @staticmethod
     def prepared(model, settings, train=False):
         return (qnn.prepare_qat if train else qnn.prepare)(model, settings)
+
+    @staticmethod
+    def loaded(model, other):
+        return qnn.from_torch(model, qnn.to_torch(other))

@@ -21,7 +21,7 @@ from qjax._rounding.inputs import PyTree
 from qjax.nnx.activations import ReLU, ReLU6
 from qjax.nnx.flattened import Flattened
 from qjax.nnx.quantization.conversion import convert, unseen_layers
-from qjax.nnx.quantization.flow import Around, Noting, Stopping, program_text, record, shapes_of, takes_integers
+from qjax.nnx.quantization.flow import Noting, Stopping, program_text, record, shapes_of, takes_integers
 from qjax.nnx.quantization.fusion import fuse_modules, why_not_fused, with_all_names
 from qjax.nnx.quantization.observing import OBSERVER, FloatFunctional, Observed, Observer
 from qjax.nnx.quantization.one_call import quantize_dynamic
@@ -113,8 +113,7 @@ class _Workflow(Workflow):
 
     module, settings, defaults = nnx.Module, (QConfig, QConfigDynamic), (get_default_qconfig, get_default_qat_qconfig)
     table, functional, stubs, wrapper = nnx.Embed, FloatFunctional, (QuantStub, DeQuantStub), QuantWrapper
-    around, class_of = Around, type
-    report, results = staticmethod(report), staticmethod(program_text)
+    class_of, report, results = type, staticmethod(report), staticmethod(program_text)
     remedy = (
         "; allowed are flax's layers themselves, the settings None, and for any products prepare_fn of "
         "qjax.quantization"

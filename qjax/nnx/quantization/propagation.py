@@ -9,7 +9,7 @@ from flax import nnx
 
 from qcore.names import joined, shown
 from qcore.workflow import settings
-from qjax._models import all_names, modules_of, name_of
+from qjax._models import all_names
 from qjax.quantization import QConfig
 
 One = TypeVar("One")
@@ -35,15 +35,15 @@ def settings_of(model: nnx.Module, entries: Any, *classes: type) -> dict[str, An
         ValueError: if an entry names nothing that is in the model, so that it would do nothing.
     """
     entries = entries if isinstance(entries, Mapping) else {"": entries}
-    modules = {path: module for path, module in modules_of(model).items() if not isinstance(module, nnx.List)}
-    names = {path: name_of(path, modules) for path in modules}
-    settings.check_entries(entries, all_names(model), type, classes or (QConfig,))
+    modules = all_names(model)
+    settings.check_entries(entries, modules, type, classes or (QConfig,))
     found: dict[str, Any] = {}
-    for path, module in modules.items():
-        outer = next((names[path[:end]] for end in range(len(path) - 1, -1, -1) if path[:end] in names), None)
-        inherited = found.get(outer) if outer is not None else None
-        found[names[path]] = entries.get(names[path], entries.get(type(module), inherited))
-    for name, module in all_names(model):
+    for name, module in modules:
+        parts = name.split(".")
+        outer = (".".join(parts[:end]) for end in range(len(parts), -1, -1))  # one of the same name may be around it
+        inherited = next((found[one] for one in outer if one in found), None)
+        found[name] = entries.get(name, entries.get(type(module), inherited))
+    for name, module in modules:
         if isinstance(module, _COMPUTING) and found.get(joined(name, "layer_instance")) is not None:
             raise ValueError(
                 f"{shown(name)} is a {type(module).__name__}, which computes its layer's weights at each call; allowed "

@@ -152,23 +152,7 @@ class BNReLU3d(Fused):
     parts: ClassVar = {"batch_norm": nn.BatchNorm3d, "relu": nn.ReLU}
 
 
-FUSED = {
-    tuple(kind.parts.values()): kind
-    for kind in (
-        LinearReLU,
-        ConvReLU1d,
-        ConvReLU2d,
-        ConvReLU3d,
-        BNReLU2d,
-        BNReLU3d,
-        ConvBn1d,
-        ConvBn2d,
-        ConvBn3d,
-        ConvBnReLU1d,
-        ConvBnReLU2d,
-        ConvBnReLU3d,
-    )
-}
+FUSED = {tuple(kind.parts.values()): kind for kind in Fused.__subclasses__()}
 
 
 def folded_layer(layer: Any, bn: nn.Module) -> nn.Module:

@@ -41,40 +41,6 @@ def test_functionals_of_scalars_need_no_range(run):
         run(converted, X)
 
 
-def test_evaluation_before_any_training_calibrates():
-    floats = qnn.QuantWrapper(nnx.Sequential(layer_of(nnx.Linear, 4, 4), qnn.ReLU()))
-    model = qnn.prepare_qat(floats, default_qat_qconfig)
-    model.eval()
-    scale = lambda one: one.quant.activation_post_process.state.get_value().scale  # noqa: E731
-    RUN(model, X)
-    np.testing.assert_allclose(RUN(model, X), floats(X), rtol=0, atol=0.1)
-    before = scale(model)
-    RUN(model, 9 * X)
-    assert scale(model) > before
-    model.train()
-    RUN(model, X)
-    model.eval()
-    after = scale(model)
-    RUN(model, 99 * X)
-    assert scale(model) == after
-    fresh = qnn.prepare_qat(floats, default_qat_qconfig)
-    fresh.eval()
-    loaded = qnn.from_torch(fresh, qnn.to_torch(model))
-    RUN(loaded, 99 * X)
-    assert scale(loaded) == after
-    assert jnp.array_equal(RUN(loaded, X), RUN(model, X))
-
-
-def test_unfused_batch_norms_are_said():
-    rngs = nnx.Rngs(0)
-    model = nnx.Sequential(layer_of(nnx.Conv, 1, 2, (1,)), nnx.BatchNorm(2, rngs=rngs), qnn.ReLU())
-    with pytest.warns(UserWarning, match=r"layer '0' is a convolution before the batch norm '1', and not fused"):
-        qnn.prepare_qat(model, default_qat_qconfig)
-    qnn.prepare_qat(qnn.fuse_modules(model, ["0", "1"]), default_qat_qconfig)
-    left = nnx.Sequential(*model.layers, layer_of(nnx.Linear, 2, 2))
-    qnn.prepare_qat(left, {"": default_qat_qconfig, "0": None})  # its weight is not rounded
-
-
 @pytest.mark.heavy
 def test_attention_stays_in_floats_and_works():
     attention = layer_of(nnx.MultiHeadAttention, 2, 8, decode=False)

@@ -207,22 +207,15 @@ BAD = {
     "qparams is a tuple; allowed is a QParams": lambda: fake_quantize(X, (0.1, 0)),
     "dtype='int9'; allowed are quint8": lambda: fake_quantize(X, Q, "int9"),
     "dtype=8; allowed are quint8": lambda: fake_quantize(X, Q, 8),
-    "scale=0.0; allowed are finite numbers above 0": lambda: fake_quantize_per_tensor_affine(X, 0.0, 0, 0, 255),
     "scale=inf; allowed": lambda: fake_quantize_per_tensor_affine(X, jnp.float32(jnp.inf), 0, 0, 255),
     "scale=nan; allowed": lambda: jax.jit(lambda x: fake_quantize_per_tensor_affine(x, np.nan, 0, 0, 255))(X),
-    "zero_point=256; allowed are integers from 0 to 255": lambda: fake_quantize_per_tensor_affine(X, 1, 256, 0, 255),
     "zero_point=0.5; allowed are integers": lambda: fake_quantize_per_tensor_affine(X, 1.0, 0.5, 0, 255),
     "zero_point is float32; allowed is an array of int32": lambda: fake_quantize_per_tensor_affine(X, 1.0, X, 0, 255),
     "scale is int32; allowed is an array of float32": lambda: fake_quantize_per_tensor_affine(X, jnp.int32(1), 0, 0, 9),
-    "qmin=5; allowed is an int": lambda: fake_quantize_per_tensor_affine(X, 1.0, 0, 5, 255),
     "qmax=1.5 is a float": lambda: fake_quantize_per_tensor_affine(X, 1.0, 0, 0, 1.5),
-    r"scale has shape \(2,\); allowed is \(3,\) for axis=1": lambda: fake_quantize_per_channel_affine(
-        X, [1, 1], [0, 0], 1, 0, 255
-    ),
     r"zero_point has shape \(\); allowed is \(2,\) for axis=0": lambda: fake_quantize_per_channel_affine(
         X, [1, 1], 0, 0, 0, 255
     ),
-    "axis=2; allowed is an int from 0 to 1": lambda: fake_quantize_per_channel_affine(X, [1], [0], 2, 0, 255),
     r"scale has shape \(2,\); allowed is \(\)": lambda: jax.jit(per_tensor(INT8))(X, jnp.ones(2), jnp.int32(0)),
     "low=2.0 and high=1.0; allowed is low": lambda: choose_qparams_dynamic(jnp.float32(2), jnp.float32(1)),
     "scheme='affine' for all of int32": lambda: choose_qparams_dynamic(jnp.float32(1), jnp.float32(2), INT32),

@@ -16,9 +16,7 @@ ONES, ZEROS = torch.ones(3), torch.zeros(3, dtype=torch.int32)
 WRONG = [
     (lambda: per_tensor([1.0], 1, 0, 0, 255), TypeError, "x is a list"),
     (lambda: per_tensor(X.int(), 1, 0, 0, 255), TypeError, "x has dtype int32; allowed are float32"),
-    (lambda: per_tensor(X, 0.0, 0, 0, 255), ValueError, r"scale=0\.0; allowed are finite numbers above 0"),
     (lambda: per_tensor(X, -1.0, 0, 0, 255), ValueError, "scale=-1"),
-    (lambda: per_tensor(X, float("nan"), 0, 0, 255), ValueError, "scale=nan"),
     (lambda: per_tensor(X, torch.tensor(torch.inf), 0, 0, 255), ValueError, "scale=inf"),
     (lambda: per_tensor(X, "1", 0, 0, 255), TypeError, "scale='1' is a str"),
     (lambda: per_tensor(X, True, 0, 0, 255), TypeError, "scale=True is a bool"),
@@ -28,7 +26,6 @@ WRONG = [
         "scale is float64; allowed is an array of float32",
     ),
     (lambda: per_tensor(X, ONES, 0, 0, 255), ValueError, r"scale has shape \(3,\); allowed is \(\)"),
-    (lambda: per_tensor(X, 1.0, 256, 0, 255), ValueError, "zero_point=256; allowed are integers from 0 to 255"),
     (
         lambda: per_tensor(X, 1.0, torch.tensor(2**40), 0, 255),
         ValueError,
@@ -40,18 +37,10 @@ WRONG = [
         TypeError,
         "zero_point is float32; allowed is an array of int32",
     ),
-    (lambda: per_tensor(X, 1.0, 1, 1, 255), ValueError, "qmin=1; allowed is an int from -2147483648 to 0"),
     (lambda: per_tensor(X, 1.0, 0, 0, 2.0), TypeError, r"quant_max=2\.0 is a float"),
     (lambda: per_tensor(X, 1.0, 0, 0, 2**17), ValueError, "allowed are 2 to 65536 integers"),
-    (
-        lambda: per_channel(X, ONES, ZEROS, 0, 0, 255),
-        ValueError,
-        r"scale has shape \(3,\); allowed is \(2,\) for axis=0",
-    ),
     (lambda: per_channel(X, ONES, ZEROS[:2], 1, 0, 255), ValueError, r"zero_point has shape \(2,\); allowed is \(3,\)"),
-    (lambda: per_channel(X, ONES, ZEROS + 300, 1, 0, 255), ValueError, "zero_point=300"),
     (lambda: per_channel(X, ONES * 0, ZEROS, 1, 0, 255), ValueError, r"scale=0\.0"),
-    (lambda: per_channel(X, ONES, ZEROS, 2, 0, 255), ValueError, "axis=2; allowed is an int from 0 to 1"),
     (lambda: per_channel(X, ONES, ZEROS, None, 0, 255), TypeError, "axis=None"),
     (lambda: per_channel(X, 1.0, 0, 1, 0, 255), ValueError, r"scale has shape \(\); allowed is \(3,\)"),
 ]

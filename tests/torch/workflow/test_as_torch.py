@@ -150,27 +150,6 @@ def test_packed_sequences_have_the_numbers_of_torch():
     torch.testing.assert_close(ours(packed)[0].data, theirs(packed)[0].data, rtol=0, atol=1e-6)
 
 
-def test_evaluation_before_any_training_calibrates():
-    floats = QuantWrapper(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
-    model = prepare_qat(with_qconfig(floats, default_qat_qconfig)).eval()
-    x = torch.randn(64, 4)
-    model(x)
-    assert noise(floats(x), model(x)) > 30
-    before = model.quant.activation_post_process.scale.clone()
-    model(9 * x)  # as in torch, where evaluation observes
-    assert model.quant.activation_post_process.scale > before
-    assert noise(model(x), convert(model)(x)) > 60
-    stopped = copy.deepcopy(model).train()
-    stopped(x)
-    after = stopped.eval().quant.activation_post_process.scale.clone()
-    stopped(99 * x)
-    assert torch.equal(stopped.quant.activation_post_process.scale, after)
-    fresh = prepare_qat(floats).eval()
-    fresh.load_state_dict(stopped.state_dict())
-    fresh(99 * x)
-    assert torch.equal(fresh.quant.activation_post_process.scale, after)
-
-
 @pytest.mark.parametrize("layer", [nn.Sigmoid(), nn.Hardsigmoid(), nn.Tanh(), nn.LeakyReLU(0.1), nn.ReLU()])
 def test_activations_after_training(layer):
     model = prepare_qat(with_qconfig(Between(layer), default_qat_qconfig))

@@ -213,14 +213,6 @@ def test_evaluation_stops_ranges():
     assert not torch.equal(before[scale], model.state_dict()[scale])
 
 
-def test_unfused_batch_norms_are_said():
-    with pytest.warns(UserWarning, match="layer '0' is a convolution before the batch norm '1', and not fused"):
-        prepare_qat(with_qconfig(cnn()))
-    model = with_qconfig(cnn())
-    model[0].qconfig = None
-    prepare_qat(model)  # says nothing: it is not quantized
-
-
 def test_what_prepare_qat_refuses():
     with pytest.raises(ValueError, match="model is in evaluation; allowed is one in training"):
         prepare_qat(with_qconfig(cnn()).eval())
