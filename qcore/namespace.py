@@ -115,6 +115,10 @@ def _total(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     return np.asarray(np.sum(x, axes, np.int64, keepdims=True))
 
 
+def _program(law: Callable[..., T], arrays: Sequence[object], *settings: object) -> T:
+    return law(*arrays, *settings)
+
+
 def _argsort(x: np.ndarray) -> np.ndarray:
     return np.argsort(x, kind="stable")
 
@@ -178,6 +182,11 @@ class Names:
     - `cumsum(x)` of one dimension.
     - `bincount(index, weight, size)`: float32 sums of each index's weights, added to 0 in the order of the elements
       (and not, as XLA would, to what the sums are added to afterwards).
+
+    **Programs**:
+
+    - `program(law, arrays, *settings)`: `law(*arrays, *settings)`, which JAX compiles as one program and not operation
+      by operation. Laws are functions of modules, arrays may be in tuples, and settings have a hash.
 
     **Control flow**, for traced programs:
 
@@ -262,6 +271,7 @@ class Names:
     def pad(x: np.ndarray, widths: Sequence[tuple[int, int]], value: float = 0) -> np.ndarray:
         return np.pad(x, widths, constant_values=value)
 
+    program: Any = staticmethod(_program)
     cumsum: Any = staticmethod(np.cumsum)
     argsort: Any = staticmethod(_argsort)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -131,6 +131,7 @@ class Names(namespace.Names):
     def pad(x: jax.Array, widths: Sequence[tuple[int, int]], value: float = 0) -> jax.Array:
         return jnp.pad(x, widths, constant_values=value)
 
+    program = staticmethod(lambda law, arrays, *settings: _program(law, settings, *arrays))
     cumsum = staticmethod(jnp.cumsum)
     argsort = staticmethod(lambda x: jnp.argsort(x, stable=True))
     cond = staticmethod(jax.lax.cond)  # type: ignore[assignment]
@@ -144,6 +145,11 @@ class Names(namespace.Names):
     def bincount(index: jax.Array, weight: jax.Array, size: int) -> jax.Array:
         sums = jnp.zeros(size, jnp.float32).at[index].add(weight)
         return jax.lax.optimization_barrier(sums)  # else XLA adds the weights to whatever the sums are added to
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _program(law: Callable[..., Any], settings: tuple[Any, ...], *arrays: Any) -> Any:
+    return law(*arrays, *settings)
 
 
 class WithFloat64(Names):

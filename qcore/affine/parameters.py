@@ -160,8 +160,8 @@ def check_parameter(name: str, array: Any, shapes: list[tuple[int, ...]], xp: An
         raise ValueError(f"{name} has shape {shape}; allowed is {' or '.join(map(str, shapes))}")
 
 
-def check_fraction(name: str, value: Any) -> None:
-    check_float(name, value, "a float above 0 and at most 1", lambda number: 0 < number <= 1)
+def check_fraction(name: str, value: Any) -> float:
+    return check_float(name, value, "a float above 0 and at most 1", lambda number: 0 < number <= 1)
 
 
 def check_axis(axis: Any, ndim: int) -> int:

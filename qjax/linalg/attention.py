@@ -19,6 +19,7 @@ from qjax.linalg.namespace import Float64
 
 
 @jax.custom_jvp
+@jax.jit
 def _softmax(scores: jax.Array) -> jax.Array:
     with jax.enable_x64(True):
         return softmax(Float64, scores)

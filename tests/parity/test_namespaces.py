@@ -8,7 +8,8 @@ from qtorch._namespace import Names as TorchNames
 
 # Methods of the base class that suit the framework's arrays as they are.
 INHERITED = {
-    TorchNames: {"cond", "while_loop", "named"},  # eager branches and loops read the flag; names are for C
+    # Eager branches and loops read the flag; names are for C; programs are JAX's.
+    TorchNames: {"cond", "while_loop", "named", "program"},
     JaxNames: {
         "named",
         "dtype",

@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from qcore.affine import law
-from qcore.affine.functional.operands import check_operand, check_output, numbers, quantized
+from qcore.affine.functional.operands import check_operand, check_output, computed, numbers, quantized
 from qcore.affine.integers import INT32, AffineInteger
 from qcore.affine.parameters import QParams, check_form
 from qcore.affine.quantized import Q, QuantizedArray
@@ -76,7 +76,7 @@ def _activation(limits: str = "", **row: Any) -> Callable[[F], F]:
 def elu(input: Q, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Q:
     """x where it is above 0, else alpha * (exp(x) - 1)."""
     alpha = check_float("alpha", alpha, "a finite number", _is_finite)
-    return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, _expm1(xp, x, 1.0) * alpha))
+    return _applied(input, output, form, _elu_of, alpha, 1.0)
 
 
 @_activation(
@@ -86,7 +86,7 @@ def elu(input: Q, output: QParams, form: AffineInteger | None = None, alpha: flo
 def celu(input: Q, output: QParams, form: AffineInteger | None = None, alpha: float = 1.0) -> Q:
     """x where it is above 0, else alpha * (exp(x / alpha) - 1)."""
     alpha = check_float("alpha", alpha, "a finite number but 0", lambda number: 0 < abs(number) < inf)
-    return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, _expm1(xp, x, alpha) * alpha))
+    return _applied(input, output, form, _elu_of, alpha, alpha)
 
 
 @_activation(
@@ -99,7 +99,7 @@ def celu(input: Q, output: QParams, form: AffineInteger | None = None, alpha: fl
 def leaky_relu(input: Q, output: QParams, form: AffineInteger | None = None, slope: float = 0.01) -> Q:
     """x where it is above 0, else x * slope."""
     slope = check_float("slope", slope, "a finite number", _is_finite)
-    return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, x * slope))
+    return _applied(input, output, form, _leaky_relu_of, slope)
 
 
 @_activation(layers=["PReLU"])
@@ -135,26 +135,20 @@ def prelu(input: Q, weight: Array, output: QParams, form: AffineInteger | None =
     channels = input.shape[axis] if input.ndim else 1
     if tuple(weight.shape) not in ((1,), (channels,)):
         raise ValueError(f"weight has shape {tuple(weight.shape)}; allowed are (1,) and ({channels},), the channels")
-    shape = [1] * input.ndim
-    if input.ndim:
-        shape[axis] = weight.shape[0]
-    xp, own = input.names, weight.qparams
-    steps = xp.astype(weight.values, "int32")
-    slopes = law.dequantize(xp, steps, own.scale, own.zero_point, own.axis, "float32").reshape(shape)
-    return _applied(input, output, form, lambda xp, x: xp.where(x > 0, x, x * slopes))
+    return _applied(input, output, form, _prelu_of, axis % max(input.ndim, 1), more=(weight,))
 
 
 @_activation(example=Example([-1.5, 0.0, 4.0], [-0.375, 0.0, 4.0]), layers=["Hardswish"], flax="hard_swish")
 def hardswish(input: Q, output: QParams, form: AffineInteger | None = None) -> Q:
     """x * clip(x + 3, 0, 6) / 6."""
-    return _applied(input, output, form, lambda xp, x: xp.divide(x * xp.clip(x + 3.0, 0.0, 6.0), 6.0))
+    return _applied(input, output, form, _hardswish_of)
 
 
 @_activation(_UNIT, example=Example([-4.0, 0.0, 1.5], [0.0, 0.5, 0.75]))
 def hardsigmoid(input: Q, output: QParams | None = None, form: AffineInteger | None = None) -> Q:
     """clip(x + 3, 0, 6) / 6."""
     output = _unit(input, output, form, False)
-    return _applied(input, output, form, lambda xp, x: xp.divide(xp.clip(x + 3.0, 0.0, 6.0), 6.0))
+    return _applied(input, output, form, _hardsigmoid_of)
 
 
 @_activation(_UNIT, example=Example([-99.0, 0.0], [0.0, 0.5]), layers=["Sigmoid"], flax="sigmoid")
@@ -195,14 +189,17 @@ def softmax(input: Q, axis: int, output: QParams | None = None, form: AffineInte
     """
     output = _unit(input, output, form, False)
     axis = check_int("axis", axis, -input.ndim, input.ndim - 1) % input.ndim
-    form, xp = check_output(input, output, form), input.names
-    with xp.arithmetic():
-        steps = xp.astype(input.values, "float64")
-        below = steps - xp.greatest(steps, (axis,))  # exact, and independent of the zero point
-        # Integers, so that their sum has no order; an exponential below 2^-33 of the greatest counts as 0.
-        parts = xp.rint(xp.exp(below * xp.astype(input.qparams.scale, "float64")) * 2.0**32)
-        sums = xp.astype(xp.total(xp.astype(parts, "int64"), (axis,)), "float64")
-        return quantized(input, xp.astype(xp.divide(parts, sums), "float32"), output, form)
+    return computed(_softmax, (input,), output, check_output(input, output, form), axis)
+
+
+def _softmax(q: Any, output: QParams, form: AffineInteger, axis: int) -> Any:
+    xp = q.names
+    steps = xp.astype(q.values, "float64")
+    below = steps - xp.greatest(steps, (axis,))  # exact, and independent of the zero point
+    # Integers, so that their sum has no order; an exponential below 2^-33 of the greatest counts as 0.
+    parts = xp.rint(xp.exp(below * xp.astype(q.qparams.scale, "float64")) * 2.0**32)
+    sums = xp.astype(xp.total(xp.astype(parts, "int64"), (axis,)), "float64")
+    return quantized(xp, xp.astype(xp.divide(parts, sums), "float32"), output, form)
 
 
 def unit_qparams(input: QuantizedArray, form: AffineInteger, signed: bool) -> QParams:
@@ -250,9 +247,28 @@ def tanh_of(xp: Any, x: Any) -> Any:
     return xp.astype(xp.tanh(xp.astype(x, "float64")), "float32")
 
 
-def _expm1(xp: Any, x: Any, divisor: float) -> Any:
-    """exp(x / divisor) - 1, rounded once."""
-    return xp.astype(xp.exp(xp.divide(xp.astype(x, "float64"), divisor)) - 1.0, "float32")
+def _elu_of(xp: Any, x: Any, alpha: float, divisor: float) -> Any:
+    """x, or below 0 alpha * (exp(x / divisor) - 1), of which the difference is rounded once."""
+    below = xp.astype(xp.exp(xp.divide(xp.astype(x, "float64"), divisor)) - 1.0, "float32")
+    return xp.where(x > 0, x, below * alpha)
+
+
+def _leaky_relu_of(xp: Any, x: Any, slope: float) -> Any:
+    return xp.where(x > 0, x, x * slope)
+
+
+def _prelu_of(xp: Any, x: Any, weight: Any, axis: int) -> Any:
+    steps, own = xp.astype(weight.values, "int32"), weight.qparams
+    slopes = law.dequantize(xp, steps, own.scale, own.zero_point, own.axis, "float32")
+    return xp.where(x > 0, x, x * law.along(slopes, axis, x.ndim))
+
+
+def _hardsigmoid_of(xp: Any, x: Any) -> Any:
+    return xp.divide(xp.clip(x + 3.0, 0.0, 6.0), 6.0)
+
+
+def _hardswish_of(xp: Any, x: Any) -> Any:
+    return xp.divide(x * xp.clip(x + 3.0, 0.0, 6.0), 6.0)
 
 
 def _is_finite(number: float) -> bool:
@@ -271,8 +287,13 @@ def _unit(q: Any, output: QParams | None, form: AffineInteger | None, signed: bo
     return unit_qparams(q, chosen, signed)
 
 
-def _applied(q: Any, output: QParams, form: AffineInteger | None, function: Any) -> Any:
+def _applied(
+    q: Any, output: QParams, form: AffineInteger | None, function: Any, *settings: Any, more: tuple[Any, ...] = ()
+) -> Any:
+    """The law's integers for function(xp, numbers, *more, *settings), where more are arrays."""
     check_operand("input", q)
-    form, xp = check_output(q, output, form), q.names
-    with xp.arithmetic():
-        return quantized(q, xp.rounded(function(xp, numbers(q))), output, form)
+    return computed(_activated, (q, more), output, check_output(q, output, form), function, *settings)
+
+
+def _activated(q: Any, more: Any, output: QParams, form: AffineInteger, function: Any, *settings: Any) -> Any:
+    return quantized(q.names, q.names.rounded(function(q.names, numbers(q), *more, *settings)), output, form)

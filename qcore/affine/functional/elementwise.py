@@ -17,6 +17,7 @@ from qcore.affine import law
 from qcore.affine.functional.operands import (
     check_operand,
     check_output,
+    computed,
     differences,
     integer_of,
     inverse,
@@ -70,7 +71,7 @@ def add(a: Q, b: Q, output: QParams, form: AffineInteger | None = None, relu: bo
         array([ 90, 100, 110], dtype=uint8)
     """
     form = _check(a, b, output, form, relu)
-    return wrapped(a, BINARY["add"](a, b, output, form, relu), output, form)
+    return computed(_added, (a, b), output, form, relu)
 
 
 def mul(a: Q, b: Q, output: QParams, form: AffineInteger | None = None, relu: bool = False) -> Q:
@@ -93,7 +94,7 @@ def mul(a: Q, b: Q, output: QParams, form: AffineInteger | None = None, relu: bo
         array([125, 101, 125], dtype=uint8)
     """
     form = _check(a, b, output, form, relu)
-    return wrapped(a, BINARY["mul"](a, b, output, form, relu), output, form)
+    return computed(_multiplied, (a, b), output, form, relu)
 
 
 def _added(a: Any, b: Any, output: QParams, form: AffineInteger, relu: bool) -> Any:
@@ -149,17 +150,21 @@ def einsum(equation: str, a: Q, b: Q, output: QParams, form: AffineInteger | Non
     if "->" not in equation or equation.count(",") != 1:
         raise ValueError(f"equation={quoted(equation)}; allowed are equations of two operands, with '->'")
     form = _check(a, b, output, form, False)
-    xp, largest = a.names, 1
+    largest = 1
     for q in (a, b):
         largest *= q.form.qmax - q.form.qmin
     if largest * min(_size(a), _size(b)) > _MOST:  # no sum has more terms than the smaller array has elements
         raise ValueError(f"operands have shapes {tuple(a.shape)} and {tuple(b.shape)}, whose sums may pass 2^53")
-    with xp.arithmetic():
-        sums = xp.einsum(equation, *(xp.astype(differences(q), "float64") for q in (a, b)))
-        scale = law.without_subnormals(xp, a.qparams.scale * b.qparams.scale)
-        ratio = law.without_subnormals(xp, scale * inverse(xp, output.scale))
-        steps = xp.rint(xp.astype(sums, "float32") * ratio) + xp.astype(output.zero_point, "float32")
-        return wrapped(a, law.integers(xp, steps, form), output, form)
+    return computed(_contracted, (a, b), output, form, equation)
+
+
+def _contracted(a: Any, b: Any, output: QParams, form: AffineInteger, equation: str) -> Any:
+    xp = a.names
+    sums = xp.einsum(equation, *(xp.astype(differences(q), "float64") for q in (a, b)))
+    scale = law.without_subnormals(xp, a.qparams.scale * b.qparams.scale)
+    ratio = law.without_subnormals(xp, scale * inverse(xp, output.scale))
+    steps = xp.rint(xp.astype(sums, "float32") * ratio) + xp.astype(output.zero_point, "float32")
+    return law.integers(xp, steps, form)
 
 
 def matmul(a: Q, b: Q, output: QParams, form: AffineInteger | None = None) -> Q:
@@ -292,17 +297,21 @@ def _warn_of_others(arrays: Sequence[Any], output: QParams) -> None:
 
 def _joined(arrays: Sequence[Any], axis: int, output: QParams, form: AffineInteger) -> Any:
     """Quantized arrays in a row, with the parameters and the integers of the result."""
-    xp = arrays[0].names
-    with xp.arithmetic():
-        parts = [_requantized(q, output, form) for q in arrays]
-        return wrapped(arrays[0], xp.concatenate(parts, axis), output, form)
+    own = tuple(q.qparams is output and q.form == form for q in arrays)
+    return computed(_concatenated, (arrays[0], list(arrays[1:])), output, form, axis, own)
+
+
+def _concatenated(
+    first: Any, others: list[Any], output: QParams, form: AffineInteger, axis: int, own: Sequence[bool]
+) -> Any:
+    """The integers of arrays in a row; the arrays for which `own` has True keep theirs."""
+    arrays = zip([first, *others], own, strict=True)
+    return first.names.concatenate([q.values if keeps else _requantized(q, output, form) for q, keeps in arrays], axis)
 
 
 def _requantized(q: Any, output: QParams, form: AffineInteger) -> Any:
-    """A quantized array's integers for other parameters; for its own they stay as they are."""
-    if q.qparams is output and q.form == form:
-        return q.values
-    made = quantized(q, numbers(q), output, form).values
+    """A quantized array's integers for other parameters; for equal ones they stay as they are."""
+    made = q.names.astype(quantized(q.names, numbers(q), output, form), form.storage)
     if q.form != form or form.storage != "int32":
         return made
     own = q.qparams  # float32 does not hold all integers of 32 bits
@@ -337,6 +346,11 @@ def add_scalar(input: Q, number: float) -> Q:
     """
     check_operand("input", input)
     _check_number(number)
+    return input.names.program(_added_number, (input,), number)
+
+
+def _added_number(input: Any, number: float) -> Any:
+    """`add_scalar` of checked arguments."""
     xp, form, scale = input.names, input.form, input.qparams.scale
     low, high, span = float(form.qmin), float(form.qmax), float(form.qmax - form.qmin)
     with xp.arithmetic():
@@ -349,7 +363,7 @@ def add_scalar(input: Q, number: float) -> Q:
         output = QParams(xp.where(inside, scale, stretched), law.integers(xp, zero, form))
         # Differences are exact in float64, also from a zero point far outside of the range.
         shifted = xp.astype(xp.astype(input.values, "float64") - zero, "float32")
-        return quantized(input, xp.rounded(shifted * scale), output, form)
+        return wrapped(input, quantized(xp, xp.rounded(shifted * scale), output, form), output, form)
 
 
 def mul_scalar(input: Q, number: float) -> Q:
@@ -377,6 +391,11 @@ def mul_scalar(input: Q, number: float) -> Q:
     """
     check_operand("input", input)
     _check_number(number)
+    return input.names.program(_multiplied_by, (input,), number)
+
+
+def _multiplied_by(input: Any, number: float) -> Any:
+    """`mul_scalar` of checked arguments."""
     xp, form, scale = input.names, input.form, input.qparams.scale
     with xp.arithmetic():
         integers, zero = xp.astype(input.values, "int32"), input.qparams.zero_point
@@ -414,14 +433,21 @@ def clamp(input: Q, low: float | None = None, high: float | None = None) -> Q:
         array([10, 10, 22], dtype=uint8)
     """
     check_operand("input", input)
-    xp = input.names
-    with xp.arithmetic():
-        integers = xp.astype(input.values, "int32")
-        for name, bound, chosen in (("low", low, xp.maximum), ("high", high, xp.minimum)):
-            if bound is not None:
-                bound = check_float(name, bound, "a number or None", lambda number: number == number)
-                integers = chosen(integers, integer_of(input, bound))
-        return wrapped(input, integers, input.qparams, input.form)
+    bounds = _check_bound("low", low), _check_bound("high", high)
+    return computed(_clamped, (input,), input.qparams, input.form, *bounds)
+
+
+def _check_bound(name: str, bound: Any) -> float | None:
+    return None if bound is None else check_float(name, bound, "a number or None", lambda number: number == number)
+
+
+def _clamped(q: Any, _: QParams, form: AffineInteger, low: float | None, high: float | None) -> Any:
+    xp = q.names
+    integers = xp.astype(q.values, "int32")
+    for bound, chosen in ((low, xp.maximum), (high, xp.minimum)):
+        if bound is not None:
+            integers = chosen(integers, integer_of(q, bound))
+    return integers
 
 
 @operation(passing=["Threshold"])
@@ -449,12 +475,14 @@ def threshold(input: Q, threshold: float, value: float) -> Q:
     check_operand("input", input)
     _check_number(threshold, "threshold")
     _check_number(value, "value")
-    xp = input.names
-    with xp.arithmetic():
-        x = xp.astype(numbers(input), "float64")  # in which no limit is subnormal: XLA takes such floats for 0
-        above = x > xp.full_like(x, float(np.float32(threshold)), "float64")
-        integers = xp.where(above, xp.astype(input.values, "int32"), integer_of(input, value))
-        return wrapped(input, integers, input.qparams, input.form)
+    return computed(_thresholded, (input,), input.qparams, input.form, threshold, value)
+
+
+def _thresholded(q: Any, _: QParams, form: AffineInteger, threshold: float, value: float) -> Any:
+    xp = q.names
+    x = xp.astype(numbers(q), "float64")  # in which no limit is subnormal: XLA takes such floats for 0
+    above = x > xp.full_like(x, float(np.float32(threshold)), "float64")
+    return xp.where(above, xp.astype(q.values, "int32"), integer_of(q, value))
 
 
 def masked_fill(input: Q, mask: Array, value: float) -> Q:
@@ -484,9 +512,11 @@ def masked_fill(input: Q, mask: Array, value: float) -> Q:
         raise TypeError(f"mask={quoted(mask)} is a {type(mask).__name__}; allowed is an array of bools")
     if xp.dtype(mask) != "bool":
         raise TypeError(f"mask has dtype {mask.dtype}; allowed is bool")
-    with xp.arithmetic():
-        integers = xp.where(mask, integer_of(input, value), xp.astype(input.values, "int32"))
-        return wrapped(input, integers, input.qparams, input.form)
+    return computed(_filled, (input, mask), input.qparams, input.form, value)
+
+
+def _filled(q: Any, mask: Any, _: QParams, form: AffineInteger, value: float) -> Any:
+    return q.names.where(mask, integer_of(q, value), q.names.astype(q.values, "int32"))
 
 
 def _check(a: Any, b: Any, output: QParams, form: AffineInteger | None, relu: bool) -> AffineInteger:

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from qcore.affine import law
-from qcore.affine.functional.operands import check_operand, check_output, differences, quantized, wrapped
+from qcore.affine.functional.operands import check_operand, check_output, computed, differences, quantized
 from qcore.affine.integers import AffineInteger
 from qcore.affine.parameters import QParams, check_fraction, check_parameter
 from qcore.affine.quantized import Q
@@ -61,7 +61,7 @@ def layer_norm(
     _check("weight", weight, shape, input)
     _check("bias", bias, shape, input)
     axes = tuple(range(input.ndim - len(shape), input.ndim))
-    return _normalized(input, input.values.shape, axes, weight, bias, eps, output, form)
+    return _checked(input, input.values.shape, axes, weight, bias, eps, output, form)
 
 
 @operation(layers=["GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"])
@@ -109,7 +109,7 @@ def group_norm(
     shape = (1, groups, channels // groups, *(1,) * len(sizes))
     parameters: tuple[Any, Any] = weight, bias
     weight, bias = (None if x is None else x.reshape(shape) for x in parameters)
-    return _normalized(input, split, tuple(range(2, len(split))), weight, bias, eps, output, form)
+    return _checked(input, split, tuple(range(2, len(split))), weight, bias, eps, output, form)
 
 
 @operation(layers=["BatchNorm2d", "BatchNorm3d"])
@@ -159,21 +159,34 @@ def batch_norm(
         _check(name, x, (input.shape[1],), input)
     for name, x in (("mean", mean), ("variance", variance)):
         check_parameter(name, x, [(input.shape[1],)], input.names)
-    check_fraction("eps", eps)
+    eps = check_fraction("eps", eps)
     check_flag("relu", relu)
-    xp = input.names
-    with xp.arithmetic():
-        ones = xp.full_like(variance, 1, "float32")
-        # Everything of a channel is computed once, before the elements.
-        factor = xp.divide(ones if weight is None else weight, _root(xp, variance + eps))
-        alpha = factor * xp.divide(input.qparams.scale, output.scale)
-        shift = -xp.rounded(mean * factor) if bias is None else bias - xp.rounded(mean * factor)
-        beta = xp.divide(shift, output.scale)
-        # Scales of input and output are part of alpha and beta: one product and one sum for each element.
-        steps = xp.rounded(xp.astype(differences(input), "float32") * law.along(alpha, 1, input.ndim))
-        steps = xp.rint(steps + law.along(beta, 1, input.ndim)) + xp.astype(output.zero_point, "float32")
-        result = wrapped(input, law.integers(xp, steps, form), output, form)
-        return result.relu() if relu else result
+    return computed(_batch_norm, (input, weight, bias, mean, variance), output, form, eps, relu)
+
+
+def _batch_norm(
+    q: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    variance: Any,
+    output: QParams,
+    form: AffineInteger,
+    eps: float,
+    relu: bool,
+) -> Any:
+    xp = q.names
+    ones = xp.full_like(variance, 1, "float32")
+    # Everything of a channel is computed once, before the elements.
+    factor = xp.divide(ones if weight is None else weight, _root(xp, variance + eps))
+    alpha = factor * xp.divide(q.qparams.scale, output.scale)
+    shift = -xp.rounded(mean * factor) if bias is None else bias - xp.rounded(mean * factor)
+    beta = xp.divide(shift, output.scale)
+    # Scales of input and output are part of alpha and beta: one product and one sum for each element.
+    steps = xp.rounded(xp.astype(differences(q), "float32") * law.along(alpha, 1, q.ndim))
+    steps = xp.rint(steps + law.along(beta, 1, q.ndim)) + xp.astype(output.zero_point, "float32")
+    integers = law.integers(xp, steps, form)
+    return xp.maximum(integers, output.zero_point) if relu else integers
 
 
 def _last_sizes(q: Any, normalized_shape: Any) -> tuple[int, ...]:
@@ -185,7 +198,7 @@ def _last_sizes(q: Any, normalized_shape: Any) -> tuple[int, ...]:
     return shape
 
 
-def _normalized(
+def _checked(
     q: Any,
     shape: tuple[int, ...],
     axes: tuple[int, ...],
@@ -195,24 +208,36 @@ def _normalized(
     output: QParams,
     form: AffineInteger | None,
 ) -> Any:
-    form, xp = check_output(q, output, form), q.names
-    check_fraction("eps", eps)
-    count = prod([shape[axis] for axis in axes])
-    with xp.arithmetic():
-        d, scale = xp.astype(differences(q), "int64").reshape(shape), xp.astype(q.qparams.scale, "float64")
-        # n * sum(d^2) - sum(d)^2 is exact in integers; float sums of squares would cancel.
-        first, second = xp.total(d, axes), xp.total(d * d, axes)
-        spread = xp.divide(xp.astype(count * second - first * first, "float64"), float(count * count))
-        # In float64 up to the statistics, and rounded once: sums of many elements have more than 24 bits.
-        variance = xp.astype(spread * scale * scale, "float32")
-        middle = xp.divide(xp.astype(first, "float64"), float(count))
-        centred = xp.astype((xp.astype(d, "float64") - middle) * scale, "float32")
-        y = xp.divide(centred, _root(xp, variance + eps))
-        if weight is not None:
-            y = xp.rounded(y * weight)
-        if bias is not None:
-            y = y + bias
-        return quantized(q, xp.rounded(y).reshape(tuple(q.shape)), output, form)
+    form = check_output(q, output, form)
+    eps = check_fraction("eps", eps)
+    return computed(_normalized, (q, weight, bias), output, form, shape, axes, eps)
+
+
+def _normalized(
+    q: Any,
+    weight: Any,
+    bias: Any,
+    output: QParams,
+    form: AffineInteger,
+    shape: tuple[int, ...],
+    axes: tuple[int, ...],
+    eps: float,
+) -> Any:
+    xp, count = q.names, prod([shape[axis] for axis in axes])
+    d, scale = xp.astype(differences(q), "int64").reshape(shape), xp.astype(q.qparams.scale, "float64")
+    # n * sum(d^2) - sum(d)^2 is exact in integers; float sums of squares would cancel.
+    first, second = xp.total(d, axes), xp.total(d * d, axes)
+    spread = xp.divide(xp.astype(count * second - first * first, "float64"), float(count * count))
+    # In float64 up to the statistics, and rounded once: sums of many elements have more than 24 bits.
+    variance = xp.astype(spread * scale * scale, "float32")
+    middle = xp.divide(xp.astype(first, "float64"), float(count))
+    centred = xp.astype((xp.astype(d, "float64") - middle) * scale, "float32")
+    y = xp.divide(centred, _root(xp, variance + eps))
+    if weight is not None:
+        y = xp.rounded(y * weight)
+    if bias is not None:
+        y = y + bias
+    return quantized(xp, xp.rounded(y).reshape(tuple(q.shape)), output, form)
 
 
 def _root(xp: Any, x: Any) -> Any:

@@ -49,9 +49,21 @@ def integer_of(q: Any, number: float) -> Any:
     return law.quantize(xp, x, qparams.scale, qparams.zero_point, None, q.form)
 
 
-def quantized(like: Any, x: Any, output: QParams, form: AffineInteger) -> Any:
-    """A quantized array of `like`'s kind, with the integers of the law for these numbers."""
-    return wrapped(like, law.quantize(like.names, x, output.scale, output.zero_point, None, form), output, form)
+def computed(function: Any, arrays: Any, output: QParams, form: AffineInteger, *settings: Any) -> Any:
+    """A quantized array of the first array's kind, with the integers function(*arrays, output, form, *settings)."""
+    first = arrays[0]
+    return type(first)._made(first.names.program(_stored, (arrays, output), function, form, *settings), output, form)
+
+
+def _stored(arrays: Any, output: QParams, function: Any, form: AffineInteger, *settings: Any) -> Any:
+    xp = arrays[0].names
+    with xp.arithmetic():
+        return xp.astype(function(*arrays, output, form, *settings), form.storage)
+
+
+def quantized(xp: Any, x: Any, output: QParams, form: AffineInteger) -> Any:
+    """The integers of the law for numbers."""
+    return law.quantize(xp, x, output.scale, output.zero_point, None, form)
 
 
 def wrapped(like: Any, integers: Any, output: QParams, form: AffineInteger) -> Any:

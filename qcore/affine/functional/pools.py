@@ -9,12 +9,16 @@ from math import prod
 from typing import Any, NamedTuple
 
 from qcore.affine import law
-from qcore.affine.functional.operands import check_operand, differences, wrapped
+from qcore.affine.functional.operands import check_operand, computed, differences
+from qcore.affine.integers import AffineInteger
+from qcore.affine.parameters import QParams
 from qcore.affine.quantized import Q
 from qcore.affine.rows import operation
 from qcore.arguments import check_flag, check_int, check_size, check_sizes, check_type
 
 __all__ = ["adaptive_avg_pool", "avg_pool", "max_pool", "mean"]
+
+Counts = tuple[tuple[Any, ...], ...]  # for each dimension a number, or two ends, of each window
 
 
 @operation(passing=["MaxPool1d", "MaxPool2d", "MaxPool3d"])
@@ -50,10 +54,13 @@ def max_pool(
     """
     check_operand("input", input)
     windows = make_windows(tuple(input.shape), kernel_size, stride, padding, dilation, ceil_mode, dimensions)
-    xp = input.names
-    with xp.arithmetic():
-        x = windows.padded(xp, xp.astype(input.values, "int32"), input.form.qmin)  # never greater than an element
-        return wrapped(input, windows.reduced(x, xp.maximum), input.qparams, input.form)
+    return computed(_max_pool, (input,), input.qparams, input.form, windows)
+
+
+def _max_pool(q: Any, _: QParams, form: AffineInteger, windows: Windows) -> Any:
+    xp = q.names
+    x = windows.padded(xp, xp.astype(q.values, "int32"), form.qmin)  # never greater than an element
+    return windows.reduced(x, xp.maximum)
 
 
 @operation(passing=["AvgPool1d", "AvgPool2d", "AvgPool3d"], rounds=True)
@@ -92,13 +99,15 @@ def avg_pool(
     if divisor_override is not None:
         check_size("divisor_override", divisor_override)
     windows = make_windows(tuple(input.shape), kernel_size, stride, padding, 1, ceil_mode, dimensions)
-    xp = input.names
-    with xp.arithmetic():
-        x = windows.padded(xp, xp.astype(differences(input), "int64"), 0)  # sums are exact, whatever the window
-        sums = windows.reduced(x, operator.add)
-        counts = [[divisor_override]] if divisor_override else _counts(windows, tuple(input.shape), count_include_pad)
-        quotients = xp.divide(xp.astype(sums, "float64"), _product(input, counts))
-        return wrapped(input, _rounded(input, quotients, input.qparams.zero_point), input.qparams, input.form)
+    counts = ((divisor_override,),) if divisor_override else _counts(windows, tuple(input.shape), count_include_pad)
+    return computed(_avg_pool, (input,), input.qparams, input.form, windows, counts)
+
+
+def _avg_pool(q: Any, output: QParams, form: AffineInteger, windows: Windows, counts: Counts) -> Any:
+    xp = q.names
+    x = windows.padded(xp, xp.astype(differences(q), "int64"), 0)  # sums are exact, whatever the window
+    sums = windows.reduced(x, operator.add)
+    return _rounded(q, xp.divide(xp.astype(sums, "float64"), _product(q, counts)), output.zero_point)
 
 
 @operation(passing=["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d"], rounds=True)
@@ -126,19 +135,22 @@ def adaptive_avg_pool(input: Q, output_size: int | Sequence[int | None] | None, 
         array([[[5, 6]]], dtype=uint8)
     """
     check_operand("input", input)
-    xp, along = input.names, _covering(tuple(input.shape), output_size, dimensions)
-    with xp.arithmetic():
-        sums = xp.astype(input.values, "int64")
-        for axis, spans in along:
-            places, size, rest = len(spans), input.shape[axis], (slice(None),) * axis
-            if size % places:
-                sums = xp.concatenate([xp.total(sums[(*rest, slice(*span))], (axis,)) for span in spans], axis)
-            else:  # windows that do not overlap
-                apart = sums.reshape((*sums.shape[:axis], places, size // places, *sums.shape[axis + 1 :]))
-                sums = xp.total(apart, (axis + 1,)).reshape((*sums.shape[:axis], places, *sums.shape[axis + 1 :]))
-        counts = [[high - low for low, high in spans] for _, spans in along]
-        quotients = xp.divide(xp.astype(sums, "float64"), _product(input, counts))
-        return wrapped(input, _rounded(input, quotients, 0), input.qparams, input.form)
+    along = _covering(tuple(input.shape), output_size, dimensions)
+    return computed(_adaptive_avg_pool, (input,), input.qparams, input.form, along)
+
+
+def _adaptive_avg_pool(q: Any, _: QParams, form: AffineInteger, along: tuple[tuple[int, Counts], ...]) -> Any:
+    xp = q.names
+    sums = xp.astype(q.values, "int64")
+    for axis, spans in along:
+        places, size, rest = len(spans), q.shape[axis], (slice(None),) * axis
+        if size % places:
+            sums = xp.concatenate([xp.total(sums[(*rest, slice(*span))], (axis,)) for span in spans], axis)
+        else:  # windows that do not overlap
+            apart = sums.reshape((*sums.shape[:axis], places, size // places, *sums.shape[axis + 1 :]))
+            sums = xp.total(apart, (axis + 1,)).reshape((*sums.shape[:axis], places, *sums.shape[axis + 1 :]))
+    counts = tuple(tuple(high - low for low, high in spans) for _, spans in along)
+    return _rounded(q, xp.divide(xp.astype(sums, "float64"), _product(q, counts)), 0)
 
 
 def mean(input: Q, axes: tuple[int, ...], keepdims: bool = False) -> Q:
@@ -169,16 +181,18 @@ def mean(input: Q, axes: tuple[int, ...], keepdims: bool = False) -> Q:
     places = tuple(check_int("axes", axis, -input.ndim, input.ndim - 1) % input.ndim for axis in axes)
     if len(set(places)) < len(places):
         raise ValueError(f"axes={axes}; allowed are dimensions that differ")
-    xp, shape = input.names, tuple(input.shape)
-    with xp.arithmetic():
-        sums = xp.total(xp.astype(input.values, "int64"), places)
-        integers = law.mean(xp, sums, prod([shape[axis] for axis in places]))
-        if not keepdims:
-            integers = integers.reshape(tuple(size for axis, size in enumerate(shape) if axis not in places))
-        return wrapped(input, integers, input.qparams, input.form)
+    return computed(_mean, (input,), input.qparams, input.form, places, keepdims)
 
 
-def _covering(shape: tuple[int, ...], output_size: Any, dimensions: int) -> list[tuple[int, list[tuple[int, int]]]]:
+def _mean(q: Any, _: QParams, form: AffineInteger, places: tuple[int, ...], keepdims: bool) -> Any:
+    xp, shape = q.names, tuple(q.shape)
+    sums = xp.total(xp.astype(q.values, "int64"), places)
+    integers = law.mean(xp, sums, prod([shape[axis] for axis in places]))
+    kept = tuple(size for axis, size in enumerate(shape) if axis not in places)
+    return integers if keepdims else integers.reshape(kept)
+
+
+def _covering(shape: tuple[int, ...], output_size: Any, dimensions: int) -> tuple[tuple[int, Counts], ...]:
     """For each of the last dimensions its axis, and the ends of the windows that cover it evenly."""
     check_images(shape, dimensions)
     asked = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * dimensions
@@ -189,18 +203,18 @@ def _covering(shape: tuple[int, ...], output_size: Any, dimensions: int) -> list
         size = shape[axis]
         places = size if places is None else check_int("output_size", places, 1, 2**16)
         # Windows overlap unless the number of places divides the size: the ends are rounded outwards.
-        along.append((axis, [(i * size // places, -(-(i + 1) * size // places)) for i in range(places)]))
-    return along
+        along.append((axis, tuple((i * size // places, -(-(i + 1) * size // places)) for i in range(places))))
+    return tuple(along)
 
 
-def _counts(windows: Windows, shape: tuple[int, ...], with_padding: bool) -> list[list[int]]:
+def _counts(windows: Windows, shape: tuple[int, ...], with_padding: bool) -> Counts:
     """The number of elements of each window along each dimension."""
     margins = windows.before if with_padding else (0,) * len(windows.before)
     sizes = shape[len(shape) - len(margins) :]
-    return [windows.inside(sizes, number, margin) for number, margin in enumerate(margins)]
+    return tuple(windows.inside(sizes, number, margin) for number, margin in enumerate(margins))
 
 
-def _product(q: Any, counts: list[list[int]]) -> Any:
+def _product(q: Any, counts: Counts) -> Any:
     """The product of the counts along all dimensions, for each window: float64, or one number where all are equal."""
     xp = q.names
     if all(min(line) == max(line) for line in counts):
@@ -251,12 +265,12 @@ class Windows(NamedTuple):
             x = reduce(combine, [x[(*rest, cut)] for cut in cuts])
         return x
 
-    def inside(self, sizes: tuple[int, ...], number: int, margin: int) -> list[int]:
+    def inside(self, sizes: tuple[int, ...], number: int, margin: int) -> tuple[int, ...]:
         """The number of each window's elements along a dimension that lie in the array with a margin."""
         start, step, size = self.before[number], self.stride[number], self.kernel[number]
         low, high = -margin, sizes[number] + margin
         begins = [place * step - start for place in range(self.counts[number])]
-        return [min(begin + size, high) - max(begin, low) for begin in begins]
+        return tuple(min(begin + size, high) - max(begin, low) for begin in begins)
 
 
 def make_windows(

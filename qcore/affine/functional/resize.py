@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from qcore.affine.functional.operands import check_operand, wrapped
+from qcore.affine.functional.operands import check_operand, computed
+from qcore.affine.integers import AffineInteger
+from qcore.affine.parameters import QParams
 from qcore.affine.quantized import Q
 from qcore.affine.rows import operation
 from qcore.arguments import check_choice, check_flag, check_size, quoted
@@ -59,14 +61,16 @@ def interpolate(
             raise ValueError(f"align_corners={quoted(align_corners)} with mode='nearest'; allowed is None")
         check_flag("align_corners", align_corners)
     along = _dimensions(sizes, size, scale_factor)
-    xp = input.names
-    with xp.arithmetic():
-        if mode == "bilinear":
-            return wrapped(input, _bilinear(xp, input, along, bool(align_corners)), input.qparams, input.form)
-        x = input.values  # integers are picked, never computed, so the parameters stay
-        for number, dimension in enumerate(along):
-            x = x[(*(slice(None),) * (2 + number), dimension.nearest(xp, x))]
-        return wrapped(input, x, input.qparams, input.form)
+    return computed(_interpolated, (input,), input.qparams, input.form, along, mode, bool(align_corners))
+
+
+def _interpolated(q: Any, _: QParams, form: AffineInteger, along: tuple[_Along, ...], mode: str, aligned: bool) -> Any:
+    if mode == "bilinear":
+        return _bilinear(q.names, q, along, aligned)
+    x = q.values  # integers are picked, never computed, so the parameters stay
+    for number, dimension in enumerate(along):
+        x = x[(*(slice(None),) * (2 + number), dimension.nearest(q.names, x))]
+    return x
 
 
 class _Along(NamedTuple):
@@ -104,7 +108,7 @@ def _times(xp: Any, places: Any, step: float) -> Any:
     return xp.rounded(xp.astype(places, "float32") * xp.full((), step, "float32"))
 
 
-def _dimensions(sizes: tuple[int, ...], size: Any, scale_factor: Any) -> list[_Along]:
+def _dimensions(sizes: tuple[int, ...], size: Any, scale_factor: Any) -> tuple[_Along, ...]:
     if (size is None) == (scale_factor is None):
         raise ValueError(f"size={quoted(size)} and scale_factor={quoted(scale_factor)}; allowed is one of them")
     asked = scale_factor if size is None else size
@@ -114,17 +118,17 @@ def _dimensions(sizes: tuple[int, ...], size: Any, scale_factor: Any) -> list[_A
             f"{'scale_factor' if size is None else 'size'}={asked}; allowed are one number or {len(sizes)}"
         )
     if size is not None:
-        return [_Along(old, check_size("size", new), None) for old, new in zip(sizes, asked, strict=True)]
+        return tuple(_Along(old, check_size("size", new), None) for old, new in zip(sizes, asked, strict=True))
     for factor in asked:
         if not isinstance(factor, (int, float)) or not 0 < factor < float("inf"):
             raise ValueError(f"scale_factor={quoted(factor)}; allowed are finite numbers above 0")
-    return [
+    return tuple(
         _Along(old, check_size("size * scale_factor", int(old * factor)), 1.0 / factor)
         for old, factor in zip(sizes, asked, strict=True)
-    ]
+    )
 
 
-def _bilinear(xp: Any, q: Any, along: list[_Along], aligned: bool) -> Any:
+def _bilinear(xp: Any, q: Any, along: tuple[_Along, ...], aligned: bool) -> Any:
     # Along the width first: the order of roundings is that of the formula in `interpolate`.
     x = xp.astype(xp.astype(q.values, "int32"), "float32")
     for axis, dimension in ((3, along[1]), (2, along[0])):

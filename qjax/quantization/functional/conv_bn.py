@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -77,7 +78,12 @@ def fold_conv_bn(
         (Array([[[1.]]], dtype=float32), Array([-2.], dtype=float32))
     """
     check_flag("linear", linear)
-    eps = _check_channels(params, mean, var, eps)
+    return _folded(params, mean, var, _check_channels(params, mean, var, eps), linear)
+
+
+@partial(jax.jit, static_argnums=4)
+def _folded(params: ConvBnParams, mean: Any, var: Any, eps: Any, linear: bool) -> tuple[jax.Array, jax.Array]:
+    """`fold_conv_bn` of checked arguments."""
     weight, gamma, beta = (jnp.asarray(x, jnp.float32) for x in (params.weight, params.gamma, params.beta))
     ones = jnp.where(var == var, jnp.float32(1), var)  # XLA takes a constant over a root for an inexact rsqrt
     inverse = Names.divide(ones, jnp.sqrt(var + jnp.float32(eps)))
