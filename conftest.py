@@ -13,6 +13,8 @@ FLAGS = " --xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_sp
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + FLAGS
 # Threads that have no work sleep: spinning, those of one test process take the cores of the other.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Inductor starts processes for Triton, each of which imports torch; here they have nothing to compile.
+os.environ.setdefault("TORCH_WARM_POOL", "0")
 sys.path.insert(0, str(Path(__file__).parent))  # for `benchmarks`, which is not installed
 sys.path.insert(0, str(Path(__file__).parent / "tests" / "support"))  # for `oracle`, `support` and others
 

@@ -28,19 +28,24 @@ ROOMS = {
 TEXTS = ["affine(-8,7)", "gguf(q4_0)", "nf4(block=64,nested=256)", "accumulator()", "operand(e4m3fn)", "collective()"]
 TEXTS += ["attention()", "kv_cache(e4m3fn)"]
 
-# What a package does to a fresh process. Rooms are asked for in children, where no other room's import has set the
-# attribute; optax and flax are hidden at the end, from what `*` takes.
+# What a package does to a fresh process. Texts are read in children, each of which has no room yet; rooms are asked for
+# in one child, where attributes that another room's import has set are taken away; optax and flax are hidden at the
+# end, from what `*` takes.
 LOOK = """
 import json, os, sys, warnings, {package}
 seen = {{"imported": list(sys.modules), "all": {package}.__all__, "dir": dir({package})}}
 seen["listed"] = list(sys.modules)
 warnings.simplefilter("ignore")
-seen["rooms"] = []
-for room in {rooms}:
-    if os.fork() == 0:
+from_child, to_parent = os.pipe()
+if os.fork() == 0:
+    for room in {rooms}:
+        vars({package}).pop(room, None)
         getattr({package}, room).__all__
-        os._exit(0 if "{package}." + room in sys.modules else 1)
-    seen["rooms"] += [room] if os.wait()[1] == 0 else []
+        if "{package}." + room in sys.modules:
+            os.write(to_parent, (room + " ").encode())
+    os._exit(0)
+os.wait()
+seen["rooms"] = os.read(from_child, 4096).decode().split()
 seen["texts"] = []
 for text in {texts}:
     if os.fork() == 0:

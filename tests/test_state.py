@@ -92,8 +92,13 @@ def chain_of(node):
     while isinstance(node, ast.Attribute | ast.Subscript):
         names += [node.attr] if isinstance(node, ast.Attribute) else []
         node = node.value
-    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("type", "vars") and node.args:
-        return [*chain_of(node.args[0]), *(["__class__"] if ast.unparse(node.func) == "type" else []), *reversed(names)]
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("type", "vars")
+        and node.args
+    ):
+        return [*chain_of(node.args[0]), *(["__class__"] if node.func.id == "type" else []), *reversed(names)]
     return [node.id, *reversed(names)] if isinstance(node, ast.Name) else []
 
 
@@ -148,7 +153,7 @@ def changes_of(node):
         if not isinstance(one, ast.Name):
             yield chain_of(one), ""
     if isinstance(node, ast.Call):
-        name = ast.unparse(node.func)
+        name = ".".join(chain_of(node.func))
         if name in ("setattr", "delattr", "object.__setattr__") and node.args:
             yield [*chain_of(node.args[0]), *(x.value for x in node.args[1:2] if isinstance(x, ast.Constant))], ""
         elif name == "next" and node.args:

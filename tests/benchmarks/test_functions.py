@@ -115,7 +115,7 @@ def test_times_do_not_replace_a_record(program, times, tmp_path, capsys):
 def test_hard_inputs_are_found():
     """Nearly all again: where float64 functions of platforms differ, so do the ends of the 16 units."""
     all_hard, _ = hard_inputs()["log"]
-    hard, ordinary = all_hard[::8], np.arange(START, START + 512, dtype=np.uint32)
+    hard, ordinary = all_hard[::48], np.arange(START, START + 96, dtype=np.uint32)
     found = is_hard("log")(np.concatenate([hard, ordinary]).view(np.float32))
     assert found[: len(hard)].mean() > 0.8
     assert found[len(hard) :].sum() <= np.isin(ordinary, all_hard).sum()

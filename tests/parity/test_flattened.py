@@ -65,7 +65,7 @@ SETTINGS = {
 }
 
 
-HEAVY = "trained", "dynamic"
+HEAVY = "trained", "dynamic", "weights"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def expected(x, triples, storage, operands=None, accumulator=None):
         ((12, 20), "simple", {}),
         pytest.param((20, 12), "quintic", {"storage": "float16"}, marks=pytest.mark.heavy),
         ((8, 8), "polar_express", {"storage": None, "operands": ("e4m3fn", "e4m3fn")}),
-        ((8, 32), "deepseek_v4", {"accumulator": "hopper.wgmma.bf16"}),
+        pytest.param((8, 32), "deepseek_v4", {"accumulator": "hopper.wgmma.bf16"}, marks=pytest.mark.heavy),
         pytest.param(
             (16, 64), "cans", {"storage": None, "operands": ("mxfp8_e4m3", "mxfp8_e4m3")}, marks=pytest.mark.heavy
         ),

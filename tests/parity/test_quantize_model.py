@@ -93,7 +93,10 @@ TOKENS = np.random.default_rng(2).normal(size=(2, 3, 8)).astype(np.float32)
             lambda package: package.QConfig(None, BlockScaled("int4", {-1: 4}, scale="float32")),
             marks=pytest.mark.heavy,
         ),
-        lambda package: {"": package.default_dynamic_qconfig, "proj": None, "fc": package.QConfig(None, "mxfp4")},
+        pytest.param(
+            lambda package: {"": package.default_dynamic_qconfig, "proj": None, "fc": package.QConfig(None, "mxfp4")},
+            marks=pytest.mark.heavy,
+        ),
     ],
     ids=["dynamic", "int8 weights", "int4 weights", "parts"],
 )

@@ -59,6 +59,7 @@ def test_converted_in_torch_and_served_in_jax(case):
     same_at_every_layer(converted, model, images(8, 2), eager=case == "int4 weights")
 
 
+@pytest.mark.heavy
 def test_calibrated_in_torch_and_converted_in_jax():
     torch.manual_seed(1)
     of_torch, of_jax = CASES["qnnpack"]

@@ -141,6 +141,7 @@ for number, key in (("e5m2", None), ("mxfp4", None), (qtorch.FloatingPoint(5, 2)
 """
 
 
+@pytest.mark.heavy
 def test_without_the_mark_of_constants():
     """The public function makes the same mark, and imports Dynamo."""
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, cwd=ROOT, timeout=300)

@@ -150,8 +150,8 @@ def test_models_of_all_kinds_at_once():
 @pytest.mark.parametrize(
     ("kind", "backend"),
     [
-        *((kind, "eager") for kind in ("lowered", "recipe", "reproducible", "converted")),
-        *(pytest.param(kind, "eager", marks=pytest.mark.heavy) for kind in ("quantizer", "dynamic")),
+        *((kind, "eager") for kind in ("lowered", "recipe", "reproducible")),
+        *(pytest.param(kind, "eager", marks=pytest.mark.heavy) for kind in ("converted", "quantizer", "dynamic")),
         *(pytest.param(kind, "inductor", marks=pytest.mark.heavy) for kind in ("lowered", "recipe", "reproducible")),
     ],
 )

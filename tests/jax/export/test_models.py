@@ -140,6 +140,7 @@ def test_recurrent_models(cell, tmp_path):
     assert len(check(words, (tokens,), tmp_path, near=1e-5).graph.input) == 1
 
 
+@pytest.mark.heavy
 def test_training_with_fake_quantization(tmp_path):
     """In evaluation; weights leave as integers. In training the model changes its state, which a file cannot."""
     layers = layer_of(nnx.Linear, 8, 6), qnn.ReLU(), layer_of(nnx.Linear, 6, 3)

@@ -179,6 +179,7 @@ def test_flax_layers_have_delayed_scales_as_state(kind):
     assert state[0, 1] == state[0, 2] == np.abs(x).max()
 
 
+@pytest.mark.heavy
 def test_uses_of_one_state_are_one_step():
     """The state after several uses has the largest magnitude of all; in torch they are those of a backward pass."""
     kept = "operand(binary(4,3,specials=fn,overflow=saturate),scale=scale(history=3))"
@@ -250,6 +251,7 @@ def test_what_is_no_state_is_not_shared(state, uses):
         linalg.share_scaling(state, uses)
 
 
+@pytest.mark.heavy
 def test_flax_attention_draws_keys():
     layer = layer_of(qjax.nnx.MultiheadAttention, 2, 8, scores={"accumulator": HALF})
     assert not np.array_equal(run(layer, A[:, :8]), run(layer, A[:, :8]))

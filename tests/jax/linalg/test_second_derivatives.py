@@ -120,6 +120,7 @@ def test_second_products_have_formats_and_accumulators_of_their_role():
             assert_same_bits(one, other)
 
 
+@pytest.mark.heavy
 def test_batches_of_keys_of_weights_and_of_neither():
     """The gradient of what vmap shares is the sum of the examples' gradients."""
     keys, a, b = jax.random.split(jax.random.key(0), 3), random(3, 2, 5), random(5, 2)
@@ -148,6 +149,7 @@ def test_scan_checkpoint_and_export():
     assert_close(jax.export.export(jax.jit(second))(b).call(b), expected)
 
 
+@pytest.mark.heavy
 def test_shards_share_a_weight():
     """The gradient of what devices share is the sum of theirs; before, JAX refused it."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -92,6 +92,7 @@ def test_examples_with_states_of_their_own():
     assert after[:, 0, 1].tolist() == [4, 4, 4]  # of one state there is one step
 
 
+@pytest.mark.heavy
 def test_functions_of_linalg_and_quantizers_share_states_too():
     kept = "operand(e4m3fn,scale=scale(history=2))"
     said = {"operands": (kept, kept), "grad_input": f"product({kept},{kept})", "grad_weight": f"product({kept},{kept})"}
@@ -109,6 +110,7 @@ def test_functions_of_linalg_and_quantizers_share_states_too():
         assert jax.jit(jax.grad(program))(state)[:, 1].tolist() == [4, 1]
 
 
+@pytest.mark.heavy
 def test_a_shared_state_on_devices():
     """In shard_map, and sharded: the largest magnitude of all devices and microbatches."""
     mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])

@@ -35,7 +35,7 @@ class Net(nnx.Module):
 
 
 @pytest.mark.parametrize(
-    "name", ["int8", "dynamic", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("formats", "weights"))]
+    "name", ["dynamic", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("int8", "formats", "weights"))]
 )
 def test_layers_have_settings_and_take_arguments_by_name(name):
     model = Net()

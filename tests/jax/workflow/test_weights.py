@@ -63,7 +63,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[] if case in ("int4", "mxfp4") else pytest.mark.heavy) for case in CASES]
+    "case", [pytest.param(case, marks=[] if case == "int4" else pytest.mark.heavy) for case in CASES]
 )
 def test_bytes_in_memory_and_on_disk(case, tmp_path):
     settings, count, more = CASES[case]

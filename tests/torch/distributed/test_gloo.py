@@ -179,6 +179,7 @@ assert of_ring == simulated(RING) != of_law, rank
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 def test_processes_and_one_that_simulates_them(tmp_path):
     """The weights after some steps: of gloo, of its law in the hook, and of one process."""

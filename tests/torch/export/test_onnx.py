@@ -99,6 +99,7 @@ def test_dynamic_gpt(tmp_path):
     assert check_dynamic(model, (words,), tmp_path) == 5
 
 
+@pytest.mark.heavy
 def test_a_network_trained_with_fake_quantization(tmp_path):
     model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)), normal(4, 3, 6, 6)
     model.qconfig = get_default_qat_qconfig()

@@ -46,7 +46,6 @@ def test_the_same_bits(vectors, fresh, monkeypatch, tmp_path):
     (1, 0),
     (2, 1),
     (3, 0),
-    (4, 1),
     text=["float(5,2)", "e8m0fnu", "posit16", "mxfp8_e4m3", "nvfp4"],
     vectors=list(instructions.SETS),
 )

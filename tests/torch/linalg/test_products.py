@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from calls import calls_of
+from covering import usually
 from products_support import ACCUMULATORS, KINDS, inputs
 from support import assert_same_bits
 
@@ -37,7 +38,11 @@ def check(geometry, which, accumulator, operands, first, second, other, name="")
     assert_same_bits(found, expected, name)
 
 
-@pytest.mark.parametrize("name", ACCUMULATORS)
+# Chunks of other formats, and one direction of two; `test_blocks_and_tiles` takes few random bits.
+HEAVY = "bfloat16 chunks", "up", "few random bits"
+
+
+@pytest.mark.parametrize("name", usually({*ACCUMULATORS} - {*HEAVY}, ACCUMULATORS))
 def test_all_accumulators(name):
     """Inputs of all kinds side by side, with operands of formats and of float32."""
     pairs = [inputs(kind, 3, 19, 3) for kind in KINDS]

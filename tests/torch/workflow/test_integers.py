@@ -146,7 +146,7 @@ KINDS = Perceptron, Residual, Functionals
     [
         *((None, kind, backend) for kind in KINDS for backend in ("fbgemm", "qnnpack")),
         (None, Sequence, ""),
-        ("aot_eager", Residual, "fbgemm"),
+        pytest.param("aot_eager", Residual, "fbgemm", marks=pytest.mark.heavy),
         *(pytest.param("inductor", kind, "fbgemm", marks=pytest.mark.heavy) for kind in (*KINDS, Sequence)),
     ],
 )

@@ -142,7 +142,7 @@ def words(seed):
 @pytest.mark.parametrize(
     ("qconfig", "data"),
     [
-        (None, {"train": train}),
+        pytest.param(None, {"train": train}, marks=pytest.mark.heavy),
         pytest.param(QConfig("e4m3fn", "mxfp8_e4m3"), {"train": train}, marks=pytest.mark.heavy),
         pytest.param(None, {"calibrate": [words(5)]}, marks=pytest.mark.heavy),
         (default_dynamic_qconfig, {}),
