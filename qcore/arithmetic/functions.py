@@ -25,7 +25,7 @@ from qcore.binding import NUMPY
 from qcore.linalg.namespace import Float64
 from qcore.packing import check_codes
 
-_PART = 1 << 16  # elements
+_PART = 1 << 15  # elements
 
 
 class Arrays(Arithmetic, package=__name__.rpartition(".")[0], words=NUMPY):
@@ -87,7 +87,7 @@ def _taken(table: np.ndarray, call: OperationCall, codes: tuple[np.ndarray, ...]
     entries = found.reshape(-1)
     for begin in range(0, entries.size, _PART):
         part = slice(begin, begin + _PART)
-        index = indices_of(call, tuple(x[part].astype(np.intp) for x in flat))
+        index = indices_of(call, tuple(x[part].astype(np.uint16) for x in flat))  # all codes together have 16 bits
         np.take(table, index, out=entries[part], mode="clip")  # which does not ask for each index if it is valid
     return found
 
