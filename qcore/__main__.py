@@ -228,6 +228,12 @@ def _check(options: argparse.Namespace) -> int:
         text, wrong = report_functions(options.functions)
         _print_fitted(text)
         return int(wrong > 0)
+    if options.file.is_dir():
+        from qcore.cli.declared import report as report_declared
+
+        text, wrong = report_declared(options.file)
+        _print_fitted(text)
+        return int(wrong > 0)
     from qcore.cli import operations, sum_files
     from qcore.cli import vectors as format_files
     from qcore.cli.layouts import read_rows
@@ -429,7 +435,13 @@ def _parser(program: str) -> argparse.ArgumentParser:
     check = _command(
         commands, _check, "compare results in a file of vectors with the law", "vectors.csv", "--functions qtorch"
     )
-    check.add_argument("file", metavar="FILE", nargs="?", type=Path, help="vectors with results replaced")
+    check.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        type=Path,
+        help="vectors with results replaced; or a folder of declarations of P3109",
+    )
     packages = ("qcore", "qtorch", "qjax")
     text = "instead of a file: exp, log, ... of qcore, qtorch or qjax on this machine, eager and compiled"
     check.add_argument("--functions", metavar="PACKAGE", type=_one_of(packages), help=text)

@@ -8,6 +8,7 @@ import pytest
 
 from qcore.__main__ import main
 from qcore.arithmetic import p3109
+from qcore.cli.declared import report
 
 RHO = "\N{GREEK SMALL LETTER RHO}"
 FILES = ["Configurations.yaml", "Profiles.yaml", "Constraints.yaml", "Kappas.yaml"]
@@ -56,3 +57,90 @@ def test_what_the_files_declare_is_provided(tmp_path, capsys):
         assert p3109.is_provided(f"{name}<{text}>"), text
     assert set(operations) == set(p3109.OPERATIONS)
     assert configuration["Projections"]["Saturation"] == [*p3109.SATURATIONS]
+    assert main(["check", str(tmp_path)]) == 0
+    assert "declares 549 of 549 that the report demands\n0 differ" in capsys.readouterr().out
+
+
+OTHERS = {
+    "Configurations": """
+Small:
+  IEEE754: binary32
+  Projections:
+    Rounding:
+      - NearestTiesToEven
+      - StochasticB:
+          - bits: 8
+    Saturation: [SatNone, SatClip]
+""",
+    "Profiles": """
+Small:
+  formats:
+    - (' "Binary8p$(i)se" for i in [3, 4] ')
+    - Binary9p1sx
+""",
+    "Constraints": """
+Small:
+  - "Add<fx, fy, fr, rho>(x, y) -> r":
+      Requires:
+        - [(' fx == fy '), (' BitwidthOf(fr) >= BitwidthOf(fx) ')]
+        - (' fr in [Binary8p3se, binary32] ')
+      Projections:
+        - { RoundingMode: NearestTiesToEven, SaturationMode: SatNone }
+        - { RoundingMode: ToNothing, SaturationMode: SatNone }
+  - "Root<fx, fr, rho>(x) -> r":
+  - "Recip<fx, fy, fr, rho>(x) -> r":
+  - "BlockReduceAdd<B, fsx, fx, fr, rho>((sx, x)) -> r":
+      Requires: [(' fsx == binary32 '), (' fx == binary32 ')]
+  - "Other<fx, fr, rho>(x) -> r":
+      Requires: (' fx == fr ')
+""",
+    "Kappas": """
+Small:
+  Exp:
+    Approximates: "Exp<fx, fr, rho>(x) -> r"
+""",
+}
+FOUND = """
+Small: 4 formats, 5 operations
+  formats that are not here: Binary9p1sx
+  saturations that are not here: SatClip
+  operations that are not here: Root
+  Add is projected by ToNothing, which are not here
+  Recip has 3 formats: fx, fy, fr; here it has 2
+  not provided here: BlockReduceAdd<32, binary32, binary32, Binary8p3se>,
+  Exp is approximate and has the name of an exact operation
+  declares 7 of 549 that the report demands; missing are
+"""
+
+
+def test_declarations_of_others(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("yaml")
+    monkeypatch.setenv("COLUMNS", "1000")
+    for name, text in OTHERS.items():
+        (tmp_path / f"{name}.yaml").write_text(f"---\nMetadata:\n  version: '1'{text}", encoding="utf-8")
+    assert main(["check", str(tmp_path)]) == 1
+    text = capsys.readouterr().out
+    for line in FOUND.strip().splitlines():
+        assert line in text, text
+    assert "7 differ from what is provided here" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("Profiles", "[", "Profiles.yaml: .*; allowed is a declaration in YAML"),
+        ("Constraints", "Small: [Add: 3]", "Constraints.yaml has 'Add'; allowed is 'Add<fx, fy, fr, rho>"),
+        ("Configurations", "- Small", "is a list; allowed is a declaration"),
+        (
+            "Constraints",
+            'Small: ["Abs<fx>(x) -> r": {Requires: [exit()]}]',
+            r"requires 'exit\(\)'; allowed are comparisons",
+        ),
+    ],
+)
+def test_wrong_declarations(tmp_path, name, text, message):
+    pytest.importorskip("yaml")
+    for each, given in (OTHERS | {name: text}).items():
+        (tmp_path / f"{each}.yaml").write_text(given, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        report(tmp_path)
