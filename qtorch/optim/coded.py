@@ -10,7 +10,7 @@ import torch
 
 from qcore.arguments import check_choice, check_flag, check_float, check_int, check_type, quoted
 from qcore.random.threefry import fold_words
-from qcore.reproducible.state_codes import StateCodes, join_weight, split_weight
+from qcore.reproducible.state_codes import FLOAT8, StateCodes, join_weight, split_weight
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import Key, draw, key_tensor
@@ -26,6 +26,7 @@ Loss = TypeVar("Loss")  # what a closure returns
 Codes = tuple[StateCodes | None, ...]  # how the states of a parameter are stored; None for floats of its dtype
 State = dict[str, Any]  # of a parameter
 REMAINDER = "remainder"  # of bfloat16 weights
+FLOATS = "none"  # the storage of optimizers without codes, whose states become codes when they are loaded
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _WEIGHT = 2  # the role of weights in keys, as in `OptimLP`
 
@@ -59,7 +60,8 @@ class CodedOptimizer(torch.optim.Optimizer):
         self.bf16_stochastic_round = bf16_stochastic_round
         self.key = None if key is None else key_tensor(key)
         self._check_group(options)
-        super().__init__(listed_parameters(params), options)
+        # A group says what its codes are: those of 8 bits and of FP8 have the same shapes.
+        super().__init__(listed_parameters(params), options | {"storage": self.storage})
 
     def _codes_of(self, p: torch.Tensor, group: dict[str, Any]) -> Codes:
         """How the states of a parameter are stored; None for states that are floats of its dtype."""
@@ -85,6 +87,12 @@ class CodedOptimizer(torch.optim.Optimizer):
             if rate.numel() != 1:
                 raise ValueError(f"lr has shape {tuple(rate.shape)}; allowed is one number")
         check_float("lr", rate)
+        # Options of torch's groups that change numbers; `foreach`, `fused` and `capturable` only say how to get them.
+        for name in ("maximize", "differentiable"):
+            if group.get(name):
+                raise ValueError(f"{name}={quoted(group[name])}; allowed is False: these optimizers have no {name}")
+        if group.get("storage", FLOATS) not in (FLOATS, self.storage):
+            raise ValueError(f"storage={quoted(group['storage'])}, of another class; allowed is {self.storage!r}")
 
     def _check_parameter(self, p: torch.Tensor) -> None:
         check_dense("params", p)
@@ -284,6 +292,11 @@ class CodedOptimizer(torch.optim.Optimizer):
         parameters = [p for _, p in self._parameters()]
         if len(numbers) != len(parameters):
             raise ValueError(f"state_dict has {len(numbers)} parameters; allowed are {len(parameters)}")
+        for i, group in enumerate(state_dict["param_groups"]):
+            try:
+                self._check_group(group)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"state_dict['param_groups'][{i}]: {error}") from None
         states = {}
         for number, p, group in zip(numbers, parameters, groups, strict=True):
             if number in state_dict["state"]:
@@ -345,6 +358,8 @@ def _converted(
         if is_sharded(given) != is_sharded(p):
             raise ValueError(f"{where}['{name}'] is a {type(given).__name__}; allowed is one as the parameter")
         if hasattr(given, "codes") and hasattr(given, "scale"):  # torchao's
+            if (given.codes.dtype is torch.float8_e4m3fn) != (one is not None and one.kind == FLOAT8):
+                raise ValueError(f"{where}['{name}'] is a {type(given).__name__}, of another class of torchao's")
             given, scale = given.codes.view(torch.uint8), given.scale
         if one is None:
             if scale is not None or given.shape != p.shape:

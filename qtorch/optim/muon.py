@@ -12,7 +12,7 @@ from qcore.reproducible.muon import iterations, rate_scale
 from qcore.reproducible.state_codes import LEAST_SIZE, StateCodes
 from qtorch._rounding.keys import Key
 from qtorch._rounding.sharded import is_sharded
-from qtorch.optim.coded import CodedOptimizer, Codes, rate_of
+from qtorch.optim.coded import FLOATS, CodedOptimizer, Codes, rate_of
 from qtorch.reproducible.functions import FUNCTIONS
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Muon(CodedOptimizer):
     """
 
     states = ("momentum_buffer",)
-    storage = "none"
+    storage = FLOATS
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Muon(CodedOptimizer):
     _block = 1
 
     def __repr__(self) -> str:
-        return torch.optim.Optimizer.__repr__(self) if self.storage == "none" else super().__repr__()
+        return torch.optim.Optimizer.__repr__(self) if self.storage == FLOATS else super().__repr__()
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)

@@ -13,7 +13,7 @@ from torch._inductor.utils import run_and_get_code
 from qcore.reproducible import StateCodes
 from qcore.reproducible.state_codes import adam_codes
 from qtorch import reproducible
-from qtorch.optim import Adam4bit, Adam8bit, AdamFp8, AdamW4bit, AdamW8bit, AdamWFp8
+from qtorch.optim import Adam4bit, Adam8bit, AdamFp8, AdamW4bit, AdamW8bit, AdamWFp8, FlashAdamW
 from qtorch.optim.kernel import AdamStep
 
 CLASSES = [Adam8bit, AdamW8bit, Adam4bit, AdamW4bit, AdamFp8, AdamWFp8]
@@ -345,10 +345,40 @@ def test_closures_groups_and_rates():
     copy.deepcopy(optimizer).step()
 
 
+@pytest.mark.parametrize("kind", [AdamW4bit, FlashAdamW])
+def test_groups_step_as_optimizers_of_their_own(kind):
+    """With all options of torch's groups; `foreach` says how torch's steps run, and changes nothing here."""
+    options = {"lr": 1e-2, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.2}
+    together, alone = parameters(shapes=[(4096,), (4096,)]), parameters(shapes=[(4096,), (4096,)])
+    group = {"params": [together[1]], "foreach": True, **options}
+    optimizers = kind([together[0]]), kind([alone[0]]), kind([alone[1]], **options)
+    optimizers[0].add_param_group(group)
+    for step in range(2):
+        for params in (together, alone):
+            set_gradients(params, step)
+        for optimizer in optimizers:
+            optimizer.step()
+    for p, q in zip(together, alone, strict=True):
+        assert_same_bits(p, q)
+
+
+def loaded(p, **options):
+    p = torch.nn.Parameter(p)
+    plain = torch.optim.AdamW([p], **options)
+    p.grad = torch.ones(4096)
+    plain.step()
+    AdamW8bit([p]).load_state_dict(plain.state_dict())
+
+
 @pytest.mark.parametrize(
     ("message", "call"),
     [
         ("lr=-1; allowed is a number >= 0", lambda p: Adam8bit([p], lr=-1)),
+        ("unexpected keyword argument 'foreach'", lambda p: Adam8bit([p], foreach=True)),
+        ("maximize=True; allowed is False", lambda p: Adam8bit([{"params": [p], "maximize": True}])),
+        ("state_dict['param_groups'][0]: maximize=True; allowed is False", lambda p: loaded(p, maximize=True)),
+        ("params has a tensor of torch.complex64; allowed are", lambda p: Adam8bit([p.to(torch.complex64)])),
+        ("params has a tensor of torch.int8; allowed are", lambda p: FlashAdamW([p.to(torch.int8)])),
         ("betas[1]=1.0; allowed is a number from 0 to below 1", lambda p: Adam8bit([p], betas=(0.9, 1.0))),
         ("block_size=0; allowed is an int >= 1", lambda p: Adam8bit([p], block_size=0)),
         ("block=3; allowed for codes of 4 bits is an even number", lambda p: Adam4bit([p], block_size=3)),
@@ -358,7 +388,12 @@ def test_closures_groups_and_rates():
             "state_dict has 2 parameters; allowed are 1",
             lambda p: Adam8bit([p]).load_state_dict(Adam8bit([p, p + 1]).state_dict()),
         ),
-        ("state_dict['state'][0]['exp_avg'] has torch.uint8 of shape (2048,)", lambda p: of_another_form(p)),
+        ("state_dict['param_groups'][0]: storage='4bit', of another class", lambda p: of_another_form(p, Adam4bit)),
+        ("storage='Fp8', of another class; allowed is '8bit'", lambda p: of_another_form(p, AdamFp8)),
+        (
+            "state_dict['state'][0]['exp_avg'] has torch.uint8 of shape (4096,) and 32 scales",
+            lambda p: of_another_form(p, Adam8bit, block_size=128),
+        ),
     ],
 )
 def test_wrong(message, call):
@@ -367,12 +402,8 @@ def test_wrong(message, call):
     assert message in str(error.value)
 
 
-def of_two_parameters(p):
-    Adam8bit([p]).load_state_dict(Adam8bit([p, p + 1]).state_dict())
-
-
-def of_another_form(p):
+def of_another_form(p, kind, **options):
     p.grad = torch.ones(4096)
-    other = Adam4bit([p])
+    other = kind([p], **options)
     other.step()
     Adam8bit([p]).load_state_dict(other.state_dict())
