@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from qcore.arguments import check_choice, check_float, check_type, quoted
+from qcore.arguments import check_choice, check_flag, check_float, check_type, quoted
 from qcore.formats.block import E2M1, E4M3, BlockScaled, largest_number
 from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import BinaryFloat
@@ -61,6 +61,9 @@ class KVCache:
         scale: "static", or what shares a dynamic scale: "tensor", "head", "token", "token_head".
         k, v: the static scales of keys and values.
         law: a name of the list above.
+        rotated: True has queries, keys and values multiplied with fixed signs and a Hadamard matrix of ones before,
+            and rounded to the attention's `operand`. The scale is divided by the head size, a power of two, and the
+            rounded result is turned back.
 
     Attributes:
         text: the text form, which `qcore.parse` reads.
@@ -74,7 +77,7 @@ class KVCache:
         >>> KVCache("nvfp4").why_not_causal
         'the numbers of a token depend on later tokens'
         >>> KVCache.of("int4_per_token_head").text
-        'kv_cache(uint4,scale=token_head,law=zero_point)'
+        'kv_cache(uint4,scale=token_head,law=zero_point,rotated=True)'
     """
 
     number: Number
@@ -82,6 +85,7 @@ class KVCache:
     k: float = 1.0
     v: float = 1.0
     law: str = PLAIN
+    rotated: bool = False
     text: str = field(init=False, repr=False, compare=False)
 
     if TYPE_CHECKING:
@@ -93,6 +97,7 @@ class KVCache:
             k: float = 1.0,
             v: float = 1.0,
             law: Literal["plain", "truncated", "zero_point", "four_over_six", "ds_mla"] = PLAIN,
+            rotated: bool = False,
         ) -> None: ...
 
     @classmethod
@@ -124,6 +129,7 @@ class KVCache:
                 raise ValueError(f"{name}={quoted(getattr(self, name))}; allowed is a scale of float32 above 2^-126")
             self._set(**{name: normal(given)})
         check_choice("law", self.law, LAWS)
+        check_flag("rotated", self.rotated)
         if self.scale != STATIC:
             self._check_dynamic()
         self._check_law()
@@ -165,6 +171,8 @@ class KVCache:
             name: of the array, for the message.
             size: the head size.
         """
+        if self.rotated and size & (size - 1):
+            raise ValueError(f"{name} has heads of {size} with a rotated cache; allowed are powers of two")
         rest = size - _ROPE if name == "k" and self.law == DS_MLA else size
         step = {FOUR_OVER_SIX: _BLOCK, DS_MLA: _TILE}.get(self.law, 1)
         if rest <= 0 or rest % step:
@@ -199,6 +207,7 @@ _PARAMETERS = {
     "k": Reader.decimal,
     "v": Reader.decimal,
     "law": choice(LAWS),
+    "rotated": Reader.flag,
 }
 register("kv_cache", Kind(KVCache, _PARAMETERS, 1, 1, 1))
 
@@ -237,10 +246,10 @@ CACHES: Mapping[str, PublishedCache] = MappingProxyType(
             KVCache("int8", "token_head", law=TRUNCATED), _FLASH, "nothing; Triton converts toward zero"
         ),
         "int4_per_token_head": PublishedCache(
-            KVCache("uint4", "token_head", law=ZERO_POINT),
+            KVCache("uint4", "token_head", law=ZERO_POINT, rotated=True),
             "vLLM, v1/attention/ops/int4_per_token_head.py, 055e47c2",
-            "whether x * (1 / scale) + z is fused: it is not here. The rotation of queries, keys and values before is "
-            "the caller's",
+            "whether x * (1 / scale) + z is fused: it is not here. The sums of the rotation are exact here, rounded "
+            "once: a kernel on Hopper rounds between its stages. The products' formats are the engine's",
         ),
         "nvfp4": PublishedCache(KVCache(_NVFP4), _BLACKWELL, f"{_SCALE_OF_ONE}; {_APPROXIMATE}"),
         "nvfp4_4over6": PublishedCache(

@@ -31,6 +31,7 @@ from qcore.engines.fold import (
     WEIGHTS,
     Attention,
 )
+from qcore.engines.rotation import rotated, rotated_back
 from qcore.linalg.accumulator import EXACT
 from qcore.reproducible.elementary import PARTS
 from qcore.reproducible.operations import normal
@@ -86,13 +87,33 @@ def attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, sinks: Any, call: Attenti
         sinks: a float32 number for each head; or None.
         call: the rest.
     """
+    if not _is_rotated(call):
+        return _attended(xp, q, k, v, mask, sinks, call)
+    found = _attended(xp, *_all_rotated(xp, q, k, v, call), mask, sinks, _of_rotated(call, q))
+    return _rounded(xp, xp.mul(rotated_back(xp, found), 1 / v.shape[-1]), call.law.output)
+
+
+def _is_rotated(call: AttentionCall) -> bool:
+    return call.engine.cache is not None and call.engine.cache.rotated
+
+
+def _all_rotated(xp: Any, q: Any, k: Any, v: Any, call: AttentionCall) -> list[Any]:
+    return [_rounded(xp, rotated(xp, x), call.law.operand) for x in (q, k, v)]
+
+
+def _of_rotated(call: AttentionCall, q: Any) -> AttentionCall:
+    """The call with rotated operands, whose scores are larger by the head size."""
+    return call._replace(scale=normal(call.scale / q.shape[-1]))
+
+
+def _attended(xp: Any, q: Any, k: Any, v: Any, mask: Any, sinks: Any, call: AttentionCall) -> Any:
     law = call.law
     queries, keys = q.shape[2], k.shape[2]
     if queries > ROWS and call.causal and mask is None and _ignores_later(call.engine) and not xp.short:
         ends = [*range(queries - (queries - 1) // ROWS * ROWS, queries, ROWS), queries]
         rows = zip([0, *ends], ends, strict=False)
         seen = [(q[:, :, begin:end], keys - queries + end) for begin, end in rows]
-        return xp.concatenate([attend(xp, x, k[:, :, :n], v[:, :, :n], None, sinks, call) for x, n in seen], 2)
+        return xp.concatenate([_attended(xp, x, k[:, :, :n], v[:, :, :n], None, sinks, call) for x, n in seen], 2)
     operands = _entered(xp, q, k, v, mask, sinks, call)
     if law.end == WEIGHTS:
         found = _weighted(xp, operands, call)
@@ -117,6 +138,17 @@ def gradients(
 
     Products are exact sums, rounded once to float32, and weights those of the exact sum.
     """
+    if not _is_rotated(call):
+        return _gradients(xp, q, k, v, mask, sinks, gradient, call)
+    back = xp.mul(rotated(xp, gradient), 1 / v.shape[-1])
+    *found, of_sinks = _gradients(xp, *_all_rotated(xp, q, k, v, call), mask, sinks, back, _of_rotated(call, q))
+    of_q, of_k, of_v = (rotated_back(xp, x) for x in found)
+    return of_q, of_k, of_v, of_sinks
+
+
+def _gradients(
+    xp: Any, q: Any, k: Any, v: Any, mask: Any, sinks: Any, gradient: Any, call: AttentionCall
+) -> tuple[Any, Any, Any, Any]:
     operands = _entered(xp, q, k, v, mask, sinks, call)
     query, key = _rounded(xp, operands.q, call.law.operand), xp.mul(operands.k, operands.factors[0])
     value = xp.mul(operands.v, operands.factors[1])

@@ -14,6 +14,7 @@ import qjax.engines
 import qtorch.engines
 from qcore.engines import CACHES, ENGINES, Engine, KVCache
 from qcore.engines.cache import stored
+from qcore.engines.rotation import signs
 
 f = np.float32
 FP8 = "fa3.hopper.fp8"
@@ -80,6 +81,17 @@ def test_windows_softcaps_and_sinks(engine):
     compare(engine, 6, 9, window=5, softcap=2.0)
     if engine.attention.tiles[:3] != (64, 8, 8):
         compare(engine, 70, 200, window=40, softcap=2.0)
+
+
+def test_the_signs_of_a_rotation_are_those_of_torch():
+    for size in (8, 64, 256):
+        generator = torch.Generator().manual_seed(0x9E3779B9)
+        drawn = 2 * torch.bernoulli(torch.full((size,), 0.5), generator=generator) - 1
+        assert signs(size) == tuple(drawn.tolist())
+
+
+def test_a_rotated_cache():
+    compare(replace(CACHED, cache="int4_per_token_head"), 3, 5)
 
 
 def test_gradients_of_softcaps_and_sinks():

@@ -46,6 +46,25 @@ def int8(x):
     return np.clip(np.trunc(x), -128, 127).astype(f)
 
 
+def test_the_rotation_before_four_bits():
+    """Signs and a Hadamard matrix by Kronecker products; queries, keys and values turn, and the result turns back."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.integers(-64, 65, (1, 2, 9, 16)).astype(f) / f(8) for _ in range(3))
+    hadamard = np.ones((1, 1))
+    for _ in range(4):
+        hadamard = np.kron(hadamard, [[1, 1], [1, -1]])
+    d = np.array([1, -1, 1, 1, -1, -1, -1, -1, 1, -1, -1, 1, 1, -1, 1, -1])  # as torch's generator draws them
+    turned = [(x * d @ hadamard).astype(f) for x in (q, k, v)]
+    plain = replace(Engine.of("exact"), cache=replace(KVCache.of("int4_per_token_head"), rotated=False))
+    inner = attention(*turned, plain, scale=1 / 64)
+    expected = ((inner.astype(np.float64) @ hadamard * d) / 16).astype(f)
+    found = attention(q, k, v, replace(Engine.of("exact"), cache="int4_per_token_head"))
+    assert (found == expected).all()
+    assert not (found == attention(q, k, v, plain)).all()
+    with pytest.raises(ValueError, match="k has heads of 24 with a rotated cache; allowed are powers of two"):
+        attention(*np.zeros((3, 1, 1, 4, 24), f), replace(Engine.of("exact"), cache="int4_per_token_head"))
+
+
 def int4(x):
     scale = max((x.max() - x.min()) / f(15), f(1e-6))
     zero = int(np.clip(int(-x.min() / scale + f(0.5)), 0, 15))

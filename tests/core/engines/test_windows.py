@@ -162,6 +162,15 @@ def test_triton(softcap, sinks):
             assert (found[h, i] == expected).all(), (i, h)
 
 
+def test_flash_attention_decodes_other_bits_with_a_window():
+    """A prediction: a decoded query begins with the first key of its window, in one pass with that of 128 queries."""
+    q, k, v = np.random.default_rng(8).standard_normal((3, 1, 4, 70, 128)).astype(f)
+    engine = unrounded(BF16)  # the rounding to bfloat16 hides them
+    whole = attention(q, k, v, engine, window=64)
+    steps = {n: attention(q[:, :, n - 1 : n], k[:, :, :n], v[:, :, :n], engine, window=64) for n in (1, 63, 64, 65, 70)}
+    assert [n for n, step in steps.items() if (step != whole[:, :, n - 1 : n]).any()] == [65, 70]
+
+
 def test_triton_decodes_other_bits_with_a_window():
     """A prediction: eight queries of one pass begin with the tile of the first one; four of them see no key there.
 
