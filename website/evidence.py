@@ -418,3 +418,12 @@ def rollouts() -> str:
     )
     head = "trainer, server", "reward, last 20 steps", "KL", "weights' hash", "JAX's first steps: bits"
     return f"{table(head, rows)}\n\n{record['settings']['steps']} steps ({link('rollouts')})."
+
+
+def engines_differences() -> str:
+    """Where decoding and one pass differ, beside what others measured, from `benchmarks.engines_differences`."""
+    rows = [
+        (row["what"], f"**{row['found'] or 'none'}**", row["said"], f"`python -m pytest {row['test']}`")
+        for row in results("engines-differences")["rows"]
+    ]
+    return f"{table(('what', 'computed', 'who measured', 'a test'), rows)}\n\n({link('engines-differences')})"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from benchmarks.formats import limits_of
 from benchmarks.support.limits import BOUNDS, LARGE, SMALL, kind_of
 from qcore.linalg.designs import DESIGNS
-from website.records import Record, link, results, span, table, where
+from website.records import RESULTS, Record, link, results, span, table, where
 
 VECTORS = {"avx512": "AVX-512", "avx2": "AVX2", "jax": "jax jit"}
 
@@ -401,3 +401,21 @@ def _limit_of(row: Record) -> str:
 
 def _measured(record: Record, name: str) -> str:
     return f"Measured on {where(record)} ({link(name)})."
+
+
+def engines_speed() -> str:
+    """Engines beside float32: the rows with limits, in time and memory; before they were measured the command."""
+    if not (RESULTS / "engines.json").exists():
+        command = "python -m benchmarks.engines --threads 1 --json benchmarks/results/engines.json"
+        return f"`{command}` measures what they cost."
+    record = results("engines")
+    rows = [
+        (row["what"], f"{row['ratio']:.1f}", f"{row['limit']:g}", f"{row['bytes'] / 2**20:.1f}")
+        for row in record["rows"]
+        if row["limit"]
+    ]
+    heading = "what", "times float32", "what we aim at", "MiB at the peak"
+    return (
+        f"{table(heading, rows)}\n\nA pass is 512 tokens of a Llama with 4 layers of width 256, on {record['threads']} "
+        f"thread of torch, on {where(record)} ({link('engines')})."
+    )

@@ -97,8 +97,9 @@ def _is_rotated(call: AttentionCall) -> bool:
     return call.engine.cache is not None and call.engine.cache.rotated
 
 
-def _all_rotated(xp: Any, q: Any, k: Any, v: Any, call: AttentionCall) -> list[Any]:
-    return [_rounded(xp, rotated(xp, x), call.law.operand) for x in (q, k, v)]
+def _all_rotated(xp: Any, q: Any, k: Any, v: Any, call: AttentionCall) -> tuple[Any, Any, Any]:
+    q, k, v = (_rounded(xp, rotated(xp, x), call.law.operand) for x in (q, k, v))
+    return q, k, v
 
 
 def _of_rotated(call: AttentionCall, q: Any) -> AttentionCall:

@@ -16,6 +16,7 @@ from qcore.engines.coverage import Coverage, covered, given_fields
 from qcore.engines.engine import Engine, EngineLike, check_engine
 from qcore.engines.fold import WEIGHTS
 from qjax.engines.arrays import attention
+from qjax.engines.norms import RMS_NORMS, exchanged_norms
 from qjax.recipes import lower
 
 P = ParamSpec("P")
@@ -34,11 +35,12 @@ _UNDEFINED = {
 
 
 def apply(function: Callable[P, R], engine: EngineLike) -> Callable[P, R]:
-    """A function in which an engine computes what `jax.nn.dot_product_attention` would, such as flax's attention.
+    """A function in which an engine computes what `jax.nn.dot_product_attention` and flax's norms would.
 
     All keys and values pass the engine's cache when they are read. Functions that were jitted, and traced before, are
-    traced again; without the engine they stay as they are. All other operations stay JAX's, and products of XLA depend
-    on the number of rows.
+    traced again; without the engine they stay as they are. `RMSNorm` of flax.nnx and flax.linen is the engine's, with
+    the gradient of flax's, and what norms return is rounded to `activations`. All other operations stay JAX's, and
+    products of XLA depend on the number of rows.
 
     Args:
         function: a function or a module that is called.
@@ -46,9 +48,9 @@ def apply(function: Callable[P, R], engine: EngineLike) -> Callable[P, R]:
 
     Returns:
         A function with the same arguments and result, one call at a time in all threads; `report` says what of the
-        engine it computes, and a warning what not: JAX has no hook for norms and other layers. A bias, lengths of
-        sequences and residuals of attention raise a ValueError: engines do not define them. So does a window of an
-        engine with tiles, unless queries are as many as keys, causal and without a mask; and the
+        engine it computes, and a warning what not: JAX has no hook for other layers, and sums between them. A bias,
+        lengths of sequences and residuals of attention raise a ValueError: engines do not define them. So does a window
+        of an engine with tiles, unless queries are as many as keys, causal and without a mask; and the
         first call that does not reach `jax.nn.dot_product_attention`: flax computes attention itself where it has a
         dropout rate. Several texts in a row raise with an engine that has tiles, if the mask is not traced.
 
@@ -71,8 +73,11 @@ def apply(function: Callable[P, R], engine: EngineLike) -> Callable[P, R]:
         function = cast("Callable[P, R]", lower(function, found.products, on=found.on))
     reachable = {"attention": ["jax.nn.dot_product_attention"]}
     reachable |= {"cache": reachable["attention"], "products": ["jax.lax.dot_general"]}
-    others = [name for name in given_fields(found) if name not in reachable]
-    coverage = covered(found, reachable, dict.fromkeys(others, "JAX has no hook for it"))
+    others = [name for name in given_fields(found) if name not in reachable and name not in ("norm", "root")]
+    undefined = dict.fromkeys(others, "JAX has no hook for it")
+    if found.activations is not None:
+        undefined["activations"] = "norms alone are rounded: JAX has no hook for other layers, and sums between them"
+    coverage = covered(found, reachable | dict.fromkeys(("norm", "root", "activations"), RMS_NORMS), undefined)
 
     @wraps(function)
     def call(*arguments: P.args, **options: P.kwargs) -> R:
@@ -122,7 +127,7 @@ def _exchanged(engine: Engine, reached: list[bool]) -> Iterator[None]:
         reached.append(True)
         return _attention(engine, query, key, value, mask, {"bias": bias, **options})
 
-    with _EXCHANGING, _ENGINE(engine.text):
+    with _EXCHANGING, _ENGINE(engine.text), exchanged_norms(engine, lambda: _ENGINE.value == engine.text):
         before = jax.nn.dot_product_attention
         jax.nn.dot_product_attention = run
         try:

@@ -157,4 +157,6 @@ def test_models_of_224_tokens(name, cache):
     model, ids = model_of(name, 4, cache), tokens(224)
     whole = compare_with_one_pass(model, ids, (1, 7, 16, 64), (1, 3, 8))
     assert_same_bits(by_jax(model, cache, ids), whole, "jit")
-    assert_same_bits(logits(torch.compile(model), ids, use_cache=False), whole, "torch.compile")
+    for layer in model.model.layers:  # four of one program: the whole model's would take four times as long to compile
+        layer.compile()
+    assert_same_bits(logits(model, ids, use_cache=False), whole, "torch.compile")

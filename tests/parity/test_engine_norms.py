@@ -8,10 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from flax import linen, nnx
 from support import assert_same_bits
 
-import qjax.engines.arrays
-import qtorch.engines.tensors
+import qjax.engines
+import qtorch.engines
 from qcore import parse
 from qcore.engines import Engine
 from qcore.engines.arrays import Attending
@@ -46,6 +47,67 @@ def test_norms(order, root):
             arrays = (X, W) if tensor is None else (tensor(X), tensor(W))
             law = lambda x, w, space=space: rms_norm(space, x, w, 1e-6, engine)  # noqa: E731
             assert_same_bits((jax.jit(law) if name == "jax" else law)(*arrays), found, name)
+
+
+def of_flax(package, engine, x):
+    """A norm of flax before attention."""
+    sizes = (1, *x.shape[:1], 1, x.shape[1])
+    if package == "nnx":
+        layer = nnx.RMSNorm(x.shape[1], rngs=nnx.Rngs(0))
+        layer.scale[...] = W
+        norm = nnx.jit(lambda layer, x: layer(x))
+        found = qjax.engines.apply(lambda x: attended(norm(layer, x), sizes), engine)
+    else:
+        program = jax.jit(lambda x: linen.RMSNorm().apply({"params": {"scale": W}}, x))
+        program(x)  # traced before
+        found = qjax.engines.apply(lambda x: attended(program(x), sizes), engine)
+    return found(x)
+
+
+def attended(x, sizes):
+    jax.nn.dot_product_attention(*[x.reshape(sizes)] * 3)
+    return x
+
+
+class Before(torch.nn.Module):
+    """The same in torch."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.RMSNorm(48, eps=1e-6)
+        self.norm.weight.data = torch.from_numpy(W)
+
+    def forward(self, x):
+        x = self.norm(x)
+        torch.nn.functional.scaled_dot_product_attention(*[x[None, None]] * 3)
+        return x
+
+
+@pytest.mark.parametrize("package", [pytest.param("nnx", marks=pytest.mark.heavy), "linen"])
+def test_norms_of_flax_have_the_bits_of_torch_s(package):
+    engine = Engine("attention(row_sum=exact,end=weights)", activations="bfloat16", norm="twice")
+    expected = qtorch.engines.apply(Before(), engine)(torch.from_numpy(X)).detach()
+    assert_same_bits(expected, rms_norm(Attending, X, W, 1e-6, engine), "torch")
+    with pytest.warns(UserWarning, match="norms alone are rounded"):
+        assert_same_bits(of_flax(package, engine, X), expected, package)
+    plain = linen.RMSNorm().apply({"params": {"scale": W}}, X)
+    assert not (plain == expected.numpy()).all()  # flax's own are as before
+
+    def loss(x, run=lambda x: linen.RMSNorm().apply({"params": {"scale": W}}, x)):
+        return attended(run(x), (1, 5, 1, 48)).sum()
+
+    with pytest.warns(UserWarning, match="norms alone are rounded"):
+        found = jax.grad(qjax.engines.apply(loss, engine))(X)
+    assert_same_bits(found, jax.grad(loss)(X), "the gradient is flax's")
+
+
+def test_a_layer_norm_is_rounded_and_said():
+    engine = Engine("attention(row_sum=exact,end=weights)", activations="bfloat16", norm="twice")
+    layer = nnx.LayerNorm(48, rngs=nnx.Rngs(0))
+    said = (pytest.warns(UserWarning, match=match) for match in ("norms alone", "a LayerNorm, whose result alone"))
+    with next(said), next(said):
+        found = qjax.engines.apply(lambda x: attended(layer(x), (1, 5, 1, 48)), engine)(X)
+    assert_same_bits(found, bf16(np.asarray(layer(X))), "rounded")
 
 
 def test_each_field_of_a_norm_shows():
