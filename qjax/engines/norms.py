@@ -66,13 +66,13 @@ def _by_engine(before: Callable[..., Any], engine: Engine, is_ours: Callable[[],
     return call
 
 
-def _interceptor(engine: Engine, kinds: tuple[type, ...]) -> Callable[..., Any]:
+def _interceptor(engine: Engine, classes: tuple[type, ...]) -> Callable[..., Any]:
     """What stands for the methods of linen's norms; flax keeps it per thread."""
 
     def call(method: Callable[..., Any], arguments: Any, options: Any, context: Any) -> Any:
         computed = method(*arguments, **options)
         layer = context.module
-        if type(layer) not in kinds or context.method_name != "__call__":
+        if type(layer) not in classes or context.method_name != "__call__":
             return computed
         scale = layer.get_variable("params", "scale") if layer.use_scale else None
         masked = len(arguments) > 1 or options.get("mask") is not None
