@@ -102,6 +102,7 @@ def lower(
     (`ragged_dot`); "conv" a convolution, where a dilated input is an input with zeros between its elements;
     "attention_scores" and "attention_output" two products with softmax between them; "matmul" all other products.
     `report` lists them, with their names: the dotted name scope, or else the path of the module that owns the weight.
+    Entries with `arithmetic` also find softmax, GELU and norms where JAX, flax and equinox write them out.
 
     A scan over layers counts as the layers of all its iterations, in the order of their run: `first` and `last` of an
     entry are as in the program written out, and delayed scales have a state for each iteration. Its layers are products

@@ -47,7 +47,7 @@ def evaluate(plan: LoweringPlan, args: Sequence[Any], words: Words, scaling: Seq
                 results = [multiply(equation, operands, weight, products, _fold(words, number), rows)]
         elif index in plan.functions:
             function = plan.functions[index]
-            results = [function.steps(operands[0], **function.options)]
+            results = [function.steps(*operands, *[None] * function.missing, **function.options)]
         else:
             results = jaxprs.bind(equation, operands)
         sites = [plan.outputs.get(variable) for variable in equation.outvars]

@@ -6,6 +6,7 @@ operand, they become one call of a jitted function, whose name a recipe's entry 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from jax.extend import core
 from qcore.law.carrier import CARRIERS
 from qjax._parameters import parameters
 from qjax.recipes.layers import function_name
+from qjax.recipes.norms import norms
 
 _PRIMITIVES = {"exp": "exp", "tanh": "tanh", "logistic": "sigmoid"}
 _SUMS = ("reduce_sum", "reduce_max")
@@ -29,17 +31,22 @@ class FunctionCall(NamedTuple):
         kind: its name in a recipe.
         options: its further arguments.
         reason: the reason why its steps are not known, or "".
+        missing: how many parameters at the end it has not, which are None.
     """
 
     kind: str
     options: dict[str, Any]
     reason: str = ""
+    missing: int = 0
 
 
 def function_call(equation: Any) -> FunctionCall | None:
     """The function that an equation calls, by its name or its primitive; None for all others."""
     name = equation.primitive.name
     kind = _PRIMITIVES.get(name) or function_name(equation)
+    if kind is not None and (ours := re.fullmatch(r"(layer|rms)_norm\((.+),(\d)\)", kind)):
+        count = 2 if ours[1] == "layer" else 1
+        return FunctionCall(f"{ours[1]}_norm", {"eps": float(ours[2])}, missing=count - int(ours[3]))
     if kind not in ("softmax", "gelu", "silu", *_PRIMITIVES.values(), "layer_norm", "rms_norm"):
         return None
     inner = [] if name in _PRIMITIVES else list(_equations(parameters(equation).program))
@@ -68,77 +75,96 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
             yield from _equations(inner)
 
 
+@lru_cache
 def _softmax(axis: int) -> Callable[..., Any]:
-    return lambda x: jax.nn.softmax(x, axis)
+    return lambda eps, x: jax.nn.softmax(x, axis)
 
 
-def gelu_tanh(x: Any) -> Any:
+def gelu_tanh(eps: float, x: Any) -> Any:
     return jax.nn.gelu(x, approximate=True)
 
 
-def gelu_erf(x: Any) -> Any:
+def gelu_erf(eps: float, x: Any) -> Any:
     return jax.nn.gelu(x, approximate=False)
 
 
-def silu(x: Any) -> Any:
+def silu(eps: float, x: Any) -> Any:
     return x * jax.nn.sigmoid(x)
-
-
-@lru_cache(maxsize=256)
-def _template(kind: str, axis: int, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
-    """The program that JAX writes for a function of an array, and the equation that calls it by its name."""
-    functions = {"gelu tanh": gelu_tanh, "gelu erf": gelu_erf, "silu": silu, "softmax": _softmax(axis)}
-    function, x = functions[kind], jax.ShapeDtypeStruct(shape, dtype)
-
-    def named(x: Any) -> Any:
-        return function(x)
-
-    named.__name__ = kind.split()[0]
-    return jax.make_jaxpr(function)(x).jaxpr, jax.make_jaxpr(jax.jit(named))(x).jaxpr.eqns[0]
 
 
 def outlined(jaxpr: Any) -> Any:
     """The program, in which functions that are written out are calls of jitted functions with their names."""
     makers = {one: equation for equation in jaxpr.eqns for one in equation.outvars}
-    found = [_called(equation, makers) or equation for equation in jaxpr.eqns]
+    has_norms = any(one.primitive.name == "rsqrt" for one in jaxpr.eqns)
+    found = [_called(equation, makers, has_norms) or equation for equation in jaxpr.eqns]
     if all(new is old for new, old in zip(found, jaxpr.eqns, strict=True)):
         return jaxpr
     return jaxpr.replace(eqns=_used(found, jaxpr.outvars))
 
 
-def _called(equation: Any, makers: dict[Any, Any]) -> Any:
+def _called(equation: Any, makers: dict[Any, Any], has_norms: bool) -> Any:
     """The call whose result an equation is the last step of; None if there is none."""
-    name, (result, *_) = equation.primitive.name, equation.outvars
-    if name not in ("div", "mul", "copy") or result.aval.dtype.name not in CARRIERS:
+    result = equation.outvars[0]
+    if equation.primitive.name not in _LAST or result.aval.dtype.name not in CARRIERS:
         return None
-    if name != "div":
-        kinds, axis = ("gelu tanh", "gelu erf", "silu"), 0
-    else:
-        total = makers.get(equation.invars[1]) if isinstance(equation.invars[1], core.Var) else None
-        while total is not None and total.primitive.name in _COPIES:
-            total = makers.get(total.invars[0])
-        if total is None or total.primitive.name != "reduce_sum" or len(parameters(total).axes) != 1:
-            return None
-        kinds, axis = ("softmax",), parameters(total).axes[0]
-    for kind in kinds:
-        program, call = _template(kind, axis, result.aval.shape, result.aval.dtype)
-        operand = _operand_of(program, equation, makers)
-        if operand is not None:
-            return call.replace(invars=[operand], outvars=[result], source_info=equation.source_info)
+    shape, dtype = result.aval.shape, result.aval.dtype
+    for name, function, count in _written_out(equation, makers, has_norms and len(shape) > 0):
+        program = _program(name, function, _sentinel, count, shape, dtype).jaxpr
+        operands, eps = _operands_of(program, equation, makers)
+        if operands is None:
+            continue
+        call = _program(name, function, eps, count, shape, dtype, is_call=True).jaxpr.eqns[0]
+        return call.replace(invars=operands, outvars=[result], source_info=equation.source_info)
     return None
 
 
+_LAST = ("div", "mul", "copy", "add")
 _COPIES = ("broadcast_in_dim", "reshape", "convert_element_type")
+_sentinel = 0.0123  # an epsilon that stands for all others
+Written = tuple[str, Callable[..., Any], int]  # a name, (eps, *arrays) -> the result, and the number of parameters
 
 
-def _operand_of(template: Any, equation: Any, makers: dict[Any, Any]) -> Any:
-    """The variable on which an equation ends the steps of a template; None if they are others."""
+def _written_out(equation: Any, makers: dict[Any, Any], has_norms: bool) -> Iterator[Written]:
+    """The functions whose last step an equation may be."""
+    name = equation.primitive.name
+    if name == "div":
+        total = makers.get(equation.invars[1]) if isinstance(equation.invars[1], core.Var) else None
+        while total is not None and total.primitive.name in _COPIES:
+            total = makers.get(total.invars[0])
+        if total is not None and total.primitive.name == "reduce_sum" and len(parameters(total).axes) == 1:
+            yield "softmax", _softmax(parameters(total).axes[0]), 0
+    if name in ("mul", "copy"):
+        yield from (("gelu", gelu_tanh, 0), ("gelu", gelu_erf, 0), ("silu", silu, 0))
+    if name in ("mul", "add") and has_norms:
+        yield from norms(equation.outvars[0].aval.shape[-1])
+
+
+@lru_cache(maxsize=256)
+def _program(name: str, function: Any, eps: float, count: int, shape: Any, dtype: Any, is_call: bool = False) -> Any:
+    """The program that JAX writes for a function, or for a call of it by its name."""
+
+    def named(*arrays: Any) -> Any:
+        return function(eps, *arrays)
+
+    named.__name__ = f"{name}({eps},{count})" if name.endswith("_norm") else name
+    arrays = [jax.ShapeDtypeStruct(shape, dtype), *[jax.ShapeDtypeStruct(shape[-1:], np.float32)] * count]
+    return jax.make_jaxpr(jax.jit(named) if is_call else named)(*arrays)
+
+
+def _operands_of(template: Any, equation: Any, makers: dict[Any, Any]) -> tuple[list[Any] | None, float]:
+    """The variables on which an equation ends the steps of a template, and epsilon; None if they are others."""
     own = {one: each for each in template.eqns for one in each.outvars}
     bound: dict[Any, Any] = {}
+    eps = [0.0]
 
     def are_same(theirs: Any, atom: Any) -> bool:
         if not isinstance(theirs, core.Var):
-            return not isinstance(atom, core.Var) and np.array_equal(theirs.val, atom.val)
+            if isinstance(atom, core.Var):
+                return False
+            if theirs.val == np.float32(_sentinel):
+                eps[0] = float(atom.val)
+                return True
+            return np.array_equal(theirs.val, atom.val)
         if not isinstance(atom, core.Var) or theirs in bound:
             return bound.get(theirs) is atom
         bound[theirs] = atom
@@ -149,7 +175,11 @@ def _operand_of(template: Any, equation: Any, makers: dict[Any, Any]) -> Any:
             return False
         return all(map(are_same, theirs.invars, equation.invars))
 
-    return bound.get(template.invars[0]) if do_same(own[template.outvars[0]], equation) else None
+    if not do_same(own[template.outvars[0]], equation) or any(one not in bound for one in template.invars):
+        return None, 0.0
+    operands = [bound[one] for one in template.invars]
+    fits = all(one.aval.shape == each.aval.shape for one, each in zip(operands, template.invars, strict=True))
+    return (operands, eps[0]) if fits else (None, 0.0)
 
 
 def _used(equations: list[Any], results: Any) -> list[Any]:

@@ -87,10 +87,11 @@ class ProductSite(NamedTuple):
 
 
 class FunctionSite(NamedTuple):
-    """A function whose steps have formats, and its further arguments."""
+    """A function whose steps have formats, its further arguments, and how many parameters at the end are None."""
 
     steps: Arrays
     options: dict[str, Any]
+    missing: int
 
 
 class Inner(NamedTuple):
@@ -430,7 +431,7 @@ class _Walk:
         text, shape = "" if reason else entry.arithmetic.text, tuple(equation.outvars[0].aval.shape)
         self.planner.functions.append(FunctionReport(name, call.kind, shape, text, reason))
         if not reason:
-            self.plan.functions[index] = FunctionSite(Arrays(call.kind, entry.arithmetic), call.options)
+            self.plan.functions[index] = FunctionSite(Arrays(call.kind, entry.arithmetic), call.options, call.missing)
         return not reason
 
     def describe(self, equation: Any, origins: Sequence[Origin], name: str) -> tuple[ProgramProduct, Path | None]:
