@@ -64,23 +64,22 @@ def compare(engine, queries, keys, mask=None, **settings):
         assert_same_bits(x.grad, y, f"the gradient of {name}")
 
 
-@pytest.mark.parametrize("engine", [Engine.of(FP8), CACHED], ids=lambda engine: engine.text)
-def test_the_same_bits(engine):
-    compare(engine, 70, 100, padded(2, 100))
+def test_the_same_bits():
+    compare(CACHED, 70, 100, padded(2, 100))
 
 
 OWN = "tiles=[64,8,8],window_tiles=[64,4,8]"
 WINDOWED = [
-    Engine(f"attention({OWN},sink=first,softcap=exponentials,window_start=tile)", "kv_cache(int8,scale=token_head)"),
+    Engine(f"attention({OWN},sink=first,softcap=exponentials,window_start=tile)"),
     *(pytest.param(Engine.of(name), marks=pytest.mark.heavy) for name in ENGINES),
 ]
 
 
 @pytest.mark.parametrize("engine", WINDOWED, ids=lambda engine: engine.text)
 def test_windows_softcaps_and_sinks(engine):
-    compare(engine, 6, 9, window=5, softcap=2.0)
+    compare(engine, 5, 8, window=3, softcap=2.0)
     if engine.attention.tiles[:3] != (64, 8, 8):
-        compare(engine, 70, 200, window=40, softcap=2.0)
+        compare(engine, 40, 100, window=20, softcap=2.0)
 
 
 def test_the_signs_of_a_rotation_are_those_of_torch():
