@@ -15,8 +15,8 @@ from qcore.pictures import BLUE, FAINT, SMALL, check_path, picture
 _GROUPS = {
     "products": ("accumulator", "operand", "levels"),
     "P": ("p", "offset"),
-    "tiles": ("tiles", "few"),
-    "order": ("descending", "splits", "split_size", "row_sum", "scale", "end"),
+    "tiles": ("tiles", "few", "window_tiles", "window_start"),
+    "order": ("descending", "splits", "split_size", "row_sum", "scale", "end", "sink", "softcap"),
     "output": ("output",),
 }
 DECODING = "decoding"  # a token at a time, instead of one pass
