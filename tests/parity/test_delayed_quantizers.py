@@ -56,6 +56,7 @@ def test_equals_a_loop():
     again.load_state_dict({})
 
 
+@pytest.mark.heavy
 def test_stochastic_rounding_has_the_keys_of_other_quantizers():
     x, g = next(steps())
     q, f = Quantizer(FORWARD, BACKWARD), qjax.quantizer(FORWARD, BACKWARD)

@@ -88,6 +88,7 @@ def test_extreme_scales():
     assert all(one.tobytes() == expected.tobytes() for one in found)
 
 
+@pytest.mark.heavy
 def test_transforms_programs_and_gradients():
     x = inputs((4, 6, 10))
     each = np.stack([qcore.quantize(one, TEXT) for one in x])

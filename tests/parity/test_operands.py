@@ -45,7 +45,7 @@ GEOMETRIES = {
 }
 
 
-USUAL = {("tiles", "linear"), ("tensors and transforms", "matmul")}  # delayed scales: test_delayed_quantizers.py
+USUAL = {("tensors and transforms", "matmul")}  # delayed scales: test_delayed_quantizers.py
 
 
 def hard(rng, shape):

@@ -44,7 +44,8 @@ def by_jax(function, weight, x, gradient):
 
 # Entries of the recipes with convolutions are those of the others.
 EXACT = ["tables", *(name for name, one in RECIPES.items() if not (one.stochastic or name.endswith("_conv")))]
-SLOW = ("nvfp4_four_over_six", "tables", "hfp8", "wage", "bf16_mixed", "mxfp8")  # XLA compiles the first for a minute
+# XLA compiles the first for a minute; convolutions have the last.
+SLOW = ("nvfp4_four_over_six", "tables", "hfp8", "wage", "bf16_mixed", "mxfp8", "fp8_chunked")
 
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.heavy] * (one in SLOW)) for one in EXACT])

@@ -85,8 +85,8 @@ def columns(row):
     return row.state, row.weight, row.bits, row.output, row.observer
 
 
-CASES = [(of, step) for of in (Torch, Flax) for step in STEPS if (of, step) != (Flax, "trained")]
-CASES += [pytest.param(Flax, "trained", marks=pytest.mark.heavy)]
+CASES = [*((Torch, step) for step in STEPS), (Flax, "observed")]
+CASES += [pytest.param(Flax, step, marks=pytest.mark.heavy) for step in STEPS if step != "observed"]
 
 
 @pytest.mark.parametrize(("of", "step"), CASES)

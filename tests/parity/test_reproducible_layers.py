@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from covering import usually
 from flax import nnx
 from flax_support import layer_of, run
 from numerics_support import numbers
@@ -50,7 +51,7 @@ def pairs():
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
-@pytest.mark.parametrize("index", range(5))
+@pytest.mark.parametrize("index", usually((0, 2, 3, 4), range(5)))
 def test_both_packages(index):
     first, second = list(pairs())[index]
     state = {name: numbers(RNG, *p.shape) for name, p in first.state_dict().items()}

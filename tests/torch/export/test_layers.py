@@ -142,7 +142,6 @@ MODELS = {
 
 # An export takes seconds: ordinary runs have each list of layers, and each kind of integers, once or twice.
 QUICK = {
-    ("linear", "4 bits"),
     ("transposed", "16 bits"),
     ("activations", "uint8"),
     ("convolutions", "zero points everywhere"),

@@ -48,7 +48,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("name", "dynamic"), [("nearest", False), ("backward only", True), ("masked", True)])
+@pytest.mark.parametrize(
+    ("name", "dynamic"),
+    [("nearest", False), ("backward only", True), pytest.param("masked", True, marks=pytest.mark.heavy)],
+)
 def test_compiled_programs_have_the_same_bits(name, dynamic):
     q = CASES[name]
     torch._dynamo.reset()

@@ -110,10 +110,10 @@ def test_all_work_is_lowered_or_has_a_reason(model, recipe):
         assert all(row.kind in ("attention_scores", "attention_output", "matmul") for row in found if row.reason)
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.heavy) for name in ("GPT-2", "encoder")]
+SLOW = [pytest.param(name, marks=pytest.mark.heavy) for name in ("GPT-2", "encoder", "experts")]
 
 
-@pytest.mark.parametrize("model", [*SLOW, "experts", "LoRA", "vocoder"])
+@pytest.mark.parametrize("model", [*SLOW, "LoRA", "vocoder"])
 def test_compiled_equals_eager(model):
     low = lower(made(model), ALL)
     assert report(low, X).lowered == 1
