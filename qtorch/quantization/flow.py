@@ -136,7 +136,7 @@ def stopping(model: nn.Module) -> nn.Module:
     """A copy of a model that ends a run at its first call."""
 
     def stop(module: nn.Module, args: Any, kwargs: Any) -> None:
-        raise HasRunError((args, kwargs))
+        raise HasRunError(copied_tensors((args, kwargs)))
 
     model = deepcopy(model)
     model.register_forward_pre_hook(stop, prepend=True, with_kwargs=True)

@@ -214,3 +214,36 @@ def test_evaluation_before_any_training_calibrates(of):
     loaded = of.loaded(fresh, model)
     assert scale(loaded, 99 * x) == after
     assert near(of.run(loaded, x), of.run(model, x), 150)
+
+
+@both
+def test_functionals_of_scalars_need_no_range(of):
+    """But if nothing runs, they raise when they are called; and what they note causes no new program."""
+
+    class Scalars(of.Module):
+        def __init__(self):
+            super().__init__()
+            self.sum, self.product = of.FloatFunctional(), of.FloatFunctional()
+
+        def run(self, x):
+            return self.product.mul_scalar(self.sum.add_scalar(x, 1.0), 2.0)
+
+    setattr(Scalars, of.called, Scalars.run)
+    x, programs = of.array(X), getattr(of.run, "_cache_size", lambda: 0)
+    for train in (False, True) if of is Torch else (False,):
+        prepared, unseen = (
+            of.prepared(of.QuantWrapper(Scalars()), of.package.default_qat_qconfig, train) for _ in range(2)
+        )
+        of.run(prepared, x)
+        before = programs()
+        of.run(prepared, x)
+        assert programs() == before
+        made = of.convert(prepared)
+        scale = of.report(made)["quant"].scale
+        assert made.module(made.quant(x)).q_scale() == 2 * scale
+        assert abs(of.numbers(of.run(made, x)) - (2 * X + 2)).max() <= 2 * scale
+        unseen.quant(x)
+        with pytest.warns(UserWarning, match=r"module\.\w+', .*module\.\w+' have an observer that has seen nothing"):
+            made = of.convert(unseen)
+        with pytest.raises(RuntimeError, match=r"module\.sum'? runs for the first time"):
+            of.run(made, x)

@@ -14,33 +14,6 @@ RUN = nnx.jit(lambda model, x: model(x))
 X = jnp.asarray(np.random.default_rng(0).standard_normal((64, 4), np.float32))
 
 
-class Scalars(nnx.Module):
-    def __init__(self):
-        self.sum, self.product = qnn.FloatFunctional(), qnn.FloatFunctional()
-
-    def __call__(self, x):
-        return self.product.mul_scalar(self.sum.add_scalar(x, 1.0), 2.0)
-
-
-@pytest.mark.parametrize(
-    "run", [pytest.param(RUN, id="jit"), pytest.param(lambda model, x: model(x), id="eager", marks=pytest.mark.heavy)]
-)
-def test_functionals_of_scalars_need_no_range(run):
-    prepared = qnn.prepare(qnn.QuantWrapper(Scalars()), default_qconfig)
-    run(prepared, X)
-    traces = RUN._cache_size() if hasattr(RUN, "_cache_size") else None
-    run(prepared, X)
-    assert traces is None or RUN._cache_size() == traces
-    converted = qnn.convert(prepared)
-    assert abs(run(converted, X) - (2 * X + 2)).max() <= 2 * converted.quant.output.scale
-    unseen = qnn.prepare(qnn.QuantWrapper(Scalars()), default_qconfig)
-    unseen.quant(X)
-    with pytest.warns(UserWarning, match=r"module\.product.*module\.sum.* have an observer that has seen nothing"):
-        converted = qnn.convert(unseen)
-    with pytest.raises(RuntimeError, match=r"module\.sum runs for the first time"):
-        run(converted, X)
-
-
 @pytest.mark.heavy
 def test_attention_stays_in_floats_and_works():
     attention = layer_of(nnx.MultiHeadAttention, 2, 8, decode=False)

@@ -61,28 +61,6 @@ class Between(nn.Module):
         return self.dequant(self.inner(self.quant(x)))
 
 
-class Scalars(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.sum, self.product = quantized.FloatFunctional(), quantized.FloatFunctional()
-
-    def forward(self, x):
-        return self.product.mul_scalar(self.sum.add_scalar(x, 1.0), 2.0)
-
-
-@pytest.mark.parametrize("step", [prepare, prepare_qat])
-def test_functionals_of_scalars_need_no_range(step):
-    observed = step(with_qconfig(Between(Scalars()), default_qat_qconfig))
-    x = torch.randn(4, 4)
-    observed(x)
-    model = convert(observed)
-    q = model.inner(model.quant(x))
-    assert q.q_scale() == 2 * model.quant.scale
-    torch.testing.assert_close(model(x), 2 * x + 2, rtol=0, atol=2 * q.q_scale())
-    with pytest.raises(ValueError, match=r"layer 'inner\.sum', layer 'inner\.product' have an observer that has seen"):
-        convert(step(with_qconfig(Between(Scalars()), default_qat_qconfig)), allow_uncalibrated=False)
-
-
 def test_a_stub_without_settings_stays():
     model = with_qconfig(Between(nn.Linear(4, 4)).eval(), default_qconfig)
     model.dequant.qconfig = None

@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 AS_TORCH = "tests/torch/workflow/test_as_torch.py"
+STEPS = "tests/parity/test_workflow_steps.py"
 LAYER = "tests/torch/workflow/test_layers.py::test_a_layer_between_stubs"
 DYNAMIC = "tests/torch/nn/quantized/test_dynamic.py::test_beside_torch"
 ENTRIES = "tests/torch/workflow/test_dynamic.py::test_entries_say_what_is_quantized"
@@ -74,12 +75,12 @@ COVERED = {
     "test_quantize_eager_qat.py": {
         "test_manual": "tests/torch/workflow/test_models.py::test_quantize_qat_trains_and_converts",
         "test_dropout": f"{AS_TORCH}::test_dropout_is_nothing_in_integers",
-        "test_eval_only_fake_quant": f"{AS_TORCH}::test_evaluation_before_any_training_calibrates",
+        "test_eval_only_fake_quant": f"{STEPS}::test_evaluation_before_any_training_calibrates",
         "test_conv_linear": "tests/torch/workflow/test_qat.py::test_prepare_qat_swaps_and_observes",
         "test_train_save_load_eval": TRAINED,
         "test_forward_hooks_preserved": f"{AS_TORCH}::test_hooks_go_through_training",
-        "test_add_scalar_uses_input_qparams": f"{AS_TORCH}::test_functionals_of_scalars_need_no_range",
-        "test_mul_scalar_uses_input_qparams": f"{AS_TORCH}::test_functionals_of_scalars_need_no_range",
+        "test_add_scalar_uses_input_qparams": f"{STEPS}::test_functionals_of_scalars_need_no_range",
+        "test_mul_scalar_uses_input_qparams": f"{STEPS}::test_functionals_of_scalars_need_no_range",
         "test_fixed_qparam_ops": f"{AS_TORCH}::test_activations_after_training",
         "Numerics.test_leaky_relu": f"{AS_TORCH}::test_activations_after_training",
         "Numerics.test_relu": f"{AS_TORCH}::test_activations_after_training",
