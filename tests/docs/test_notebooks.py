@@ -10,11 +10,9 @@ from website import notebooks
 
 NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 PATHS = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-LONG = {
-    "serve-in-jax",
-    "train-in-fp8",
-    "train-with-a-server",
-}  # as long pages of test_programs.py, beside which CI runs them
+# As long pages of test_programs.py, beside which CI runs them; those of ROOMS run with all heavy tests.
+LONG = {"serve-in-jax", "train-in-fp8", "train-with-a-server"}
+ROOMS = {"key-97", "muon-in-fp8", "prove-a-design", "thousand-ranks"}
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
@@ -29,10 +27,15 @@ def outputs(notebook):
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, id=path.stem, marks=[pytest.mark.heavy] if path.stem in LONG else []) for path in NOTEBOOKS],
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.heavy] if path.stem in LONG | ROOMS else [])
+        for path in NOTEBOOKS
+    ],
 )
 def test_the_outputs_are_fresh(path):
     """If not: `python -m website.notebooks`. Numbers differ a little, since torch's sums do between processors."""
+    if path.stem == "prove-a-design":
+        pytest.importorskip("z3")  # without it the notebook says so
     *kept, numbers = outputs(notebooks.read(path))
     *fresh, expected = outputs(notebooks.executed(path))
     assert kept == fresh
