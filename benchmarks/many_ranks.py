@@ -18,6 +18,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ from benchmarks.support.timing import machine, versions
 from benchmarks.training_models.sizes import CONTEXT
 from benchmarks.training_models.torch_models import GPT
 from examples.text import LETTERS, batches, load
-from qcore.pictures import draw_curves, picture
+from qcore.pictures import draw_curves, in_two_widths, picture
 from qtorch.distributed import Collective, Reducer, WireScale
 
 FILE, PICTURE = Path(__file__).parent / "results" / "many-ranks.json", "many-ranks.svg"
@@ -250,7 +251,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--draw", metavar="FOLDER", type=Path, help="only draw the committed results there")
     options = parser.parse_args(argv)
     if options.draw:
-        draw(json.loads(FILE.read_text(encoding="utf-8")), options.draw / PICTURE)
+        in_two_widths(partial(draw, json.loads(FILE.read_text(encoding="utf-8"))), options.draw / PICTURE)
         return 0
     torch.set_num_threads(1)
     rows, lines, alone = measured(options.batch, options.steps)

@@ -16,7 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ from benchmarks.support.timing import ROOT, machine, versions
 from qcore import NVFP4, Accumulator, Rounding, decode, encode, p3109, parse, quantize
 from qcore.law.rounding import RoundingName
 from qcore.linalg import matmul
-from qcore.pictures import draw_curves, picture
+from qcore.pictures import draw_curves, in_two_widths, picture
 
 FILE = ROOT / "benchmarks" / "results" / "published.json"
 
@@ -527,12 +528,16 @@ def draw(lines: list[dict[str, Any]], folder: Path) -> None:
     """Draws the pictures of the lines of a result file."""
     points = {(line["panel"], line["name"]): line["points"] for line in lines}
     for file, panels in PICTURES.items():
-        title = "; ".join(panel.title for panel in panels)
-        text = "; ".join(f"{panel.ylabel} by {panel.xlabel}: {', '.join(panel.names.values())}" for panel in panels)
-        with picture(folder / file, 2.3 * len(panels), title, text) as figure:
-            for axes, panel in zip(figure.subplots(len(panels), 1), panels, strict=True):
-                axes.set(title=panel.title, xlabel=panel.xlabel, ylabel=panel.ylabel, yscale=panel.scale)
-                draw_curves(axes, {short: points[panel.panel, name] for name, short in panel.names.items()})
+        in_two_widths(partial(_draw, points, panels), folder / file)
+
+
+def _draw(points: Mapping[tuple[str, str], Any], panels: Sequence[Panel], path: Path) -> None:
+    title = "; ".join(panel.title for panel in panels)
+    text = "; ".join(f"{panel.ylabel} by {panel.xlabel}: {', '.join(panel.names.values())}" for panel in panels)
+    with picture(path, 2.3 * len(panels), title, text) as figure:
+        for axes, panel in zip(figure.subplots(len(panels), 1), panels, strict=True):
+            axes.set(title=panel.title, xlabel=panel.xlabel, ylabel=panel.ylabel, yscale=panel.scale)
+            draw_curves(axes, {short: points[panel.panel, name] for name, short in panel.names.items()})
 
 
 def main(argv: list[str] | None = None) -> int:

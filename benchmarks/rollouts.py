@@ -42,7 +42,7 @@ from benchmarks.support.results import write_results
 from benchmarks.support.timing import machine, versions
 from qcore.engines import Engine, Generated
 from qcore.engines.generation import padded
-from qcore.pictures import draw_curves, picture
+from qcore.pictures import draw_curves, in_two_widths, picture
 from qcore.random.threefry import fold_in
 
 FILE, PICTURE = Path(__file__).parent / "results" / "rollouts.json", "rollouts.svg"
@@ -241,7 +241,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--draw", metavar="FOLDER", type=Path, help="only draw the committed results there")
     options = parser.parse_args(argv)
     if options.draw:
-        draw(json.loads(FILE.read_text(encoding="utf-8")), options.draw / PICTURE)
+        in_two_widths(partial(draw, json.loads(FILE.read_text(encoding="utf-8"))), options.draw / PICTURE)
         return 0
     torch.set_num_threads(1)
     runs, first = measured(options.steps)

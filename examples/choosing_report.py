@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from examples.command import console, file_of, folder, parsed, parser_of
-from qcore.pictures import BLUE, FAINT, INK, ORANGE, SMALL, picture
+from qcore.pictures import BLUE, FAINT, INK, ORANGE, SMALL, in_two_widths, picture
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PICTURE = ROOT / "benchmarks" / "results", ROOT / "docs" / "choices.svg"
@@ -74,7 +75,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--picture", type=file_of(".svg"), metavar="FILE", default=str(PICTURE), help="for the picture")
     options = parsed(parser, argv)
     runs = read(options.results)
-    draw(runs, Path(options.picture))
+    in_two_widths(partial(draw, runs), Path(options.picture))
     console.print(f"{len(runs)} panels saved to {options.picture}")
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from examples.command import console, folder, parsed, parser_of
 from qcore.files import write_text
-from qcore.pictures import draw_curves, picture
+from qcore.pictures import draw_curves, in_two_widths, picture
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"
@@ -79,7 +80,7 @@ def main(argv: list[str] | None = None) -> None:
     options = parsed(parser, argv)
     paths = sorted(path for name in NAMES for path in options.results.glob(name))
     for path in paths:
-        save(read(path), options.pictures / f"{path.stem}.svg")
+        in_two_widths(partial(save, read(path)), options.pictures / f"{path.stem}.svg")
     console.print(f"{len(paths)} pictures saved to {options.pictures}")
 
 

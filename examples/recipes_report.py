@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from examples import recipes
 from examples.command import console, folder, parsed, parser_of
 from examples.pictures import DOCS, RESULTS
 from examples.recipes import CHUNKED, NARROW, Run, spread
-from qcore.pictures import draw_curves, picture
+from qcore.pictures import draw_curves, in_two_widths, picture
 
 TITLES = {"gpt": "GPT", "preresnet20": "PreResNet20", NARROW: "6-3 sums", CHUNKED: "6-3 sums, chunks of 64"}
 PANELS = [
@@ -128,7 +129,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--pictures", type=folder, metavar="DIR", default=DOCS, help="for the pictures")
     options = parsed(parser, argv)
     runs, path = read(options.results), options.pictures / "recipes.svg"
-    draw(runs, path)
+    in_two_widths(partial(draw, runs), path)
     for model in recipes.RUNS:
         console.print(f"\n{TITLES[model]}\n\n{table(runs, model)}", markup=False)
     console.print(f"\n{compared(runs)}; the picture is in {path}")

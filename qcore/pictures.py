@@ -16,8 +16,9 @@ panel has five curves at most. Their colours differ for colour-blind readers too
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from io import BytesIO
 from pathlib import Path
 from textwrap import fill
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png")
-WIDTH = 5.2  # inches
+WIDTH, NARROW = 5.2, 3.45  # inches, on a desk and on a phone
 NORMAL, SMALL = 10, 9  # points
 
 # Blue agrees and orange differs; ink is the subject; teal and purple are further curves.
@@ -53,9 +54,11 @@ DARK = {
     **dict(zip(SCALE, ("#22272e", "#24425e", "#2f6593", "#4a8dc4", "#85b8e0", "#e4f1fb"), strict=True)),
 }
 
+_width: ContextVar[float] = ContextVar("width", default=WIDTH)
 _PAPER = "#ffffff"  # behind PNG files
 _DOTTED = 40  # points of a curve up to which each has a dot
 _WRAP = 16  # characters of a line of a curve's name
+_TITLE = 34  # of a title's line on a phone
 _SPACE = 1.25  # from line to line of text, in units of its size
 _AT_THE_END = ("axes fraction", "data")  # where names of curves are
 # Everything that a user's settings could change.
@@ -87,6 +90,16 @@ _STYLE: Any = {
 _METADATA: dict[str, dict[str, Any]] = {".svg": {"Date": None, "Creator": None}, ".png": {"Software": None}}
 
 
+def in_two_widths(draw: Callable[[Path], object], path: Path) -> None:
+    """Draws a picture into a file, and for phones once more into the file with `-narrow` behind its name."""
+    draw(path)
+    token = _width.set(NARROW)
+    try:
+        draw(path.with_stem(f"{path.stem}-narrow"))
+    finally:
+        _width.reset(token)
+
+
 def check_path(path: Path) -> None:
     """Raises ValueError if the name of a plot file has another ending than `SUFFIXES`."""
     if path.suffix.lower() not in SUFFIXES:
@@ -99,7 +112,7 @@ def picture(path: Path, height: float, title: str, text: str) -> Iterator[Figure
 
     Args:
         path: the file, which ends in .svg or .png.
-        height: of the figure in inches; it is `WIDTH` wide.
+        height: of the figure in inches; it is `WIDTH` wide, or `NARROW` within `in_two_widths`.
         title: a name for readers that read the picture out.
         text: what the picture shows, for the same readers.
     """
@@ -112,9 +125,11 @@ def picture(path: Path, height: float, title: str, text: str) -> Iterator[Figure
     with rc_context():
         rcdefaults()
         rcParams.update(_STYLE)
-        figure = Figure((WIDTH, height), layout="constrained")
+        figure = Figure((_width.get(), height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
+        if _width.get() == NARROW:
+            _wrap_titles(figure)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
         for axes in figure.axes:
@@ -127,6 +142,14 @@ def picture(path: Path, height: float, title: str, text: str) -> Iterator[Figure
     content = found.getvalue()
     with replaced(path) as fresh:
         fresh.write_bytes(_finished(content.decode(), title, text).encode() if suffix == ".svg" else content)
+
+
+def _wrap_titles(figure: Figure) -> None:
+    """Makes titles as narrow as a phone's picture."""
+    for axes in figure.axes:
+        axes.set_title(fill(axes.get_title("left"), _TITLE))
+    if words := figure.get_suptitle():
+        figure.suptitle(fill(words, _TITLE))
 
 
 def draw_curves(

@@ -31,6 +31,8 @@ TOGETHER = {
 }
 SOURCES = {uri: ROOT / name for name, uri in FROM_ROOT.items()}  # of pages, by their names on the site
 _NAMES = "reference/names.md"
+_PICTURE = re.compile(r"^!\[[^\]]*\]\((\S+)\.svg\)$", re.M)  # on a line of its own
+_PHONE = "(max-width: 43.75em)"
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)(?=[)#])")
 
 
@@ -71,7 +73,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links to files of the repository become links within the site; searches find guides before the reference."""
+    """Links to files of the repository become links within the site; searches find guides before the reference.
+
+    A picture that is drawn for phones, too, has both files.
+    """
     if page.file.src_uri.startswith("reference/") or page.file.src_uri in ("changelog.md", "contributing.md"):
         page.meta["search"] = {"boost": 0.2}
     path = SOURCES.get(page.file.src_uri)
@@ -82,7 +87,12 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         target = (path.parent / match[1]).resolve()
         return posixpath.relpath(_uri(target), posixpath.dirname(page.file.src_uri)) if target.is_file() else match[1]
 
-    return _LINK.sub(linked, markdown)
+    def pictured(match: re.Match[str]) -> str:
+        narrow = f"{match[1]}-narrow.svg"
+        source = f'<source media="{_PHONE}" srcset="{narrow}">'
+        return f"<picture>{source}{match[0]}</picture>" if (path.parent / narrow).is_file() else match[0]
+
+    return _LINK.sub(linked, _PICTURE.sub(pictured, markdown))
 
 
 def _reference_sections() -> list[Any]:

@@ -1,4 +1,5 @@
-// Tables in <div class="live"> can be sorted by a click on a heading, and filtered by words that a row has.
+// Tables in <div class="live"> can be sorted by a click on a heading, and filtered by words that a row has. On a phone the
+// rows of other wide tables are blocks, and each cell stands behind its heading.
 "use strict";
 
 // The number that a cell stands for: 448, 3.4e+38, 2^-14, "fl 6"; NaN for words.
@@ -66,3 +67,15 @@ function makeLive(place) {
 }
 
 document.querySelectorAll("div.live").forEach(makeLive);
+
+const COLUMNS = 3; // that fit a phone, if they are short
+
+function makeStacked(table) {
+  const headings = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
+  if (headings.length <= COLUMNS && table.scrollWidth <= table.closest("article").clientWidth) return;
+  table.dataset.stacked = "";
+  for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, at) => (cell.dataset.label = headings[at]));
+}
+
+const wide = ".md-content table:not([class])";
+document.querySelectorAll(`${wide}:not(.live *, .ledger *)`).forEach((table) => table.tHead && makeStacked(table));

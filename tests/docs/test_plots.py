@@ -1,6 +1,7 @@
 """Pictures of formats: made, repeated, refused, and as docs has them."""
 
 import re
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from covering import usually
 
 from qcore import NAMED, parse
+from qcore.pictures import in_two_widths
 from website.plots import PICTURES, draw, drawing
 
 ROOT = Path(__file__).parents[2]
@@ -86,12 +88,18 @@ def test_plots_refused(tmp_path, name, file, message):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", PICTURES)
+NARROW = {name.replace(".", "-narrow."): name for name in PICTURES}
+
+
+@pytest.mark.parametrize("name", usually([*PICTURES], [*PICTURES, *NARROW]))
 def test_pictures_of_docs_are_fresh(tmp_path, name):
     """If they are not: `python -m website`."""
     pinned = re.findall(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)
     if pinned == [version("matplotlib")]:
-        draw(PICTURES[name], tmp_path / name)
+        if name in NARROW:
+            in_two_widths(partial(draw, PICTURES[NARROW[name]]), tmp_path / NARROW[name])
+        else:
+            draw(PICTURES[name], tmp_path / name)
         (text, numbers), (committed, expected) = _drawing(tmp_path / name), _drawing(ROOT / "docs" / name)
         assert text == committed
         assert numbers == pytest.approx(expected, abs=0.01)
