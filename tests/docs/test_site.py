@@ -70,6 +70,19 @@ def test_every_page_on_a_desk_and_on_a_phone(names, address, page):
         assert (found["width"] <= PHONE["width"], found["tables"], found["names"]) == (True, [], []), name
 
 
+def test_a_phone_has_pictures_and_tables_of_its_own(address, page):
+    """The narrow picture, at its own size, and rows that are blocks behind their headings; a desk has neither."""
+    for viewport, drawn, label in ((PHONE, "recipes-narrow.svg", "accumulator"), (DESK, "recipes.svg", None)):
+        page.set_viewport_size(viewport)
+        page.goto(f"{address}/recipes.html")
+        image = page.locator("picture img").first
+        assert image.evaluate("one => one.currentSrc").endswith(f"/{drawn}")
+        assert image.evaluate("one => one.clientWidth / one.naturalWidth") > 0.95
+        cell = page.locator("table[data-stacked] tbody tr").first.locator("td").last
+        shown = cell.evaluate("one => [getComputedStyle(one, '::before').content, one.dataset.label]")
+        assert shown == [f'"{label}"' if label else "none", "accumulator"]
+
+
 def luminance(colours):
     """Relative luminance, as WCAG 2 defines it, of colours from 0 to 1 in the last axis."""
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
