@@ -80,6 +80,11 @@ def _softmax(axis: int) -> Callable[..., Any]:
     return lambda eps, x: jax.nn.softmax(x, axis)
 
 
+@lru_cache
+def _mapped_softmax(axis: int, place: int) -> Callable[..., Any]:
+    return lambda eps, x: jax.vmap(lambda y: jax.nn.softmax(y, axis), in_axes=place)(x)
+
+
 def gelu_tanh(eps: float, x: Any) -> Any:
     return jax.nn.gelu(x, approximate=True)
 
@@ -110,12 +115,41 @@ def _called(equation: Any, makers: dict[Any, Any], has_norms: bool) -> Any:
     shape, dtype = result.aval.shape, result.aval.dtype
     for name, function, count in _written_out(equation, makers, has_norms and len(shape) > 0):
         program = _program(name, function, _sentinel, count, shape, dtype).jaxpr
-        operands, eps = _operands_of(program, equation, makers)
+        operands, eps = _operands_of(program, program.invars, equation, makers)
         if operands is None:
             continue
         call = _program(name, function, eps, count, shape, dtype, is_call=True).jaxpr.eqns[0]
         return call.replace(invars=operands, outvars=[result], source_info=equation.source_info)
+    return _softmax_of_attention(equation, makers)
+
+
+def _softmax_of_attention(equation: Any, makers: dict[Any, Any]) -> Any:
+    """The call of a softmax that `vmap` maps over an axis, which it brings to the front of the exponents alone."""
+    result, axis = equation.outvars[0], _axis_of_sum(equation, makers)
+    if not axis:
+        return None
+    shape, dtype = result.aval.shape, result.aval.dtype
+    for place in range(1, len(shape)):
+        given = (*shape[1 : place + 1], shape[0], *shape[place + 1 :])
+        program = _program("softmax", _mapped_softmax(axis - 1, place), 0.0, 0, given, dtype).jaxpr
+        exponents = [one.invars[0] for one in program.eqns if one.primitive.name == "sub"]
+        operands, _ = _operands_of(program, exponents, equation, makers)
+        if operands is not None:
+            call = _program("softmax", _softmax(axis), 0.0, 0, shape, dtype, is_call=True).jaxpr.eqns[0]
+            return call.replace(invars=operands, outvars=[result], source_info=equation.source_info)
     return None
+
+
+def _axis_of_sum(equation: Any, makers: dict[Any, Any]) -> int | None:
+    """The axis that a quotient's denominator is the sum along; None if it is another number."""
+    if equation.primitive.name != "div" or not isinstance(equation.invars[1], core.Var):
+        return None
+    total = makers.get(equation.invars[1])
+    while total is not None and total.primitive.name in _COPIES:
+        total = makers.get(total.invars[0])
+    if total is None or total.primitive.name != "reduce_sum" or len(parameters(total).axes) != 1:
+        return None
+    return int(parameters(total).axes[0])
 
 
 _LAST = ("div", "mul", "copy", "add")
@@ -127,12 +161,9 @@ Written = tuple[str, Callable[..., Any], int]  # a name, (eps, *arrays) -> the r
 def _written_out(equation: Any, makers: dict[Any, Any], has_norms: bool) -> Iterator[Written]:
     """The functions whose last step an equation may be."""
     name = equation.primitive.name
-    if name == "div":
-        total = makers.get(equation.invars[1]) if isinstance(equation.invars[1], core.Var) else None
-        while total is not None and total.primitive.name in _COPIES:
-            total = makers.get(total.invars[0])
-        if total is not None and total.primitive.name == "reduce_sum" and len(parameters(total).axes) == 1:
-            yield "softmax", _softmax(parameters(total).axes[0]), 0
+    axis = _axis_of_sum(equation, makers)
+    if axis is not None:
+        yield "softmax", _softmax(axis), 0
     if name in ("mul", "copy"):
         yield from (("gelu", gelu_tanh, 0), ("gelu", gelu_erf, 0), ("silu", silu, 0))
     if name in ("mul", "add") and has_norms:
@@ -151,8 +182,10 @@ def _program(name: str, function: Any, eps: float, count: int, shape: Any, dtype
     return jax.make_jaxpr(jax.jit(named) if is_call else named)(*arrays)
 
 
-def _operands_of(template: Any, equation: Any, makers: dict[Any, Any]) -> tuple[list[Any] | None, float]:
-    """The variables on which an equation ends the steps of a template, and epsilon; None if they are others."""
+def _operands_of(
+    template: Any, inputs: list[Any], equation: Any, makers: dict[Any, Any]
+) -> tuple[list[Any] | None, float]:
+    """What stands for variables of a template whose steps an equation ends, and epsilon; None if it has other steps."""
     own = {one: each for each in template.eqns for one in each.outvars}
     bound: dict[Any, Any] = {}
     eps = [0.0]
@@ -175,10 +208,10 @@ def _operands_of(template: Any, equation: Any, makers: dict[Any, Any]) -> tuple[
             return False
         return all(map(are_same, theirs.invars, equation.invars))
 
-    if not do_same(own[template.outvars[0]], equation) or any(one not in bound for one in template.invars):
+    if not do_same(own[template.outvars[0]], equation) or any(one not in bound for one in (*inputs, *template.invars)):
         return None, 0.0
-    operands = [bound[one] for one in template.invars]
-    fits = all(one.aval.shape == each.aval.shape for one, each in zip(operands, template.invars, strict=True))
+    operands = [bound[one] for one in inputs]
+    fits = all(one.aval.shape == each.aval.shape for one, each in zip(operands, inputs, strict=True))
     return (operands, eps[0]) if fits else (None, 0.0)
 
 

@@ -375,8 +375,9 @@ class _Walk:
         if product is not None:
             self.extend_layers(equation, origins)
             return [product] * len(equation.outvars)
-        if self.planner.has_functions and self.function(index, equation, origins, called):
-            results = [result_origin(equation, origins)]
+        if self.planner.has_functions and (kind := self.function(index, equation, origins, called)):
+            result = result_origin(equation, origins)
+            results = [result._replace(is_exponential=result.is_exponential or kind in ("softmax", "exp"))]
         else:
             results = self.inside(index, equation, origins, name)
         self.extend_layers(equation, origins)
@@ -419,20 +420,20 @@ class _Walk:
         result = result_origin(equation, [origins[place] for place in factors_of(equation)])
         return Origin(result.order, outside, position if weak else None, loops=result.loops), found.name, path
 
-    def function(self, index: int, equation: Any, origins: Sequence[Origin], name: str) -> bool:
-        """Plans a function's steps by the recipe; False if it has none for them."""
+    def function(self, index: int, equation: Any, origins: Sequence[Origin], name: str) -> str:
+        """Plans a function's steps by the recipe, and returns its kind; "" if the recipe has none for them."""
         call, recipe = function_call(equation), self.planner.recipe
         if call is None or recipe is None or all(map(is_constant, origins)):
-            return False
+            return ""
         entry = recipe._entry_at(name, call.kind)
         if entry is None or entry.arithmetic is None:
-            return False
+            return ""
         reason = call.reason or ("it is a part of a derivative" if is_backward(equation) else "")
         text, shape = "" if reason else entry.arithmetic.text, tuple(equation.outvars[0].aval.shape)
         self.planner.functions.append(FunctionReport(name, call.kind, shape, text, reason))
         if not reason:
             self.plan.functions[index] = FunctionSite(Arrays(call.kind, entry.arithmetic), call.options, call.missing)
-        return not reason
+        return "" if reason else call.kind
 
     def describe(self, equation: Any, origins: Sequence[Origin], name: str) -> tuple[ProgramProduct, Path | None]:
         """The description of a product, and the path of the module that multiplies."""

@@ -73,6 +73,18 @@ def test_functions_inside_of_loops_and_calls():
     assert np.isfinite(jax.grad(lambda x: (lowered(x) ** 2).sum())(X)).all()
 
 
+def test_the_softmax_of_attention():
+    """`dot_product_attention` maps it over an axis; the products around it are still attention's."""
+    x = np.random.default_rng(1).standard_normal((1, 4, 2, 6)).astype(np.float32)
+
+    def fn(query, key):
+        return jax.nn.dot_product_attention(query, key, key)
+
+    found = report(lower(fn, RECIPE), x, x)
+    assert [one.kind for one in found] == ["attention_scores", "attention_output"]
+    assert [(one.kind, one.arithmetic) for one in found.functions] == [("softmax", "bfloat16")]
+
+
 def test_other_functions_stay():
     """A quotient by another sum is no softmax, and a recipe without its function leaves it."""
 
