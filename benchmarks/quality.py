@@ -256,7 +256,7 @@ def measured(name: str, batches: int = 4, tests: int = 48) -> Row:
 
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
-        extremes = QConfig(MinMaxObserver, get_default_qconfig("onednn").weight)
+        extremes = QConfig(MinMaxObserver, get_default_qconfig("exact").weight)
         ours, other = (_decibels(expected, quantize_model(model, one, known)(x)) for one in (None, extremes))
         fx, file = found(lambda: _by_fx(model, known, x)), _exported(model, x, folder)
         whole, per_channel = (found(partial(_by_onnxruntime, file, known, x, one)) for one in (False, True))

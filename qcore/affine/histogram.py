@@ -173,12 +173,30 @@ class _Part(NamedTuple):
 
 def best_range(xp: Any, histogram: Any, low: Any, high: Any, levels: int) -> tuple[Any, Any]:
     """The float32 ends of the part with the least error, for this number of levels; needs 64-bit types."""
-    bins = histogram.shape[0]
+    part = _best_part(xp, histogram, low, high, levels)
+    width = xp.divide(high - low, float(histogram.shape[0]))
+    first, last = (xp.astype(index, "float32") for index in (part.first, part.last + 1))
+    return low + xp.rounded(width * first), low + xp.rounded(width * last)
+
+
+def saved_by_cutting(state: Counts[np.ndarray], levels: int) -> float:
+    """By which share the part with the least error has less error than the whole range; 0 if it has more."""
+    first, last = np.int32(0), np.int32(state.histogram.size - 1)
+    with Names.arithmetic():
+        part = _best_part(Names, *state, levels).error
+        whole = error_of_part(Names, state.histogram, _width(Names, *state), first, last, levels)
+    return max(0.0, 1 - float(part) / float(whole)) if whole > 0 else 0.0
+
+
+def _width(xp: Any, histogram: Any, low: Any, high: Any) -> Any:
+    return xp.divide(xp.astype(high, "float64") - xp.astype(low, "float64"), float(histogram.shape[0]))
+
+
+def _best_part(xp: Any, histogram: Any, low: Any, high: Any, levels: int) -> _Part:
+    """Where torch's search ends."""
     lowest, highest = _quantiles(xp, histogram)
     below, above = xp.asarray(_BELOW), xp.asarray(_ABOVE)
-    width = xp.divide(xp.astype(high, "float64") - xp.astype(low, "float64"), float(bins))
-
-    error_of = partial(error_of_part, xp, histogram, width, levels=levels)
+    error_of = partial(error_of_part, xp, histogram, _width(xp, histogram, low, high), levels=levels)
 
     def step(part: _Part) -> _Part:
         first = xp.clip(lowest[part.below + 1], part.first, part.last)
@@ -200,11 +218,9 @@ def best_range(xp: Any, histogram: Any, low: Any, high: Any, levels: int) -> tup
         )
 
     zero = xp.full_like(low, 0, "int32")
-    start = _Part(zero, zero, zero, zero + (bins - 1), xp.full_like(low, float("inf"), "float32"), zero > 0)
-    part = xp.while_loop(lambda part: ~part.done & (below[part.below] < above[part.above]), step, start)
-    width = xp.divide(high - low, float(bins))
-    first, last = (xp.astype(index, "float32") for index in (part.first, part.last + 1))
-    return low + xp.rounded(width * first), low + xp.rounded(width * last)
+    last = zero + (histogram.shape[0] - 1)
+    start = _Part(zero, zero, zero, last, xp.full_like(low, float("inf"), "float32"), zero > 0)
+    return xp.while_loop(lambda part: ~part.done & (below[part.below] < above[part.above]), step, start)
 
 
 def _quantiles(xp: Any, histogram: Any) -> tuple[Any, Any]:

@@ -20,13 +20,21 @@ EPS = 2.0**-23
 _SMALLEST, _LARGEST = 2.0**-125, 2.0**125  # beyond, 1 / scale, or x near scale / 2, is subnormal, which XLA flushes
 _NORMAL, _CUTOFF = 2.0**-126, float(np.float32(6.1e-5))
 
-_ENGINES = {"x86": (True, True), "fbgemm": (True, True), "qnnpack": (False, False), "onednn": (False, True)}
+_ENGINES = {
+    "x86": (True, True, False),
+    "fbgemm": (True, True, False),
+    "qnnpack": (False, False, False),
+    "onednn": (False, True, False),
+    "exact": (False, True, True),
+}
 
 
-def engine(backend: Any) -> tuple[bool, bool]:
-    """torch's settings for an engine: True if activations have 7 bits only, and True for parameters of each channel.
+def engine(backend: Any) -> tuple[bool, bool, bool]:
+    """torch's settings for an engine, and ours for exact sums, as three truths.
 
-    With 7 bits, sums of products in int16 do not overflow.
+    The first: activations have 7 bits only, so that sums of products in int16 do not overflow. The second: weights have
+    parameters of each channel. The third: weights have as many integers above 0 as below. In torch the scale is the
+    largest magnitude / 127.5, which 127 stands for if it is positive: the largest weights of all channels get smaller.
     """
     check_choice("backend", backend, list(_ENGINES))
     return _ENGINES[backend]

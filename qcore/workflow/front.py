@@ -32,6 +32,7 @@ ASKED = (
 
 # A layer is named if its errors have more than 6 dB more power than those of rounding, which count from 50 dB below.
 _MORE, _LEAST = 10**0.6, 1e-5
+_SAVED = 0.05  # of a layer's error
 _SMALL = 0.01  # errors of 20 dB below the results
 _REMEDY = 'allowed are the settings None for their names, which leave them in floats: {"": .., "NAME": None}'
 
@@ -79,7 +80,7 @@ class Workflow(Protocol):
     class_of: Callable[[Any], type]  # with which a module was made
     report: Callable[[Any], Iterable[LayerReport]]
     results: Callable[[Any, Arguments], Any]  # of a model's call: what tells one computation from others
-    engine = "onednn"  # of the default settings: all 256 integers, since sums are exact here and do not overflow
+    engine = "exact"  # of the default settings: all integers, since sums are exact here and do not overflow
     remedy = ""  # the end of the warning of layers in floats
     model: Any
     entries: dict[Any, Any]
@@ -149,14 +150,16 @@ class Workflow(Protocol):
 
         Histograms cut off what makes the error of one layer's results least. Numbers beyond the range are few, but
         their errors have one sign and lie together, so that they may count more in what follows than rounding errors,
-        which average out. The other ranges cut nothing off. Results with large errors decide nothing: errors do not add
+        which average out; and other data have more of them. So a histogram cuts off only where that saves a twentieth
+        of the layer's error. The second time nothing is cut off. Results with large errors decide nothing: errors do not add
         up in them, and other data would decide otherwise.
         """
-        prepared = self.model
+        prepared = self.with_whole_ranges(self.model, _SAVED) if self._chooses_ranges else self.model
+        self.model = prepared
         self.convert()
         made = [self.model]
         if self._chooses_ranges:
-            self.model = self.with_whole_ranges(prepared)
+            self.model = self.with_whole_ranges(prepared, inf)
             with warnings.catch_warnings():  # as the first time
                 warnings.simplefilter("ignore")
                 self.convert()
@@ -374,7 +377,9 @@ class Workflow(Protocol):
     def execute(self, run: Callable[[Any], object]) -> None: ...  # the prepared model on all data
     def unseen(self) -> list[str]: ...  # the names of layers that need data and saw none
     def share_range(self, own: Any, other: Any) -> None: ...  # an observer takes another's range if it contains its own
-    def with_whole_ranges(self, prepared: Any) -> Any: ...  # the prepared model, whose histograms cut nothing off
+    def with_whole_ranges(
+        self, prepared: Any, least: float
+    ) -> Any: ...  # but for histograms that save a share by cutting
     def convert(self) -> None: ...
     def noises(self, models: list[Any]) -> list[Noises]: ...  # of converted models on the first inputs; [] without
     def by_rows(self, settings: Any, /) -> Any: ...  # dynamic settings with a range for each row, if they name none

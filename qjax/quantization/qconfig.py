@@ -120,6 +120,7 @@ class QConfigDynamic(_Checked):
 
 _SYMMETRIC: dict[str, Any] = {"dtype": "qint8", "qscheme": "per_tensor_symmetric"}
 _CHANNELS: dict[str, Any] = {"dtype": "qint8", "qscheme": "per_channel_symmetric"}
+_NARROW: dict[str, Any] = {**_CHANNELS, "quant_min": -127, "quant_max": 127}
 
 default_observer = observers.MinMaxObserver(reduce_range=True)
 default_weight_observer = observers.MinMaxObserver(**_SYMMETRIC)
@@ -147,7 +148,8 @@ def get_default_qconfig(backend: str = "x86") -> QConfig:
     """How torch observes for an engine: outputs by histograms.
 
     Args:
-        backend: "x86", "fbgemm", "qnnpack" or "onednn".
+        backend: torch's "x86", "fbgemm", "qnnpack" or "onednn"; or "exact", which `quantize_model` takes: "onednn" with
+            weights from -127 to 127, the largest of which are not cut off.
 
     Returns:
         A `QConfig` of a `HistogramObserver` for activations, and for weights of a `PerChannelMinMaxObserver`, or a
@@ -160,8 +162,9 @@ def get_default_qconfig(backend: str = "x86") -> QConfig:
         >>> get_default_qconfig("qnnpack").activation.reduce_range
         False
     """
-    reduced, channels = engine(backend)
+    reduced, channels, narrow = engine(backend)
     weight = default_per_channel_weight_observer if channels else default_weight_observer
+    weight = observers.PerChannelMinMaxObserver(**_NARROW) if narrow else weight
     return QConfig(observers.HistogramObserver(reduce_range=reduced), weight)
 
 
@@ -181,8 +184,9 @@ def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
         >>> get_default_qat_qconfig("qnnpack").activation.observer.reduce_range
         False
     """
-    reduced, channels = engine(backend)
+    reduced, channels, narrow = engine(backend)
     weight = default_per_channel_weight_fake_quant if channels else default_weight_fake_quant
+    weight = FakeQuantize(observers.MovingAveragePerChannelMinMaxObserver, **_NARROW) if narrow else weight
     return QConfig(FakeQuantize(reduce_range=reduced), weight)
 
 

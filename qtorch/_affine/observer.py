@@ -17,6 +17,7 @@ import torch
 
 from qcore import affine
 from qcore.affine import AffineInteger, Counts, Extremes, Histogram, PerChannelMinMax, QParams
+from qcore.affine.histogram import saved_by_cutting
 from qcore.affine.parameters import EPS, check_input
 from qcore.arguments import check_int, check_type
 from qtorch._affine.dtypes import FixedDtypes, integers, scheme
@@ -445,6 +446,13 @@ class HistogramObserver(RangeObserver):
     ) -> None:
         super().__init__(dtype, qscheme, reduce_range, quant_min, quant_max, eps)
         self._set(bins=bins, upsample_rate=upsample_rate)
+
+    def saves(self) -> float:
+        """By which share the observer's parameters have less error than those of the whole range; 0 without data."""
+        if self.min_val.is_meta or not self._has_seen:
+            return 0.0
+        state = self.histogram, self.min_val, self.max_val
+        return saved_by_cutting(affine.Counts(*(one.cpu().numpy() for one in state)), self.rule.form._levels)
 
     def without_counts(self) -> MinMaxObserver:
         """An observer of the same integers that has seen the same range, of which it cuts nothing off."""

@@ -137,6 +137,7 @@ def _maker(name: str, maker: Any) -> Maker:
 
 _SYMMETRIC: dict[str, Any] = {"dtype": torch.qint8, "qscheme": torch.per_tensor_symmetric}
 _CHANNELS: dict[str, Any] = {"dtype": torch.qint8, "qscheme": torch.per_channel_symmetric}
+_NARROW: dict[str, Any] = {"quant_min": -127, "quant_max": 127}
 
 default_observer = observers.MinMaxObserver.with_args(reduce_range=True)
 default_weight_observer = observers.MinMaxObserver.with_args(**_SYMMETRIC)
@@ -166,7 +167,8 @@ def get_default_qconfig(backend: str = "x86") -> QConfig:
     """The default settings of an engine for quantization after training.
 
     Args:
-        backend: "x86", "fbgemm", "qnnpack" or "onednn".
+        backend: torch's "x86", "fbgemm", "qnnpack" or "onednn"; or "exact", which `quantize_model` takes: "onednn" with
+            weights from -127 to 127, the largest of which are not cut off.
 
     Returns:
         A `QConfig` that makes a `HistogramObserver` for activations, and for weights a `PerChannelMinMaxObserver`, or a
@@ -179,8 +181,9 @@ def get_default_qconfig(backend: str = "x86") -> QConfig:
         >>> get_default_qconfig("qnnpack").activation().quant_max
         255
     """
-    reduced, channels = engine(backend)
+    reduced, channels, narrow = engine(backend)
     weight = default_per_channel_weight_observer if channels else default_weight_observer
+    weight = weight.with_args(**_NARROW) if narrow else weight
     return QConfig(observers.HistogramObserver.with_args(reduce_range=reduced), weight)
 
 
@@ -200,8 +203,9 @@ def get_default_qat_qconfig(backend: str = "x86") -> QConfig:
         >>> get_default_qat_qconfig("fbgemm").weight().ch_axis
         0
     """
-    reduced, channels = engine(backend)
+    reduced, channels, narrow = engine(backend)
     weight = default_per_channel_weight_fake_quant if channels else default_weight_fake_quant
+    weight = weight.with_args(**_NARROW) if narrow else weight
     return QConfig(default_fake_quant.with_args(reduce_range=reduced), weight)
 
 

@@ -13,7 +13,7 @@ from qcore.affine.observers import lies_in
 from qcore.report import LayerReport
 from qcore.workflow.flow import Bounds, Call, Flow
 from qcore.workflow.front import Noises, Workflow
-from qcore.workflow.settings import Arguments
+from qcore.workflow.settings import Arguments, check_effects
 from qtorch._affine.observer import HistogramObserver, PerChannelMinMaxObserver, RangeObserver
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 from qtorch._classes import check_model, plain_class
@@ -68,8 +68,8 @@ def quantize_model(
         qconfig: the settings, or a dictionary of settings by names and types of modules, where "" is the model and None
             leaves a part in floats. A `QConfig` of observers quantizes weights and activations; a `QConfig` of formats
             rounds to them; with None as activation only weights are quantized. A `QConfigDynamic` quantizes activations
-            by their own range at each call, in linear layers that of each row. None is `get_default_qconfig("onednn")`,
-            and with train `get_default_qat_qconfig("onednn")`: activations have all 256 integers. With None the ranges
+            by their own range at each call, in linear layers that of each row. None is `get_default_qconfig("exact")`,
+            and with train `get_default_qat_qconfig("exact")`: activations have all 256 integers. With None the ranges
             are those of histograms, or the whole ones: the results of the first inputs decide.
         calibrate: inputs: each is a tensor, a tuple of the model's arguments, or a dictionary of them by name; or a
             function that runs its argument, a model. It is called twice, the first time until it calls the model.
@@ -159,6 +159,8 @@ class _Workflow(Workflow):
 
     def propagate(self, entries: Mapping[Any, Any]) -> None:
         propagate_qconfig_(self.model, entries)
+        self._static_entries, self._fused_paths = entries, set()
+        self._classes = [(path, plain_class(module)) for path, module in self.modules()]
         self._examines = True
         if self._data is not None:
             self._float = self.as_is()
@@ -211,6 +213,7 @@ class _Workflow(Workflow):
         return True if len(row) > 1 and has_fused_layer(layers) and layers[0].qconfig is not None else None
 
     def fuse(self, rows: list[tuple[list[str], Any]]) -> None:
+        self._fused_paths = {path for row, _ in rows for path in row}
         for (first, *others), _ in rows:
             for path in others:
                 self.named[path].qconfig = self.named[first].qconfig
@@ -231,7 +234,10 @@ class _Workflow(Workflow):
         if self.known and not self.trains:
             self._fused = self.as_is()
         self.model.train(self.trains)
+        done = {*self.replaced(), *self._fused_paths, *self.repeated}
         self.model = prepare_qat(self.model) if self.trains else prepare(self.model, inplace=True)
+        done |= {path for path, module in self.modules() if hasattr(module, NAME)}
+        check_effects(self._static_entries, self._classes, lambda kind: kind, nn, done, "layer to observe")
         for path, ends in bounds.items():
             layer: Any = self.model.get_submodule(path)
             observe_within(layer.module if isinstance(layer, QuantWrapper) else layer, ends)
@@ -257,9 +263,9 @@ class _Workflow(Workflow):
         if own.rule == other.rule and lies_in(own, other):
             own.load_state_dict(other.state_dict())
 
-    def with_whole_ranges(self, prepared: nn.Module) -> nn.Module:
+    def with_whole_ranges(self, prepared: nn.Module, least: float) -> nn.Module:
         for module in prepared.modules():
-            if isinstance(observer := self.observer_of(module), HistogramObserver):
+            if isinstance(observer := self.observer_of(module), HistogramObserver) and observer.saves() < least:
                 setattr(module, NAME, observer.without_counts())
         return prepared
 

@@ -67,8 +67,8 @@ def quantize_model(
         qconfig: the settings, or a mapping of settings by names and exact types of modules, where "" is the model and
             None leaves a part in floats. A `QConfig` of observers quantizes weights and activations, and a `QConfig` of
             formats rounds to them; with None as activation only weights are quantized. A `QConfigDynamic` quantizes
-            activations by their own range at each call. None is `get_default_qconfig("onednn")`, and with
-            train `get_default_qat_qconfig("onednn")`: activations have all 256 integers. With None the ranges are those
+            activations by their own range at each call. None is `get_default_qconfig("exact")`, and with
+            train `get_default_qat_qconfig("exact")`: activations have all 256 integers. With None the ranges are those
             of histograms, or the whole ones: the results of the first inputs decide.
         calibrate: a list of inputs, each an array, a tuple of the model's arguments or a dictionary of them by name; or
             a function that runs the model that it gets. The function is called twice; the first time it ends at the
@@ -267,10 +267,11 @@ class _Workflow(Workflow):
         if self._first is not None and own.description == other.description and lies_in(state, others):
             own.load(others)
 
-    def with_whole_ranges(self, prepared: nnx.Module) -> nnx.Module:
+    def with_whole_ranges(self, prepared: nnx.Module, least: float) -> nnx.Module:
         for _, module in all_names(prepared):
             observer: Any = vars(module).get(OBSERVER)
-            if isinstance(observer, Observer) and isinstance(observer.description, HistogramObserver):
+            counts = isinstance(observer, Observer) and isinstance(observer.description, HistogramObserver)
+            if counts and observer.saves() < least:
                 setattr(module, OBSERVER, observer.without_counts())
         return prepared
 
