@@ -151,8 +151,8 @@ class Workflow(Protocol):
         Histograms cut off what makes the error of one layer's results least. Numbers beyond the range are few, but
         their errors have one sign and lie together, so that they may count more in what follows than rounding errors,
         which average out; and other data have more of them. So a histogram cuts off only where that saves a twentieth
-        of the layer's error. The second time nothing is cut off. Results with large errors decide nothing: errors do not add
-        up in them, and other data would decide otherwise.
+        of the layer's error. The second time nothing is cut off. Results with large errors decide nothing: errors do
+        not add up in them, and other data would decide otherwise.
         """
         prepared = self.with_whole_ranges(self.model, _SAVED) if self._chooses_ranges else self.model
         self.model = prepared
@@ -204,6 +204,7 @@ class Workflow(Protocol):
             if not has_stubs:
                 self._joined = flows.joined(self._add_stubs(flows))
         if self.repeated and not self.replaced():
+            self.check_effects(())
             return  # there is nothing to observe
         self.observe(bounds)
         if self.run is not None:
@@ -374,6 +375,7 @@ class Workflow(Protocol):
     def dynamic_of(self, path: str) -> Any: ...  # a layer's settings with a range for each call; None if it has none
     def integers(self) -> Collection[str]: ...  # the names of layers that become layers in integers
     def observe(self, bounds: Mapping[str, Bounds]) -> None: ...  # prepares layers; some are clamped before observers
+    def check_effects(self, done: Iterable[str]) -> None: ...  # raises if an entry reached no layer; some are done
     def execute(self, run: Callable[[Any], object]) -> None: ...  # the prepared model on all data
     def unseen(self) -> list[str]: ...  # the names of layers that need data and saw none
     def share_range(self, own: Any, other: Any) -> None: ...  # an observer takes another's range if it contains its own

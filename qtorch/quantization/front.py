@@ -159,7 +159,7 @@ class _Workflow(Workflow):
 
     def propagate(self, entries: Mapping[Any, Any]) -> None:
         propagate_qconfig_(self.model, entries)
-        self._static_entries, self._fused_paths = entries, set()
+        self._entries_of_layers, self._fused_paths = entries, set[str]()
         self._classes = [(path, plain_class(module)) for path, module in self.modules()]
         self._examines = True
         if self._data is not None:
@@ -234,13 +234,18 @@ class _Workflow(Workflow):
         if self.known and not self.trains:
             self._fused = self.as_is()
         self.model.train(self.trains)
-        done = {*self.replaced(), *self._fused_paths, *self.repeated}
+        done = set(self.replaced())
+        if not done and not self.has_stubs():
+            self.check_effects(done)  # says more than what prepares a model without settings
         self.model = prepare_qat(self.model) if self.trains else prepare(self.model, inplace=True)
-        done |= {path for path, module in self.modules() if hasattr(module, NAME)}
-        check_effects(self._static_entries, self._classes, lambda kind: kind, nn, done, "layer to observe")
+        self.check_effects(done | {path for path, module in self.modules() if hasattr(module, NAME)})
         for path, ends in bounds.items():
             layer: Any = self.model.get_submodule(path)
             observe_within(layer.module if isinstance(layer, QuantWrapper) else layer, ends)
+
+    def check_effects(self, done: Iterable[str]) -> None:
+        done = {*done, *self._fused_paths, *self.repeated}
+        check_effects(self._entries_of_layers, self._classes, lambda one: one, nn, done, "layer to observe")
 
     def execute(self, run: Callable[[nn.Module], object]) -> None:
         calls = list[Any]()

@@ -157,6 +157,28 @@ def test_what_would_do_nothing_is_refused(of, step, number):
 
 
 @both
+def test_entries_that_reach_no_layer_are_refused(of):
+    own, x = of.package.default_qconfig, [of.array(X)]
+    model = row(of, "relu", "linear")
+    for entries, key in (({"": own, "0": own}, "'0'"), ({"0": own}, "'0'"), ({"": own, of.ReLU: own}, "ReLU")):
+        with pytest.raises(ValueError, match=f"the entry {key} has no layer to observe"):
+            of.quantize_model(model, entries, x)
+    assert of.quantize_model(model, {"": own, "0": None}, x) is not model
+
+    class Twice(of.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.relu = of.linear(), of.ReLU()
+
+        def run(self, x):
+            return self.layer(self.layer(self.relu(x)))
+
+    setattr(Twice, of.called, Twice.run)
+    with pytest.raises(ValueError, match="the entry 'relu' has no layer to observe"):
+        of.quantize_model(of.ready(Twice), {"layer": own, "relu": own}, x)
+
+
+@both
 def test_models_without_such_a_layer_are_refused(of):
     own = of.package.default_qconfig
     with pytest.raises(ValueError, match="layer '0' is of a subclass, which needs an entry of its own"):

@@ -248,13 +248,16 @@ class _Workflow(Workflow):
         make = trained_layer if self.trains else _observed_layer
         self._fused = nnx.clone(self.model)
         self.model, done = with_observers(self.model, self.own, make)
-        check_effects(self.static, self.float, done | self.fused | self.repeated.keys(), "layer to observe")
+        self.check_effects(done)
         modules = names_of(self.model)
         for path, ends in bounds.items():
             layer: Any = modules[path]
             while isinstance(layer, (QuantWrapper, Flattened)):
                 layer = layer.module
             layer.bounds = ends
+
+    def check_effects(self, done: Iterable[str]) -> None:
+        check_effects(self.static, self.float, {*done, *self.fused, *self.repeated}, "layer to observe")
 
     def execute(self, run: Callable[[Any], object]) -> None:
         run(Noting(self.model, self.note) if self.notes_calls() else self.model)
