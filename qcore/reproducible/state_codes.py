@@ -30,9 +30,10 @@ from qcore.formats.names import NAMED
 from qcore.formats.number import Number
 from qcore.formats.table import Table
 from qcore.law.carrier import FLOAT32
-from qcore.law.program import Decoding, Program, flat
+from qcore.law.program import Program, flat
 from qcore.law.rounding import Rounding
 from qcore.law.table import BUCKETS
+from qcore.namespace import Names
 from qcore.reproducible.companded import COMPANDED, decode_root, decode_softsign, encode_root, encode_softsign
 from qcore.reproducible.differentiable import without_gradients
 from qcore.reproducible.optimizers import OptimizerFunctions, adam_options
@@ -173,8 +174,8 @@ def _laws(kind: str) -> _Laws:
     decoder, decoding = element.decoding(FLOAT32)
     integers = [np.array(flat(constants), np.int64).astype(np.int32) for constants in (encoding, decoding)]
     if kind == FLOAT8:
-        encode, decode = partial(_encode_float, encoder), partial(_decode_float, decoder)
-        return _Laws(encode, integers[0], decode, integers[1], 448.0)
+        numbers = decoder.run(Names, np.arange(256, dtype=np.int32), decoder.split(integers[1]))
+        return _Laws(partial(_encode_float, encoder), integers[0], _decode_by_table, numbers, 448.0)
     *_, bounds, codes, nan = encoder.split(integers[0])
     numbers, _ = decoder.split(integers[1])
     return _Laws(_encode_by_buckets, _buckets(bounds[1:], codes, nan), _decode_by_table, np.asarray(numbers), 1.0)
@@ -184,12 +185,9 @@ def _encode_float(program: Program, xp: Any, bits: Any, constants: Any) -> Any:
     return program.run(xp, bits, program.split(constants), ())
 
 
-def _decode_float(program: Decoding, xp: Any, lanes: Any, constants: Any, count: int) -> Any:
-    return program.run(xp, lanes, program.split(constants))
-
-
 def _decode_by_table(xp: Any, lanes: Any, numbers: Any, count: int) -> Any:
-    """Also of 16 numbers, of which a chain of comparisons takes XLA three times as long. Other bits are ignored."""
+    """Of numbers of e4m3fn too, whose law takes longer; and of 16 numbers: a chain of comparisons takes XLA three times
+    as long. Other bits are ignored."""
     return xp.take(numbers[0:count], lanes & (count - 1))
 
 

@@ -16,7 +16,13 @@ static inline float settled(float x) {
     return float32(bits << 1 > 0x01000000 ? bits : bits & 0x80000000);
 }
 
-typedef int64_t Lanes __attribute__((may_alias));  // two of int32, the first one in the low bits
+// x with one NaN for all, in integers: compilers would carry a choice into the places of a table, and then find no vectors.
+static inline float one_nan(float x) {
+    const int32_t is_nan = -(x != x);
+    return float32((bits32(x) & ~is_nan) | (is_nan & 0x7fc00000));
+}
+
+typedef uint16_t Both __attribute__((may_alias));  // two codes, the first one in the low byte
 typedef struct { int64_t size, block; char* pointers[POINTERS]; } Call;
 
 static void blocks(const Call* call, int64_t first, int64_t end) {
@@ -26,15 +32,8 @@ static void blocks(const Call* call, int64_t first, int64_t end) {
         const int32_t length = MIN(call->block, call->size - at);
         $rooms
         $before
-        #pragma GCC ivdep
-        for (int32_t j = 0; j < length; ++j) {
-            $each
-        }
-        $maxima
-        #pragma GCC ivdep
-        for (int32_t j = 0; j < length; ++j) {
-            $rest
-        }
+        int done = 0;
+        $versions
         $after
     }
 }

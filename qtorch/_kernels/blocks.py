@@ -6,7 +6,7 @@ block's size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from string import Template
 from typing import NamedTuple
@@ -15,86 +15,54 @@ from qcore.trace import BLOCK, C_TYPES, CONSTANT, ELEMENT, Trace, Value
 from qcore.writer import WRITER, pointer
 from qtorch._kernels.source import VALUES, Argument
 
-TEMPLATE = Path(__file__).with_name("blocks.c")
 MOST = 4096  # elements of a block, whose arrays are on the stack
 
 
 class Pairs(NamedTuple):
-    """An array of codes of 4 bits, two a byte, which become lanes of int32 before the loops. Values are `name[j]`."""
+    """An array of codes of 4 bits, two a byte, that become a byte each before the loops. Values are `name[j]`."""
 
     name: str
 
 
 class BlockKernel(NamedTuple):
-    """A traced law, the arrays that it reads, in the order in which a call gives them, and results by their names."""
+    """A traced law, and the arrays that it reads and writes.
+
+    Attributes:
+        trace: the values of the law.
+        arguments: the arrays, in the order in which a call gives them.
+        results: the values that are written, by the names of their arrays.
+        usual: the same results by fewer operations, for blocks that are usual; or None.
+        condition: a block's value that follows from the maxima of `usual`, and is not 0 if the block is usual.
+    """
 
     trace: Trace
     arguments: Sequence[Argument | Pairs]
     results: dict[str, Value]
+    usual: dict[str, Value] | None = None
+    condition: Value | None = None
 
     def source(self) -> str:
         """The kernel in C."""
-        values = self._values()
-        late = _late(values)
-        early = [one for one in values if one.level == ELEMENT and one.name not in late]
-        rest = [one for one in values if one.level == ELEMENT and one.name in late]
-        read = {part.name for one in rest for part in one.operands}
-        handed = [one for one in early if one.name in read]
+        versions = [_Version(self.results, None)]
+        if self.usual is not None:
+            versions.insert(0, _Version(self.usual, self.condition))
         pairs = [one for one in self.arguments if isinstance(one, Pairs)]
         arrays = [one for one in self.arguments if isinstance(one, Argument)]
-        of_blocks = [one for one in values if one.level == BLOCK]
-        declared = WRITER.declared
-        maxima = [f"{_most(one)} = MAX({_most(one)}, {WRITER.name(one.operands[0])});" for one in self.trace.maxima]
+        constants = {one.name: one for version in versions for one in version.values if one.level == CONSTANT}
         lines = {
             "once": [self._pointer(one, "0") for one in arrays if one.level != ELEMENT]
-            + [declared(one) for one in values if one.level == CONSTANT],
-            "rooms": [_room(C_TYPES[one.dtype], f"room_{one.name}") for one in handed]
-            + [_room("int32_t", one.name) for one in pairs],
+            + [WRITER.declared(one) for one in sorted(constants.values(), key=_number)],
+            "rooms": [_room("uint8_t", one.name) for one in pairs],
             "before": [line for one in pairs for line in self._widened(one)]
             + [self._pointer(one, "at") for one in arrays if one.level == ELEMENT]
-            + [f"int32_t {_most(one)} = INT32_MIN;" for one in self.trace.maxima]
             # Indices are below 2^32, see `qtorch._kernels.laws.random_word`.
             + ["const uint32_t low = (uint32_t)at;", "const int32_t high = 0;"]
-            * ("window" in [one.name for one in arrays])
-            + [declared(one) for one in of_blocks if one.name not in late],
-            "each": [declared(one) for one in early]
-            + maxima
-            + [f"room_{one.name}[j] = {WRITER.name(one)};" for one in handed]
-            + self._stored("j", early),
-            "maxima": [declared(one, "" if one.text else _most(one)) for one in of_blocks if one.name in late]
-            + self._stored("block", of_blocks),
-            "rest": [declared(one, f"room_{one.name}[j]") for one in handed]
-            + [declared(one) for one in rest]
-            + self._stored("j", rest),
+            * ("window" in [one.name for one in arrays]),
+            "versions": [version.source() for version in versions],
             "after": [line for one in pairs for line in self._narrowed(one)],
         }
-        return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-            values=VALUES.read_text(encoding="utf-8"),
-            pointers=len(self.arguments),
-            most=MOST,
-            **{name: "\n            ".join(each) for name, each in lines.items()},
-        )
-
-    def _values(self) -> list[Value]:
-        """What the results are made of, each after its operands."""
-        found: dict[str, Value] = {}
-
-        def visit(value: Value) -> None:
-            if value.name not in found:
-                found[value.name] = value
-                for operand in value.operands:
-                    visit(operand)
-
-        for value in self.results.values():
-            visit(value)
-        return sorted(found.values(), key=lambda value: int(value.name[1:]))
-
-    def _stored(self, index: str, values: Iterable[Value]) -> list[str]:
-        """The statements that write the results among some values."""
-        names = {one.name for one in values}
-        return [
-            f"{name}[{index}] = {WRITER.name(value)};" for name, value in self.results.items() if value.name in names
-        ]
+        sizes = {"pointers": str(len(self.arguments)), "most": str(MOST)}
+        return _filled("blocks.c", lines, values=VALUES.read_text(encoding="utf-8"), **sizes)
 
     def _place(self, one: Argument | Pairs) -> str:
         return f"call->pointers[{self.arguments.index(one)}]"
@@ -103,18 +71,92 @@ class BlockKernel(NamedTuple):
         return pointer(one.name, one.dtype, self._place(one), offset, writable=one.name in self.results)
 
     def _widened(self, one: Pairs) -> list[str]:
-        # Two lanes as one integer of 64 bits, of which compilers make vectors.
-        pair = f"bytes_{one.name}[j] >> 4 | (int64_t)(bytes_{one.name}[j] & 15) << 32"
+        # Two bytes as one integer of 16 bits, of which compilers make vectors.
+        pair = f"bytes_{one.name}[j] >> 4 | (bytes_{one.name}[j] & 15) << 8"
         return [
             pointer(f"bytes_{one.name}", "uint8", self._place(one), "at / 2", writable=True),
-            f"Lanes* const pairs_{one.name} = (Lanes*){one.name};",
-            f"for (int32_t j = 0; j < length / 2; ++j) pairs_{one.name}[j] = {pair};",
+            f"Both* const pairs_{one.name} = (Both*){one.name};",
+            f"for (int32_t j = 0; j < length / 2; ++j) pairs_{one.name}[j] = (Both)({pair});",
         ]
 
     @staticmethod
     def _narrowed(one: Pairs) -> list[str]:
-        pair = f"pairs_{one.name}[j] << 4 | pairs_{one.name}[j] >> 32"
+        pair = f"pairs_{one.name}[j] << 4 | pairs_{one.name}[j] >> 8"
         return [f"for (int32_t j = 0; j < length / 2; ++j) bytes_{one.name}[j] = (uint8_t)({pair});"]
+
+
+class _Version:
+    """The two loops over a block that write some results: what maxima need, and all else.
+
+    Attributes:
+        values: what is computed, each after its operands.
+    """
+
+    def __init__(self, results: dict[str, Value], condition: Value | None) -> None:
+        self.results = results
+        self.condition = condition
+        targets = [*results.values(), *([] if condition is None else [condition])]
+        self.values = _needed(targets)
+        self.maxima = [one for one in self.values if not one.text]
+        self.late = _late(self.values)
+        elements = [one for one in self.values if one.level == ELEMENT]
+        self.first = [one for one in elements if one.name not in self.late]
+        self.rest = [one for one in elements if one.name in self.late]
+        # What the second loop reads of the first one; where a condition follows from it, also what it writes.
+        read = {part.name for one in self.rest for part in one.operands}
+        read |= {one.name for one in results.values() if condition is not None}
+        self.handed = [one for one in self.first if one.name in read]
+
+    def source(self) -> str:
+        """The loops in C."""
+        declared = WRITER.declared
+        of_blocks = [one for one in self.values if one.level == BLOCK]
+        names = {one.name for one in self.first} if self.condition is None else set()
+        lines = {
+            "rooms": [_room(C_TYPES[one.dtype], f"room_{one.name}") for one in self.handed],
+            "before": [declared(one) for one in of_blocks if one.name not in self.late]
+            + [f"int32_t {_most(one)} = INT32_MIN;" for one in self.maxima],
+            "each": [declared(one) for one in self.first]
+            + [f"{_most(one)} = MAX({_most(one)}, {WRITER.name(one.operands[0])});" for one in self.maxima]
+            + [f"room_{one.name}[j] = {WRITER.name(one)};" for one in self.handed]
+            + self._stored("j", names),
+            "maxima": [declared(one, "" if one.text else _most(one)) for one in of_blocks if one.name in self.late],
+            "of_block": self._stored("block", {one.name for one in of_blocks}),
+            "rest": [declared(one, f"room_{one.name}[j]") for one in self.handed]
+            + [declared(one) for one in self.rest]
+            + self._stored("j", {one.name for one in (*self.rest, *self.handed)} - names),
+        }
+        return _filled("block.c", lines, condition="1" if self.condition is None else WRITER.name(self.condition))
+
+    def _stored(self, index: str, names: Container[str]) -> list[str]:
+        """The statements that write the results among some values."""
+        return [
+            f"{name}[{index}] = {WRITER.name(value)};" for name, value in self.results.items() if value.name in names
+        ]
+
+
+def _filled(name: str, lines: dict[str, list[str]], **texts: str) -> str:
+    template = Template(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    return template.substitute(texts, **{name: "\n            ".join(each) for name, each in lines.items()})
+
+
+def _number(value: Value) -> int:
+    return int(value.name[1:])
+
+
+def _needed(targets: Iterable[Value]) -> list[Value]:
+    """What values are made of, each after its operands."""
+    found: dict[str, Value] = {}
+
+    def visit(value: Value) -> None:
+        if value.name not in found:
+            found[value.name] = value
+            for operand in value.operands:
+                visit(operand)
+
+    for target in targets:
+        visit(target)
+    return sorted(found.values(), key=_number)
 
 
 def _late(values: Iterable[Value]) -> set[str]:

@@ -93,6 +93,10 @@ class _Names(trace.Names):
         return x.trace.note("settled({})", x)
 
     @classmethod
+    def one_nan(cls, x: Any) -> Value:
+        return x.trace.note("one_nan({})", x)
+
+    @classmethod
     def quotient(cls, a: Any, b: Any) -> Value:
         """In float32: C rounds quotients once, as the way through float64 does."""
         return a / b
@@ -105,6 +109,18 @@ class _Names(trace.Names):
     @classmethod
     def maximum(cls, a: Any, b: Any) -> Value:
         return cls.where((a > b) | (a != a), a, b)
+
+
+class _Usual(_Names):
+    """The operations of blocks that are usual, see `_is_usual`: without subnormal numbers and NaN."""
+
+    @classmethod
+    def settled(cls, x: Any) -> Any:
+        return x
+
+    @classmethod
+    def one_nan(cls, x: Any) -> Any:
+        return x
 
 
 class AdamStep(NamedTuple):
@@ -204,23 +220,86 @@ def traced(variant: AdamVariant) -> BlockKernel:
     made = _Trace()
     codes = [None if kind is None else StateCodes(kind, 2) for kind in variant.kinds]
     given = [made.value(f"numbers[{place}]", "float32", CONSTANT) for place in range(7)]
+    arguments = list(_arguments(variant, codes))
+    results, _ = _results(made, variant, codes, given, _Names)
+    if codes[0] is None or variant.small != (True, True):
+        return BlockKernel(made, arguments, results)
+    count = len(made.maxima)
+    usual, read = _results(made, variant, codes, given, _Usual)
+    condition = _is_usual(given, read, made.maxima[count:], list(filter(None, codes)), variant.decoupled)
+    return BlockKernel(made, arguments, results, usual, condition)
+
+
+def _results(
+    made: Trace, variant: AdamVariant, codes: list[StateCodes | None], given: list[Value], xp: Any
+) -> tuple[dict[str, Value], list[Value]]:
+    """The results by the names of their arrays; and the parameter and the gradient, and scales, as they are read."""
     rate, eps, decay, first, second, *corrections = given
     weights = Weight(variant.small[0], first), Weight(variant.small[1], second)
-    numbers = AdamNumbers(_Names.settled(rate), eps, decay, *weights, *corrections)
-    states = [_state(made, place, one, variant.dtype) for place, one in enumerate(codes)]
+    numbers = AdamNumbers(xp.settled(rate), eps, decay, *weights, *corrections)
+    states = [_state(made, place, one, variant.dtype, xp) for place, one in enumerate(codes)]
     p = _read(made, "p", variant.dtype)
     if variant.rounding == "remainder":
         rest = made.value("remainder[j]", "int16", ELEMENT)
-        p = _Names.floats(join_weight(_Names, made.value("p[j]", "int16", ELEMENT), rest))
-    p, gradient = (_Names.settled(x) for x in (p, _read(made, "gradient", variant.gradient)))
-    p, found = adam_of_blocks(_Names, p, gradient, states, numbers, codes, variant.decoupled)
+        p = xp.floats(join_weight(xp, made.value("p[j]", "int16", ELEMENT), rest))
+    p, gradient = (xp.settled(x) for x in (p, _read(made, "gradient", variant.gradient)))
+    read = [p, gradient, *(state[1] for state in states if len(state) > 1)]
+    p, found = adam_of_blocks(xp, p, gradient, states, numbers, codes, variant.decoupled)
     results = dict(_written(made, _Names.one_nan(p), variant))
     for place, (one, state) in enumerate(zip(codes, found, strict=True)):
         if one is None:
-            results[f"state{place}"] = _stored(_Names.one_nan(state[0]), variant.dtype)
+            results[f"state{place}"] = _stored(xp.one_nan(state[0]), variant.dtype)
         else:
-            results |= {f"state{place}": state[0], f"scale{place}": _Names.one_nan(state[1])}
-    return BlockKernel(made, list(_arguments(variant, codes)), results)
+            results |= {f"state{place}": state[0], f"scale{place}": xp.one_nan(state[1])}
+    return results, read
+
+
+# What makes a block usual: no result of an operation in it is from 2^-149 to 2^-126, and `settled` changes nothing. A
+# sum of two float32 numbers that is not 0 is at least half of the larger term, or a multiple of the last place of half
+# of it. With moments' weights w from 2^-14 on, the least numbers but 0 are these:
+#
+#     moments m, v       2^-62   by the maps, of scales from 2^-40 on (of e4m3fn 2^-49)
+#     gradient g         2^-55   g * g 2^-110, g - m 2^-80, g * g - v 2^-110
+#     m + w (g - m)      2^-110, and checked: 2^-80; v + w (g * g - v) 2^-124
+#     rate * (m / c)     2^-104, of rates from 2^-24 on; over a root + eps of at most 2^18: 2^-122
+#     parameter p        2^-60   rate * decay * p 2^-100, p - that 2^-100, p - the change 2^-124
+_LEAST_PARAMETER, _LEAST_GRADIENT, _LEAST_MOMENT = -60, -55, -80
+_LEAST_RATE, _LEAST_DECAY, _LEAST_WEIGHT, _LEAST_SCALE = 2.0**-24, 2.0**-40, 2.0**-14, 2.0**-40
+_LARGEST_SQUARE = 20  # the exponent of the largest second moment
+
+
+def _is_usual(
+    given: list[Value], read: list[Value], maxima: list[Value], codes: list[StateCodes], decoupled: bool
+) -> Value:
+    """See above: 1 if a block is usual, else 0; an infinity or a NaN in it is not."""
+    rate, eps, decay, *rest = given
+    p, gradient, *scales = read
+    largest, *squares = maxima
+    found = _zero_or(rate, _LEAST_RATE) & _zero_or(eps, 2.0**_LEAST_MOMENT) & (eps <= 1.0)
+    found = found & (_zero_or(rate * decay, _LEAST_DECAY) if decoupled else decay == 0.0)
+    for one in rest:
+        found = found & (one >= _LEAST_WEIGHT)
+    for one, coded in zip(scales, codes, strict=True):
+        found = found & _zero_or(one, _LEAST_SCALE if coded.laws.largest == 1 else _LEAST_SCALE / 512)
+    for bits, exponent in (
+        (_Names.bits(p), _LEAST_PARAMETER),
+        (_Names.bits(gradient), _LEAST_GRADIENT),
+        (largest.operands[0], _LEAST_MOMENT),
+    ):
+        # Ascending from 0 on, as zeros become the least integer, and others the larger the smaller they are.
+        found = found & (bits.trace.amax(-0x80000000 - (bits << 1), (1,)) <= 0x80000000 - (_bits_of(exponent) << 1))
+    for one in squares:
+        found = found & (one <= _bits_of(_LARGEST_SQUARE))
+    return found & (largest < FLOAT32.infinity)
+
+
+def _zero_or(x: Value, least: float) -> Value:
+    return (x >= least) | (x == 0.0)
+
+
+def _bits_of(exponent: int) -> int:
+    """The bits of a power of 2."""
+    return (exponent + 127) << FLOAT32.width
 
 
 def _arguments(variant: AdamVariant, codes: list[StateCodes | None]) -> Iterator[Argument | Pairs]:
@@ -243,12 +322,12 @@ def _arguments(variant: AdamVariant, codes: list[StateCodes | None]) -> Iterator
         yield Argument("remainder", "int16", ELEMENT)
 
 
-def _state(made: Trace, place: int, codes: StateCodes | None, dtype: str) -> tuple[Any, ...]:
+def _state(made: Trace, place: int, codes: StateCodes | None, dtype: str, xp: Any) -> tuple[Any, ...]:
     if codes is None:
-        return (_Names.settled(_read(made, f"state{place}", dtype)),)
-    scale = _Names.settled(made.value(f"scale{place}[block]", "float32", BLOCK))
+        return (xp.settled(_read(made, f"state{place}", dtype)),)
+    scale = xp.settled(made.value(f"scale{place}[block]", "float32", BLOCK))
     tables = [Constants(made, "int32", f"{name}{place}") for name in ("decoding", "encoding")]
-    lanes = made.value(f"state{place}[j]", "int32" if codes.bits == 4 else "uint8", ELEMENT)
+    lanes = made.value(f"state{place}[j]", "uint8", ELEMENT)
     return _Names.to_int32(lanes), scale, *tables
 
 

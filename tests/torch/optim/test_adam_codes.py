@@ -156,6 +156,33 @@ def test_kernels_have_the_laws_bits(kind, dtype, options, monkeypatch):
         assert torch.equal(a.isnan(), b.isnan())
 
 
+@pytest.mark.parametrize("least", [-130, -124, -66, -62, -54])
+def test_blocks_next_to_the_usual_ones_have_the_laws_bits(least, monkeypatch):
+    """Where numbers are so small that a result may be subnormal, a kernel takes the law's operations."""
+    runs = []
+    for kernel in (True, False):
+        if not kernel:
+            monkeypatch.setattr(AdamStep, "run", lambda *_: False)
+        generator = torch.Generator().manual_seed(3)
+        sizes = 2.0 ** (least + 4 * torch.rand(2, 16, 256, generator=generator))
+        sizes[1, 1::4], sizes[0, 2::4], sizes[:, 3::4] = (
+            1.0,
+            1.0,
+            1.0,
+        )  # of four blocks one has both small, two one of them
+        sizes[0, :, ::5] = sizes[1, :, 2::5] = 0.0
+        signs = torch.randint(0, 2, (2, 16, 256), generator=generator) * 2 - 1
+        p, gradient = sizes * signs
+        p = torch.nn.Parameter(p)
+        optimizer = AdamW8bit([p], eps=2.0**-80)
+        for step in range(3):
+            p.grad = gradient * (1 - 2 * (step == 1))
+            optimizer.step()
+        runs.append([p.detach(), *(x for _, x in sorted(optimizer.state[p].items()))])
+    for a, b in zip(*runs, strict=True):
+        assert torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.heavy)])
 def test_compiled_steps_are_one_function(backend):
     """`adam_step_with_codes` is traced as a whole, and Inductor makes one function in C++ of it, with the same bits."""
