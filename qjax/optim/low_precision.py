@@ -392,8 +392,11 @@ def _check_scaling(scaling: Any) -> float:
 def quantize_arrays(arrays: list[Any], number: Number, mode: Rounding, keys: Any) -> list[Any]:
     """`[quantize(x, number, mode, key=key) for x, key in zip(arrays, keys)]`, with one call for all small arrays.
 
-    XLA takes far longer to compile a rounding than to run it. `keys` is a uint32 array of shape (len(arrays), 2).
+    XLA takes far longer to compile a rounding than to run it. `keys` is a uint32 array of shape (len(arrays), 2). A
+    number without dimensions is a block.
     """
+    shapes = [x.shape for x in arrays]
+    arrays = [x if x.ndim else x.reshape(1) for x in arrays]
     groups = defaultdict(list)
     for index, x in enumerate(arrays):
         blocks = x.shape if number.axes(x.ndim) else None
@@ -403,7 +406,7 @@ def quantize_arrays(arrays: list[Any], number: Number, mode: Rounding, keys: Any
         own = None if keys is None else keys[np.array(indices)]
         rounded = _quantize_group([arrays[index] for index in indices], number, mode, own)
         for index, result in zip(indices, rounded, strict=True):
-            results[index] = result
+            results[index] = result.reshape(shapes[index])
     return results
 
 

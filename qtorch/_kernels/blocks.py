@@ -31,21 +31,21 @@ class BlockKernel(NamedTuple):
         trace: the values of the law.
         arguments: the arrays, in the order in which a call gives them.
         results: the values that are written, by the names of their arrays.
-        usual: the same results by fewer operations, for blocks that are usual; or None.
-        condition: a block's value that follows from the maxima of `usual`, and is not 0 if the block is usual.
+        shorter: the same results by fewer operations, for blocks that are usual; or None.
+        condition: a block's value that follows from the maxima of `shorter`, and is not 0 if the block is usual.
     """
 
     trace: Trace
     arguments: Sequence[Argument | Pairs]
     results: dict[str, Value]
-    usual: dict[str, Value] | None = None
+    shorter: dict[str, Value] | None = None
     condition: Value | None = None
 
     def source(self) -> str:
         """The kernel in C."""
         versions = [_Version(self.results, None)]
-        if self.usual is not None:
-            versions.insert(0, _Version(self.usual, self.condition))
+        if self.shorter is not None:
+            versions.insert(0, _Version(self.shorter, self.condition))
         pairs = [one for one in self.arguments if isinstance(one, Pairs)]
         arrays = [one for one in self.arguments if isinstance(one, Argument)]
         constants = {one.name: one for version in versions for one in version.values if one.level == CONSTANT}

@@ -225,9 +225,9 @@ def traced(variant: AdamVariant) -> BlockKernel:
     if codes[0] is None or variant.small != (True, True):
         return BlockKernel(made, arguments, results)
     count = len(made.maxima)
-    usual, read = _results(made, variant, codes, given, _Usual)
+    shorter, read = _results(made, variant, codes, given, _Usual)
     condition = _is_usual(given, read, made.maxima[count:], list(filter(None, codes)), variant.decoupled)
-    return BlockKernel(made, arguments, results, usual, condition)
+    return BlockKernel(made, arguments, results, shorter, condition)
 
 
 def _results(

@@ -213,7 +213,8 @@ class Step:
                 return
             self._scalings.prepare(*place, sources, chosen)  # the step only makes state
         if isinstance(quantizer, Quantization):
-            round_each(targets, sources, check_number(quantizer.forward_number), quantizer.forward_rounding, keys)
+            number, rounding = check_number(quantizer.forward_number), quantizer.forward_rounding
+            round_each(_with_axes(targets), _with_axes(sources), number, rounding, keys)
         elif quantizer is not None:
             copy_each(targets, apply_function(name, quantizer, sources))
         elif targets is not sources:
@@ -227,6 +228,11 @@ class Step:
             numbers = np.array(self._trained.numbers, np.uint32)
             self._folded = np.concatenate([self._folded, fold_in_each(of_roles[:, None], numbers)])
         return torch.from_numpy(self._folded[roles, chosen].view(np.int32))
+
+
+def _with_axes(tensors: Tensors) -> Tensors:
+    """The tensors; a number without dimensions as a row, which is a block."""
+    return [x if x.dim() else x.view(1) for x in tensors]
 
 
 def _order(name: str) -> list[tuple[int, str]]:

@@ -51,6 +51,8 @@ def encode_states(states: States, number: Number) -> None:
         for name, x in momenta_of(own, p).items():
             if name not in own or x.dtype is not torch.float32 or not is_plain_tensor(x) or not x.numel():
                 continue
+            if not x.dim() and number.axes(1):  # a block of one number takes more as codes
+                continue
             codes, scales = _encoded(x, number)
             # Blocks that are rounded again may have other scales. Not all formats have -0.0; a sum with 0 has none.
             if have_same_bits(decode(codes, number, scales=scales) + 0.0, x + 0.0):

@@ -215,3 +215,10 @@ def test_rounding_together_keeps_dtypes():
     arrays = [jnp.full(3, 1.1, dtype) for dtype in (jnp.bfloat16, jnp.float32, jnp.bfloat16)]
     for x, y in zip(arrays, quantize_arrays(arrays, F8, Rounding.NEAREST, None), strict=True):
         assert_same_bits(y, qcore.quantize(np.asarray(x), F8, "nearest"))
+
+
+def test_a_number_without_dimensions_is_a_block():
+    optimizer = low_precision(optax.sgd(1.0, momentum=0.9), "mxfp4", "mxfp4", momentum_quant="nvfp4")
+    params = {"a": jnp.float32(1.5), "b": jnp.full(1, 1.5)}
+    updates, _ = optimizer.update(jax.tree.map(lambda x: x * 0.5, params), optimizer.init(params), params)
+    assert updates["a"].shape == () and updates["a"] == updates["b"][0] != 0

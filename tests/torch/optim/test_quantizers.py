@@ -1,5 +1,7 @@
 """What OptimLP rounds with: numbers, names, modules, and functions, which get copies."""
 
+import pytest
+import torch
 from support import assert_all_same_bits, assert_same_bits
 from torch_optim_support import F, H, give_gradients, inner_with_acc, parameters, sgd, tensors_of, train
 
@@ -70,3 +72,19 @@ def test_momenta_that_others_replace_or_write_are_rounded():
         train(optimizer, params, [2])
         results.append(tensors_of(optimizer, params))
     assert_all_same_bits(*results)
+
+
+@pytest.mark.parametrize("storage", [None, "codes"])
+def test_a_number_without_dimensions_is_a_block(storage):
+    found = []
+    for shape in ((), (1,)):
+        p = torch.nn.Parameter(torch.full(shape, 1.5))
+        inner = torch.optim.SGD([p], lr=1.0, momentum=0.9)
+        optimizer = OptimLP(
+            inner, weight_quant="mxfp4", grad_quant="mxfp4", momentum_quant="nvfp4", state_storage=storage
+        )
+        for _ in range(3):
+            p.grad = torch.full(shape, 0.7)
+            optimizer.step()
+        found.append(p.item())
+    assert found[0] == found[1]
