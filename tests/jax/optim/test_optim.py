@@ -221,4 +221,5 @@ def test_a_number_without_dimensions_is_a_block():
     optimizer = low_precision(optax.sgd(1.0, momentum=0.9), "mxfp4", "mxfp4", momentum_quant="nvfp4")
     params = {"a": jnp.float32(1.5), "b": jnp.full(1, 1.5)}
     updates, _ = optimizer.update(jax.tree.map(lambda x: x * 0.5, params), optimizer.init(params), params)
-    assert updates["a"].shape == () and updates["a"] == updates["b"][0] != 0
+    assert updates["a"].shape == ()
+    assert updates["a"] == updates["b"][0] != 0
