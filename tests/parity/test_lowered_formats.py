@@ -105,7 +105,7 @@ BLOCKS = [pytest.param("mxfp4", marks=pytest.mark.heavy), "scaled(e2m1fn,{-2:4,-
 
 
 @pytest.mark.parametrize("number", BLOCKS)
-@pytest.mark.parametrize("model", [Own, Layers])
+@pytest.mark.parametrize("model", [pytest.param(Own, marks=pytest.mark.heavy), Layers])
 @pytest.mark.filterwarnings("ignore:the recipe lowers")
 def test_blocks_of_weights_lie_as_in_products(number, model):
     torch.manual_seed(0)

@@ -73,7 +73,8 @@ def tensors_in(saved, path=""):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
-@pytest.mark.parametrize("key", [7, pytest.param(None, marks=pytest.mark.heavy)])
+@pytest.mark.heavy  # an ordinary run interrupts an example (tests/examples/test_recipes.py)
+@pytest.mark.parametrize("key", [7, None])
 def test_killed_and_resumed(tmp_path, key):
     file, whole = tmp_path / "killed.pt", tmp_path / "whole.pt"
     program = PROGRAM + FORKED.format(file=str(file), key=key, signal=int(signal.SIGKILL))

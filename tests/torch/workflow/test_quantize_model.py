@@ -200,7 +200,7 @@ def test_tables_of_models_are_named():
     assert isinstance(small[0].module, quantized.Linear)
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("kind", [nn.LSTM, pytest.param(nn.GRU, marks=pytest.mark.heavy)])
 def test_recurrent_layers_say_which_settings_quantize_them(kind):
     class Net(nn.Module):
         def __init__(self):
