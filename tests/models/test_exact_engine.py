@@ -157,6 +157,15 @@ def test_models_of_224_tokens(name, cache):
     model, ids = model_of(name, 4, cache), tokens(224)
     whole = compare_with_one_pass(model, ids, (1, 7, 16, 64), (1, 3, 8))
     assert_same_bits(by_jax(model, cache, ids), whole, "jit")
-    for layer in model.model.layers:  # four of one program: the whole model's would take four times as long to compile
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
+def test_compiled_models_of_224_tokens(name, cache):
+    """Each row takes minutes: Inductor writes one program for all layers, a quarter of that of the whole model."""
+    model, ids = model_of(name, 4, cache), tokens(224)
+    whole = logits(model, ids, use_cache=False)
+    for layer in model.model.layers:
         layer.compile()
     assert_same_bits(logits(model, ids, use_cache=False), whole, "torch.compile")
