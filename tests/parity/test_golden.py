@@ -62,6 +62,12 @@ def attended(name):
     return [engines.attention(*numbers(3, 1, 2, 130, 32), name)]
 
 
+def windowed(name):
+    q, k, v = numbers(3, 1, 2, 60, 32)
+    sinks = np.float32([-1, 0.5])
+    return [engines.attention(q * 9, k * 9, v, name, window=20, softcap=3.0, sinks=sinks)]
+
+
 def tied(name):
     """A row that shows an order of its sum, which ordinary numbers do not."""
     return [getattr(reproducible, name)(tie_row(2**13))]
@@ -100,6 +106,7 @@ ROOMS = {
     "sum": (summed, DESIGNS),
     "collective": (reduced, distributed.BACKENDS),
     "attention": (attended, engines.ENGINES),
+    "window, softcap and sinks": (windowed, engines.ENGINES),
     "function": (evaluated, FUNCTIONS),
     "function of a tie": (tied, ("softmax",)),
     "operation": (operated, OPERATIONS),
