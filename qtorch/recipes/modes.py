@@ -268,6 +268,7 @@ class ProductMode(TorchFunctionMode):
                 if inner in self.lowering.functions:
                     self.list_function(name, inner, args, "", f"it is inside of {name}, which is one function of torch")
             return None
+        self.refuse_checkpoint(name)
         try:
             found: torch.Tensor = CALLS[name].function(steps, *args, **kwargs)
         except UnknownCallError as error:

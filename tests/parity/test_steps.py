@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import qjax
 import qtorch
@@ -158,6 +159,18 @@ def test_functions_that_are_not_reached():
     lowered = qjax.recipes.lower(layer_norm, Recipe([Entry("*", "layer_norm", arithmetic="bfloat16")]))
     with pytest.warns(UserWarning, match="layer_norm.*: the meaning of the arguments"):
         lowered(jnp.ones(3), jnp.ones(3))
+
+
+class Checkpointed(nn.Module):
+    def forward(self, x):
+        return checkpoint(lambda x: torch.softmax(x, -1), x, use_reentrant=False)
+
+
+def test_a_function_of_a_checkpoint():
+    """Its backward pass runs it again, where nothing would give it the steps."""
+    model = qtorch.recipes.lower(Checkpointed(), RECIPE)
+    with pytest.raises(RuntimeError, match=r"softmax in the model itself is in a function that torch\.utils"):
+        model(torch.ones(3, requires_grad=True))
 
 
 def test_a_recipe_without_a_function_of_the_model():
