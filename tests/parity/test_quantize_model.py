@@ -265,19 +265,26 @@ def test_numbers_are_rounded_once_in_front_of_a_concatenation():
         assert {row.observer for row in rows if row.observer} == {"MinMaxObserver"}
 
 
+class Buffer(nnx.Variable):
+    """No parameter."""
+
+
 class FlaxGeneral(nnx.Module):
     def __init__(self, rngs):
         self.first = nnx.LinearGeneral((2, 3), (2, 2), axis=(-2, -1), rngs=rngs)
         self.second = nnx.Einsum("bi,oi->bo", (3, 4), (3,), rngs=rngs)
         self.norm, self.own = nnx.RMSNorm(3, rngs=rngs), nnx.Param(jnp.arange(3.0))
+        self.several = nnx.List([nnx.Param(rngs.params.normal((3,))), Buffer(rngs.params.normal((3,)))])
+        self.buffer, self.cache = Buffer(rngs.params.normal(())), nnx.Cache(jnp.ones(3))
 
     def __call__(self, x):
-        return self.norm(self.second(self.first(x).reshape(-1, 4))) * self.own[...]
+        y = self.norm(self.second(self.first(x).reshape(-1, 4))) * self.own[...] * self.buffer[...]
+        return y * self.several[0][...] + self.several[1][...]
 
 
 @pytest.mark.parametrize("settings", [None, {"first": jq.default_qconfig}], ids=["floats", "integers"])
 def test_all_arrays_of_a_model_are_carried(settings):
-    """Layers of several axes are PyTorch's linear layers, and a parameter of the model itself has its name."""
+    """Layers of several axes are PyTorch's linear layers, and variables of the model itself have their names."""
     x = np.random.default_rng(0).normal(size=(5, 2, 3)).astype(np.float32)
     model, other = (FlaxGeneral(nnx.Rngs(seed)) for seed in range(2))
     if settings is not None:
@@ -285,19 +292,26 @@ def test_all_arrays_of_a_model_are_carried(settings):
     arrays = qnn.to_torch(model)
     assert {"second.weight", "second.bias", "norm.weight", "own"} < arrays.keys()
     assert arrays["second.weight"].shape == (3, 4)
+    assert arrays["buffer"].shape == ()
+    assert "cache" not in arrays
     made = qnn.from_torch(other, arrays)
     assert_same_bits(np.asarray(made(x)), np.asarray(model(x)))
     if settings is None:
         linear = x.reshape(5, 6) @ arrays["first.weight"].T + arrays["first.bias"]
         np.testing.assert_allclose(np.asarray(model.first(x)).reshape(5, 4), linear, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match="tensors has no 'own'"):
-        qnn.from_torch(other, {name: array for name, array in arrays.items() if name != "own"})
+    for missing in "own", "buffer", "several.0", "several.1":
+        with pytest.raises(ValueError, match=f"tensors has no '{missing}'"):
+            qnn.from_torch(other, {name: array for name, array in arrays.items() if name != missing})
 
 
 def test_what_pytorch_has_no_arrays_for_is_named():
     stack = nnx.LinearGeneral(3, 4, batch_axis={0: 2}, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="'0' has no arrays in PyTorch: it has batch_axis"):
         qnn.to_torch(nnx.Sequential(stack))
+    model = FlaxFirst(False)
+    model.pair = nnx.Param({"a": jnp.ones(1)})
+    with pytest.raises(ValueError, match="pair is a variable of several arrays"):
+        qnn.to_torch(model)
     with pytest.raises(TypeError, match=r"allowed is a flax\.nnx\.Module; prepare_fn"):
         qnn.quantize_model(len, None, [np.zeros(3)])
 

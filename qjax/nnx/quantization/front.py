@@ -298,8 +298,8 @@ class _Workflow(Workflow):
         self.model = quantize_dynamic(self.model, entries)
 
     def why_float(self, row: LayerReport) -> str:
-        layer, chosen = names_of(self.model)[row.path], self.all_settings.get(row.path)
-        if chosen is None or all(one.ndim < 2 for _, one in variables_in(layer)):
+        layer, chosen = names_of(self.model).get(row.path), self.all_settings.get(row.path)  # a list has neither
+        if layer is None or chosen is None or all(one.ndim < 2 for _, one in variables_in(layer)):
             return ""  # and there is no reason for a table under dynamic settings, which has to be named
         return why_not_dynamic(layer) if isinstance(chosen, QConfigDynamic) else row.reason
 

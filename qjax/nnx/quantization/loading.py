@@ -87,6 +87,10 @@ def from_torch(
             raise ValueError(f"{shown(name)}: {error}") from error
 
     made = rebuilt(model, change, keeps_children)
+    modules = modules_of(made)
+    for path, module in modules.items():
+        if isinstance(module, nnx.List):  # which are not rebuilt
+            fill(module, entries.of(name_of(path, modules)))
     entries.check_all_used()
     return made
 
@@ -144,11 +148,12 @@ def to_torch(model: nnx.Module) -> dict[str, np.ndarray]:
         model: a float, prepared or converted model.
 
     Returns:
-        NumPy arrays, for `safetensors.numpy.save_file`. A module's own `nnx.Param` has its name, and an
-        `nnx.LinearGeneral` or `nnx.Einsum` the weight of a linear layer.
+        NumPy arrays, for `safetensors.numpy.save_file`. A module's own `nnx.Param` has its name, as have other
+        variables, which are buffers there (not random states and caches). An `nnx.LinearGeneral` or `nnx.Einsum` has
+        the weight of a linear layer.
 
     Raises:
-        ValueError: if an `nnx.LinearGeneral` or `nnx.Einsum` is no linear layer.
+        ValueError: if an `nnx.LinearGeneral` or `nnx.Einsum` is no linear layer, or a variable has several arrays.
 
     Example:
         >>> {name: array.shape for name, array in to_torch(nnx.Linear(2, 3, rngs=nnx.Rngs(0))).items()}
@@ -167,7 +172,7 @@ def to_torch(model: nnx.Module) -> dict[str, np.ndarray]:
         except ValueError as error:
             raise ValueError(f"{shown(prefix)} has no arrays in PyTorch: {error}") from error
         for name, array in found.items():
-            arrays[f"{prefix}.{name}" if prefix else name] = np.ascontiguousarray(array)
+            arrays[f"{prefix}.{name}" if prefix else name] = np.asarray(array, order="C")  # 0 dimensions stay 0
     return arrays
 
 
@@ -229,11 +234,24 @@ _WAYS: dict[type[nnx.Module], list[_Way]] = {
 def _ways_of(module: nnx.Module) -> list[_Way]:
     ways = next((ways for kind, ways in _WAYS.items() if isinstance(module, kind)), [])
     known = {way.attribute for way in ways}
-    own = [name for name, value in vars(module).items() if isinstance(value, nnx.Param) and hasattr(value, "ndim")]
+    own = [name for name, value in vars(module).items() if _is_kept(module, value) and name not in known]
+    if several := [name for name in own if not hasattr(getattr(module, name), "ndim")]:
+        raise ValueError(f"{several[0]} is a variable of several arrays; allowed are variables of one")
     return [
         *(way for way in ways if getattr(module, way.attribute) is not None),
-        *(_Way(name, name) for name in own if name not in known),
+        *(_Way(name, name) for name in own),
     ]
+
+
+_PASSING = nnx.RngState, nnx.Cache, nnx.Intermediate, nnx.Perturbation  # variables of a run, which no checkpoint has
+
+
+def _is_kept(module: nnx.Module, value: Any) -> bool:
+    """True of a parameter, and of another variable of a user's module, which PyTorch has as a buffer."""
+    kind = type(module)
+    if kind not in (nnx.List, nnx.Dict) and kind.__module__.partition(".")[0] in ("flax", "qjax"):
+        return isinstance(value, nnx.Param)
+    return isinstance(value, nnx.Variable) and not isinstance(value, _PASSING)
 
 
 def fill(module: Any, entries: Entries) -> None:
