@@ -7,9 +7,11 @@ from website.records import results
 pytestmark = pytest.mark.models
 
 
-def test_the_table_has_all_models():
+def test_the_table_has_all_models_within_half_a_decibel_of_the_best():
     quality = pytest.importorskip("benchmarks.quality")
-    assert [row["model"] for row in results("quality")["rows"]] == list(quality.MODELS)
+    rows = [quality.Row(**row) for row in results("quality")["rows"]]
+    assert [row.model for row in rows] == list(quality.MODELS)
+    assert [row.model for row in rows if row.ours < row.best - 0.5] == []
 
 
 @pytest.mark.heavy
