@@ -19,6 +19,7 @@ from qtorch._affine.qconfig import QConfig
 from qtorch._affine.scaled import ScaledRounding
 from qtorch._classes import check_model, has_role, plain_class
 from qtorch.nn.quantized.base import Quantized
+from qtorch.nn.quantized.functional_modules import FXFloatFunctional
 from qtorch.nn.quantized.quantize import Quantize
 from qtorch.nn.quantized.weights import CodedWeight, QuantizedWeight, Weight
 from qtorch.nn.rounded import RoundedLayer
@@ -103,9 +104,10 @@ def _state(layer: Any, has_codes: bool) -> str:
     observer = getattr(layer, NAME, None)
     if isinstance(layer, RoundedLayer) or has_role(layer, "weight") or isinstance(observer, ROUNDING):
         return "rounded"
-    if has_codes or plain_class(layer).__module__.startswith("qtorch.nn.quantized"):
-        return "quantized"
-    return "passing" if plain_class(layer) in PASSING else "float"
+    if plain_class(layer) in PASSING:
+        return "passing"
+    ours = plain_class(layer).__module__.startswith("qtorch.nn.quantized") and not isinstance(layer, FXFloatFunctional)
+    return "quantized" if has_codes or ours else "float"
 
 
 def _needs_no_observer(layer: Any) -> bool:

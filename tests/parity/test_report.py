@@ -123,6 +123,11 @@ def test_why_layers_are_in_floats(of):
 
 
 @BOTH
+def test_functionals_of_floats_are_floats(of):
+    assert of.report(of.Sequential(of.FloatFunctional()))["0"].state == "float"
+
+
+@BOTH
 def test_dynamic_layers(of):
     rows = of.report(of.quantize_dynamic(model_of(of), {of.Linear: of.package.default_dynamic_qconfig}))
     assert {path: columns(rows[path]) for path in ("1", "4", "7", "7.inner")} == {

@@ -127,50 +127,37 @@ disable_fake_quant = _switch("disable_fake_quant", "that computes in floats, and
 enable_fake_quant = _switch("enable_fake_quant", "whose weights and results are fake-quantized")
 
 
-def freeze_bn_stats(model: nnx.Module) -> nnx.Module:
-    """A copy of a model for training whose fused batch norms use running statistics without updating them.
+def _freezing(name: str, frozen: bool, what: str) -> Callable[[nnx.Module], nnx.Module]:
+    """A function of a model: it returns a copy whose fused batch norms do `what`."""
 
-    Args:
-        model: the result of `prepare_qat`.
+    def freeze(model: nnx.Module) -> nnx.Module:
+        """A copy of a model for training whose fused batch norms {what}.
 
-    Returns:
-        A module of model's class with its own arrays; model is not changed.
+        Args:
+            model: the result of `prepare_qat`.
 
-    Raises:
-        TypeError, ValueError: if it is something else, or has no fused batch norm.
+        Returns:
+            A module of model's class with its own arrays; model is not changed.
 
-    Example:
-        >>> from qjax.nnx.intrinsic import ConvBn
-        >>> from qjax.quantization import default_qat_qconfig
-        >>> layers = nnx.Conv(1, 1, (1,), rngs=nnx.Rngs(0)), nnx.BatchNorm(1, rngs=nnx.Rngs(0))
-        >>> model = Trained(ConvBn(*layers), default_qat_qconfig)
-        >>> freeze_bn_stats(model).frozen
-        True
-    """
-    return _frozen(model, True)
+        Raises:
+            TypeError, ValueError: if it is something else, or has no fused batch norm.
+
+        Example:
+            >>> from qjax.nnx.intrinsic import ConvBn
+            >>> from qjax.quantization import default_qat_qconfig
+            >>> layers = nnx.Conv(1, 1, (1,), rngs=nnx.Rngs(0)), nnx.BatchNorm(1, rngs=nnx.Rngs(0))
+            >>> {name}(Trained(ConvBn(*layers), default_qat_qconfig)).frozen
+            {frozen}
+        """
+        return _frozen(model, frozen)
+
+    freeze.__doc__ = cleandoc(freeze.__doc__ or "").format(name=name, what=what, frozen=frozen)
+    freeze.__name__ = freeze.__qualname__ = name
+    return freeze
 
 
-def update_bn_stats(model: nnx.Module) -> nnx.Module:
-    """A copy of a model for training whose fused batch norms use and update statistics of each batch again.
-
-    Args:
-        model: the result of `prepare_qat`.
-
-    Returns:
-        A module of model's class with its own arrays; model is not changed.
-
-    Raises:
-        TypeError, ValueError: if it is something else, or has no fused batch norm.
-
-    Example:
-        >>> from qjax.nnx.intrinsic import ConvBn
-        >>> from qjax.quantization import default_qat_qconfig
-        >>> layers = nnx.Conv(1, 1, (1,), rngs=nnx.Rngs(0)), nnx.BatchNorm(1, rngs=nnx.Rngs(0))
-        >>> model = Trained(ConvBn(*layers), default_qat_qconfig)
-        >>> update_bn_stats(freeze_bn_stats(model)).frozen
-        False
-    """
-    return _frozen(model, False)
+freeze_bn_stats = _freezing("freeze_bn_stats", True, "use running statistics without updating them")
+update_bn_stats = _freezing("update_bn_stats", False, "use and update statistics of each batch again")
 
 
 def _switched(model: nnx.Module, switch: Callable[[Any], Any]) -> nnx.Module:
