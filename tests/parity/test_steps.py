@@ -121,6 +121,7 @@ def test_lowered_models():
     ]
 
 
+@pytest.mark.heavy
 def test_rows_of_short_dtypes():
     x = arrays_of("softmax")[0]
     recipe = Recipe([Entry("*", "softmax", arithmetic={"*": "bfloat16", "divide": "e4m3fn"})])

@@ -57,7 +57,11 @@ def test_what_the_files_declare_is_provided(tmp_path, capsys):
         assert p3109.is_provided(f"{name}<{text}>"), text
     assert set(operations) == set(p3109.OPERATIONS)
     assert configuration["Projections"]["Saturation"] == [*p3109.SATURATIONS]
-    assert main(["check", str(tmp_path)]) == 0
+
+
+@pytest.mark.heavy
+def test_own_declarations_are_provided(tmp_path, capsys):
+    assert main(["p3109", "--declare", "-o", str(tmp_path)]) == main(["check", str(tmp_path)]) == 0
     assert "declares 549 of 549 that the report demands\n0 differ" in capsys.readouterr().out
 
 
