@@ -43,7 +43,7 @@ QUESTIONS = [*COMPARISONS, *PREDICATES, "classify"]
 EXACT = [name for name in OPERATIONS if name not in TABLES + CHOICES]
 
 
-@pytest.mark.parametrize("operation", usually(("fma", "faa", "divide", "rsqrt"), EXACT))
+@pytest.mark.parametrize("operation", usually(("fma", "divide"), EXACT))
 def test_packages_agree(operation):
     rng, count = np.random.default_rng(0), OPERATIONS[operation].operands
     arrays = [inputs(rng) for _ in range(count)]
@@ -53,7 +53,7 @@ def test_packages_agree(operation):
     assert_same(f"{operation}_codes", codes, "e4m3fn", None, "odd", overflow="saturate")
 
 
-@pytest.mark.parametrize("name", usually(("clamp", "next_down"), CHOICES))
+@pytest.mark.parametrize("name", usually(("clamp",), CHOICES))
 def test_choices_agree(name):
     rng, count = np.random.default_rng(7), OPERATIONS[name].operands
     options = {} if name.startswith("next") else {"rounding": "up"}
