@@ -6,6 +6,7 @@ functions with defined bits of any package, and run in one program of XLA.
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -159,13 +160,13 @@ def test_models_of_224_tokens(name, cache):
     assert_same_bits(by_jax(model, cache, ids), whole, "jit")
 
 
+# Inductor writes a program of minutes for each layer: all caches with one layer, and one of them with four.
+COMPILED = [*product(["Llama", "Qwen3"], CACHES, [1]), ("Qwen3", "fp8 of a token and head", 4)]
+
+
 @pytest.mark.heavy
-@pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
-def test_compiled_models_of_224_tokens(name, cache):
-    """Each row takes minutes: Inductor writes one program for all layers, a quarter of that of the whole model."""
-    model, ids = model_of(name, 4, cache), tokens(224)
+@pytest.mark.parametrize(("name", "cache", "layers"), COMPILED)
+def test_compiled_models_of_224_tokens(name, cache, layers):
+    model, ids = model_of(name, layers, cache), tokens(224)
     whole = logits(model, ids, use_cache=False)
-    for layer in model.model.layers:
-        layer.compile()
-    assert_same_bits(logits(model, ids, use_cache=False), whole, "torch.compile")
+    assert_same_bits(logits(torch.compile(model), ids, use_cache=False), whole, "torch.compile")
