@@ -83,7 +83,8 @@ def tried(environment: str, python: str, asked: Sequence[str], tests: Sequence[s
         found = dict(line.split() for line in _output(interpreter, "-c", listed).splitlines())
         settings = ["-q", "-n", "0", "-p", "no:cacheprovider", "-rfE"]
         lines = [line for line in _output(interpreter, "-m", "pytest", *settings, *tests).splitlines() if line.strip()]
-    failed = tuple(re.split(" | - ", line)[1] for line in lines if line.startswith(("FAILED", "ERROR")))
+    bad = (line for line in lines if line.startswith(("FAILED", "ERROR")))
+    failed = tuple(line.partition(" ")[2].partition(" - ")[0] for line in bad)
     known = {name: found[name] for name in SHOWN if name in found}
     return Row(environment, python, lines[-1].strip("= ") if lines else "pytest printed nothing", known, failed)
 
