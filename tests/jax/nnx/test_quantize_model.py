@@ -280,3 +280,28 @@ def test_numbers_of_the_first_call_are_kept():
         batch[:] = np.nan
 
     qnn.quantize_model(nnx.Sequential(linear()), QConfig("int8", "int8"), calibrate)  # without a warning
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(QConfig("e4m3fn", "mxfp4"), marks=pytest.mark.heavy),
+        pytest.param(None, marks=pytest.mark.heavy),
+        default_dynamic_qconfig,
+        pytest.param(QConfig(None, "gguf(q8_0)"), marks=pytest.mark.heavy),
+    ],
+    ids=["formats", "integers", "dynamic", "gguf"],
+)
+@pytest.mark.filterwarnings("ignore")  # of orbax
+def test_orbax_restores_the_bits(settings, tmp_path):
+    checkpoint = pytest.importorskip("orbax.checkpoint")
+    x = np.random.default_rng(0).standard_normal((3, 4), np.float32)
+    rngs = map(nnx.Rngs, range(2))
+    floats = (nnx.Sequential(nnx.Linear(4, 4, rngs=one), nnx.BatchNorm(4, rngs=one)) for one in rngs)
+    saved, other = (qnn.quantize_model(one, settings, [x]) for one in floats)
+    with checkpoint.StandardCheckpointer() as saver:
+        saver.save(tmp_path / "state", nnx.state(saved))
+        saver.wait_until_finished()
+        shapes = jax.tree.map(checkpoint.utils.to_shape_dtype_struct, nnx.state(other))
+        nnx.update(other, saver.restore(tmp_path / "state", shapes))
+    assert_same_bits(np.asarray(other(x)), np.asarray(saved(x)))
