@@ -47,17 +47,18 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 class Model(NamedTuple):
-    """A network, and how many batches of `batch_of` are one of its own."""
+    """A network, and the scale on which its loss is drawn."""
 
     title: str
     make: Callable[[], torch.nn.Module]
-    batches: int
+    scale: str
 
 
 MODELS = {
-    "gpt": Model("GPT", lambda: GPT(LETTERS, width=64), 4),
-    "preresnet20": Model("PreResNet20", lambda: PreResNet20(WIDTHS), 4),
+    "gpt": Model("GPT", lambda: GPT(LETTERS, width=64), "linear"),
+    "preresnet20": Model("PreResNet20", lambda: PreResNet20(WIDTHS), "log"),
 }
+BATCHES = 4  # of `batch_of` are one of a step here
 
 
 def losses(name: str, kind: str, steps: int) -> list[float]:
@@ -67,7 +68,7 @@ def losses(name: str, kind: str, steps: int) -> list[float]:
     optimizer = OPTIMIZERS[kind](network.parameters(), lr=RATE)
     found = []
     for step in range(steps):
-        parts = [batch_of(name, (0, 1), MODELS[name].batches * step + part) for part in range(MODELS[name].batches)]
+        parts = [batch_of(name, (0, 1), BATCHES * step + part) for part in range(BATCHES)]
         inputs, targets = (torch.from_numpy(np.concatenate(one)) for one in zip(*parts, strict=True))
         logits = network(inputs)
         loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten().long())
@@ -100,7 +101,7 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
     together, text = record["settings"]["together"], "The loss by step with states of 32, 8 and 4 bits."
     with picture(path, 5.6, "Training with optimizer states in codes", text) as figure:
         for axes, (name, model) in zip(figure.subplots(len(MODELS), 1), MODELS.items(), strict=True):
-            axes.set_yscale("log")
+            axes.set_yscale(model.scale)
             axes.set(title=model.title, xlabel="step", ylabel="loss")
             rows = (row for row in record["rows"] if row["model"] == name)
             curves = {

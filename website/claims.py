@@ -52,7 +52,7 @@ def ledger() -> str:
         (
             f"{others:,}",
             f"{sum(map(len, pairs))} trainings",
-            f"of {len(pairs)} models and formats: each ends in one set of weights, in PyTorch and JAX",
+            f"of {len(pairs)} models, formats and optimizers: each ends in one set of weights, in PyTorch and JAX",
         ),
         ("not run", "kernels for GPUs", "on a GPU: they were compiled, and interpreted on CPUs"),
     ]
@@ -115,7 +115,8 @@ def _training() -> tuple[str, str, str]:
     runs = sum(steps.count(max(steps)) for steps in kinds)
     return (
         "The same training.",
-        f"Each of {len(kinds)} pairs of a model and a format ends in [one set of weights](docs/same-training.md), in "
+        f"Each of {len(kinds)} models with a format and an optimizer ends in "
+        "[one set of weights](docs/same-training.md), in "
         f"PyTorch and in JAX: {runs} runs, eager and compiled, on one to four threads or devices",
         "python -m benchmarks.same_training",
     )

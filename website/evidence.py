@@ -11,6 +11,7 @@ from qcore.law.rounding import MODES
 from website.records import (
     ARITHMETIC,
     MODELS,
+    OPTIMIZERS,
     RESULTS,
     ROOT,
     Record,
@@ -213,15 +214,18 @@ def same_weights() -> str:
     for model, kind, runs in trained():
         most = max(row["steps"] for row in runs)
         whole = [row for row in runs if row["steps"] == most]
-        rows.append((MODELS[model], ARITHMETIC[kind], f"{most:,}", str(len(whole)), f"`{_hash(runs)[:16]}`"))
+        rows.append(
+            ((MODELS | OPTIMIZERS)[model], ARITHMETIC[kind], f"{most:,}", str(len(whole)), f"`{_hash(runs)[:16]}`")
+        )
     heading = "model", "products", "steps", "programs", "SHA-256 of all weights"
     return table(heading, rows)
 
 
 def same_training_programs() -> str:
     """The steps of each program, which are the same for all products of a model."""
-    whole, record = trained(), results("same_training")
+    whole, record = [one for one in trained() if one[0] in MODELS], results("same_training")
     models = list(dict.fromkeys(model for model, _, _ in whole))
+    others = (row["program"] for model, _, runs in trained() if model in OPTIMIZERS for row in runs)
     steps: dict[str, dict[str, set[int]]] = {}
     for model, _, runs in whole:
         for row in runs:
@@ -230,8 +234,10 @@ def same_training_programs() -> str:
         (program, *(" to ".join(f"{n:,}" for n in sorted(found.get(model, ()))) for model in models))
         for program, found in steps.items()
     )
-    return f"With {_versions(record)} ({link('same_training', 'all hashes')}):\n\n" + table(
-        ("program, steps of each", *(MODELS[model] for model in models)), cells
+    shown = table(("program, steps of each", *(MODELS[model] for model in models)), cells)
+    return (
+        f"With {_versions(record)} ({link('same_training', 'all hashes')}):\n\n{shown}\n\n"
+        f"The GPT with further optimizers is trained by these programs: {'; '.join(dict.fromkeys(others))}."
     )
 
 
@@ -396,6 +402,26 @@ def orthogonality() -> str:
         for name in dict.fromkeys(name for name, _ in found)
     )
     return f"{table(('coefficients', *forms), rows)}\n\nOf one matrix of 64 x 96 ({link('orthogonality')})."
+
+
+def coded_states() -> str:
+    """Losses with optimizer states in codes, from `benchmarks.coded_states`."""
+    record = results("coded-states")
+    settings, names = record["settings"], {"gpt": "GPT", "preresnet20": "PreResNet20"}
+    ends = {(row["optimizer"], row["model"]): row["losses"][-1] for row in record["rows"]}
+    rows = (
+        (f"`{kind}`" if kind != "float32" else kind, *(f"{ends[kind, model]:.3f}" for model in names))
+        for kind in dict.fromkeys(kind for kind, _ in ends)
+    )
+    shares = {model: (of["coded"] / of["weights"], of["weights"]) for model, of in settings.items() if model in names}
+    sizes = " and ".join(
+        f"{share:.0%} of {names[model]}'s {count:,} weights" for model, (share, count) in shares.items()
+    )
+    return (
+        f"The mean loss of steps {settings['steps'] - settings['together'] + 1} to {settings['steps']}, from the same "
+        f"first weights on the same batches; {sizes} have codes of 8 bits ({link('coded-states')}):\n\n"
+        f"{table(('states', *names.values()), rows)}"
+    )
 
 
 def _error(x: float | None) -> str:

@@ -18,13 +18,14 @@ def results(name: str) -> Record:
 
 
 MODELS = {"mlp": "MLP", "preresnet20": "PreResNet20", "gpt": "GPT, two blocks"}
+OPTIMIZERS = {f"gpt_{name.lower()}": f"GPT with {name}" for name in ("AdamW8bit", "FlashAdamW", "Muon")}
 ARITHMETIC = {"float32": "float32", "fp8": "FP8", "mxfp4": "MXFP4, stochastic"}
 
 
 def trained() -> list[tuple[str, str, list[Record]]]:
-    """Each model in each arithmetic that the same training ran, with its runs."""
+    """Each model in each arithmetic that the same training ran, and those of further optimizers, with their runs."""
     rows = results("same_training")["runs"]
-    pairs = [(model, kind) for model in MODELS for kind in ARITHMETIC]
+    pairs = [(model, kind) for model in (*MODELS, *OPTIMIZERS) for kind in ARITHMETIC]
     found = [(*pair, [row for row in rows if (row["model"], row["arithmetic"]) == pair]) for pair in pairs]
     return [one for one in found if one[2]]
 

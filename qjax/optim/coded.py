@@ -84,7 +84,8 @@ class CodedTransformation(optax.GradientTransformationExtraArgs):
 
     `optax.apply_updates` adds an update to a parameter, and a float32 sum does not reach every number: none leads from
     1 to -0.0, or to most numbers next to 0. `step` returns the law's parameters always; `update` finds the numbers
-    that lead there if there are any.
+    that lead there if there are any. Under jit, blocks of sharded arrays are those of the whole array, with the bits of
+    one device; within `jax.shard_map` they are those of the shard.
 
     Attributes:
         step: (parameters, gradients, state) -> (parameters, state).

@@ -104,6 +104,9 @@ class Adam8bit(_Adam):
     dtype, as in torchao. A step is `qtorch.reproducible.adam_step_with_codes`; results for 16-bit parameters are
     rounded to nearest. The optimizer's text says which parameters have codes.
 
+    Of a DTensor, as FSDP2 makes them, each process steps its shard, in blocks of the shard as in torchao; the shard's
+    numbers decide whether states have codes, and shards of several sizes have floats.
+
     Args:
         params: parameters of float32, bfloat16 or float16, or groups of them.
         lr: the learning rate, at least 0; a number or a tensor of one.

@@ -5,7 +5,7 @@ import re
 import pytest
 from documents import COLUMN, DOCS, NAMES, PHONE, ROOT, text_of
 
-from benchmarks import many_ranks, published, rollouts
+from benchmarks import coded_states, many_ranks, published, rollouts
 from examples import choosing_report, pictures, recipes_report
 from website import landing, same_bits
 from website.figures import FIGURES, with_figures
@@ -117,7 +117,7 @@ def test_links_lead_somewhere(name):
 
 def test_pictures_are_those_of_the_results(tmp_path):
     """If they are not: `python -m website`, `python -m examples.pictures`, `recipes_report` and `choosing_report`
-    there, and `python -m benchmarks.published --draw docs`, and of `benchmarks.many_ranks` and `rollouts`.
+    there, and `python -m benchmarks.published --draw docs`, of `many_ranks`, `rollouts` and `coded_states` too.
 
     Those of formats, which no result makes, have a test in tests/core/cli/test_plots.py.
     """
@@ -125,6 +125,7 @@ def test_pictures_are_those_of_the_results(tmp_path):
     recipes_report.main(["--pictures", str(tmp_path)])
     choosing_report.main(["--picture", str(tmp_path / "choices.svg")])
     published.main(["--draw", str(tmp_path)])
+    coded_states.main(["--draw", str(tmp_path)])
     many_ranks.main(["--draw", str(tmp_path)])
     rollouts.main(["--draw", str(tmp_path)])
     same_bits.draw(tmp_path / same_bits.NAME)
