@@ -90,7 +90,10 @@ def main(argv: list[str] | None = None) -> int:
         limit = "" if row["limit"] is None else f"<= {row['limit']:g} {'met' if row['met'] else 'MISSED'}"
         table.add_row(str(row["optimizer"]), str(row["rounding"]), ours, inner, f"{row['ratio']:.2f}", limit)
     console.print(table)
-    codes = [*coded_steps.rows(options.seconds)]
+    codes = []
+    for row in coded_steps.rows(options.seconds):
+        console.print(f"{row['package']} {row['optimizer']}: {row['ratio']:.2f} times {row['base'] * 1e3:.1f} ms")
+        codes.append(row)
     columns = ("optimizer", "state", "peak", "on disk", "step", "float32", "ratio", "limit")
     table = Table(*columns, box=SIMPLE, title="Bytes for a number: of the state, beside it in a step, of its file")
     for row in codes:

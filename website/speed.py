@@ -373,6 +373,25 @@ def same_training_speed() -> str:
     return f"{table(heading, rows)}\n\n{_measured(record, 'same-training-speed')}"
 
 
+def steps_in_codes() -> str:
+    """Steps of optimizers whose states are codes, and their bytes, from `benchmarks.optim_step`."""
+    record = results("optim-step")
+    rows = [
+        (
+            f"`{row['optimizer']}`{', JAX' if row['package'] == 'jax' else ''}",
+            *("" if row[name] is None else f"{row[name]:.2f}" for name in ("state", "peak", "saved")),
+            "1" if row["optimizer"].lower() == "adamw" else f"{row['ratio']:.1f}",
+        )
+        for row in record["codes"]
+    ]
+    shown = table(("optimizer", "state", "beside it in a step", "file", "time"), rows)
+    return (
+        f"{shown}\n\nBytes a number of one parameter of {record['codes'][0]['numbers']:,}, and a step's time in steps "
+        f"of torch's fused float32 AdamW, in JAX of optax's. The load was {record['machine']['load']:g} ({where(record)}; "
+        f"{link('optim-step')})."
+    )
+
+
 def elementary_speed() -> str:
     """Functions of 2^24 numbers, as multiples of torch's own."""
     record = results("functions-speed")

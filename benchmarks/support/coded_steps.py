@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -140,8 +141,13 @@ def memory(package: str, name: str) -> dict[str, float | None]:
 
 
 def rows(seconds: float) -> Iterator[dict[str, Any]]:
-    """The rows of all optimizers, each beside the base of its package: medians in seconds a step."""
+    """The rows of all optimizers, each beside the base of its package: medians in seconds a step.
+
+    Without optax there are no rows of JAX.
+    """
     for package, names in NAMES.items():
+        if package == "jax" and find_spec("optax") is None:
+            continue
         for name in (BASES[package], *names):
             command = [sys.executable, "-m", __spec__.name, package, name]
             found = subprocess.run(
