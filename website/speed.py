@@ -387,8 +387,8 @@ def steps_in_codes() -> str:
     shown = table(("optimizer", "state", "beside it in a step", "file", "time"), rows)
     return (
         f"{shown}\n\nBytes a number of one parameter of {record['codes'][0]['numbers']:,}, and a step's time in steps "
-        f"of torch's fused float32 AdamW, in JAX of optax's. The load was {record['machine']['load']:g} ({where(record)}; "
-        f"{link('optim-step')})."
+        "of torch's fused float32 AdamW, in JAX of optax's. "
+        f"The load was {record['machine']['load']:g} ({where(record)}; {link('optim-step')})."
     )
 
 
