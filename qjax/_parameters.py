@@ -34,7 +34,7 @@ class _Parameter:
         if parameters.primitive in self.primitives:
             raise RuntimeError(
                 f"jax {jax.__version__} has no parameter {quoted(self.name)} of {parameters.primitive}, which qjax "
-                "reads; allowed is a version that has it, such as 0.10"
+                "reads; allowed is a version that has it, such as 0.10.2"
             )
         return None
 
