@@ -76,7 +76,8 @@ def tried(environment: str, python: str, asked: Sequence[str], tests: Sequence[s
     """Makes an environment and runs tests there."""
     with TemporaryDirectory() as folder:
         interpreter = Path(folder) / "bin" / "python"
-        subprocess.run([python, "-m", "venv", folder], check=True)
+        if subprocess.run([python, "-m", "venv", folder], capture_output=True).returncode:
+            return Row(environment, python, "makes no environment")
         if problem := _said(interpreter, "-m", "pip", "install", "-q", *asked):
             return Row(environment, python, f"cannot be had: {problem[-1]}")
         listed = "from importlib.metadata import distributions as d\nfor x in d(): print(x.name, x.version)"

@@ -25,12 +25,15 @@ def test_what_cannot_be_had_is_a_row_with_its_reason(monkeypatch, tmp_path, caps
 def test_a_row_has_the_tests_that_failed(monkeypatch):
     lines = "FAILED tests/x.py::test_a[1 2] - assert 0\nERROR tests/y.py\n== 1 failed, 2 passed in 3s ==\n"
 
+    class Done:
+        returncode = 0
+
     def said(interpreter, *arguments):
         return "numpy 2.0.0\nJax 1\n" if "-c" in arguments else lines
 
     monkeypatch.setattr(releases, "_output", said)
     monkeypatch.setattr(releases, "_said", lambda *arguments: [])
-    monkeypatch.setattr(releases.subprocess, "run", lambda *arguments, **settings: None)
+    monkeypatch.setattr(releases.subprocess, "run", lambda *arguments, **settings: Done())
     row = releases.tried("oldest", sys.executable, [], [])
     assert row.result == "1 failed, 2 passed in 3s"
     assert row.failed == ("tests/x.py::test_a[1 2]", "tests/y.py")
