@@ -92,7 +92,7 @@ class CodedOptimizer(torch.optim.Optimizer):
             if group.get(name):
                 raise ValueError(f"{name}={quoted(group[name])}; allowed is False: these optimizers have no {name}")
         if group.get("storage", FLOATS) not in (FLOATS, self.storage):
-            raise ValueError(f"storage={quoted(group['storage'])}, of another class; allowed is {self.storage!r}")
+            raise ValueError(f"storage={quoted(group['storage'])}, of another class; allowed is {quoted(self.storage)}")
 
     def _check_parameter(self, p: torch.Tensor) -> None:
         check_dense("params", p)
