@@ -282,7 +282,7 @@ def _shard_map(equation: Any, operands: Sequence[Any], run: Run, carried: Any, s
         in_specs=(everywhere, *params.in_specs),
         out_specs=(tuple(params.out_specs), everywhere, everywhere),
         check_vma=params.check_vma,
-        axis_names=params.newly_manual_axes,
+        axis_names=params.shard_axes,
     )(carried, *operands)
 
 

@@ -34,7 +34,7 @@ class _Parameter:
         if parameters.primitive in self.primitives:
             raise RuntimeError(
                 f"jax {jax.__version__} has no parameter {quoted(self.name)} of {parameters.primitive}, which qjax "
-                "reads; allowed is a version that has it, such as 0.10.2"
+                "reads; allowed is a version that has it, such as 0.10"
             )
         return None
 
@@ -63,7 +63,8 @@ class Parameters:
     in_specs = _Parameter("shard_map")
     out_specs = _Parameter("shard_map")
     check_vma = _Parameter("shard_map")
-    newly_manual_axes = _Parameter("shard_map")
+    newly_manual_axes = _Parameter("")  # of shard_map from jax 0.10.2 on
+    manual_axes = _Parameter("")  # and before
     grid_mapping = _Parameter("pallas_call")
     target_name = _Parameter("ffi_call")
     # Of functions with a derivative of their own, as `of_bind` has them.
@@ -120,6 +121,11 @@ class Parameters:
 
     def __init__(self, primitive: str, given: Mapping[str, Any]) -> None:
         self.primitive, self.given = primitive, given
+
+    @property
+    def shard_axes(self) -> frozenset[Any]:
+        """The axes of its mesh over which a shard_map splits arrays."""
+        return self.manual_axes if self.newly_manual_axes is None else self.newly_manual_axes
 
     @property
     def program(self) -> Any:

@@ -180,7 +180,7 @@ def _same_sites(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> jaxp
 def _over_shards(equation: Any, operands: Sequence[Any], run: jaxprs.Run) -> jaxprs.Run:
     """A shard_map. Of shards that hold the same numbers only one counts, which is known if check_vma is True."""
     params = parameters(equation)
-    axes = tuple(name for name in params.mesh.axis_names if name in params.newly_manual_axes)
+    axes = tuple(name for name in params.mesh.axis_names if name in params.shard_axes)
 
     def shard(which: int, operands: Sequence[Any], carried: Any, _: Any) -> tuple[Sequence[Any], Any, Counted]:
         results, _, found = run(which, operands, None, None)

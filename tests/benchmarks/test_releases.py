@@ -7,12 +7,12 @@ from benchmarks import releases
 
 def test_the_oldest_are_the_lower_bounds():
     asked = releases.requirements("all")
-    assert {"numpy>=2", "torch>=2.11", "jax>=0.10.2", "flax>=0.12", "rich"} <= {*asked}
+    assert {"numpy>=2", "torch>=2.11", "jax>=0.10", "flax>=0.12", "rich"} <= {*asked}
     assert not [one for one in asked if one.startswith("qbits")]
     assert {"numpy==2", "torch==2.11", "rich"} <= set(map(releases.oldest, asked))
     pins = {releases.kept(one, ["torch"]) for one in asked}
     assert [one for one in pins if one.startswith("torch==")]
-    assert "jax>=0.10.2" in pins
+    assert "jax>=0.10" in pins
 
 
 def test_what_cannot_be_had_is_a_row_with_its_reason(monkeypatch, tmp_path, capsys):

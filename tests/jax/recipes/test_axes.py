@@ -12,6 +12,7 @@ from support import assert_same_bits, assert_same_trees, equations
 
 import qjax
 from qcore import RECIPES
+from qjax._parameters import parameters
 from qjax.recipes import lower
 
 
@@ -94,10 +95,11 @@ def test_options_of_shard_map_stay():
     mesh = jax.make_mesh((2, 2), ("i", "j"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     rows = PartitionSpec("i")
     program = jax.shard_map(lambda x: x @ W, mesh=mesh, in_specs=rows, out_specs=rows, axis_names={"i"})
-    options = ("mesh", "out_specs", "check_vma", "newly_manual_axes")
+    options = ("mesh", "out_specs", "check_vma", "shard_axes")
 
     def options_of(fn):
         traced = jax.make_jaxpr(fn)(integers((4, 4)))
-        return [[e.params[name] for name in options] for _, e in equations(traced.jaxpr) if "mesh" in e.params]
+        found = [parameters(e) for _, e in equations(traced.jaxpr) if "mesh" in e.params]
+        return [[getattr(one, name) for name in options] for one in found]
 
     assert options_of(lower(program, forward_number=F, **NEAREST)) == options_of(program) != []
