@@ -17,6 +17,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ from benchmarks.support.results import write_results
 from benchmarks.support.timing import machine, versions
 from benchmarks.training_models.data import LETTERS, batch_of
 from benchmarks.training_models.torch_models import GPT, PreResNet20
-from qcore.pictures import draw_curves, picture
+from qcore.pictures import draw_curves, in_two_widths, picture
 
 FILE, PICTURE = Path(__file__).parent / "results" / "coded-states.json", "coded-states.svg"
 STEPS, TOGETHER = 300, 20  # neighbouring steps whose losses are one point
@@ -118,7 +119,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--draw", metavar="FOLDER", type=Path, help="only draw the committed results there")
     options = parser.parse_args(argv)
     if options.draw:
-        draw(json.loads(FILE.read_text(encoding="utf-8")), options.draw / PICTURE)
+        in_two_widths(partial(draw, json.loads(FILE.read_text(encoding="utf-8"))), options.draw / PICTURE)
         return 0
     torch.set_num_threads(1)
     steps = options.steps // TOGETHER * TOGETHER
