@@ -73,6 +73,7 @@ ALLOWED = {
     "qtorch/_rounding/keys.py: _drawn of a thread": "memory for a drawn key, written before each use",
     "qcore/exchange/limits.py: _OF_RUN of a context": "what the model of this call may take of memory and steps",
     "qcore/notices.py: _shown of a context": "whether a bar is on the terminal, which has place for one",
+    "qcore/pictures.py: _width of a context": "the width of the figures that are drawn now, for a desk or a phone",
     "qtorch/engines/layers.py: _STATE of a thread": "whether a function of an inner layer runs, which rounds it",
     "qtorch/engines/layers.py: _STATE.inside": "the same",
     "qtorch/_exported.py: NEAR of a context": "whether the file of this call need not be exact",
