@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from qcore.arguments import check_choice, check_flag, check_int, quoted
+from qcore.arguments import check_choice, check_flag, check_int, check_size, quoted
 from qcore.distributed.scale import WireScale, check_scale
 from qcore.formats.block import BlockNumber
 from qcore.formats.number import Number, call_text, check_number, check_target
@@ -188,7 +188,7 @@ class Collective:
 
     def _check_aggregation(self) -> None:
         """Only PAT sends steps together, by doubling their number."""
-        self._set(aggregation=check_int("aggregation", self.aggregation, 1))
+        self._set(aggregation=check_size("aggregation", self.aggregation))
         if self.aggregation & (self.aggregation - 1) or (self.aggregation > 1 and self.order != NCCL_PAT):
             allowed = "a power of two" if self.order == NCCL_PAT else "1"
             raise ValueError(f"aggregation={self.aggregation} with order={self.order}; allowed is {allowed}")
