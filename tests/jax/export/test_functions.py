@@ -6,6 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from covering import usually
 from flax import nnx
 from flax_support import layer_of
 from jax_export_support import check
@@ -72,21 +73,24 @@ def test_sums_at_indices(tmp_path):
     check(lambda i, x: x.at[:, i].add(1.0), (i, X), tmp_path)
 
 
-def test_images(tmp_path):
-    layers = (
-        layer_of(nnx.Conv, 4, 6, (3, 3), feature_group_count=2),
-        layer_of(nnx.Conv, 4, 4, (3, 3), strides=2, kernel_dilation=2, padding="VALID"),
-        layer_of(nnx.ConvTranspose, 4, 3, (3, 3), strides=(2, 2)),
-        lambda x: nnx.max_pool(x, (3, 3), (2, 2), "SAME"),
-        lambda x: nnx.avg_pool(x, (2, 2), (2, 2)),
-    )
-    check(lambda x: [layer(x) for layer in layers], (IMAGES,), tmp_path, near=1e-5)
+OF_IMAGES = {
+    "groups": lambda: layer_of(nnx.Conv, 4, 6, (3, 3), feature_group_count=2),
+    "steps": lambda: layer_of(nnx.Conv, 4, 4, (3, 3), strides=2, kernel_dilation=2, padding="VALID"),
+    "transposed": lambda: layer_of(nnx.ConvTranspose, 4, 3, (3, 3), strides=(2, 2)),
+    "max pool": lambda: lambda x: nnx.max_pool(x, (3, 3), (2, 2), "SAME"),
+    "average pool": lambda: lambda x: nnx.avg_pool(x, (2, 2), (2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", usually(("groups", "max pool"), OF_IMAGES))
+def test_images(name, tmp_path):
+    check(OF_IMAGES[name](), (IMAGES,), tmp_path, near=1e-5)
 
 
 FORMATS = "e4m3fn", "e5m2", "bfloat16", "float16", "e2m1fn", "e4m3fn:saturate", "fixed(8,4)", "int4", "posit(8,1)"
 
 
-@pytest.mark.parametrize("mode", ["nearest", "down", "up", "toward_zero"])
+@pytest.mark.parametrize("mode", usually(("nearest", "up"), ["nearest", "down", "up", "toward_zero"]))
 def test_roundings(mode, tmp_path):
     """All numbers, infinities, zeros of both signs and subnormal numbers; a NaN is any NaN."""
 

@@ -43,6 +43,7 @@ class Net(nnx.Module):
         return self.fc(self.other(self.relu(self.norm(self.conv(x)))))
 
 
+@pytest.mark.heavy
 def test_layers_are_fused(tmp_path):
     model, x = Net(), normal(2, 6, 6, 3)
     model.eval()

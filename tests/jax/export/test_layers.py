@@ -123,6 +123,7 @@ def test_layers_of_floats(name, tmp_path):
     check(Each(OF_FLOATS[name]()), (ROWS,), tmp_path)
 
 
+@pytest.mark.heavy
 def test_each_layer_has_a_case():
     """A new layer of the public rooms needs a line above; the other names are of base classes and parts of layers."""
     others = {"IntegerVariable", "Quantized", "QuantizedWeight", "dynamic", "Cell", "Recurrent"}

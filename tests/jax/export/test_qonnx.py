@@ -45,6 +45,7 @@ def test_a_network_of_fixed_point(tmp_path):
         assert np.array_equal(found, run(model, x * np.float32(scale)))
 
 
+@pytest.mark.heavy
 def test_layers_of_integers_are_refused_by_name(tmp_path):
     model, x = network(None)
     with pytest.raises(
@@ -54,7 +55,8 @@ def test_layers_of_integers_are_refused_by_name(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("weight", ["mxfp4", pytest.param("e4m3fn", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("weight", ["mxfp4", "e4m3fn"])
 def test_narrow_floats_are_float_quant_and_products(tmp_path, weight):
     """QONNX's executor has no arrays of float8 or of 4 bits."""
     rounded, x = network(QConfig("e4m3fn", weight))

@@ -49,6 +49,7 @@ def test_control_flow():
     assert found[Site("again.a", "output")] == expected(quantize(loop[1], "e4m3fn"))
 
 
+@pytest.mark.heavy
 def test_off_it_costs_nothing():
     """The program of a function that is watched elsewhere is as before."""
     both = quantizer("e4m3fn", "e5m2", "nearest", "nearest")
@@ -87,7 +88,7 @@ def test_vmap_and_shards(number):
     ("kind", "cases"),
     [
         ("Auto", [(("x",), True, 1), (("x",), False, 2)]),
-        ("Explicit", [(("x", "y"), True, 1)]),
+        pytest.param("Explicit", [(("x", "y"), True, 1)], marks=pytest.mark.heavy),
         pytest.param("Auto", [((), True, 1), (("x", "y"), False, 1)], marks=pytest.mark.heavy),
         pytest.param("Explicit", [((), False, 8), (("x",), True, 1)], marks=pytest.mark.heavy),
     ],

@@ -24,11 +24,7 @@ A, B = (RNG.standard_normal(shape).astype(np.float32) for shape in ((16, 64), (6
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "exact",
-        "stochastic chunks",
-        *(pytest.param(name, marks=pytest.mark.heavy) for name in ("two levels", "sequential", "float64", "aligned")),
-    ],
+    usually(("stochastic chunks",), ("exact", "stochastic chunks", "two levels", "sequential", "float64", "aligned")),
 )
 def test_vmap_and_scan_are_loops(name):
     examples = jnp.asarray(A[:, :12].reshape(4, 4, 12))
@@ -67,7 +63,8 @@ CONV_SPECS = {  # of the input (batch, channels, ...), the weight (outputs, chan
 }
 
 
-@pytest.mark.parametrize("specs", usually(("channels",), CONV_SPECS))
+@pytest.mark.heavy
+@pytest.mark.parametrize("specs", CONV_SPECS)
 def test_shardings_of_convolutions_do_not_matter(specs):
     """Exact ones and their gradients, on four devices: of what is summed over, and of what is not."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("x",))
@@ -111,7 +108,8 @@ def test_flax_layers_have_torchs_bits(padding):
     assert_same_bits(run(dense, A), qtorch.linalg.linear(torch.from_numpy(A), weight, bias, **options))
 
 
-@pytest.mark.parametrize("causal", [True, pytest.param(False, marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("causal", [True, False])
 def test_flax_attention_has_torchs_bits(causal):
     low = {"operands": ("e4m3fn", "e5m2"), "accumulator": Accumulator("float(6,9)", chunk=4)}
     options = {"linear": low, "scores": low, "output": {"operands": ("e4m3fn", "e4m3fn"), "grad_a": "product(e5m2)"}}
@@ -216,7 +214,8 @@ def test_uses_of_one_state_are_one_step():
     assert_same_bits(unused, state)
 
 
-@pytest.mark.parametrize("same", [True, pytest.param(False, marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("same", [True, False])
 def test_devices_that_share_a_state_have_the_largest_magnitudes_of_all(same):
     """Without reduce_amax each device has its own state, or it raises."""
     kept = f"operand(e4m3fn,scale=scale(history=3{'' if same else ',reduce_amax=False'}))"

@@ -26,15 +26,16 @@ HEAVY_BUT_ONE = usually(("image",), CASES)
 FORMS = [INT8, AffineInteger.of_width(4), AffineInteger.of_width(12)]
 
 
+@pytest.mark.parametrize("forms", [FORMS[:1], pytest.param(FORMS, marks=pytest.mark.heavy)], ids=["int8", "all"])
 @pytest.mark.parametrize("name", HEAVY_BUT_ONE)
-def test_sums(name):
+def test_sums(name, forms):
     shape, kernel, settings = CASES[name]
     rng = np.random.default_rng(3)
     layer = layer_of(nnx.ConvTranspose, shape[-1], 5, kernel, **settings)
     bias = None if layer.bias is None else rng.normal(size=5).astype(np.float32)
     x, output = rng.integers(0, 256, shape), QParams.of(np.float32(0.4), 120)
     q = QTensor(jnp.asarray(x, jnp.uint8), QParams(jnp.float32(0.05), jnp.int32(100)), UINT8)
-    for form in FORMS:
+    for form in forms:
         kernels = rng.integers(form.qmin, form.qmax + 1, layer.kernel.shape)
         weight = np.moveaxis(kernels[(slice(None, None, -1),) * len(kernel)], (-1, -2), (0, 1))  # torch mirrors
         scales = rng.uniform(0.01, 0.02, 5).astype(np.float32)
@@ -50,7 +51,8 @@ def test_sums(name):
     assert_same_bits(jax.jit(lambda own, q: own(q).values)(own, q[0]), expected[0])
 
 
-@pytest.mark.parametrize("name", HEAVY_BUT_ONE)
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", CASES)
 def test_near_the_layer_of_floats(name):
     shape, kernel, settings = CASES[name]
     model = qnn.QuantWrapper(layer_of(nnx.ConvTranspose, shape[-1], 5, kernel, **settings))

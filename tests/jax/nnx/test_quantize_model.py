@@ -129,7 +129,9 @@ def convolutions():
         pytest.param(None, {"train": train}, marks=pytest.mark.heavy),
         (QConfig(None, default_per_channel_weight_observer), {}),
         (QConfig(None, default_per_channel_weight_observer), {"calibrate": [X]}),
-        (QConfig("e4m3fn", default_per_channel_weight_observer), {"calibrate": [X]}),
+        pytest.param(
+            QConfig("e4m3fn", default_per_channel_weight_observer), {"calibrate": [X]}, marks=pytest.mark.heavy
+        ),
         pytest.param(QConfig("e4m3fn", "mxfp8_e4m3"), {"calibrate": [X]}, marks=pytest.mark.heavy),
         pytest.param(QConfig("e4m3fn", "mxfp8_e4m3"), {"train": train}, marks=pytest.mark.heavy),
     ],
@@ -149,6 +151,7 @@ def test_settings(qconfig, data):
     assert ("1" in states) is not bool(data)  # the batch norm, where nothing shows what follows what
 
 
+@pytest.mark.heavy
 def test_dynamic_settings_and_parts(floats):
     model = convolutions()
     with pytest.warns(UserWarning, match=r"stay in floats: layer '0' \(Conv\): there is no dynamic Conv"):
@@ -161,6 +164,7 @@ def test_dynamic_settings_and_parts(floats):
     assert kinds(by_type, nnx.BatchNorm, quantized.Linear) == ["1", "3.module"]
 
 
+@pytest.mark.heavy
 def test_functions_that_calibrate_are_compiled(floats, small, recwarn):
     def run(model):
         nnx.jit(lambda model, x: model(x))(model, X)
@@ -190,6 +194,7 @@ class SameConv(nnx.Conv):
         return super().__call__(jnp.pad(self.pad(x, deterministic=True), ((0, 1), (0, 0))))
 
 
+@pytest.mark.heavy
 def test_layers_that_stay_in_floats():
     model = nnx.Sequential(SameConv(), Conv1D(), layer_of(nnx.MultiHeadAttention, 2, 4, decode=False))
     model = nnx.Sequential(model, layer_of(nnx.Linear, 4, 4))

@@ -58,6 +58,7 @@ def test_a_cell_with_another_law_is_not_dynamic(cell):
     assert_same_bits(run(dynamic(model).layers[1], x), run(nnx.RNN(cell), x))
 
 
+@pytest.mark.heavy
 def test_cells_are_not_observed_and_work():
     """Observers inside would see floats that no integers take the place of."""
     model = nnx.Sequential(nnx.RNN(layer_of(nnx.GRUCell, 2, 3)), qnn.QuantWrapper(layer_of(nnx.Linear, 3, 2)))
@@ -141,6 +142,7 @@ assert "qjax.nnx" not in sys.modules
 """
 
 
+@pytest.mark.heavy
 def test_errors_name_the_layer_whatever_was_imported():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

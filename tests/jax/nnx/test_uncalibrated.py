@@ -40,7 +40,9 @@ def test_settings_that_a_recurrent_layer_cannot_have_are_refused_when_it_is_prep
     assert "there is no quantized LSTM" in qnn.report(prepared)["1"].reason
 
 
-@pytest.mark.parametrize("qconfig", [default_qconfig, QConfig("e4m3fn", "mxfp4")])
+@pytest.mark.parametrize(
+    "qconfig", [default_qconfig, pytest.param(QConfig("e4m3fn", "mxfp4"), marks=pytest.mark.heavy)]
+)
 def test_models_of_bfloat16(qconfig):
     model, x = Two(), jnp.ones((2, 4), jnp.bfloat16)
     model.a_norm = nnx.LayerNorm(4, rngs=nnx.Rngs(0))  # of float32
@@ -50,6 +52,7 @@ def test_models_of_bfloat16(qconfig):
         assert qnn.convert(prepared)(x).dtype == jnp.bfloat16
 
 
+@pytest.mark.heavy
 def test_batch_norms_trained_in_bfloat16():
     rngs, x = nnx.Rngs(0), jnp.ones((2, 3, 2), jnp.bfloat16)
     parts = layer_of(nnx.Conv, 2, 4, (1,), param_dtype=jnp.bfloat16), nnx.BatchNorm(4, rngs=rngs)

@@ -112,7 +112,12 @@ def test_converted_is_near_and_small():
     assert np.abs(y - run(prepared, IMAGES)).max() < 6 * step
     assert not jax.tree.leaves(nnx.state(converted, nnx.Param))
     assert converted.conv2.weight().values.dtype == jnp.int8
-    ones = nnx.jit(jax_results)(converted, IMAGES[:1])[1]
+
+
+@pytest.mark.heavy
+def test_one_example_has_the_bits_of_the_batch():
+    converted = qnn.convert(calibrated())
+    y, ones = (nnx.jit(jax_results)(converted, x)[1] for x in (IMAGES, IMAGES[:1]))
     assert_same_bits(ones, y[:1])
 
 
@@ -203,6 +208,7 @@ def prepared_for_training():
     return nnx.clone(begun())
 
 
+@pytest.mark.heavy
 def test_switches():
     model = prepared_for_training()
     frozen = qnn.freeze_bn_stats(qnn.disable_observer(model))

@@ -119,8 +119,8 @@ def shampoo(params_of_state):
 @pytest.mark.parametrize(
     "container",
     [
-        lambda make, params: jax.tree.map(make, params),
-        lambda make, params: [make(x) for x in jax.tree.leaves(params)],
+        pytest.param(lambda make, params: jax.tree.map(make, params), marks=pytest.mark.heavy),
+        pytest.param(lambda make, params: [make(x) for x in jax.tree.leaves(params)], marks=pytest.mark.heavy),
         lambda make, params: [{"left": make(x)[0], "right": (make(x)[-1],)} for x in jax.tree.leaves(params)],
     ],
     ids=["tree", "list", "dictionaries"],
@@ -163,6 +163,7 @@ def test_complex_parameters_are_refused():
         low_precision(optax.sgd(0.1), F8).init({"a": jnp.ones(3), "b": {"w": jnp.ones(3, jnp.complex64)}})
 
 
+@pytest.mark.heavy
 def test_bfloat16_parameters():
     tx = low_precision(optax.sgd(0.1), weight_quant=quantizer(F8), acc_quant=F16, key=KEY)
     start = jax.tree.map(lambda p: jnp.asarray(p, jnp.bfloat16), P)

@@ -42,6 +42,7 @@ def test_scan_is_a_loop_and_states_may_be_donated():
     donating(carry, few(G[1]))
 
 
+@pytest.mark.heavy
 def test_kill_and_resume(tmp_path):
     def fresh():
         tx = low_precision(optax.adam(0.01), **ROUNDED)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from covering import usually
 from support import assert_same_bits
 
 from qcore.affine import INT8, INT32, UINT8, AffineInteger
@@ -43,10 +44,10 @@ class Methods:
         return lambda x, *arguments: getattr(x, name)(*arguments)
 
 
-FORMS = [UINT8, INT32, *(pytest.param(form, marks=pytest.mark.heavy) for form in (INT8, AffineInteger(0, 65535)))]
+FORMS = usually((UINT8,), (UINT8, INT32, INT8, AffineInteger(0, 65535)))
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", FORMS)
 def test_functions_that_move_integers(form):
     """They commute with what the integers stand for; functions take floats, too."""
     q = quantize_per_tensor(jnp.asarray(X), 0.1, 0 if form == INT32 else 9, form)

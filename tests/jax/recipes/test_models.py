@@ -63,9 +63,8 @@ class Recurrent(nnx.Module):
         return q(self.last(states), 2), h
 
 
-@pytest.mark.parametrize(
-    "rounding", [NEAREST, pytest.param(STOCHASTIC, marks=pytest.mark.heavy)], ids=["nearest", "stochastic"]
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("rounding", [NEAREST, STOCHASTIC], ids=["nearest", "stochastic"])
 def test_flax_nnx(rounding):
     graph, state = nnx.split(module_of(Recurrent))
     state = jax.tree.map(lambda p: integers(p.shape, p.size, 1), state)

@@ -230,9 +230,8 @@ def of_equinox(is_scanned):
     return fn
 
 
-@pytest.mark.parametrize(
-    "make", [of_linen, pytest.param(of_nnx, marks=pytest.mark.heavy), pytest.param(of_equinox, marks=pytest.mark.heavy)]
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("make", [of_linen, of_nnx, of_equinox])
 def test_layers_of_frameworks(make):
     for recipe, key in ((RECIPES["deepseek_v3_fp8"], {}), (RECIPES["nvfp4_pretraining"], {"key": jax.random.key(1)})):
         pair = [lower(make(is_scanned), recipe) for is_scanned in (True, False)]

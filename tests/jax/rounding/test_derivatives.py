@@ -153,6 +153,7 @@ def test_quantizers_that_change_gradients_have_no_tangents(options):
         jax.jvp(f, (jnp.asarray(X),), (jnp.asarray(T),))
 
 
+@pytest.mark.heavy
 def test_fake_quantization_has_a_hessian():
     x = jnp.linspace(-20, 20, 12)
     f = lambda x: qjax.quantization.fake_quantize_per_tensor_affine(x, 0.125, 0, -128, 127)  # noqa: E731

@@ -82,6 +82,7 @@ def test_bytes_in_memory_and_on_disk(case, tmp_path):
     assert 0 <= np.abs(y - model(PARAMS, X)).max() < 9
 
 
+@pytest.mark.heavy
 def test_packed_integers_compute_as_unpacked_ones():
     """A weight with few integers has the same results in 4 bits, two in a byte, as in 8 bits."""
     w = jnp.asarray(RNG.integers(-7, 8, size=(3, 3, 4, 6)), jnp.float32).at[0, 0, 0].set(7.0)
