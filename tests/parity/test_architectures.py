@@ -103,6 +103,7 @@ def test_training_of_all_and_compiled_programs(name):
         assert_same_bits(found, right)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["mtcnn", pytest.param("bert", marks=pytest.mark.heavy)])
 def test_forward_and_gradients_compiled(name):
     """In one program of AOTAutograd, without Inductor."""

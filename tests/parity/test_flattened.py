@@ -68,6 +68,7 @@ SETTINGS = {
 HEAVY = "trained", "dynamic", "weights"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "way", [pytest.param(way, marks=pytest.mark.heavy if way in HEAVY else ()) for way in SETTINGS]
 )

@@ -8,6 +8,7 @@ import numpy as np
 import oracle_functions as oracle
 import pytest
 import torch
+from covering import usually
 from numerics_support import by_jax, by_torch, every_kind, numbers, with_gradient
 from oracle_functions import F32, add, div, mul, pieces, rounded
 from support import assert_all_same_bits, assert_same_bits
@@ -174,10 +175,12 @@ def test_beside_loops(name):
     assert_all_same_bits(by_torch(*CASES[name][:2]), right)
 
 
-def test_jax_in_one_program():
-    given = {name: case[1] for name, case in CASES.items()}
-    found = jax.jit(lambda given: {name: by_jax(case[0], given[name]) for name, case in CASES.items()})(given)
-    for name in CASES:
+@pytest.mark.parametrize("distance", [2, pytest.param(1, marks=pytest.mark.heavy)])
+def test_jax_in_one_program(distance):
+    names = [*CASES][::distance]
+    given = {name: CASES[name][1] for name in names}
+    found = jax.jit(lambda given: {name: by_jax(CASES[name][0], given[name]) for name in names})(given)
+    for name in names:
         assert_all_same_bits(found[name], expected(name)[1])
 
 
@@ -270,6 +273,7 @@ def _one(room, number=1.0):
     return torch.tensor(number) if room is qtorch.reproducible else jnp.float32(number)
 
 
+@pytest.mark.heavy
 def test_attention_with_masks_and_groups_of_heads():
     """A mask that is added, and heads of keys that serve several of queries."""
     q, k, v, mask = numbers(RNG, 4, 5, 4), numbers(RNG, 2, 3, 4), numbers(RNG, 2, 3, 2), numbers(RNG, 5, 3)
@@ -392,7 +396,7 @@ def with_gradients(model, function, x):
     return [y, *torch.autograd.grad(y.sum(), [*model.parameters()])]
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", usually([f for f in FUNCTIONS if f is not pools], FUNCTIONS))
 def test_functions_of_torch_are_replaced(function):
     """Near torch's numbers and gradients."""
     torch.manual_seed(3)
@@ -402,7 +406,8 @@ def test_functions_of_torch_are_replaced(function):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("function", [in_place, *(pytest.param(f, marks=pytest.mark.heavy) for f in FUNCTIONS[1:])])
+@pytest.mark.heavy
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_functions_of_torch_are_replaced_where_dynamo_traces(function):
     torch.manual_seed(3)
     model, x = qtorch.reproducible.convert(Calls(function)), torch.randn(2, 4)

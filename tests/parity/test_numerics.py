@@ -42,6 +42,7 @@ def test_jax_in_one_program(distance):
         assert_all_same_bits(results, expected(i))
 
 
+@pytest.mark.heavy
 def test_jax_without_jit():
     index = [case[0] for case in CASES].index("softmax")
     with jax.disable_jit():

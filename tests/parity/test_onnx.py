@@ -47,6 +47,7 @@ def integers(path, x):
     return [one for one in found if one.dtype == np.uint8], next(one for one in found if one.dtype == np.float32)
 
 
+@pytest.mark.heavy
 def test_two_files_of_one_model(tmp_path):
     torch.manual_seed(0)
     floats = Torch().eval()

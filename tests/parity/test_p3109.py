@@ -85,6 +85,7 @@ def test_compiled_programs():
     assert_all_same_bits(jax.jit(lambda x: program(qjax.quantize, x))(x), expected)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("few", [3, pytest.param(20, marks=pytest.mark.heavy)])
 def test_accumulators(few):
     rng = np.random.default_rng(3)

@@ -62,7 +62,7 @@ def check(geometry, a, b, products, call, backends=("torch", "jax.jit")):
 
 
 # Each way compiles for seconds, and eager JAX three functions: `tests/jax/linalg/test_parts.py` has more of these.
-USUAL = ("exact", "sequential", "two levels", "aligned", "toward zero")
+USUAL = ("exact", "two levels")  # others: test_addends.py, test_designs.py and test_own_units.py
 MORE = dict.fromkeys(USUAL, ()) | {"exact": ("aot_eager", "jax")}
 
 
@@ -81,6 +81,7 @@ def test_all_accumulators(name):
     check(GEOMETRIES["matmul"], a, b, products, lambda room, a, b: room.matmul(a, b, **options), backends)
 
 
+@pytest.mark.heavy
 def test_integers_round_sums():
     """Formats whose sums stochastic rounding takes as integers in JAX; zeros of both signs alone, and beside NaN."""
     rng = np.random.default_rng(9)
@@ -116,7 +117,7 @@ SHAPES = {  # geometry, shapes, arguments
 
 @pytest.mark.parametrize(
     "shape",
-    usually(("no terms", "linear, a weight for each of a batch", "conv2d"), SHAPES),
+    usually(("no terms", "linear, a weight for each of a batch"), SHAPES),  # convolutions: test_convolution_blocks.py
 )
 def test_all_shapes(shape):
     kind, shape_a, shape_b, arguments = SHAPES[shape]

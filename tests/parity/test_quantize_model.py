@@ -253,6 +253,7 @@ class FlaxJoined(nnx.Module):
         return nnx.relu(self.third(x)).mean((1, 2))
 
 
+@pytest.mark.heavy
 def test_numbers_are_rounded_once_in_front_of_a_concatenation():
     """The layer in front of it has the range of the layer behind it, unless a function is between."""
     torch.manual_seed(0)
@@ -282,7 +283,9 @@ class FlaxGeneral(nnx.Module):
         return y * self.several[0][...] + self.several[1][...]
 
 
-@pytest.mark.parametrize("settings", [None, {"first": jq.default_qconfig}], ids=["floats", "integers"])
+@pytest.mark.parametrize(
+    "settings", [None, pytest.param({"first": jq.default_qconfig}, marks=pytest.mark.heavy)], ids=["floats", "integers"]
+)
 def test_all_arrays_of_a_model_are_carried(settings):
     """Layers of several axes are PyTorch's linear layers, and variables of the model itself have their names."""
     x = np.random.default_rng(0).normal(size=(5, 2, 3)).astype(np.float32)
@@ -340,7 +343,11 @@ class FlaxFirst(nnx.Module):
 
 @pytest.mark.parametrize(
     ("most", "largest", "expected"),
-    [(1.03, False, "MinMaxObserver"), (1.6, False, "HistogramObserver"), (1.6, True, "MinMaxObserver")],
+    [
+        pytest.param(1.03, False, "MinMaxObserver", marks=pytest.mark.heavy),
+        (1.6, False, "HistogramObserver"),
+        (1.6, True, "MinMaxObserver"),
+    ],
 )
 def test_histograms_cut_where_that_saves_much_of_the_error(most, largest, expected):
     """Uniform numbers and one beyond them, which by hand costs the square of what is cut off; rounding, of a step / 12.

@@ -43,6 +43,7 @@ def test_blocks_lie_along_the_terms_of_each_product():
         assert product.second.matrix
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "machine"),
     [

@@ -53,6 +53,7 @@ def by_torch(model):
     return y, x.grad, gradients
 
 
+@pytest.mark.heavy
 def test_models_with_attention_modules():
     """Results, and gradients of parameters and inputs."""
     torch.manual_seed(0)

@@ -75,6 +75,7 @@ def moved(x):
     return room.add(jnp.squeeze(y, 0), jnp.float32(jnp.argmax(y)))
 
 
+@pytest.mark.heavy
 def test_jax_lets_be_what_rounds_nothing():
     """Also under transformations and jit, where arrays have no values."""
     model, converted = Model(moved), room.convert(Model(moved))

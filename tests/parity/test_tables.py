@@ -50,6 +50,7 @@ def test_all_packages(name, mode, dtype):
             assert_same_bits(np.asarray(qjax.decode(codes, table, dtype)), numbers)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("table", [pytest.param(SHORT, marks=pytest.mark.heavy), LONG], ids=["short", "long"])
 def test_compiled_programs(table):
     """Inductor makes a loop of a short table; the kernel stays for a long one."""

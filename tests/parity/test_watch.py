@@ -107,6 +107,7 @@ def test_changed_run(records):
     assert compare(mine, changed, tolerance=1.0) is None
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["fp8_chunked", pytest.param("deepseek_v3_fp8", marks=pytest.mark.heavy)])
 def test_products_of_a_recipe(name):
     """Operands and accumulators, which the first layer's unused gradient has in JAX only."""

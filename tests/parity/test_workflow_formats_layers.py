@@ -173,6 +173,7 @@ def recurrent_layers():
 HALVES = {"bfloat16": (torch.bfloat16, jnp.bfloat16), "float16": (torch.float16, jnp.float16)}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.heavy)])
 @pytest.mark.parametrize(
     "settings",

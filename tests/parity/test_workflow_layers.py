@@ -188,6 +188,7 @@ def run(model, x):
 INT12 = AffineInteger.of_width(12)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "dtype", ["qint8", *(pytest.param(one, marks=pytest.mark.heavy) for one in (AffineInteger.of_width(4), INT12))]
 )
@@ -207,6 +208,7 @@ def test_dynamic_models(dtype, floats):
             assert_same_bits(np.asarray(result), one.numpy())
 
 
+@pytest.mark.heavy
 def test_eager(floats):
     x = np.random.default_rng(4).normal(size=(3, 7)).astype(np.float32)
     layer = tq.quantize_dynamic(floats).cells[0]
