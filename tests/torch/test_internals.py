@@ -187,6 +187,7 @@ assert (linear(x, w, None, 2.0**14, 255).values == 255 - 128).all()
 """
 
 
+@pytest.mark.heavy
 def test_products_of_int8_where_onednn_has_no_instructions_for_them():
     """oneDNN's own sums of 255 * -128 end at -2^15 then; its zero points make 0 of them."""
     command, limited = [sys.executable, "-c", LIMITED], os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}

@@ -150,8 +150,11 @@ def test_models_of_all_kinds_at_once():
 @pytest.mark.parametrize(
     ("kind", "backend"),
     [
-        *((kind, "eager") for kind in ("lowered", "recipe", "reproducible")),
-        *(pytest.param(kind, "eager", marks=pytest.mark.heavy) for kind in ("converted", "quantizer", "dynamic")),
+        *((kind, "eager") for kind in ("lowered", "recipe")),
+        *(
+            pytest.param(kind, "eager", marks=pytest.mark.heavy)
+            for kind in ("converted", "quantizer", "dynamic", "reproducible")
+        ),
         *(pytest.param(kind, "inductor", marks=pytest.mark.heavy) for kind in ("lowered", "recipe", "reproducible")),
     ],
 )

@@ -145,10 +145,11 @@ assert y.tolist() == [count]
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 @pytest.mark.parametrize(
     ("count", "heavy"),
-    [(3, False), *(pytest.param(count, True, marks=pytest.mark.heavy) for count in (2, 3, 4, 8))],
+    [(3, False), *((count, True) for count in (2, 3, 4, 8))],
 )
 def test_fsdp(count, heavy, tmp_path):
     program = f"count = {count}\n" + (GRADIENTS + TRAINING + MEANS).replace("{heavy}", str(heavy))

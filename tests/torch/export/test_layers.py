@@ -140,12 +140,8 @@ MODELS = {
 }
 
 
-# An export takes seconds: ordinary runs have each list of layers, and each kind of integers, once or twice.
-QUICK = {
-    ("transposed", "16 bits"),
-    ("activations", "uint8"),
-    ("convolutions", "zero points everywhere"),
-}
+# An export takes seconds: ordinary runs have one list of layers; whole networks have other integers (test_onnx.py).
+QUICK = {("convolutions", "zero points everywhere")}
 CASES = [
     pytest.param(name, settings, marks=[] if (name, settings) in QUICK else pytest.mark.heavy)
     for name in MODELS
@@ -186,7 +182,8 @@ def table(dtype):
     return convert(prepare(model.eval()))
 
 
-@pytest.mark.parametrize("dtype", [torch.quint8, pytest.param(torch.qint8, marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("dtype", [torch.quint8, torch.qint8])
 def test_tables(dtype, tmp_path):
     check(table(dtype), (torch.tensor([[1, 0, 9], [3, 3, 2]]),), tmp_path)
 
@@ -224,6 +221,7 @@ def test_dynamic_layers(name, tmp_path):
     assert "MatMulInteger" in operators(made)
 
 
+@pytest.mark.heavy
 def test_layers_that_convert_does_not_make(tmp_path):
     check(ACTIVATIONS, (5 * images(4, 4),), tmp_path)
 

@@ -262,8 +262,9 @@ def trained(watch_of, backend):
     return watching.record, torch.stack(losses)
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # of torch, where a graph ends
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_model(backend):
     """All statistics, and the bits of all results, are those of the model that is not compiled."""
     torch.compiler.reset()

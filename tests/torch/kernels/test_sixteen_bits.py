@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from covering import some
+from covering import some, usually
 from support import DTYPES, assert_same_bits, to_torch
 
 import qcore
@@ -77,7 +77,7 @@ def test_all_numbers_to_nearest(dtype):
         compare(number, "nearest", all_numbers(dtype))
 
 
-@pytest.mark.parametrize("dtype", DTYPES_OF_16_BITS)
+@pytest.mark.parametrize("dtype", usually(DTYPES_OF_16_BITS[:1], DTYPES_OF_16_BITS))
 def test_blocks_to_nearest(dtype):
     for number in BLOCKS[DTYPES_OF_16_BITS.index(dtype) * 2 :: 4]:
         compare(number, "nearest", hard_blocks(dtype))
@@ -117,7 +117,7 @@ def test_lanes_are_as_narrow_as_the_numbers():
     assert lane_bits(FORMATS[0], "nearest", torch.float64) == 64
 
 
-@some((0, 0), (1, 1), text=["nvfp4({1:16})", "nvfp4({0:16})", "nvfp4({1:5})"], dtype=DTYPES_OF_16_BITS)
+@some((1, 1), text=["nvfp4({1:16})", "nvfp4({0:16})", "nvfp4({1:5})"], dtype=DTYPES_OF_16_BITS)
 def test_nvfp4_compares_elements_in_their_own_bits(text, dtype):
     """All numbers, in an order that puts small ones beside large ones; and the kernel has maxima of 16 bits."""
     numbers = all_numbers(dtype).reshape(256, 256)

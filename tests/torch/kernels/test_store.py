@@ -217,6 +217,7 @@ print(child(work))
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_child_that_is_forked_while_a_kernel_is_compiled_or_after_one_ran(tmp_path):
     """The first compiler waits until the child has ended, which has a compiler of its own."""

@@ -72,7 +72,8 @@ def compiled(model):
     return torch.compile(model, backend="aot_eager", fullgraph=True)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_programs_that_use_a_layer_twice_agree(backend):
     torch._dynamo.reset()
     layer, other = make()[0], make()[0]

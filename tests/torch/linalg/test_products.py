@@ -38,8 +38,8 @@ def check(geometry, which, accumulator, operands, first, second, other, name="")
     assert_same_bits(found, expected, name)
 
 
-# Chunks of other formats, and one direction of two; `test_blocks_and_tiles` takes few random bits.
-HEAVY = "bfloat16 chunks", "up", "few random bits"
+# Chunks of other formats, and one direction of two; `test_blocks_and_tiles` takes stochastic chunks and few bits.
+HEAVY = "bfloat16 chunks", "float32 chunks", "stochastic chunks", "up", "few random bits"
 
 
 @pytest.mark.parametrize("name", usually({*ACCUMULATORS} - {*HEAVY}, ACCUMULATORS))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from covering import usually
 from support import assert_same_bits
 from torch.func import hessian, jacfwd, jacrev
 
@@ -181,7 +182,7 @@ ONCE = {
 }
 
 
-@pytest.mark.parametrize("name", ONCE)
+@pytest.mark.parametrize("name", usually(("product", "function"), ONCE))
 def test_compiled_programs_have_no_second_derivatives(name):
     """With the backend "eager" Dynamo's autograd functions would forget that gradients depend on anything."""
     torch._dynamo.reset()

@@ -183,7 +183,8 @@ def test_blocks_next_to_the_usual_ones_have_the_laws_bits(least, monkeypatch):
         assert torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_steps_are_one_function(backend):
     """`adam_step_with_codes` is traced as a whole, and Inductor makes one function in C++ of it, with the same bits."""
     torch.compiler.reset()

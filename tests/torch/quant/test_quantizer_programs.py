@@ -50,7 +50,7 @@ CASES = {
 
 @pytest.mark.parametrize(
     ("name", "dynamic"),
-    [("nearest", False), ("backward only", True), pytest.param("masked", True, marks=pytest.mark.heavy)],
+    [("nearest", False), *(pytest.param(name, True, marks=pytest.mark.heavy) for name in ("backward only", "masked"))],
 )
 def test_compiled_programs_have_the_same_bits(name, dynamic):
     q = CASES[name]

@@ -139,7 +139,7 @@ def test_infinities_never_raise():
         assert ours.FakeQuantize()(torch.tensor([1.0, number])).shape == (2,)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_histograms_of_nothing_finite(compiled):
     """The parameters stay, as they do in JAX and, with a warning, in torch; then a number is seen."""
     torch._dynamo.reset()

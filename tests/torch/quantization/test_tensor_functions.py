@@ -225,6 +225,7 @@ def test_attributes_that_are_not_there():
     assert QuantStub()(q) is q
 
 
+@pytest.mark.heavy
 def test_in_programs():
     def program(q):
         a, b = q.chunk(2, 1)

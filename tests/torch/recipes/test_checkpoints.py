@@ -54,7 +54,7 @@ def run(model, function=None):
 
 
 @pytest.mark.parametrize(
-    "hand", ["checkpoint", "cond", *(pytest.param(n, marks=pytest.mark.heavy) for n in ("reentrant", "map"))]
+    "hand", ["checkpoint", *(pytest.param(n, marks=pytest.mark.heavy) for n in ("cond", "reentrant", "map"))]
 )
 def test_compiled_programs_lower_functions_that_are_handed_on(hand):
     expected = run(lower(Handing(), ALL))

@@ -270,10 +270,8 @@ def test_what_stays_wide_is_named_once():
     assert {row.reason for row in found} == {"qtorch.linalg has no such product", "einsum with a diagonal"}
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.heavy) for name in ("transposed 2d {}", "three operands")]
-
-
-@pytest.mark.parametrize("name", [*SLOW, "LSTM cell"])
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["transposed 2d {}", "three operands", "LSTM cell"])
 def test_compiled_programs_have_the_same_bits(name):
     make, shapes = MODULES[name]
     torch.manual_seed(0)

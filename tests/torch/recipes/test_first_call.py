@@ -77,7 +77,7 @@ def test_programs_of_a_part_of_the_model_do_not_run_at_the_first_call():
     assert_same_bits(model(X), plain(X))
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dynamic", [None, pytest.param(True, marks=pytest.mark.heavy)])
 def test_a_program_warns_when_it_is_traced_and_is_not_compiled_again(dynamic):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -89,6 +89,7 @@ def test_a_program_warns_when_it_is_traced_and_is_not_compiled_again(dynamic):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.heavy
 def test_a_model_in_several_programs_is_not_measured_by_a_part():
     class Broken(Net):
         def forward(self, x):

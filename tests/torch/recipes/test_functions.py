@@ -110,10 +110,10 @@ def test_all_work_is_lowered_or_has_a_reason(model, recipe):
         assert all(row.kind in ("attention_scores", "attention_output", "matmul") for row in found if row.reason)
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.heavy) for name in ("GPT-2", "encoder", "experts")]
+SLOW = [pytest.param(name, marks=pytest.mark.heavy) for name in ("GPT-2", "encoder", "experts", "vocoder")]
 
 
-@pytest.mark.parametrize("model", [*SLOW, "LoRA", "vocoder"])
+@pytest.mark.parametrize("model", [*SLOW, "LoRA"])
 def test_compiled_equals_eager(model):
     low = lower(made(model), ALL)
     assert report(low, X).lowered == 1
@@ -229,6 +229,7 @@ def test_weights_of_attention_modules_and_masks():
         )
 
 
+@pytest.mark.heavy
 def test_programs_in_bfloat16_and_under_autocast():
     """Operands are the numbers that come; the result in float32 is rounded once."""
     low = lower(nn.Sequential(Conv1D(32, 32), LoRA(32, 8)), ALL).bfloat16()

@@ -38,7 +38,7 @@ def keys_for(mode, tensors):
 
 @pytest.mark.usefixtures("_arrangement")
 @pytest.mark.parametrize("place", ["onto others", "in place"])
-@pytest.mark.parametrize("mode", ["nearest", "toward_zero", "stochastic"])
+@pytest.mark.parametrize("mode", ["nearest", pytest.param("toward_zero", marks=pytest.mark.heavy), "stochastic"])
 @pytest.mark.parametrize("number", [F, BlockFloatingPoint(4)], ids=str)
 def test_the_bits_of_one_call_each(number, mode, place):
     sources = tensors_of_all_kinds()

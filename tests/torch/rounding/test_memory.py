@@ -117,7 +117,7 @@ ACCUMULATORS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", usually(("float32", "bfloat16"), ("float32", "float64", "float16", "bfloat16")))
+@pytest.mark.parametrize("dtype", usually(("float32",), ("float32", "float64", "float16", "bfloat16")))
 def test_misaligned_tensors_have_the_same_bits(dtype):
     x = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
     y = misaligned(x)

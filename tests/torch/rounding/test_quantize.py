@@ -288,7 +288,8 @@ def test_cuda(number, mode):
             assert_same_bits(qtorch.quantize(tensor.cuda(), number, mode, key=KEY), expected)
 
 
-@pytest.mark.parametrize("dynamic", [True, *(pytest.param(one, marks=pytest.mark.heavy) for one in (None, False))])
+@pytest.mark.heavy
+@pytest.mark.parametrize("dynamic", [True, None, False])
 def test_compiled_programs_take_other_formats_keys_and_starts(dynamic):
     """As arguments of one compiled function, whose integers dynamic shapes would turn into symbols."""
     x = torch.randn(100)

@@ -99,7 +99,7 @@ def test_fused_linear_layers_are_dynamic():
 
 
 @pytest.mark.parametrize("enforce_sorted", [True, False])
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("kind", ["LSTM", pytest.param("GRU", marks=pytest.mark.heavy)])
 def test_sequences_of_several_lengths(kind, enforce_sorted):
     floats = getattr(nn, kind)(3, 5, num_layers=2, bidirectional=True).eval()
     layer = quantize_dynamic(floats)

@@ -165,7 +165,10 @@ def test_subclasses_round_their_weights():
     assert convert(trained.eval())(x).isfinite().all()
 
 
-@pytest.mark.parametrize("qconfig", [None, FORMATS, default_dynamic_qconfig, QConfigDynamic(weight="mxfp4")])
+@pytest.mark.parametrize(
+    "qconfig",
+    [None, pytest.param(FORMATS, marks=pytest.mark.heavy), default_dynamic_qconfig, QConfigDynamic(weight="mxfp4")],
+)
 def test_models_of_bfloat16(qconfig):
     model, words = Transformer().eval().bfloat16(), torch.randint(50, (2, 7))
     made = quantize_model(model, qconfig, None if isinstance(qconfig, QConfigDynamic) else [words])

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from covering import usually
 from record_torch_ao import ROWS as NET_ROWS
 from record_torch_ao import Net, Recurrent
 from support import assert_same_bits
@@ -193,7 +194,10 @@ def mixed():
     return nn.Sequential(*first, nn.Conv2d(4, 8, 3, padding=1), nn.Flatten(), nn.Linear(128, 5)).eval()
 
 
-@pytest.mark.parametrize("settings", [None, QConfig("e4m3fn", "e4m3fn"), QConfig("mxfp8_e4m3", "mxfp4")])
+@pytest.mark.parametrize(
+    "settings",
+    [None, QConfig("e4m3fn", "e4m3fn"), pytest.param(QConfig("mxfp8_e4m3", "mxfp4"), marks=pytest.mark.heavy)],
+)
 def test_models_on_meta_are_converted_for_a_state(settings):
     """What follows from names and shapes is the same without memory; scales and numbers come with the state."""
     x = torch.randn(3, 2, 10, 10)
@@ -203,7 +207,7 @@ def test_models_on_meta_are_converted_for_a_state(settings):
     assert_same_bits(empty(x), small(x))
 
 
-@pytest.mark.parametrize("name", WEIGHTS_ALONE)
+@pytest.mark.parametrize("name", usually({*WEIGHTS_ALONE} - {"codes"}, WEIGHTS_ALONE))
 def test_states_need_no_float_weights(name):
     settings, x = WEIGHTS_ALONE[name], torch.randn(3, 2, 10, 10)
     small, model = quantize_model(mixed(), settings), on_meta(mixed)

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from covering import some, usually
 from quantization_support import torch_ao, torch_engine
 from torch import nn
 from workflow_support import ROWS, Residual, digits, mlp, outputs, steps_apart, trained, with_qconfig
@@ -55,7 +56,7 @@ def calibrate(model):
             model(batch)
 
 
-@pytest.mark.parametrize("backend", ["fbgemm", "qnnpack"])
+@pytest.mark.parametrize("backend", ["fbgemm", pytest.param("qnnpack", marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("make", [mlp, Residual])
 def test_calibrated_models_predict_as_floats_do(make, backend):
     model = trained(make(), 100).eval()
@@ -93,8 +94,7 @@ def qat(per_channel=False):
     return trained(prepare_qat(model), 40)
 
 
-@pytest.mark.parametrize("per_channel", [False, True])
-@pytest.mark.parametrize("frozen", [False, True])
+@some((0, 0), (1, 1), frozen=[False, True], per_channel=[False, True])
 def test_trained_models_compute_what_they_were_trained_for(per_channel, frozen):
     """Each layer, given the same integers, is within one step of its simulation, with the same scales."""
     model = qat(per_channel)
@@ -148,7 +148,7 @@ def test_default_eval_fn_calibrates():
 FORMATS = ["e4m3fn", "mxfp8_e4m3", "mxfp4", "fixed(8,4)", "float(5,2)", "nvfp4"]
 
 
-@pytest.mark.parametrize("number", FORMATS)
+@pytest.mark.parametrize("number", usually(FORMATS[:-1], FORMATS))
 def test_any_format_is_calibrated_and_trained(number):
     """Weights are kept as codes; what is converted computes what was simulated."""
     images = digits()[0][:50]
@@ -191,7 +191,7 @@ def of_torch(model, qconfig, peer):
     return with_qconfig(peer.fuse_modules(theirs, ROWS), qconfig)
 
 
-@pytest.mark.parametrize("backend", ["fbgemm", "qnnpack"])
+@pytest.mark.parametrize("backend", ["fbgemm", pytest.param("qnnpack", marks=pytest.mark.heavy)])
 def test_scales_and_predictions_are_torchs(backend):
     """Of 1,797 images; where another digit is predicted, two logits lie within one step of the result's scale."""
     pytest.importorskip("torch.ao.quantization")

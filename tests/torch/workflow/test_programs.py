@@ -52,7 +52,8 @@ def model():
 X = torch.randn(6, 1, 4, 4, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_in_one_graph(model, backend):
     with torch.no_grad():
         assert_same_bits(torch.compile(model, fullgraph=True, backend=backend)(X), model(X))
@@ -85,9 +86,7 @@ RECURRENT = {
     "layers": nn.LSTM(5, 4, 2, bidirectional=True),
 }
 CASES = [
-    pytest.param(
-        kind, name, marks=[] if (kind, name) in (("LSTM", "formats"), ("GRU", "8 bits")) else pytest.mark.heavy
-    )
+    pytest.param(kind, name, marks=[] if (kind, name) == ("LSTM", "formats") else pytest.mark.heavy)
     for kind in RECURRENT
     for name in SETTINGS
 ]
@@ -139,12 +138,13 @@ def words(seed):
     return torch.randint(50, (2, 7), generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("qconfig", "data"),
     [
-        pytest.param(None, {"train": train}, marks=pytest.mark.heavy),
-        pytest.param(QConfig("e4m3fn", "mxfp8_e4m3"), {"train": train}, marks=pytest.mark.heavy),
-        pytest.param(None, {"calibrate": [words(5)]}, marks=pytest.mark.heavy),
+        (None, {"train": train}),
+        (QConfig("e4m3fn", "mxfp8_e4m3"), {"train": train}),
+        (None, {"calibrate": [words(5)]}),
         (default_dynamic_qconfig, {}),
     ],
     ids=["trained", "trained with formats", "calibrated", "dynamic"],

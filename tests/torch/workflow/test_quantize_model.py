@@ -83,10 +83,10 @@ def test_copies_files_and_exports_have_the_same_bits(floats, small):
     ("qconfig", "calibrate", "least"),
     [
         (None, train, None),
-        (QConfig("e4m3fn", "mxfp8_e4m3"), train, None),
+        pytest.param(QConfig("e4m3fn", "mxfp8_e4m3"), train, None, marks=pytest.mark.heavy),
         (QConfig(None, default_per_channel_weight_observer), None, 45),
         (QConfig(None, default_per_channel_weight_observer), images(), 45),
-        (QConfig(None, BlockScaled("int4", {-1: 32}, scale="float32")), None, 15),
+        pytest.param(QConfig(None, BlockScaled("int4", {-1: 32}, scale="float32")), None, 15, marks=pytest.mark.heavy),
         (QConfig("e4m3fn", "mxfp8_e4m3"), images(), 25),
     ],
     ids=["training", "training of formats", "weights", "fused weights", "groups of 4 bits", "formats"],

@@ -101,6 +101,7 @@ def test_it_prints(monkeypatch):
     assert "(model)" in str(report(nn.Linear(1, 1)))
 
 
+@pytest.mark.heavy
 def test_rich_is_imported_when_a_table_is_asked_for():
     code = "import sys, torch, qtorch.quantization as q; str(q.report(torch.nn.ReLU())); print('rich' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -101,6 +101,7 @@ def test_with_a_relu(name):
     assert not with_relu(x).equal(own(x))
 
 
+@pytest.mark.heavy
 def test_compiled():
     _, own, x = layers("1d", UINT8, INT8)
     assert_same_bits(torch.compile(own, fullgraph=True, backend="aot_eager")(x).values, own(x).values)

@@ -91,7 +91,7 @@ def test_state_dicts(name):
     assert all(isinstance(value, torch.Tensor) for value in own.state_dict().values())
 
 
-@pytest.mark.parametrize("name", ["Linear", "LSTMCell"])
+@pytest.mark.parametrize("name", ["Linear", pytest.param("LSTMCell", marks=pytest.mark.heavy)])
 def test_compiled(name):
     _, own = pair(name, default_dynamic_qconfig)
     compiled = torch.compile(own, fullgraph=True, backend="aot_eager")

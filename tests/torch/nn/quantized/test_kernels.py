@@ -116,7 +116,7 @@ def test_weights_of_inference_mode_are_not_kept(monkeypatch):
             layer.weight.int_repr.bitwise_xor_(3)
 
 
-@pytest.mark.parametrize("name", usually(("add_relu", "mul"), ["add", "mul", "add_relu", "mul_relu"]))
+@pytest.mark.parametrize("name", usually(("add_relu",), ["add", "mul", "add_relu", "mul_relu"]))
 def test_two_operands(name, monkeypatch):
     images = quantized((2, 5, 4, 3))
     last = images.contiguous(memory_format=torch.channels_last)
@@ -183,7 +183,7 @@ def test_states_that_are_differentiated_keep_their_gradients():
     assert cell.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("name", ["LSTM", "GRU", "LSTM with projections"])
+@pytest.mark.parametrize("name", usually(("LSTM",), ["LSTM", "GRU", "LSTM with projections"]))
 def test_steps_are_one_operator_of_a_compiled_program(name):
     torch.manual_seed(0)
     layer = dynamic.LSTM(9, 7, 2, bidirectional=True, proj_size=3) if "proj" in name else RECURRENT[name]()
