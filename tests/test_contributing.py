@@ -255,9 +255,10 @@ def test_a_diff_is_of_few_files(name, copy):
     assert 1 <= len(changed) <= (4 if name in FOUR else 3)
 
 
-@pytest.mark.parametrize("names", [[*PROGRAMS], *(pytest.param([name], marks=pytest.mark.heavy) for name in PROGRAMS)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("names", [[*PROGRAMS], *([name] for name in PROGRAMS)])
 def test_the_changes_work_everywhere(names, copy):
-    """Together, in one process; one by one among the heavy tests."""
+    """Together, in one process; and one by one."""
     for name in names:
         apply(copy, name)
     try:

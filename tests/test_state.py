@@ -126,10 +126,12 @@ def targets_of(node):
 
 def nodes_of(scope):
     """The nodes of a module or function, without those of the functions in it; classes have no scope for these."""
-    for node in ast.iter_child_nodes(scope):
+    waiting = [*ast.iter_child_nodes(scope)][::-1]
+    while waiting:
+        node = waiting.pop()
         yield node
         if not isinstance(node, FUNCTIONS):
-            yield from nodes_of(node)
+            waiting += [*ast.iter_child_nodes(node)][::-1]
 
 
 def names_bound(scope):

@@ -81,7 +81,7 @@ def unpacked_displays(tree):
     ]
 
 
-@pytest.mark.parametrize("folder", [*FOLDERS, "tests"])
+@pytest.mark.parametrize("folder", [*FOLDERS, pytest.param("tests", marks=pytest.mark.heavy)])
 def test_no_tuple_is_there_for_the_layout_of_the_source(folder):
     found = [
         f"{path.relative_to(ROOT)}:{line}"
@@ -96,10 +96,19 @@ def test_unpacked_displays_are_found():
     assert unpacked_displays(ast.parse(source)) == [2, 6]
 
 
-def test_packages_in_a_locale_that_is_not_utf8():
-    program = "import locale, qtorch; print(locale.getpreferredencoding(False), qtorch.parse('e5m2').bits)"
+IN_TORCH = "import locale, qtorch; print(locale.getpreferredencoding(False), qtorch.parse('e5m2').bits)"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["-m", "qcore", "show", "mxfp8_e4m3"], "mxfp8_e4m3"),
+        pytest.param(["-c", IN_TORCH], "ANSI_X3.4-1968 8", marks=pytest.mark.heavy),
+    ],
+    ids=["qcore", "qtorch"],
+)
+def test_packages_in_a_locale_that_is_not_utf8(options, said):
     variables = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    commands = [[sys.executable, "-c", program], [sys.executable, "-m", "qcore", "show", "mxfp8_e4m3"]]
-    for command, said in zip(commands, ("ANSI_X3.4-1968 8", "mxfp8_e4m3"), strict=True):
-        found = subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, encoding="ascii", check=False)
-        assert (found.returncode, said in found.stdout) == (0, True), found.stderr
+    command = [sys.executable, *options]
+    found = subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, encoding="ascii", check=False)
+    assert (found.returncode, said in found.stdout) == (0, True), found.stderr

@@ -161,6 +161,7 @@ def test_there_is_one_version(built):
     assert "version" not in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+@pytest.mark.heavy
 def test_the_wheel_works(python, tmp_path):
     code = (
         "import qbits, qcore, qjax, qtorch, torch; "

@@ -37,6 +37,7 @@ def test_what_ranks_do(tiny):
     assert all(line["losses"][1] < line["losses"][0] for line in tiny["lines"])
 
 
+@pytest.mark.heavy
 def test_the_picture(tiny, tmp_path):
     many_ranks.draw(tiny, tmp_path / "x.svg")
     text = (tmp_path / "x.svg").read_text()

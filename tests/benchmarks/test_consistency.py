@@ -31,6 +31,7 @@ def test_two_processes_report_as_one_does(tmp_path):
     assert one == two
 
 
+@pytest.mark.heavy
 def test_nothing_differs_and_json_says_so(tmp_path):
     report = _report(tmp_path / "1.json", 1)
     assert set(report["versions"]) >= {"python", "numpy", "torch", "jax"}
@@ -51,6 +52,7 @@ def _bits(report):
     return [case | {"seconds": 0, "ns_per_element": 0} for case in report["cases"]]
 
 
+@pytest.mark.heavy
 def test_one_wrong_bit_is_found(monkeypatch, capsys):
     right = backends.by_operations
 

@@ -112,6 +112,7 @@ def test_times_do_not_replace_a_record(program, times, tmp_path, capsys):
     assert "layout" in file.read_text()
 
 
+@pytest.mark.heavy
 def test_hard_inputs_are_found():
     """Nearly all again: where float64 functions of platforms differ, so do the ends of the 16 units."""
     all_hard, _ = hard_inputs()["log"]

@@ -53,6 +53,7 @@ def test_inputs_of_kernels_are_unsigned_integers():
     assert {x.dtype.kind for x in kernel_cases.kernel_inputs().values()} == {"u"}
 
 
+@pytest.mark.heavy
 def test_calls_of_a_kind_are_compared(monkeypatch):
     """One input changed by one bit changes the digests of the calls that take it, and no others."""
     monkeypatch.setattr(kernel_cases, "KINDS", (kernel_cases.integer_calls, kernel_cases.product_calls))

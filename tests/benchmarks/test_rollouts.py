@@ -37,6 +37,7 @@ def test_the_first_steps_are_those_of_the_record_in_both_frameworks(name):
         assert found["hash"] == kept["torch"]["hash"] == kept["jax"]["hash"]
 
 
+@pytest.mark.heavy
 def test_an_engine_on_both_sides_has_no_mismatch():
     found = trained(Trainer(RUNS["exact, FP8"]), 2)
     assert found["kl"] == found["rms"] == [0, 0]
@@ -55,6 +56,7 @@ def test_the_record():
     assert len({row["hash"] for row in RECORD["runs"]}) == len(RUNS)
 
 
+@pytest.mark.heavy
 def test_the_picture(tmp_path):
     rollouts.draw(RECORD, tmp_path / "x.svg")
     text = (tmp_path / "x.svg").read_text()

@@ -44,6 +44,7 @@ def states_are_equal(found, expected):
         assert_same_bits(found[name], x, name)
 
 
+@pytest.mark.heavy
 def test_torch_and_jax_train_the_weights_of_numpy(by_numpy, jax_run):
     """Ten steps in MXFP4 with stochastic gradients; losses, logits and gradients too, which quantization would hide."""
     _, seen, last = by_numpy
@@ -53,6 +54,7 @@ def test_torch_and_jax_train_the_weights_of_numpy(by_numpy, jax_run):
     assert digest(run.weights()) == digest(TorchRun("mlp", "mxfp4").weights() | run.weights())
 
 
+@pytest.mark.heavy
 def test_a_checkpoint_goes_on_in_the_other_framework(by_numpy, jax_run, tmp_path):
     middle, _, last = by_numpy
     for first, second in itertools.permutations((TorchRun("mlp", "mxfp4"), jax_run)):

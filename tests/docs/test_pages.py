@@ -115,6 +115,7 @@ def test_links_lead_somewhere(name):
             assert heading[1:] in slugs, heading
 
 
+@pytest.mark.heavy
 def test_pictures_are_those_of_the_results(tmp_path):
     """If they are not: `python -m website`, `python -m examples.pictures`, `recipes_report` and `choosing_report`
     there, and `python -m benchmarks.published --draw docs`, of `many_ranks`, `rollouts` and `coded_states` too.

@@ -17,7 +17,7 @@ from website.plots import PICTURES, draw, drawing
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("suffix", usually(["svg"], ["svg", "png"]))
+@pytest.mark.parametrize("suffix", usually([], ["svg", "png"]))
 def test_plots_are_made_and_repeat(tmp_path, suffix):
     names = ["e8m0fnu", "fixed(12,4)", "p3109(6,6)", "mxfp6_e2m3"]
     for index in range(2):
@@ -91,7 +91,7 @@ def test_plots_refused(tmp_path, name, file, message):
 NARROW = {name.replace(".", "-narrow."): name for name in PICTURES}
 
 
-@pytest.mark.parametrize("name", usually([*PICTURES], [*PICTURES, *NARROW]))
+@pytest.mark.parametrize("name", usually([*PICTURES][:2], [*PICTURES, *NARROW]))
 def test_pictures_of_docs_are_fresh(tmp_path, name):
     """If they are not: `python -m website`."""
     pinned = re.findall(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)

@@ -37,6 +37,8 @@ def qbits(tmp_path, monkeypatch):
 # some seconds each. CI runs them beside its other steps.
 LONG = {("quantize-a-model", "JAX"), ("workflow", "JAX")}
 LONG |= {("low-precision-training", ""), ("take-out", ""), ("verification", "")}
+# These compile much, too: tabs whose other tab is quick, and pages whose functions have quick tests in both frameworks.
+LONG |= {("collectives", "JAX"), ("check-your-kernel", "JAX"), ("optimizers", ""), ("insight", "")}
 
 
 def pages():

@@ -49,7 +49,6 @@ WRONG = [
     ("pictures", ["--results", "nowhere"], "'nowhere' is not there; allowed are folders that exist"),
 ]
 PICTURES = {"pictures"}  # see test_pictures.py
-SLOW = {*ROWS, *QUANTIZED} - {"overview_torch"}  # to compile, above all
 PROGRAMS = {file.stem for file in (ROOT / "examples").glob("*.py") if "__main__" in file.read_text(encoding="utf-8")}
 
 
@@ -79,12 +78,6 @@ def test_a_wrong_option_is_named_with_what_is_allowed(name, options, words, caps
     assert f"error: argument {options[-2]}: {words}" in capsys.readouterr().err
 
 
-def each(names):
-    return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=[pytest.mark.heavy] if name in SLOW else []) for name in names]
-    )
-
-
 def run(name, plot, rows):
     """What an example prints before its closing table, and the table's lines for these rows."""
     command = [sys.executable, "-m", f"examples.{name}", "--epochs", "1", "--limit", "32", "--plot", str(plot)]
@@ -105,14 +98,16 @@ def run(name, plot, rows):
     return progress, [line.rstrip() for (line,) in lines]
 
 
-@each(ROWS)
+@pytest.mark.heavy  # they compile, above all
+@pytest.mark.parametrize("name", ROWS)
 def test_an_example_ends_with_a_table_and_a_plot(name, tmp_path):
     for line in run(name, tmp_path / "curves.png", ROWS[name])[1]:
         assert line.count("%") == 2
         assert line.endswith(" s")
 
 
-@each(QUANTIZED)
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", QUANTIZED)
 def test_quantized_models_are_smaller_the_fewer_bits(name, tmp_path):
     progress, lines = run(name, tmp_path / "widths.png", QUANTIZED[name])
     sizes = [float(re.search(r"\d %  +([\d.]+) kB  +[\d.]+ ms$", line)[1]) for line in lines]

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from covering import some
 from support import assert_same_bits
 
 import qcore
@@ -49,7 +48,8 @@ def test_torch(forward, backward):
     assert_same_bits(tensors[1].grad, torch.from_numpy(third[0]).mT @ torch.from_numpy(third[1]))
 
 
-@some((0,), **{"forward, backward": PAIRS})
+@pytest.mark.heavy
+@pytest.mark.parametrize(("forward", "backward"), PAIRS, ids=str)
 def test_jax(forward, backward):
     x, w, g = inputs()
     first, second, third = operands(forward, backward, x, w, g)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from apytypes import APyFixedArray, APyFloatArray, OverflowMode
 from apytypes_modes import MODES
-from covering import usually
+from covering import some, usually
 from peer_support import PATTERNS, compare, inside, patterns, points, same_numbers, widened
 
 import qcore
@@ -98,7 +98,7 @@ MINUS_ZEROS |= {13: 191406, 14: 201306, 15: 206706, 16: 209406, 17: 208146, 18: 
 MINUS_ZEROS |= {21: 208146, 22: 207966, 23: 207336, 24: 160896}
 
 
-@pytest.mark.parametrize("wl", usually((4, 8, 12, 16, 23), MINUS_ZEROS))
+@pytest.mark.parametrize("wl", usually((4, 12, 23), MINUS_ZEROS))
 def test_fixed_points(wl):
     counts = Counter()
     for number, mode in product(formats(wl), MODES):
@@ -113,14 +113,14 @@ def test_fixed_points_of_float64(wl):
         compared(finite(points(numbers_of(number, 1000), np.float64)), number, mode, np.float64)
 
 
-@pytest.mark.parametrize("mode", usually(("nearest", "odd"), MODES))
+@pytest.mark.parametrize("mode", usually(("odd",), MODES))
 def test_all_fixed_point_numbers_of_16_bits(mode):
     for signed, wrap in product((True, False), (False, True)):
         number = FixedPoint(16, 8, signed=signed, wrap=wrap)
         compared(finite(points(numbers_of(number))), number, mode)
 
 
-@pytest.mark.parametrize("mode", usually(("nearest", "up", "toward_zero"), MODES))
+@pytest.mark.parametrize("mode", usually(("up",), MODES))
 def test_fixed_random(mode):
     for number in formats(8):
         compared(finite(inside(numbers_of(number), PATTERNS // 20)), number, mode)
@@ -128,8 +128,7 @@ def test_fixed_random(mode):
             compared(finite(patterns(PATTERNS // 4)), number, mode)
 
 
-@pytest.mark.parametrize("wrap", [False, True])
-@pytest.mark.parametrize("signed", [False, True])
+@some((0, 1), (1, 0), signed=[False, True], wrap=[False, True])
 def test_fixed_random_nearest(signed, wrap):
     compared(finite(patterns()), FixedPoint(12, 6, signed=signed, wrap=wrap), "nearest")
 
@@ -192,7 +191,7 @@ def test_float_points(number):
     assert sum((floats_compared(x, number, mode) for mode in MODES), Counter()) == FLOATS[number]
 
 
-@pytest.mark.parametrize("number", usually((BinaryFloat(4, 3), BinaryFloat(5, 2, bias=0), BinaryFloat(8, 7)), FLOATS))
+@pytest.mark.parametrize("number", usually((BinaryFloat(5, 2, bias=0),), FLOATS))
 def test_float_random(number):
     for mode in MODES:
         floats_compared(patterns(PATTERNS if mode in ("nearest", "odd") else PATTERNS // 5), number, mode)

@@ -193,7 +193,7 @@ def test_named_points(name):
     assert counts == NAMED_DIFFERENCES.get(name, {})
 
 
-@pytest.mark.parametrize("name", usually(("ocp_e4m3", "binary16"), NAMED))
+@pytest.mark.parametrize("name", usually(("ocp_e4m3",), NAMED))
 def test_named_random(name):
     random_compared(getattr(gfloat.formats, f"format_info_{name}"), NAMED[name], PATTERNS, PATTERNS // 10)
 
@@ -203,7 +203,7 @@ def test_p3109_points(bits):
     assert sum((points_compared(*formats) for formats in p3109_formats(bits)), Counter()) == P3109_DIFFERENCES[bits]
 
 
-@pytest.mark.parametrize("bits", usually((3, 8), range(2, 9)))
+@pytest.mark.parametrize("bits", usually((3,), range(2, 9)))
 def test_p3109_random(bits):
     for info, number in p3109_formats(bits):
         random_compared(info, number, PATTERNS // 40, PATTERNS // 200)

@@ -71,7 +71,7 @@ USUAL = [
     "cdna3.mfma.bf16",
     "cdna3.mfma.fp8_bf8",
 ]
-USUAL_BLOCKS = ["rtx_blackwell.mma.mxe4m3_mxe3m2", "blackwell.tcgen05.nvf4", "blackwell.tcgen05.mxf4"]
+USUAL_BLOCKS = ["rtx_blackwell.mma.mxe4m3_mxe3m2", "blackwell.tcgen05.nvf4"]
 
 
 def usually(names, usual):

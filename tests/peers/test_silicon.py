@@ -13,7 +13,7 @@ from benchmarks.silicon import differing, main, measured
 from benchmarks.support import cpu_sums
 
 SETS = {one.name: one for one in measured()}
-# Each law, and each format of a result, in a kernel and in XLA.
+# Each law, and each format of a result, in XLA; every second of them in a kernel, too.
 USUAL = ("V100.fp16.fp16", "A100.tf32.fp32", "Ada.E4M3.fp32", "H100.E5M2.fp32", "H200.E4M3.fp16", "B200.E5M2.fp32")
 WAYS = {
     "torch": lambda a, b, c, **options: qtorch.linalg.matmul(*map(torch.from_numpy, (a, b, c)), **options).numpy(),
@@ -31,7 +31,7 @@ def test_numpy(name):
     assert differing(SETS[name]) == 0
 
 
-QUICK = {*product(USUAL, WAYS)} - {("B200.E5M2.fp32", "jax")}  # of H100's law; XLA takes seconds
+QUICK = {*product(USUAL[::2], ["torch"]), *product(USUAL[:-1], ["jax"])}  # B200's law is H100's; XLA takes seconds
 
 
 @pytest.mark.parametrize(

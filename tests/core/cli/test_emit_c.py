@@ -37,14 +37,6 @@ MODES = [mode.value for mode in Rounding]
 PAIRS = [(text, MODES[i % len(MODES)]) for i, text in enumerate([*ELEMENTS, *BLOCKS])]
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("c")
-    for text, mode in PAIRS:
-        emit(text, mode, folder)
-    return folder
-
-
 def library(command, folder, name):
     sources = sorted(map(str, folder.glob("*.c")))
     done = subprocess.run(
@@ -117,9 +109,12 @@ def check_block_codes(found, name, x, number, mode, options):
 
 
 @pytest.mark.parametrize("command", [*available()])
-def test_bits(command, files):
-    found = library(command, files, f"{command[0]}{len(command)}.so")
-    for text, mode in PAIRS:
+@pytest.mark.parametrize("pairs", [PAIRS[::4], pytest.param(PAIRS, marks=pytest.mark.heavy)], ids=["few", "all"])
+def test_bits(command, pairs, tmp_path):
+    for text, mode in pairs:
+        emit(text, mode, tmp_path)
+    found = library(command, tmp_path, "some.so")
+    for text, mode in pairs:
         check(found, text, mode)
 
 
@@ -151,6 +146,7 @@ def test_a_file_checks_itself(text, mode, tmp_path, capsys):
     assert verilog.read_text(encoding="utf-8").count('import "DPI-C" function') == (3 if text == "e4m3fn" else 1)
 
 
+@pytest.mark.heavy
 def test_no_two_formats_have_one_name(tmp_path):
     """Names of files and functions; texts differ in signs that C has no letters for, or are long."""
     texts = ["fixed(8,4)", "fixed(8,-4)", "scaled(e2m1fn,{-1:32})", "scaled(e2m1fn,{1:32})", "binary(4,3,bias=1)"]

@@ -76,9 +76,10 @@ def check(compiled, text, operands, count):
 
 
 @pytest.mark.parametrize("command", [*available()])
-def test_bits(command, tmp_path):
-    """Of all laws, and all kinds of accumulators, in hard sums."""
-    units = dict.fromkeys(LAWS) | UNITS
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.heavy)])
+def test_bits(command, every, tmp_path):
+    """Of all laws, and all kinds of accumulators, in hard sums; an ordinary run takes every third."""
+    units = dict([*(dict.fromkeys(LAWS) | UNITS).items()][::every])
     compiled = Compiled(tmp_path, units, command)
     for text, operands in units.items():
         check(compiled, text, operands, 66)

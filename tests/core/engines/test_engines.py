@@ -8,6 +8,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from covering import some
 
 import qcore
 from qcore import Accumulator, parse
@@ -136,10 +137,17 @@ def flash(q, k, v, tile, fp8):
     return out * (f(1) / total)[:, None]
 
 
-@pytest.mark.parametrize(
-    ("engine", "size", "tiles"), [(FP8, 128, (96, 192)), (FP8, 256, (128, 128)), (BF16, 64, (192, 128))]
+@some(
+    (0, 0),
+    (0, 2),
+    (1, 0),
+    (1, 1),
+    (2, 2),
+    **{
+        "queries": [1, 70, 300],
+        "engine, size, tiles": [(FP8, 128, (96, 192)), (FP8, 256, (128, 128)), (BF16, 64, (192, 128))],
+    },
 )
-@pytest.mark.parametrize("queries", [1, 70, 300])
 def test_flash_attention(engine, size, tiles, queries):
     q, k, v = normal_heads(1, 2, 1, 300, size)
     q = q[:, :, -queries:]
@@ -205,6 +213,7 @@ def test_other_engines(engine, law, queries):
 # Position 97.
 
 
+@pytest.mark.heavy
 @np.errstate(all="raise")
 def test_fp8_decode_and_prefill_first_differ_at_97():
     """What vllm-project/vllm#54035 measured on H100: keys 0 to 95 are one block in decode and in prefill."""

@@ -24,8 +24,9 @@ def check(first, count, folder):
     assert int(found.split()[1]) > 40 * count
 
 
-def test_mutants(tmp_path):
-    check(0, 8, tmp_path)
+@pytest.mark.parametrize("count", [1, pytest.param(8, marks=pytest.mark.heavy)])
+def test_mutants(count, tmp_path):
+    check(0, count, tmp_path)
 
 
 @pytest.mark.heavy

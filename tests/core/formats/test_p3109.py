@@ -79,7 +79,7 @@ def compare(one, modes):
             assert coded.tolist() == [codes[result] for result in results], message
 
 
-@pytest.mark.parametrize("bits", [3, 4, 5])
+@pytest.mark.parametrize("bits", [3, 4, pytest.param(5, marks=pytest.mark.heavy)])
 def test_all_roundings_and_saturations(bits):
     for one in formats(bits):
         compare(one, DIRECT)

@@ -90,6 +90,7 @@ def test_a_record_is_short_and_names_are_whole(capsys, monkeypatch):
         assert "".join(text.split()).count(f"{long}:gradient") == 2
 
 
+@pytest.mark.heavy
 def test_the_page(record, tmp_path):
     for name in ("one.svg", "two.svg"):
         drawn = draw(record, tmp_path / name)
@@ -134,6 +135,7 @@ def test_nan_is_the_first_advice_with_its_place(tmp_path, capsys):
         assert "nan dB" not in capsys.readouterr().out
 
 
+@pytest.mark.heavy
 def test_notebooks_show_what_was_drawn(tmp_path):
     found = Record("run")
     found.add(0, Site("a", "output"), statistics_of(X, "e4m3fn"))
