@@ -108,9 +108,9 @@ def scaled_dot_product_attention(
     Example:
         >>> import jax.numpy as jnp
         >>> x = jnp.eye(2)
-        >>> scaled_dot_product_attention(
-        ...     x, x, x, is_causal=True, scores={"operands": ("e4m3fn", "e4m3fn")}
-        ... )[0]
+        >>> low = {"operands": ("e4m3fn", "e4m3fn")}
+        >>> attend = jax.jit(lambda *x: scaled_dot_product_attention(*x, is_causal=True, scores=low))
+        >>> attend(x, x, x)[0]
         Array([1., 0.], dtype=float32)
     """
     query, key, value = as_array(query, "query"), as_array(key, "key"), as_array(value, "value")

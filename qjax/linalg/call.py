@@ -184,7 +184,7 @@ def share_scaling(scaling: jax.Array | ScalingState, uses: int) -> tuple[jax.Arr
         ...         )
         ...     return x.sum()
         >>> state = linalg.first_scaling(2).array
-        >>> jax.grad(loss)(state, jnp.ones((1, 2)), jnp.ones((2, 2)))[0]
+        >>> jax.jit(jax.grad(loss))(state, jnp.ones((1, 2)), jnp.ones((2, 2)))[0]
         Array([224.,   2.,   0.], dtype=float32)
     """
     shape, dtype = _kind(scaling)

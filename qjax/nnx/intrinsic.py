@@ -116,7 +116,7 @@ class ConvBn(Fused):
     Example:
         >>> import jax.numpy as jnp
         >>> conv, bn = nnx.Conv(2, 3, (2,), rngs=nnx.Rngs(0)), nnx.BatchNorm(3, rngs=nnx.Rngs(0))
-        >>> ConvBn(conv, bn)(jnp.zeros((1, 4, 2))).shape
+        >>> nnx.jit(lambda layer, x: layer(x))(ConvBn(conv, bn), jnp.zeros((1, 4, 2))).shape
         (1, 4, 3)
     """
 

@@ -45,7 +45,8 @@ class Scaling(nnx.Variable):
         >>> kept = "operand(e5m2,scale=scale(history=2))"
         >>> layer = Linear(3, 2, operands=(kept, kept), rngs=nnx.Rngs(0))
         >>> state = nnx.DiffState(0, (nnx.Param, Scaling))
-        >>> found = nnx.grad(lambda layer: layer(2 * jnp.ones((4, 3))).sum(), argnums=state)(layer)
+        >>> step = nnx.jit(nnx.grad(lambda layer: layer(2 * jnp.ones((4, 3))).sum(), argnums=state))
+        >>> found = step(layer)
         >>> nnx.update(layer, nnx.filter_state(found, Scaling))
         >>> layer.scaling[0, 1:]
         Array([2., 0.], dtype=float32)
@@ -104,10 +105,9 @@ class Conv(_Layer, nnx.Conv):
         rngs: as for `Linear`.
 
     Example:
-        >>> layer = Conv(
-        ...     1, 2, (3, 3), padding=1, accumulator="accumulator(float(6,9),chunk=4)", rngs=nnx.Rngs(0)
-        ... )
-        >>> layer(jnp.ones((1, 4, 4, 1))).shape
+        >>> sums = "accumulator(float(6,9),chunk=4)"
+        >>> layer = Conv(1, 2, (3, 3), padding=1, accumulator=sums, rngs=nnx.Rngs(0))
+        >>> nnx.jit(lambda layer, x: layer(x))(layer, jnp.ones((1, 4, 4, 1))).shape
         (1, 4, 4, 2)
     """
 

@@ -35,9 +35,9 @@ class Recurrent(nnx.Module):
         kind: "lstm" or "gru".
 
     Example:
-        >>> layer = LSTM(3, 4, num_layers=2, bidirectional=True, rngs=nnx.Rngs(0))
-        >>> layer.weight_ih_l1_reverse.shape
-        (16, 8)
+        >>> layer = LSTM(4, 4, bidirectional=True, rngs=nnx.Rngs(0))
+        >>> layer.weight_ih_l0_reverse.shape
+        (16, 4)
     """
 
     kind: ClassVar[str]
@@ -118,11 +118,11 @@ class LSTM(Recurrent):
 
     Example:
         >>> import jax.numpy as jnp
-        >>> y, (hidden, cell) = LSTM(3, 4, num_layers=2, rngs=nnx.Rngs(0))(
-        ...     jnp.ones((1, 5, 3)), return_carry=True
-        ... )
+        >>> layer = LSTM(4, 4, rngs=nnx.Rngs(0))
+        >>> run = nnx.jit(lambda layer, x: layer(x, return_carry=True))
+        >>> y, (hidden, cell) = run(layer, jnp.ones((1, 5, 4)))
         >>> y.shape, cell.shape
-        ((1, 5, 4), (2, 1, 4))
+        ((1, 5, 4), (1, 1, 4))
     """
 
     kind, gates = "lstm", 4
@@ -137,8 +137,9 @@ class GRU(Recurrent):
 
     Example:
         >>> import jax.numpy as jnp
-        >>> GRU(3, 4, bidirectional=True, rngs=nnx.Rngs(0))(jnp.ones((1, 5, 3))).shape
-        (1, 5, 8)
+        >>> layer = GRU(4, 4, rngs=nnx.Rngs(0))
+        >>> nnx.jit(lambda layer, x: layer(x))(layer, jnp.ones((1, 5, 4))).shape
+        (1, 5, 4)
     """
 
     kind, gates = "gru", 3

@@ -90,17 +90,13 @@ def quantize_model(
 
     Example:
         >>> from qjax.nnx import ReLU
+        >>> from qjax.quantization import default_qconfig
         >>> rngs = nnx.Rngs(0)
-        >>> layers = (
-        ...     nnx.Conv(1, 4, (3, 3), rngs=rngs),
-        ...     nnx.BatchNorm(4, rngs=rngs),
-        ...     ReLU(),
-        ...     nnx.Linear(4, 3, rngs=rngs),
-        ... )
-        >>> data = jax.random.normal(jax.random.key(0), (8, 4, 4, 1))
-        >>> small = quantize_model(nnx.Sequential(*layers), calibrate=[data])
+        >>> layers = nnx.Linear(4, 4, rngs=rngs), ReLU(), nnx.Linear(4, 3, rngs=rngs)
+        >>> data = jnp.linspace(-1, 1, 32).reshape(8, 4)
+        >>> small = quantize_model(nnx.Sequential(*layers), default_qconfig, [data])
         >>> [row.path for row in report(small) if row.state == "quantized"]
-        ['0.module', '0.quant', '3.dequant', '3.module']
+        ['0.module', '0.quant', '2.dequant', '2.module']
     """
     check_model("model", model)
     made = _Workflow(model, qconfig, calibrate, train).quantized()

@@ -28,10 +28,12 @@ class Activation(Quantized):
 
     Example:
         >>> import jax.numpy as jnp
+        >>> from flax import nnx
         >>> from qcore.affine import UINT8
         >>> from qjax.quantization import quantize_per_tensor
         >>> layer = Activation("elu", QParams.of(0.01, 100), UINT8)
-        >>> layer(quantize_per_tensor(jnp.float32([-9, 1]), 0.1, 100, "quint8")).dequantize()
+        >>> run = nnx.jit(lambda layer, q: layer(q).dequantize())
+        >>> run(layer, quantize_per_tensor(jnp.float32([-9, 1]), 0.1, 100, "quint8"))
         Array([-1.,  1.], dtype=float32)
     """
 

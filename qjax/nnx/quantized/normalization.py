@@ -58,7 +58,8 @@ class BatchNorm(Norm):
         >>> from qjax.quantization import quantize_per_tensor
         >>> ones = jnp.ones(1)
         >>> layer = BatchNorm(ones, None, ones, ones, 1e-5, QParams.of(0.1, 100), UINT8)
-        >>> layer(quantize_per_tensor(jnp.float32([[1], [3]]), 0.1, 7, "quint8")).int_repr()
+        >>> run = nnx.jit(lambda layer, q: layer(q))
+        >>> run(layer, quantize_per_tensor(jnp.float32([[1], [3]]), 0.1, 7, "quint8")).int_repr()
         Array([[100],
                [120]], dtype=uint8)
     """

@@ -144,6 +144,7 @@ def test_signed_inputs(tmp_path):
     check(lambda x: layer(quantized_input(x, 0.1, 3, INT8)), (ROWS,), tmp_path)
 
 
+@pytest.mark.heavy
 def test_arithmetic(tmp_path):
     module = ARITHMETIC
 

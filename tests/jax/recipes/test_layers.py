@@ -38,7 +38,7 @@ LAYERS = {
 }
 
 
-ALIKE = ("sum pool", "tanh", "silu", "hard_swish", "softplus")  # as "average pool" and "relu"
+ALIKE = ("sum pool", "max pool and a division", "tanh", "silu", "hard_swish", "softplus")  # as pools and "relu"
 
 
 @pytest.mark.parametrize("name", usually([name for name in LAYERS if name not in ALIKE], LAYERS))
@@ -59,13 +59,21 @@ def test_groups(name):
     ("group", "program"),
     [
         ("embedding", lambda x: jnp.take_along_axis(x * x, jnp.int32(x[:1] > 0), 1)),  # of a computed value
-        ("embedding", lambda x: x[0, 2, jnp.arange(2)] + jax.lax.dynamic_slice(x, (0, 0, 0, 0), (1, 1, 2, 2))),
+        pytest.param(
+            "embedding",
+            lambda x: x[0, 2, jnp.arange(2)] + jax.lax.dynamic_slice(x, (0, 0, 0, 0), (1, 1, 2, 2)),
+            marks=pytest.mark.heavy,
+        ),
         ("pool", lambda x: linen.avg_pool(jnp.ones((1, 4, 4, 1)), (2, 2)) * 3.3 + x[0, 0, 0, 0]),  # of constants
         ("linear", lambda x: x + (jnp.ones((5, 3)) @ jnp.ones(3)).sum()),
         ("activation", lambda x: x + jax.lax.fori_loop(0, 2, lambda i, c: jnp.tanh(c), 1.0)),
         ("linear", lambda x: jnp.int8(x[0, 0]).T @ jnp.int8(x[0, 0])),  # no format's carrier
-        ("linear", lambda x: jnp.linalg.solve(x[0, :2, 0] + 9 * jnp.eye(2), x[0, 0, :2])),  # the solver's own
-        ("activation", lambda x: jax.nn.softmax(x) + jax.nn.gelu(x, approximate=False)),
+        pytest.param(
+            "linear", lambda x: jnp.linalg.solve(x[0, :2, 0] + 9 * jnp.eye(2), x[0, 0, :2]), marks=pytest.mark.heavy
+        ),  # the solver's own
+        pytest.param(
+            "activation", lambda x: jax.nn.softmax(x) + jax.nn.gelu(x, approximate=False), marks=pytest.mark.heavy
+        ),
     ],
 )
 def test_no_layers(group, program):

@@ -84,6 +84,7 @@ def serve():
     return jax.jit(convert_fn(model))
 
 
+@pytest.mark.heavy
 def test_whole_models(observed, converted, serve, floats):
     result = serve(converted, IMAGES)
     assert 0 < np.abs(result - floats).max() < 0.1

@@ -98,7 +98,8 @@ class LSTMCell(Cell):
 
     Example:
         >>> cell = LSTMCell(Linear(jnp.ones((12, 2)), None), Linear(jnp.ones((12, 3)), None))
-        >>> (c, h), y = cell(cell.initialize_carry((1, 2)), jnp.ones((1, 2)))
+        >>> step = nnx.jit(lambda cell, state, x: cell(state, x))
+        >>> (c, h), y = step(cell, cell.initialize_carry((1, 2)), jnp.ones((1, 2)))
         >>> y.shape
         (1, 3)
     """
