@@ -71,7 +71,7 @@ def single_param_adam(p, grad, step, m, v, largest, lr, beta1, beta2, weight_dec
 @pytest.mark.parametrize(
     ("kind", "amsgrad"),
     [
-        pytest.param(kind, amsgrad, marks=[pytest.mark.heavy] * ((place + amsgrad) % 2))
+        pytest.param(kind, amsgrad, marks=[pytest.mark.heavy] * ((place + amsgrad) % 2 or kind is AdamW8bit))
         for place, kind in enumerate(CLASSES)
         for amsgrad in (False, True)
     ],
@@ -135,7 +135,7 @@ def steps_on_hard_inputs(kind, dtype, options, shapes=((2, 4096), (4, 33))):
 KERNELS = [
     (AdamW8bit, torch.float32, {}),
     (Adam8bit, torch.bfloat16, {"bf16_stochastic_round": True, "key": 5, "weight_decay": 0.1}),
-    (AdamW4bit, torch.bfloat16, {"store_param_remainders": True}),
+    pytest.param(AdamW4bit, torch.bfloat16, {"store_param_remainders": True}, marks=pytest.mark.heavy),
     (Adam4bit, torch.float32, {"amsgrad": True, "weight_decay": 0.1, "betas": (0.3, 0.4)}),
     (AdamWFp8, torch.float16, {"lr": torch.tensor(0.5), "eps": 0.0}),
     (AdamFp8, torch.bfloat16, {"block_size": 2048, "betas": (0.0, 0.999)}),
