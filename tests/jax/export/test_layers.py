@@ -47,6 +47,11 @@ LAYERS = {  # made where they are tested: XLA compiles for their weights
         IMAGES,
         lambda: [
             quantized.Conv(weight(6, 2, 3, 3), BIAS, TO, UINT8, feature_group_count=2, strides=2),
+        ],
+    ),
+    "convolutions of other paddings": (
+        IMAGES,
+        lambda: [
             quantized.Conv(weight(6, 4, 3, 3), None, TO, UINT8, padding="REFLECT", relu=True),
             quantized.Conv(weight(6, 4, 3, 3), None, TO, UINT8, padding="VALID", kernel_dilation=2),
         ],
@@ -77,7 +82,7 @@ LAYERS = {  # made where they are tested: XLA compiles for their weights
     ),
 }
 ARITHMETIC = quantized.QFunctional(QParams.of(0.3, 110), UINT8)
-HEAVY = "linear of other widths", "transposed", "convolutions of rows", "norms"
+HEAVY = "linear of other widths", "convolutions of other paddings", "transposed", "convolutions of rows", "norms"
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.heavy] * (name in HEAVY)) for name in LAYERS])

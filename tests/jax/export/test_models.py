@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from covering import usually
 from flax import nnx
 from flax_support import layer_of, module_of, run
 from front_pairs import IMAGES, FlaxConvs, FlaxGPT2
@@ -132,7 +131,8 @@ class Words(nnx.Module):
 CELLS = nnx.OptimizedLSTMCell, nnx.GRUCell, nnx.SimpleCell
 
 
-@pytest.mark.parametrize("cell", usually(CELLS[2:], CELLS))
+@pytest.mark.heavy
+@pytest.mark.parametrize("cell", CELLS)
 def test_recurrent_models(cell, tmp_path):
     """Dynamic layers have the same floats: a loop over the steps is a Scan. Floats draw keys for a start of zeros."""
     words, tokens = module_of(lambda: Words(cell, nnx.Rngs(0))), np.int32([[1, 0, 10, 3], [4, 5, 6, 7]])

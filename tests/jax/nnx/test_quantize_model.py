@@ -261,6 +261,7 @@ def test_wrong_calls(make, arguments, error, text):
         qnn.quantize_model(make(), *arguments)
 
 
+@pytest.mark.heavy
 def test_layers_without_settings_are_called_as_they_are():
     kept = qnn.quantize_model(Calls(), {"": default_qconfig, "bn": None}, [X])
     assert kinds(kept, nnx.BatchNorm) == ["bn"]

@@ -127,7 +127,7 @@ def exists(p, q):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflow
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float16, marks=pytest.mark.heavy), ml_dtypes.bfloat16])
 def test_differences_are_exact_wherever_a_float_is(dtype):
     size = 50000
     unsigned = f"u{np.dtype(dtype).itemsize}"
@@ -156,7 +156,7 @@ UNREACHABLE = np.float32([[1, 1e-9], [0.5, -0.0], [0.0, -0.0], [-3, 1e-40], [1e-
 REACHABLE = np.float32([[-0.0, -0.0], [-0.0, 0.0], [np.inf, np.inf], [1, np.inf], [1, 0.3], [1e-45, 1e-45]])
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [pytest.param(False, marks=pytest.mark.heavy), True])
 def test_weights_are_exact_with_our_apply_updates_and_kept_by_the_state_with_optaxs(compiled):
     p, q = np.concatenate([UNREACHABLE, REACHABLE]).T
     tx = low_precision(optax.sgd(1.0), weight_quant=lambda _: jnp.asarray(q), acc_quant=lambda _: jnp.asarray(p) + 1)

@@ -122,6 +122,7 @@ def test_delayed_scales_of_each_iteration(name):
             assert_all_same_bits(np.asarray(state).reshape(LAYERS, 3, 3)[order], lines[i::2])
 
 
+@pytest.mark.heavy
 def test_formats_of_iterations_may_have_states_or_none():
     recipe = Recipe([Entry("*", "linear", first=1), *DELAYED.entries])
     fn = lower(scanned, recipe)

@@ -127,6 +127,7 @@ def test_qpytorch_calls():
     assert_same_bits(qjax.quant.block_quantize(x, wl=8, dim=1, rounding="nearest"), expected)
 
 
+@pytest.mark.heavy
 def test_64_bit_starts_without_jit():
     """Where NumPy's scalars would warn of an overflow."""
     start = (2**31 << 32) - 20
