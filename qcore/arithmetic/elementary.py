@@ -173,7 +173,7 @@ IN_FLOAT64: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "log1p": np.log1p,
     "softplus": _softplus,
     "tanh": np.tanh,
-    "erf": lambda x: np.frompyfunc(erf, 1, 1)(x).astype(np.float64),
+    "erf": np.vectorize(erf, otypes=[np.float64]),
     "sinh": np.sinh,
     "cosh": np.cosh,
     "arcsinh": np.arcsinh,
