@@ -74,7 +74,8 @@ def test_accumulators(name):
 @pytest.mark.parametrize(
     "name", unusual(["exact", "chunks", "float64", "sequential", "aligned", "few random bits"], ("chunks",))
 )
-def test_forms(name):
+@pytest.mark.parametrize("place", [2, *(pytest.param(i, marks=pytest.mark.heavy) for i in range(2))])
+def test_forms(place, name):
     accumulator, rng = ACCUMULATORS[name], np.random.default_rng(5)
     convolution = convolution_geometry(2, (2, 1), (1, 0), 1, 2)
     cases = [
@@ -82,12 +83,12 @@ def test_forms(name):
         ("matmul", MatrixGeometry(), (2, 3, 7), (2, 7, 4), {}),
         ("conv2d", convolution, (2, 4, 7, 6), (6, 2, 3, 2), {"stride": (2, 1), "padding": (1, 0), "groups": 2}),
     ]
-    for kind, geometry, *shapes, arguments in cases:
-        a, b, c = (rng.standard_normal(s).astype(np.float32) for s in (*shapes, geometry.result(*shapes)))
-        product = Product(*OPERANDS, accumulator)
-        expected = multiply_arrays(geometry, FORWARD, product, a, b, b.shape, KEY, addend=c).reshape(c.shape)
-        options = arguments | {"operands": OPERANDS, "accumulator": accumulator, "key": KEY}
-        check(lambda room, a, b, c: getattr(room, kind)(a, b, c=c, **options), a, b, c, expected)  # noqa: B023
+    kind, geometry, *shapes, arguments = cases[place]
+    a, b, c = (rng.standard_normal(s).astype(np.float32) for s in (*shapes, geometry.result(*shapes)))
+    product = Product(*OPERANDS, accumulator)
+    expected = multiply_arrays(geometry, FORWARD, product, a, b, b.shape, KEY, addend=c).reshape(c.shape)
+    options = arguments | {"operands": OPERANDS, "accumulator": accumulator, "key": KEY}
+    check(lambda room, a, b, c: getattr(room, kind)(a, b, c=c, **options), a, b, c, expected)
 
 
 def test_operations_of_torch_without_kernels(monkeypatch):

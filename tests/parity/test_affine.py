@@ -97,7 +97,13 @@ def assert_same_state(state, module):
         assert_same_bits(value, getattr(module, name), name)
 
 
-@pytest.mark.parametrize(("name", "options"), OBSERVERS, ids=[name for name, _ in OBSERVERS])
+without_histograms = pytest.mark.parametrize(
+    ("name", "options"),
+    [pytest.param(*one, id=one[0], marks=[pytest.mark.heavy] * (one[0] == "HistogramObserver")) for one in OBSERVERS],
+)
+
+
+@without_histograms
 def test_observers(name, options):
     """Over 300 steps of a network that learns digits."""
     own, other = pair(name, options)
@@ -123,10 +129,7 @@ def test_averages_that_cross():
     assert (state.scale > 0.001).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [pytest.param(*one, id=one[0], marks=[pytest.mark.heavy] * (one[0] == "HistogramObserver")) for one in OBSERVERS],
-)
+@without_histograms
 def test_fake_quantize(name, options, tmp_path):
     """Training, with switches; then the state goes to the other package and back, which go on alike."""
     rng = np.random.default_rng(4)
@@ -247,6 +250,7 @@ def test_quantized_tensors(axis, dtype):
     assert_same_tensor(*tensors(ties(rng, 0.0371, 13, form, 3000), 0.0371, 13, None, dtype))
 
 
+@pytest.mark.heavy
 def test_methods_of_quantized_tensors():
     """By the names that both have; channels are kept apart by both."""
     rng = np.random.default_rng(8)
@@ -270,7 +274,8 @@ def test_methods_of_quantized_tensors():
                 q.max()
 
 
-@pytest.mark.parametrize("axis", [pytest.param(None, marks=pytest.mark.heavy), 0])
+@pytest.mark.heavy
+@pytest.mark.parametrize("axis", [None, 0])
 def test_layers(axis):
     rng = np.random.default_rng(6)
     bias = rng.normal(size=8).astype(np.float32)

@@ -75,7 +75,7 @@ def same_all(actual, expected):
         same(actual[name], result)
 
 
-@some((0, 0), (2, 2), (3, 3), (0, 3), scales=SCALES, forms=[*FORMS])
+@some((0, 0), (3, 3), scales=SCALES, forms=[*FORMS])
 def test_frameworks(forms, scales):
     unary = scales[0] > 1e-9  # else sums with numbers have scales that are refused
     a, b, output = operands(forms, scales, 1)

@@ -104,7 +104,7 @@ def test_training_of_all_and_compiled_programs(name):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", ["mtcnn", pytest.param("bert", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("name", ["mtcnn", "bert"])
 def test_forward_and_gradients_compiled(name):
     """In one program of AOTAutograd, without Inductor."""
     kind, _, x, _ = ARCHITECTURES[name]

@@ -128,10 +128,11 @@ def test_compiled_programs_agree():
         assert [np.asarray(one).tobytes() for one in found] == [one.tobytes() for one in expected]
 
 
-def test_gradients_are_those_of_real_functions():
+@pytest.mark.parametrize("names", [EXACT[::3], pytest.param(EXACT, marks=pytest.mark.heavy)], ids=["some", "all"])
+def test_gradients_are_those_of_real_functions(names):
     rng = np.random.default_rng(3)
     arrays = [np.abs(rng.standard_normal((4, 8))).astype(np.float32) + 0.5 for _ in range(3)]
-    for name in EXACT:
+    for name in names:
         used = arrays[: OPERATIONS[name].operands]
         tensors = [torch.from_numpy(x).requires_grad_() for x in used]
         by_torch = torch.autograd.grad(getattr(in_torch, name)(*tensors, "e4m3fn").sum(), tensors)

@@ -16,13 +16,13 @@ STOCHASTIC = "collective(wire=bfloat16,order=nccl_ring,rounding=stochastic)"
 # Each order, accumulator, division and wire, with dtypes that differ from the wire.
 CASES = [
     ("gloo", "bfloat16"),
-    ("gloo.avg", "float32"),
+    pytest.param("gloo.avg", "float32", marks=pytest.mark.heavy),
     ("xla.cpu", "bfloat16"),
     ("nccl.ring.bf16.avg", "float32"),
     ("nccl.tree.e4m3.avg", "bfloat16"),
     ("nccl.pat", "float16"),
-    ("nccl.symmetric.avg", "bfloat16"),
-    ("megatron.avg", "float32"),
+    pytest.param("nccl.symmetric.avg", "bfloat16", marks=pytest.mark.heavy),
+    pytest.param("megatron.avg", "float32", marks=pytest.mark.heavy),
     (STOCHASTIC, "float32"),
     (STOCHASTIC.replace("nccl_ring", "nccl_tree"), "float32"),
     ("collective(divide=split,order=own_first)", "float16"),

@@ -118,7 +118,7 @@ def transformation(roles, stochastic=False):
 
 @pytest.mark.parametrize(
     ("roles", "stochastic"),
-    [(tuple(ELEMENTS), True), pytest.param(tuple(ELEMENTS), False, marks=pytest.mark.heavy), (("weight",), False)],
+    [*(pytest.param(tuple(ELEMENTS), one, marks=pytest.mark.heavy) for one in (True, False)), (("weight",), False)],
 )
 def test_equals_a_loop(roles, stochastic):
     """Also saved and loaded in the middle of the run."""

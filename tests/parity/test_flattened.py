@@ -65,13 +65,8 @@ SETTINGS = {
 }
 
 
-HEAVY = "trained", "dynamic", "weights"
-
-
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=pytest.mark.heavy if way in HEAVY else ()) for way in SETTINGS]
-)
+@pytest.mark.parametrize("way", SETTINGS)
 def test_bits_of_linear_layers(way):
     expected = tq.quantize_model(Torch(), **SETTINGS[way](tq))(torch.from_numpy(X))
     small = qnn.quantize_model(flax(), **SETTINGS[way](jq))

@@ -15,7 +15,7 @@ from qcore.exchange import Encoded, save_quantized
 from qcore.exchange.formats.gguf_law import LAYOUTS
 
 WRITTEN = [kind for kind, layout in LAYOUTS.items() if layout.encode]
-SOME = "q4_0", "q4_1", "q8_0", "tq2_0", "mxfp4", "nvfp4"
+SOME = ("q4_0", "mxfp4"), ("q4_1", "q8_0", "tq2_0", "nvfp4")
 TEXTS = {kind: f"gguf({kind})" for kind in LAYOUTS}
 
 
@@ -45,15 +45,16 @@ def test_numbers_of_bytes():
         assert_same_bits(compiled[kind], expected[kind], kind)
 
 
-def test_bytes_of_numbers():
+@pytest.mark.parametrize("kinds", [SOME[0], pytest.param(SOME[1], marks=pytest.mark.heavy)], ids=["some", "more"])
+def test_bytes_of_numbers(kinds):
     """Several types in one program of JAX, with an operation before them."""
-    x = {kind: numbers_of(kind) for kind in SOME}
+    x = {kind: numbers_of(kind) for kind in kinds}
 
     def both(x):
         return {k: (qjax.encode(-v, TEXTS[k]), qjax.quantize(-v[:, :-5], TEXTS[k])) for k, v in x.items()}
 
     compiled = jax.jit(both)(x)
-    for kind in SOME:
+    for kind in kinds:
         y = -x[kind]
         expected = qcore.encode(y, TEXTS[kind]), qcore.quantize(y[:, :-5], TEXTS[kind])
         tensor = torch.from_numpy(y)

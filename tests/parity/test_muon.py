@@ -45,14 +45,14 @@ def expected(x, triples, storage, operands=None, accumulator=None):
 @pytest.mark.parametrize(
     ("shape", "coefficients", "options"),
     [
-        ((12, 20), "simple", {}),
+        pytest.param((12, 20), "simple", {}, marks=pytest.mark.heavy),
         pytest.param((20, 12), "quintic", {"storage": "float16"}, marks=pytest.mark.heavy),
         ((8, 8), "polar_express", {"storage": None, "operands": ("e4m3fn", "e4m3fn")}),
         pytest.param((8, 32), "deepseek_v4", {"accumulator": "hopper.wgmma.bf16"}, marks=pytest.mark.heavy),
         pytest.param(
             (16, 64), "cans", {"storage": None, "operands": ("mxfp8_e4m3", "mxfp8_e4m3")}, marks=pytest.mark.heavy
         ),
-        ((1, 7), "aol", {"storage": "e5m2"}),
+        pytest.param((1, 7), "aol", {"storage": "e5m2"}, marks=pytest.mark.heavy),
     ],
 )
 def test_iterations(shape, coefficients, options):

@@ -53,7 +53,10 @@ def test_texts(accumulator):
     assert parse(parse(accumulator.text).text).text == accumulator.text
 
 
-@pytest.mark.parametrize("name", NEW)
+@pytest.mark.parametrize(
+    "name",
+    usually(NEW, [name for name in NEW if name not in ("products alone", "aligned in sets", "aligned downward")]),
+)
 def test_kernels(name):
     """NumPy's bits on inputs of all kinds side by side, with an addend and without."""
     pairs = [inputs(kind, 2, 33, 3) for kind in KINDS]

@@ -82,21 +82,14 @@ def gpt2():
 TOKENS = np.random.default_rng(2).normal(size=(2, 3, 8)).astype(np.float32)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "settings",
     [
         lambda package: package.default_dynamic_qconfig,
-        pytest.param(
-            lambda package: package.QConfig(None, package.default_per_channel_weight_observer), marks=pytest.mark.heavy
-        ),
-        pytest.param(
-            lambda package: package.QConfig(None, BlockScaled("int4", {-1: 4}, scale="float32")),
-            marks=pytest.mark.heavy,
-        ),
-        pytest.param(
-            lambda package: {"": package.default_dynamic_qconfig, "proj": None, "fc": package.QConfig(None, "mxfp4")},
-            marks=pytest.mark.heavy,
-        ),
+        lambda package: package.QConfig(None, package.default_per_channel_weight_observer),
+        lambda package: package.QConfig(None, BlockScaled("int4", {-1: 4}, scale="float32")),
+        lambda package: {"": package.default_dynamic_qconfig, "proj": None, "fc": package.QConfig(None, "mxfp4")},
     ],
     ids=["dynamic", "int8 weights", "int4 weights", "parts"],
 )

@@ -47,10 +47,10 @@ def test_blocks_lie_along_the_terms_of_each_product():
 @pytest.mark.parametrize(
     ("name", "machine"),
     [
-        pytest.param("bf16_mixed", "hopper", marks=pytest.mark.heavy),
-        pytest.param("deepseek_v3_fp8", "hopper", marks=pytest.mark.heavy),
+        ("bf16_mixed", "hopper"),
+        ("deepseek_v3_fp8", "hopper"),
         ("mxfp8", "blackwell"),
-        pytest.param("nvfp4_pretraining", "blackwell", marks=pytest.mark.heavy),
+        ("nvfp4_pretraining", "blackwell"),
     ],
 )
 def test_lowered_models(name, machine):

@@ -27,7 +27,7 @@ FLAX = {
 }
 
 
-QUICK = ("strides", "several axes")
+QUICK = ("several axes",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.heavy) for n in FLAX])
@@ -51,7 +51,7 @@ def pairs():
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
-@pytest.mark.parametrize("index", usually((0, 2, 3, 4), range(5)))
+@pytest.mark.parametrize("index", usually((2, 3, 4), range(5)))
 def test_both_packages(index):
     first, second = list(pairs())[index]
     state = {name: numbers(RNG, *p.shape) for name, p in first.state_dict().items()}

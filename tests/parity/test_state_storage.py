@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 import torch
+from covering import some
 from support import assert_same_bits
 
 import qjax
@@ -44,8 +45,9 @@ def made(p, number, storage, **options):
     return OptimLP(inner, momentum_quant=rounded, acc_quant="bfloat16", key=3, state_storage=storage, **options)
 
 
-@pytest.mark.parametrize("number", FORMS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@some(
+    *((i, j) for i in range(2) for j in range(4) if i or j != 3), dtype=[torch.float32, torch.bfloat16], number=[*FORMS]
+)
 def test_bits_in_torch(number, dtype):
     """Also after a copy, and a checkpoint that another optimizer loads, with floats or with codes."""
     start = torch.from_numpy(gradients(0)).to(dtype)

@@ -85,7 +85,7 @@ def assert_all_same(a, b):
             assert_same_bits(np.asarray(x), np.asarray(y), str(i))
 
 
-@pytest.mark.parametrize("storage", ["8bit", "4bit", pytest.param("Fp8", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("storage", ["8bit", *(pytest.param(one, marks=pytest.mark.heavy) for one in ("4bit", "Fp8"))])
 def test_three_packages(storage):
     ours, optimizer = Torch(storage), getattr(qjax.optim, f"adamw_{storage.lower()}")(RATE)
     params = [jnp.asarray(p) for p in start()]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from covering import usually
 from support import assert_same_bits
 
 import qcore
@@ -109,17 +110,20 @@ def test_keys_are_the_same_in_all_forms():
     assert_same_bits(qjax.quantize(jnp.asarray(X), NUMBER, "stochastic", key=jax.random.key(77)), EXPECTED)
 
 
-def test_sharded_over_8_devices():
+SHARDS = {-1: ("a", "b"), 0: (("a", "b"), None), 1: (None, "b")}  # by the axis of blocks
+
+
+@pytest.mark.parametrize("dim", usually((-1,), SHARDS))
+def test_sharded_over_8_devices(dim):
     mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-    for dim, spec in zip((-1, 0, 1), (("a", "b"), (("a", "b"), None), (None, "b")), strict=True):
-        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
-        x = jax.device_put(X, sharding)
-        y = qjax.quantize(x, NUMBER, "stochastic", key=77)
-        assert y.sharding.is_equivalent_to(sharding, 2)
-        assert_same_bits(y, EXPECTED)
-        number = BlockFloatingPoint(5, dim)
-        expected = qcore.quantize(X, number, "stochastic", key=77)
-        assert_same_bits(qjax.quantize(x, number, "stochastic", key=77), expected)
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*SHARDS[dim]))
+    x = jax.device_put(X, sharding)
+    y = qjax.quantize(x, NUMBER, "stochastic", key=77)
+    assert y.sharding.is_equivalent_to(sharding, 2)
+    assert_same_bits(y, EXPECTED)
+    number = BlockFloatingPoint(5, dim)
+    expected = qcore.quantize(X, number, "stochastic", key=77)
+    assert_same_bits(qjax.quantize(x, number, "stochastic", key=77), expected)
 
 
 @pytest.mark.heavy  # in one process: `test_threads_do_not_matter`

@@ -25,9 +25,7 @@ LONG = Table(RNG.standard_normal(300))
     (0, 1, 1),
     (0, 2, 2),
     (0, 0, 3),
-    (1, 0, 1),
     (1, 1, 2),
-    (1, 2, 0),
     name=["short", "long"],
     mode=["nearest", "odd", "stochastic"],
     dtype=[*DTYPES.values()],
@@ -51,7 +49,7 @@ def test_all_packages(name, mode, dtype):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("table", [pytest.param(SHORT, marks=pytest.mark.heavy), LONG], ids=["short", "long"])
+@pytest.mark.parametrize("table", [SHORT, LONG], ids=["short", "long"])
 def test_compiled_programs(table):
     """Inductor makes a loop of a short table; the kernel stays for a long one."""
     torch._dynamo.reset()
@@ -142,7 +140,7 @@ BLOCKS = {
 }
 
 
-@some((0, 0), (2, 1), name=[*BLOCKS], mode=["nearest", "stochastic"])
+@some((0, 0), name=[*BLOCKS], mode=["nearest", "stochastic"])
 def test_blocks_in_all_packages(name, mode):
     number = BLOCKS[name]
     x = RNG.standard_normal((5, 41)).astype(np.float32)

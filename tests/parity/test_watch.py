@@ -85,6 +85,7 @@ def records():
     return watching.record, record
 
 
+@pytest.mark.heavy
 def test_same_sites_and_statistics(records):
     mine, its = records
     assert len(mine.sites) == 18
@@ -94,6 +95,7 @@ def test_same_sites_and_statistics(records):
     assert compare(mine, its) is None
 
 
+@pytest.mark.heavy
 def test_changed_run(records):
     mine, its = records
     changed = Record.from_json(its.to_json())
@@ -108,7 +110,7 @@ def test_changed_run(records):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", ["fp8_chunked", pytest.param("deepseek_v3_fp8", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("name", ["fp8_chunked", "deepseek_v3_fp8"])
 def test_products_of_a_recipe(name):
     """Operands and accumulators, which the first layer's unused gradient has in JAX only."""
     recipe = qtorch.Recipe(qtorch.RECIPES[name].entries[-1:])

@@ -94,9 +94,7 @@ BRANCHES = {  # and the least range of the first layer's result
 
 @pytest.mark.parametrize(
     ("of", "name"),
-    [(Torch, name) for name in BRANCHES]
-    + [(Flax, "a clamp in one way")]
-    + [pytest.param(Flax, name, marks=pytest.mark.heavy) for name in BRANCHES if name != "a clamp in one way"],
+    [(Torch, name) for name in BRANCHES] + [pytest.param(Flax, name, marks=pytest.mark.heavy) for name in BRANCHES],
 )
 def test_integers_and_ranges_suit_all_ways(of, name):
     first, other = BRANCHES[name]
@@ -156,7 +154,7 @@ def test_wrong_functions(of):
         of.quantize_model(of.linear(), None, [of.array(X)], train=lambda model: None)
 
 
-@both
+@pytest.mark.parametrize("of", [Torch, pytest.param(Flax, marks=pytest.mark.heavy)])
 def test_functions_that_calibrate_and_arguments_by_name(of):
     model, x, settings = branching(of, lambda x: x, lambda x: x), of.array(X), of.package.default_qconfig
     data = [x], lambda model: model(x), [{"x": x}], [(x,)], ((one,) for one in [x])

@@ -174,14 +174,11 @@ HALVES = {"bfloat16": (torch.bfloat16, jnp.bfloat16), "float16": (torch.float16,
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.heavy)])
-@pytest.mark.parametrize(
-    "settings",
-    ["integers", pytest.param("formats", marks=pytest.mark.heavy)],
-)
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("settings", ["integers", "formats"])
 @pytest.mark.parametrize(
     "names",
-    [("gru", "lstm cell", "linear"), pytest.param(("lstm", "gru cell", "simple cell"), marks=pytest.mark.heavy)],
+    [("gru", "lstm cell", "linear"), ("lstm", "gru cell", "simple cell")],
     ids=["one of a kind", "others"],
 )
 def test_results_have_the_dtype_of_inputs(settings, dtype, names):

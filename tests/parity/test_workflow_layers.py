@@ -87,9 +87,8 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", ["uint8", *(pytest.param(c, marks=pytest.mark.heavy) for c in SETTINGS if c != "uint8")]
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("case", SETTINGS)
 def test_layers(case, tmp_path):
     of_torch, of_jax = SETTINGS[case]
     observed = calibrated(trained(TorchLayers()), of_torch, images(16))
@@ -189,9 +188,7 @@ INT12 = AffineInteger.of_width(12)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    "dtype", ["qint8", *(pytest.param(one, marks=pytest.mark.heavy) for one in (AffineInteger.of_width(4), INT12))]
-)
+@pytest.mark.parametrize("dtype", ["qint8", AffineInteger.of_width(4), INT12])
 def test_dynamic_models(dtype, floats):
     quantized = tq.quantize_dynamic(floats, dynamic_settings(dtype))
     tensors = tensors_of(quantized)
