@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from covering import some, usually
+from covering import usually
 from support import assert_same_bits
 
 import qjax.recipes
@@ -86,7 +86,9 @@ def test_products_in_any_layout(equation):
         assert_same_bits(one, other)
 
 
-@some((1, 1), layout=["NCHW OIHW NCHW", "NHWC HWIO NHWC"], name=[*CONV])
+@pytest.mark.heavy  # test_convolution_blocks.py has one in JAX
+@pytest.mark.parametrize("layout", ["NCHW OIHW NCHW", "NHWC HWIO NHWC"])
+@pytest.mark.parametrize("name", CONV)
 def test_convolutions(name, layout):
     layout = tuple(layout.split())
     x, weight = normal(2, 4, 6, 5, seed=1), normal(6, 2, 3, 3, seed=2)
