@@ -70,12 +70,16 @@ document.querySelectorAll("div.live").forEach(makeLive);
 
 const COLUMNS = 3; // that fit a phone, if they are short
 
+function isWide(table) {
+  return table.tHead.rows[0].cells.length > COLUMNS || table.scrollWidth > table.closest("article").clientWidth;
+}
+
 function makeStacked(table) {
   const headings = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
-  if (headings.length <= COLUMNS && table.scrollWidth <= table.closest("article").clientWidth) return;
   table.dataset.stacked = "";
   for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, at) => (cell.dataset.label = headings[at]));
 }
 
-const wide = ".md-content table:not([class])";
-document.querySelectorAll(`${wide}:not(.live *, .ledger *)`).forEach((table) => table.tHead && makeStacked(table));
+// All are measured before the first one changes: a measurement after a change lays out the page anew.
+const others = document.querySelectorAll(".md-content table:not([class]):not(.live *, .ledger *)");
+[...others].filter((table) => table.tHead && isWide(table)).forEach(makeStacked);
