@@ -1,5 +1,7 @@
 """The navigation in a browser: few links in sight, and a way on from every page."""
 
+import re
+
 import pytest
 
 from website import reference
@@ -20,20 +22,29 @@ def names(site):
 
 
 def test_few_links_are_in_sight(site, address, page):
-    for name in names(site):
+    """On every guide page; on every eighth of the reference, whose lists are alike."""
+    guides, references = [], []
+    for name in sorted(names(site)):
+        (references if name.startswith(("reference/", "files/")) else guides).append(name)
+    for name in guides + references[::8]:
         page.goto(f"{address}/{name}")
         assert 5 < len(page.evaluate(IN_SIGHT)) <= MOST_LINKS, name
 
 
-def test_every_page_leads_on(site, address, page):
+def neighbour(path, which):
+    """The file that a page's link to the next or the previous page names, or None."""
+    found = re.search(f'<a href="([^"]+)" class="md-footer__link md-footer__link--{which}"', path.read_text("utf-8"))
+    return (path.parent / found[1]).resolve() if found else None
+
+
+def test_every_page_leads_on(site):
     """From the first page, "next" leads to every page but parts of modules, to which the module's page has links, and
     files of the repository, to which pages link; "previous" leads back."""
-    page.goto(f"{address}/index.html")
-    seen = [page.url]
-    while (following := page.locator("a.md-footer__link--next")).count():
-        page.goto(following.evaluate("one => one.href"))
-        assert page.locator("a.md-footer__link--prev").evaluate("one => one.href") == seen[-1]
-        seen.append(page.url)
+    site = site.resolve()
+    seen = [site / "index.html"]
+    while following := neighbour(seen[-1], "next"):
+        assert neighbour(following, "prev") == seen[-1]
+        seen.append(following)
     parts = {f"reference/{part}.html" for name, pages in reference.modules().items() for part in pages if part != name}
     files = {name for name in names(site) if name.startswith("files/")}
-    assert {url.removeprefix(f"{address}/") for url in seen} == set(names(site)) - parts - files
+    assert {path.relative_to(site).as_posix() for path in seen} == set(names(site)) - parts - files
