@@ -59,6 +59,7 @@ PARTS = {
         "layers": "*pool* *norm interpolate mean",
         "elementwise": "*",
     },
+    "qcore.engines": {"data": "Attention CACHES ENGINES Engine KVCache Published*", "attention and mismatch": "*"},
     "qcore.insight": {"choosing": "Choice choose_formats Point Sensitivity sensitivity", "records": "*"},
     "qcore.reproducible": _REPRODUCIBLE,
     "qjax.arithmetic": _ARITHMETIC,
