@@ -380,7 +380,7 @@ def steps_in_codes() -> str:
         (
             f"`{row['optimizer']}`{', JAX' if row['package'] == 'jax' else ''}",
             *("" if row[name] is None else f"{row[name]:.2f}" for name in ("state", "peak", "saved")),
-            "1" if row["optimizer"].lower() == "adamw" else f"{row['ratio']:.1f}",
+            f"{row['ratio']:.1f}",
         )
         for row in record["codes"]
     ]
