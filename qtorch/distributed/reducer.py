@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +18,13 @@ from qcore.formats.floating import BinaryFloat, FloatingPoint
 from qcore.formats.number import check_number
 from qcore.law.rounding import Rounding
 from qcore.linalg.accumulator import FLOAT32_NUMBER
+from qtorch._kernels.launch import addresses, aligned, serve_cpu
+from qtorch._kernels.ranks import adding
+from qtorch._kernels.store import Function
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.keys import given_or_drawn
+from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._rounding.sharded import check_not_sharded
 from qtorch.distributed.tensors import Terms, names_of, reduce, reduce_scatter
 
@@ -31,7 +36,7 @@ class Reducer(law.Reduction):
 
     It has the bits of `reduce` of the stack of all gradients, for which it needs less memory; see
     `qcore.distributed.Reducer`, whose bits it has. Sums in float32, float16 and bfloat16 that round to nearest are
-    torch's own additions, on the gradients' device.
+    torch's own additions, on the gradients' device; on the CPU one kernel rounds and adds, without float16.
 
     Args:
         collective: as for `reduce`; also NCCL's PAT, which has a reduce-scatter alone: its parts, one after the other.
@@ -136,7 +141,7 @@ class OwnSteps(Steps):
     def kept(self, term: torch.Tensor) -> torch.Tensor:
         return term.to(self.sum, copy=True)
 
-    def started(self, term: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    def started(self, term: Any) -> tuple[torch.Tensor, bool]:
         if self.level.law.start == FIRST or not self.level.adds:
             return self.kept(term), True
         return torch.zeros_like(term, dtype=self.sum), False
@@ -152,6 +157,52 @@ class OwnSteps(Steps):
 
     def result(self, total: torch.Tensor) -> torch.Tensor:
         return super().result(total.to(torch.float64))
+
+
+class Given(NamedTuple):
+    """The numbers of a rank, which are not yet rounded to the wire."""
+
+    numbers: torch.Tensor
+
+
+class OnePass(OwnSteps):
+    """Steps that round what a rank sends while they add it: one pass over memory, with the same bits."""
+
+    def term(self, x: torch.Tensor, rank: int) -> Any:
+        is_sum = self.factor is None and self.divisor is None and x.dtype == self.wire == self.sum
+        if is_sum or not (x.is_cpu and is_plain_tensor(x)) or self._kernel(x.dtype) is None:
+            return super().term(x, rank)
+        return Given(aligned(x.contiguous()))
+
+    def kept(self, term: Any) -> torch.Tensor:
+        return super().kept(super().term(term.numbers, 0) if isinstance(term, Given) else term)
+
+    def started(self, term: Any) -> tuple[torch.Tensor, bool]:
+        if not isinstance(term, Given) or self.level.law.start == FIRST or not self.level.adds:
+            return super().started(term)
+        return torch.zeros_like(term.numbers, dtype=self.sum), False
+
+    def added(self, total: torch.Tensor, terms: Sequence[Any], step: int) -> torch.Tensor:
+        return self._plus(total, terms[0])
+
+    def hop(self, total: torch.Tensor, child: Any, level: int, row: int) -> torch.Tensor:
+        return self._plus(total, child)
+
+    def _plus(self, total: torch.Tensor, term: Any) -> torch.Tensor:
+        if not isinstance(term, Given):
+            return total.add_(term)
+        x, function = term.numbers, self._kernel(term.numbers.dtype)
+        assert function is not None  # as `term` found it
+        function(x.numel(), *addresses(x, total), self.bits)
+        return total
+
+    def _kernel(self, dtype: torch.dtype) -> Function | None:
+        return adding(dtype, self.wire, self.sum, "*" if self.factor is not None else "/" if self.divisor else "")
+
+    @cached_property
+    def bits(self) -> int:
+        """Of the factor or divisor, a float32 number."""
+        return int(np.float32(self.factor or self.divisor or 0).view(np.int32))
 
 
 class RoundedSteps(OwnSteps):
@@ -188,7 +239,9 @@ def _fastest(level: Level, device: torch.device) -> type[Steps]:
         return TensorSteps
     if wire in _DTYPES and number in _DTYPES and (number == wire or _DTYPES[number] == torch.float32):
         # GPUs multiply by the reciprocal of a number, where CPUs divide.
-        return TensorSteps if law.divide == BEFORE and device.type != "cpu" else OwnSteps
+        if device.type != "cpu":
+            return TensorSteps if law.divide == BEFORE else OwnSteps
+        return OwnSteps if serve_cpu() else OnePass
     is_few = _has_few_bits(wire) and number in (wire, FLOAT32_NUMBER)
     return RoundedSteps if is_few and law.divide != BEFORE else TensorSteps
 

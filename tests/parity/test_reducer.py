@@ -92,6 +92,22 @@ def test_gradients_that_are_written_to():
             assert x.tolist() == [100, 100]
 
 
+@pytest.mark.parametrize("name", ["nccl.ring.bf16.avg", "nccl.tree.bf16", "megatron", "collective(divide=before)"])
+def test_gradients_as_they_lie_in_memory(name):
+    """Of more numbers than one thread adds; with gaps between them, and at addresses that fit no vector."""
+    stack = hard_stack("wide", 5, 40_001, "float32")
+    reducer, expected = (of.Reducer(name, 5) for of in (qtorch.distributed, qcore.distributed))
+    bytes_of = np.zeros(4 * 40_001 + 1, np.uint8)
+    for rank, row in enumerate(stack):
+        expected.add(row)
+        if rank % 2:
+            reducer.add(torch.from_numpy(np.repeat(row, 2))[::2])
+        else:
+            bytes_of[1:] = row.view(np.uint8)
+            reducer.add(torch.frombuffer(bytes_of, dtype=torch.float32, offset=1))
+    assert_same_bits(reducer.result(), expected.result(), name)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_means_by_torch(dtype):
     """All numbers of 16 bits: torch's quotients and products are the law's."""

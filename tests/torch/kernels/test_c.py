@@ -17,7 +17,7 @@ from qcore.law.carrier import CARRIERS
 from qcore.law.rounding import Rounding
 from qtorch._affine.kernels import dynamic, integers
 from qtorch._affine.kernels import laws as affine
-from qtorch._kernels import compiler, insight, laws, products, store
+from qtorch._kernels import compiler, gather, insight, laws, products, ranks, store
 from qtorch._rounding.plan import decoder_for
 from qtorch.reproducible.fused import loops
 from qtorch.reproducible.fused.trace import ArrayTrace, Number, in_order
@@ -106,6 +106,8 @@ SOURCES = {
     "sums": loaded(products.tree_sums),
     "sums by index": loaded(products.sums_by_index),
     "steps": loaded(products.steps),
+    "look-up": loaded(gather._function, (1, 2), 1),
+    "sums over ranks": loaded(ranks.adding, torch.bfloat16, torch.float32, torch.bfloat16, "/"),
     "loop": loop,
 }
 
@@ -157,10 +159,12 @@ COUNTS = {
     "sums": 5,
     "sums by index": 6,
     "steps": 1,
+    "look-up": 7,
+    "sums over ranks": 4,
 }
 
 
-@pytest.mark.parametrize("name", usually({*COUNTS} - {"aligned", "integers", "dynamic", "packing"}, COUNTS))
+@pytest.mark.parametrize("name", usually({*COUNTS} - {"aligned", "integers", "dynamic", "packing", "look-up"}, COUNTS))
 def test_calls_with_other_arguments_than_a_kernel_reads(name, fresh, monkeypatch):
     monkeypatch.setenv("QTORCH_CFLAGS", "-O0")
     fresh()
