@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -285,9 +286,14 @@ def are_bits(dtype: str, text: str) -> bool:
     return dtype in DTYPES[1:] and check_number(dtype).text == text
 
 
-def indices_of(call: OperationCall, codes: tuple[Any, ...]) -> Any:
-    """Where the results of int32 codes are in a table."""
-    index = 0
-    for x, bits in zip(codes, call.widths, strict=True):
-        index = (index << bits) | (x & (1 << bits) - 1)
+def low_bits(x: Any, bits: int) -> Any:
+    """Codes of so many bits without higher ones."""
+    return x & (1 << bits) - 1
+
+
+def indices_of(widths: tuple[int, ...], codes: tuple[Any, ...], low: Callable[[Any, int], Any] = low_bits) -> Any:
+    """Where the results of codes of so many bits are in a table; the integers have room for the bits of all."""
+    index = low(codes[0], widths[0])
+    for x, bits in zip(codes[1:], widths[1:], strict=True):
+        index = (index << bits) | low(x, bits)
     return index

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from qcore.arithmetic.call import (
     are_bits,
     exact_of_codes,
     indices_of,
+    low_bits,
     numbers_of,
     stand_ins_of,
     table_of,
@@ -25,7 +28,8 @@ from qcore.binding import NUMPY
 from qcore.linalg.namespace import Float64
 from qcore.packing import check_codes
 
-_PART = 1 << 15  # elements
+_PART = 1 << 17  # elements
+_OF_A_THREAD = 1 << 20  # elements, which take a hundred times as long as its start
 
 
 class Arrays(Arithmetic, package=__name__.rpartition(".")[0], words=NUMPY):
@@ -81,15 +85,32 @@ def _codes_of(x: np.ndarray, text: str) -> Any:
 
 
 def _taken(table: np.ndarray, call: OperationCall, codes: tuple[np.ndarray, ...]) -> np.ndarray:
-    """The entries of a table for codes that broadcast, by parts that caches of processors hold."""
-    codes = np.broadcast_arrays(*codes)
+    """The entries of a table for codes that broadcast, by parts that caches of processors hold, in a thread a core."""
+    codes, widths = np.broadcast_arrays(*codes), call.widths
     found, flat = np.empty(codes[0].shape, table.dtype), [x.reshape(-1) for x in codes]
     entries = found.reshape(-1)
-    for begin in range(0, entries.size, _PART):
-        part = slice(begin, begin + _PART)
-        index = indices_of(call, tuple(x[part].astype(np.uint16) for x in flat))  # all codes together have 16 bits
-        np.take(table, index, out=entries[part], mode="clip")  # which does not ask for each index if it is valid
+
+    def fill(begins: range) -> None:
+        index = np.empty(min(_PART, entries.size), np.intp)  # `take` makes a new array of indices of another dtype
+        for begin in begins:
+            part = slice(begin, begin + _PART)
+            here = index[: entries[part].size]
+            here[...] = indices_of(widths, tuple(x[part] for x in flat), _low)
+            table.take(here, out=entries[part], mode="wrap")  # which does not ask for each index if it is valid
+
+    threads = min(os.cpu_count() or 1, entries.size // _OF_A_THREAD)
+    if threads < 2:
+        fill(range(0, entries.size, _PART))
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(fill, (range(i * _PART, entries.size, threads * _PART) for i in range(threads))))
     return found
+
+
+def _low(x: np.ndarray, bits: int) -> np.ndarray:
+    """Codes without higher bits, which unsigned integers of so many have not; in uint16, as all together have 16."""
+    found = x.astype(np.uint16, copy=False)
+    return found if x.dtype.kind == "u" and x.itemsize * 8 == bits else low_bits(found, bits)
 
 
 def _check_key(call: OperationCall, key: Any) -> None:

@@ -88,7 +88,7 @@ class Header:
     def exact(self, codes: tuple[np.ndarray, ...]) -> np.ndarray:
         """The results before they are rounded, in float64, to odd."""
         if self._call.is_looked_up:
-            return stand_ins_of(self._call)[indices_of(self._call, tuple(x.astype(np.intp) for x in codes))]
+            return stand_ins_of(self._call)[indices_of(self._call.widths, tuple(x.astype(np.intp) for x in codes))]
         return exact_of_codes(self._call, codes)
 
     def ties(self, exact: np.ndarray) -> np.ndarray:

@@ -46,7 +46,7 @@ def _codes_of(x: jax.Array, text: str) -> Any:
 
 
 def _index_of(call: OperationCall, codes: Any) -> Any:
-    return indices_of(call, tuple(x.astype(jnp.int32) for x in codes))
+    return indices_of(call.widths, tuple(x.astype(jnp.int32) for x in codes))
 
 
 def _from_table(call: OperationCall, dtype: str, key: Any, arrays: Any) -> jax.Array:

@@ -46,7 +46,7 @@ def _rounded(call: OperationCall, dtype: torch.dtype, key: Any, tensors: tuple[t
 
 
 def _index_of(call: OperationCall, codes: tuple[Any, ...]) -> torch.Tensor:
-    return indices_of(call, tuple(x.to(torch.int32) for x in codes))  # type: ignore[no-any-return]
+    return indices_of(call.widths, tuple(x.to(torch.int32) for x in codes))  # type: ignore[no-any-return]
 
 
 def _codes_of(x: torch.Tensor, text: str) -> Any:

@@ -61,7 +61,7 @@ def result(operation, numbers, spec, rounding, word=0, random_bits=24):
         rounding: a key of UP_WHEN or UP_BY_CHANCE.
         word, random_bits: the element's random word, and how many of its top bits count.
     """
-    return rounded(*_exact(operation, numbers, rounding), spec, rounding, word, random_bits)
+    return rounded(*exact(operation, numbers, rounding), spec, rounding, word, random_bits)
 
 
 @lru_cache(1 << 18)  # pairs of numbers have far fewer results
@@ -69,17 +69,28 @@ def rounded(negative, m, spec, rounding, word=0, random_bits=24):
     """An exact number, whose magnitude is in units of float64, rounded once."""
     if m is NAN:
         return math.nan
-    (rule,) = oracle.rules_of(_CARRIER, spec, (1,), [m])
+    rule = _rule(spec)
     pattern = _CARRIER.encode(*oracle.quantize_element(_CARRIER, rule, rounding, negative, m, word, random_bits))
     return np.array(pattern, np.uint64).view(np.float64).item()
 
 
+@lru_cache
+def _rule(spec):
+    """The rule of a format of single numbers, which is that of each of them."""
+    (rule,) = oracle.rules_of(_CARRIER, spec, (1,), [0])
+    return rule
+
+
 def in_units(x):
-    """The sign and the magnitude of a fraction, in units of float64."""
-    return x < 0, abs(x) / Fraction(2) ** _CARRIER.unit
+    """The sign and the magnitude of a fraction, in units of float64.
+
+    From 2^150 units on, between whole numbers the odd one stands for it: all that rounding compares it with are even.
+    """
+    whole, rest = divmod(abs(x.numerator) << -_CARRIER.unit, x.denominator)
+    return x < 0, whole | (rest != 0) if whole >> 150 else whole + Fraction(rest, x.denominator)
 
 
-def _exact(operation, numbers, rounding):
+def exact(operation, numbers, rounding):
     """The exact result: its sign, and its magnitude in units of float64."""
     with np.errstate(all="ignore"):
         special = float(FLOAT[operation](*numbers)) if not all(map(_is_usual, numbers)) else None
@@ -87,10 +98,10 @@ def _exact(operation, numbers, rounding):
         return math.copysign(1, special) < 0, NAN if math.isnan(special) else INF
     if operation in ("sqrt", "rsqrt") and numbers[0] < 0:
         return False, NAN
-    exact = REAL[operation](*map(Fraction, numbers)) if all(map(math.isfinite, numbers)) else 0
-    if exact == 0:
+    found = REAL[operation](*map(Fraction, numbers)) if all(map(math.isfinite, numbers)) else 0
+    if found == 0:
         return _sign_of_zero(operation, numbers, special, rounding), 0
-    return in_units(exact)
+    return in_units(found)
 
 
 def _is_usual(x):

@@ -71,34 +71,39 @@ def special(name, numbers):
 TWO = {"hypot": np.hypot, "arctan2": np.arctan2, "arctan2pi": lambda y, x: np.arctan2(y, x) / math.pi}
 
 
-def expected(name, numbers, result, mode):
-    exact = real(name, tuple(numbers)) if all(map(math.isfinite, numbers)) else None
-    if exact is not None and exact != 0:
-        return oracle_arithmetic.rounded(*oracle_arithmetic.in_units(exact), result, mode)
-    found = special(name, numbers)
-    if math.isfinite(found) and found != 0:
-        assert exact is None
-        return oracle_arithmetic.rounded(*oracle_arithmetic.in_units(Fraction(found)), result, mode)
-    magnitude = None if math.isnan(found) else abs(found)
-    return oracle_arithmetic.rounded(math.copysign(1, found) < 0, magnitude, result, mode)
+def exact(name, numbers):
+    """The exact result's sign and magnitude, in units of float64."""
+    found = real(name, tuple(numbers)) if all(map(math.isfinite, numbers)) else None
+    if found is not None and found != 0:
+        return oracle_arithmetic.in_units(found)
+    by_float64 = special(name, numbers)
+    if math.isfinite(by_float64) and by_float64 != 0:
+        assert found is None
+        return oracle_arithmetic.in_units(Fraction(by_float64))
+    return math.copysign(1, by_float64) < 0, None if math.isnan(by_float64) else abs(by_float64)
+
+
+def codes_of(name, text):
+    """All codes of a format for a function of one number, and all pairs for one of two."""
+    codes = np.arange(1 << qcore.parse(text).bits)
+    return (codes,) if name in REAL else tuple(part.ravel() for part in np.meshgrid(codes, codes))
+
+
+@lru_cache(2)
+def exact_of_all(name, text):
+    return [exact(name, x) for x in zip(*(qcore.decode(x, text).tolist() for x in codes_of(name, text)), strict=True)]
 
 
 def wrong(name, text, result, mode):
-    """The operands of a format whose results differ; all of one operand, and pairs of two."""
-    number = qcore.parse(text)
-    codes = np.arange(1 << number.bits)
-    given = (codes,) if name in REAL else tuple(part.ravel() for part in np.meshgrid(codes, codes))
-    operands = [qcore.decode(x, text).astype(float) for x in given]
-    numbers = [x.astype(np.float32) for x in operands]
+    """The operands of a format whose results differ, with both results; all of one operand, and pairs of two."""
+    given, target = codes_of(name, text), spec(qcore.parse(result))
+    numbers = [qcore.decode(x, text) for x in given]
     found = getattr(arithmetic, name)(*numbers, result, mode, operands=text)
     by_codes = qcore.decode(getattr(arithmetic, f"{name}_codes")(*given, text, result, mode), result)
     assert ((found == by_codes) | np.isnan(found) | np.isnan(by_codes)).all()
-    target, differing = spec(qcore.parse(result)), []
-    for *x, one in zip(*operands, found.astype(float), strict=True):
-        right = expected(name, x, target, mode)
-        if not (math.isnan(right) and math.isnan(one)) and np.float64(right).tobytes() != np.float64(one).tobytes():
-            differing.append((x, one, right))
-    return differing
+    right = np.float32([oracle_arithmetic.rounded(*one, target, mode) for one in exact_of_all(name, text)])
+    differs = (found.view(np.uint32) != right.view(np.uint32)) & ~(np.isnan(found) & np.isnan(right))
+    return [*zip(*(x[differs].tolist() for x in (*numbers, found, right)), strict=True)]
 
 
 def test_functions():
