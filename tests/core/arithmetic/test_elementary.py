@@ -1,4 +1,4 @@
-"""Elementary functions of all codes of a format, beside mpmath's numbers of 900 bits that are rounded once."""
+"""Elementary functions of all codes of a format, beside mpmath's numbers that are rounded once: of 900 bits if near."""
 
 import math
 from fractions import Fraction
@@ -16,7 +16,7 @@ from qcore import arithmetic
 from qcore.arithmetic.elementary import IN_FLOAT64, REAL, REAL_OF_TWO, SLOPES
 
 MODES = "nearest nearest_away nearest_zero toward_zero away up down odd nearest_up".split()
-BITS = 900
+FEW, BITS = 120, 900
 FUNCTIONS = {
     **{name: getattr(mp, name) for name in "exp expm1 log log1p tanh sinh cosh sin cos tan sinpi cospi hypot".split()},
     "erf": mp.erf,
@@ -35,6 +35,15 @@ BEYOND = 2000.0  # from here on exponentials are beyond every format
 FAR = 200.0  # from here on these functions are simple ones but for less than 2^-200
 
 
+def decides(found):
+    """True if a number of 120 bits, off by less than 2^-90, is on the exact one's side of all of up to 52 bits."""
+    if isinstance(found, mp.mpc) or not mp.isfinite(found):
+        return True
+    _, significand, _, count = found._mpf_
+    rest = int(significand) % 2 ** max(count - 52, 0)
+    return 2**30 < rest < 2 ** max(count - 52, 0) - 2**30
+
+
 @lru_cache(1 << 20)
 def real(name, numbers):
     """The exact result of finite numbers as a fraction, or one on the same side; None where there is no finite one."""
@@ -48,13 +57,17 @@ def real(name, numbers):
         numbers = (-BEYOND,)
     if name == "softplus" and numbers[0] > FAR:
         return Fraction(numbers[0]) + Fraction(1, 2**300)
-    with mp.workprec(BITS):
-        try:
+    try:
+        with mp.workprec(FEW):
             found = FUNCTIONS[name](*map(mp.mpf, numbers))
-        except (ZeroDivisionError, ValueError):
-            return None
-        if isinstance(found, mp.mpc) or not mp.isfinite(found):
-            return None
+        if not decides(found):
+            with mp.workprec(BITS):
+                found = FUNCTIONS[name](*map(mp.mpf, numbers))
+    except (ZeroDivisionError, ValueError):
+        return None
+    if isinstance(found, mp.mpc) or not mp.isfinite(found):
+        return None
+    with mp.workprec(BITS):
         with mp.workprec(BITS // 2):
             short = +found  # the number itself at points where it is one of few bits
         found = short if abs(found - short) < abs(found) * mp.mpf(2) ** (20 - BITS) else found

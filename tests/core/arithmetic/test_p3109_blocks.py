@@ -196,6 +196,76 @@ def test_all_operands_of_fused_operations(name):
         assert np.array_equal(found, expected), (a, b)
 
 
+# Precision, exponent of the least number, largest number, and NaN.
+EXTERNAL = {
+    "binary16": (11, -24, 65504.0, 0x7E00),
+    "BFloat16": (8, -133, (2.0**8 - 1) * 2.0**120, 0x7FC0),
+    "binary32": (24, -149, (2.0**24 - 1) * 2.0**104, 0x7FC00000),
+}
+FACTORS = [Format(4, 2, True, False), Format(8, 4, True, True), Format(8, 3, True, True)]
+
+
+def external(codes, text):
+    """The numbers of codes, in float64."""
+    if text == "binary16":
+        return codes.view(np.float16).astype(np.float64)
+    return (codes.astype(np.uint32) << (16 if text == "BFloat16" else 0)).view(np.float32).astype(np.float64)
+
+
+def external_codes(x, text):
+    if text == "binary16":
+        return x.astype(np.float16).view(np.uint16)
+    bits = x.astype(np.float32).view(np.uint32)
+    return (bits >> 16).astype(np.uint16) if text == "BFloat16" else bits
+
+
+def to_nearest(a, b, text):
+    """The codes of sums of two float64 numbers, rounded once: what float64 loses of a sum decides ties only."""
+    precision, least, largest, nan = EXTERNAL[text]
+    total = a + b
+    of_b = total - a
+    lost = (a - (total - of_b)) + (b - of_b)
+    exponent = np.maximum(np.frexp(total)[1] - precision, least)
+    quanta = np.ldexp(total, -exponent)
+    decided = (abs(quanta) % 1 == 0.5) & (abs(lost) > 0)
+    quanta = np.where(decided, np.nextafter(quanta, np.copysign(np.inf, lost)), quanta)
+    found = np.ldexp(np.rint(quanta), exponent) + 0.0
+    found = np.where(abs(found) > largest, np.copysign(np.inf, found), found)
+    return np.where(np.isnan(found), nan, external_codes(found, text))
+
+
+def addends(rng, pair, text):
+    """Codes of all kinds, and those of numbers of which the other term is about half a quantum, or a few."""
+    precision, least, largest, _ = EXTERNAL[text]
+    codes = rng.integers(0, 1 << (32 if text == "binary32" else 16), pair.size)
+    codes = codes.astype(np.uint32 if text == "binary32" else np.uint16)
+    quantum = np.maximum(np.frexp(pair)[1] + rng.integers(-2, 2, pair.size), least)
+    hard = np.ldexp(rng.integers(-(1 << precision), 1 << precision, pair.size).astype(float), quantum)
+    is_hard = (abs(hard) <= largest) & (rng.random(pair.size) < 0.5)
+    return np.where(is_hard, external_codes(hard, text), codes).astype(codes.dtype)
+
+
+def check_fused(name, text, count):
+    rng = np.random.default_rng(0)
+    for one, other in product(FACTORS, repeat=2):
+        x, y = (rng.integers(0, 1 << number.K, count) for number in (one, other))
+        a, b = (np.array([float(n) for n in f.numbers.values()])[c] for f, c in ((one, x), (other, y)))
+        with np.errstate(all="ignore"):
+            pair = a * b if name == "FMA" else a + b  # exact
+            z = addends(rng, np.where(np.isfinite(pair), pair, 1.0), text)
+            expected = to_nearest(pair, external(z, text), text)
+        found = p3109.specialization(f"{name}<{one.name}, {other.name}, {text}, {text}>")(x, y, z)
+        assert np.array_equal(found, expected), (one, other, np.flatnonzero(found != expected)[:3])
+
+
+@pytest.mark.parametrize("text", EXTERNAL)
+@pytest.mark.parametrize("name", ["FMA", "FAA"])
+@pytest.mark.parametrize("count", [1000, pytest.param(200_000, marks=pytest.mark.heavy)])
+def test_operands_of_fused_operations(name, text, count):
+    """Ten million in all six, of the formats that the report demands."""
+    check_fused(name, text, count)
+
+
 def test_kappa():
     """The report's example (annex D.1): the exponential of small numbers is 0, or the smallest normal number."""
     exact = p3109.specialization("Exp<binary32, Binary8p4se>")
