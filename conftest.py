@@ -15,6 +15,8 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + FLAGS
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Inductor starts processes for Triton, each of which imports torch; here they have nothing to compile.
 os.environ.setdefault("TORCH_WARM_POOL", "0")
+# It compiles headers and starts Python thrice to see which vectors a compiler knows, for ten seconds: GCC 12 knows all.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 sys.path.insert(0, str(Path(__file__).parent))  # for `benchmarks`, which is not installed
 sys.path.insert(0, str(Path(__file__).parent / "tests" / "support"))  # for `oracle`, `support` and others
 

@@ -10,7 +10,7 @@ import inspect
 import threading
 from collections.abc import MutableMapping, MutableSequence, MutableSet
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -124,14 +124,16 @@ def targets_of(node):
             yield one
 
 
+@lru_cache(4)  # a scope is read for its names, for its globals and for its writes
 def nodes_of(scope):
     """The nodes of a module or function, without those of the functions in it; classes have no scope for these."""
-    waiting = [*ast.iter_child_nodes(scope)][::-1]
+    found, waiting = [], [*ast.iter_child_nodes(scope)][::-1]
     while waiting:
         node = waiting.pop()
-        yield node
+        found.append(node)
         if not isinstance(node, FUNCTIONS):
             waiting += [*ast.iter_child_nodes(node)][::-1]
+    return found
 
 
 def names_bound(scope):
