@@ -15,5 +15,6 @@ if (!done) {
             for (int32_t j = 0; j < length; ++j) {
             $rest
             }
+            $end
             }
         }

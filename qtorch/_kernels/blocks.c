@@ -5,9 +5,12 @@
 #pragma GCC optimize("no-thread-jumps")
 
 $values
+$permutes
 
 #define POINTERS $pointers
 #define MOST $most     // elements of a block, at most
+// Of arrays: a register more, and so much that those of blocks of 256 are in different sets of a cache of 4 KiB a way.
+#define ROOM (MOST + 272)
 #define LARGE 32768    // elements, from which threads pay
 
 // `qcore.reproducible.operations.Names.settled`, in integers: vectors do more of these at a time.

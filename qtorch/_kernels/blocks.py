@@ -6,7 +6,7 @@ block's size.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from string import Template
 from typing import NamedTuple
@@ -16,12 +16,33 @@ from qcore.writer import WRITER, pointer
 from qtorch._kernels.source import VALUES, Argument
 
 MOST = 4096  # elements of a block, whose arrays are on the stack
+_PERMUTES = Path(__file__).with_name("permutes.h")
+_CODES = {8: "bytes", 4: "halves"}  # what functions of `permutes.h` are named for
 
 
 class Pairs(NamedTuple):
     """An array of codes of 4 bits, two a byte, that become a byte each before the loops. Values are `name[j]`."""
 
     name: str
+
+
+class Permuted(NamedTuple):
+    """What permutes read that decode and encode an array of codes, see `permutes.h`.
+
+    Where a processor has such instructions, `plain_` and the array's name is an array of the bits of its numbers. The
+    shorter version writes bits of numbers to `coded_` and the name; elsewhere codes, which is the array itself then.
+
+    Attributes:
+        name: of what permutes read.
+        codes: the array's name.
+        bits: of a code.
+        signed: true if numbers may be negative.
+    """
+
+    name: str
+    codes: str
+    bits: int
+    signed: bool
 
 
 class BlockKernel(NamedTuple):
@@ -36,7 +57,7 @@ class BlockKernel(NamedTuple):
     """
 
     trace: Trace
-    arguments: Sequence[Argument | Pairs]
+    arguments: Sequence[Argument | Pairs | Permuted]
     results: dict[str, Value]
     shorter: dict[str, Value] | None = None
     condition: Value | None = None
@@ -44,27 +65,31 @@ class BlockKernel(NamedTuple):
     def source(self) -> str:
         """The kernel in C."""
         versions = [_Version(self.results, None)]
+        permuted = [one for one in self.arguments if isinstance(one, Permuted)]
         if self.shorter is not None:
-            versions.insert(0, _Version(self.shorter, self.condition))
+            versions.insert(0, _Version(self.shorter, self.condition, permuted))
         pairs = [one for one in self.arguments if isinstance(one, Pairs)]
         arrays = [one for one in self.arguments if isinstance(one, Argument)]
         constants = {one.name: one for version in versions for one in version.values if one.level == CONSTANT}
         lines = {
             "once": [self._pointer(one, "0") for one in arrays if one.level != ELEMENT]
-            + [WRITER.declared(one) for one in sorted(constants.values(), key=_number)],
+            + [WRITER.declared(one) for one in sorted(constants.values(), key=_number)]
+            + [pointer(one.name, "uint8", self._place(one), "0") for one in permuted],
             "rooms": [_room("uint8_t", one.name) for one in pairs],
             "before": [line for one in pairs for line in self._widened(one)]
             + [self._pointer(one, "at") for one in arrays if one.level == ELEMENT]
             # Indices are below 2^32, see `qtorch._kernels.laws.random_word`.
             + ["const uint32_t low = (uint32_t)at;", "const int32_t high = 0;"]
-            * ("window" in [one.name for one in arrays]),
+            * ("window" in [one.name for one in arrays])
+            + [line for one in permuted for line in _decoded(one)],
             "versions": [version.source() for version in versions],
             "after": [line for one in pairs for line in self._narrowed(one)],
         }
         sizes = {"pointers": str(len(self.arguments)), "most": str(MOST)}
-        return _filled("blocks.c", lines, values=VALUES.read_text(encoding="utf-8"), **sizes)
+        parts = {name: path.read_text(encoding="utf-8") for name, path in (("values", VALUES), ("permutes", _PERMUTES))}
+        return _filled("blocks.c", lines, **parts, **sizes)
 
-    def _place(self, one: Argument | Pairs) -> str:
+    def _place(self, one: Argument | Pairs | Permuted) -> str:
         return f"call->pointers[{self.arguments.index(one)}]"
 
     def _pointer(self, one: Argument, offset: str) -> str:
@@ -92,8 +117,9 @@ class _Version:
         values: what is computed, each after its operands.
     """
 
-    def __init__(self, results: dict[str, Value], condition: Value | None) -> None:
+    def __init__(self, results: dict[str, Value], condition: Value | None, permuted: Sequence[Permuted] = ()) -> None:
         self.results = results
+        self.permuted = permuted
         self.condition = condition
         targets = [*results.values(), *([] if condition is None else [condition])]
         self.values = _needed(targets)
@@ -125,6 +151,7 @@ class _Version:
             "rest": [declared(one, f"room_{one.name}[j]") for one in self.handed]
             + [declared(one) for one in self.rest]
             + self._stored("j", {one.name for one in (*self.rest, *self.handed)} - names),
+            "end": [line for one in self.permuted for line in _encoded(one)],
         }
         return _filled("block.c", lines, condition="1" if self.condition is None else WRITER.name(self.condition))
 
@@ -173,4 +200,21 @@ def _most(maximum: Value) -> str:
 
 
 def _room(kind: str, name: str) -> str:
-    return f"{kind} {name}[MOST] __attribute__((aligned(64)));"
+    return f"{kind} {name}[ROOM] __attribute__((aligned(64)));"
+
+
+def _decoded(one: Permuted) -> Iterator[str]:
+    """The numbers of an array of codes; and where the shorter version writes."""
+    yield "#if PERMUTES"
+    yield _room("int32_t", f"plain_{one.codes}")
+    yield _room("int32_t", f"coded_{one.codes}")
+    yield f"decode_{_CODES[one.bits]}({one.codes}, {one.name}, plain_{one.codes}, length);"
+    yield "#else"
+    yield f"uint8_t* const coded_{one.codes} = {one.codes};"
+    yield "#endif"
+
+
+def _encoded(one: Permuted) -> Iterator[str]:
+    yield "#if PERMUTES"
+    yield f"encode_{_CODES[one.bits]}(coded_{one.codes}, {one.name}, {one.codes}, length, {int(one.signed)});"
+    yield "#endif"

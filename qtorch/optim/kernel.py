@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -26,12 +27,13 @@ from qcore.reproducible.state_codes import (
     split_weight,
 )
 from qcore.trace import BLOCK, CONSTANT, ELEMENT, FloatValue, Trace, Value
-from qtorch._kernels.blocks import MOST, BlockKernel, Pairs
+from qtorch._kernels.blocks import MOST, BlockKernel, Pairs, Permuted
 from qtorch._kernels.laws import Constants, random_word
 from qtorch._kernels.source import Argument
 from qtorch._kernels.store import Function, load
 from qtorch._rounding.keys import make_noise
 from qtorch._rounding.paths.choice import are_plain_tensors
+from qtorch.optim.permutes import SIGNED, tables
 from qtorch.reproducible.fused import trace
 
 RANDOM_BITS = 16  # as many as a bfloat16 number has fewer than a float32 number
@@ -158,7 +160,7 @@ class AdamStep(NamedTuple):
         numbers += [_correction(beta, self.count) for beta in self.betas]
         constants = np.array(numbers, np.float32)
         noise = () if self.key is None else make_noise(self.key, RANDOM_BITS, 0, p)
-        tables = [x for one in codes if one is not None for x in (one.laws.decoding, one.laws.encoding)]
+        read = [x for one in codes if one is not None for x in (one.laws.decoding, one.laws.encoding, tables(one.kind))]
         slope, *rooms = map(_as_memory, every)
         addresses = [x.data_ptr() for x in (*noise, slope, *rooms)]
         kernel(
@@ -166,7 +168,7 @@ class AdamStep(NamedTuple):
             block,
             constants.ctypes.data,
             *addresses[: len(noise)],
-            *(x.ctypes.data for x in tables),
+            *(x.ctypes.data for x in read),
             *addresses[len(noise) :],
         )
         for x, room in zip(written, rooms, strict=True):
@@ -210,7 +212,8 @@ def _kernel(variant: AdamVariant) -> Function | None:
 
     A call gives the numbers of elements and of a block's, and the addresses of the numbers of `AdamNumbers` in their
     order, of the key and the window (see `Noise`) if rounding is stochastic, for each state in codes of the constants
-    of its decoder and its encoder, of the gradient, the parameter, the states, and the remainder.
+    of its decoder and its encoder and of what permutes read, of the gradient, the parameter, the states, and the
+    remainder.
     """
     return load(traced(variant).source())
 
@@ -225,9 +228,26 @@ def traced(variant: AdamVariant) -> BlockKernel:
     if codes[0] is None or variant.small != (True, True):
         return BlockKernel(made, arguments, results)
     count = len(made.maxima)
-    shorter, read = _results(made, variant, codes, given, _Usual)
+    permuted = [one and _permuted(place, one) for place, one in enumerate(codes)]
+    shorter, read = _results(made, variant, permuted, given, _Usual)
     condition = _is_usual(given, read, made.maxima[count:], list(filter(None, codes)), variant.decoupled)
+    shorter = {f"coded_{name}" if name.startswith("state") else name: x for name, x in shorter.items()}
     return BlockKernel(made, arguments, results, shorter, condition)
+
+
+def _permuted(place: int, codes: StateCodes) -> StateCodes:
+    """Codes that permutes decode and encode where a processor has them, see `Permuted`."""
+
+    def decode(xp: Any, lanes: Any, constants: Any, count: int) -> Value:
+        bits = codes.laws.decode(xp, lanes, constants, count)
+        return bits.trace.note(f"PERMUTED(plain_state{place}[j], {{}})", bits)
+
+    def encode(xp: Any, bits: Any, constants: Any) -> Value:
+        return bits.trace.note("PERMUTED({}, {})", bits, codes.laws.encode(xp, bits, constants))
+
+    made = copy(codes)
+    object.__setattr__(made, "laws", codes.laws._replace(decode=decode, encode=encode))
+    return made
 
 
 def _results(
@@ -302,7 +322,7 @@ def _bits_of(exponent: int) -> int:
     return (exponent + 127) << FLOAT32.width
 
 
-def _arguments(variant: AdamVariant, codes: list[StateCodes | None]) -> Iterator[Argument | Pairs]:
+def _arguments(variant: AdamVariant, codes: list[StateCodes | None]) -> Iterator[Argument | Pairs | Permuted]:
     dtype = "int16" if variant.dtype == "bfloat16" else variant.dtype
     yield Argument("numbers", "float32")
     if variant.rounding == "stochastic":
@@ -310,6 +330,7 @@ def _arguments(variant: AdamVariant, codes: list[StateCodes | None]) -> Iterator
     for place, one in enumerate(codes):
         if one is not None:
             yield from (Argument(f"decoding{place}", "int32"), Argument(f"encoding{place}", "int32"))
+            yield Permuted(f"permutes{place}", f"state{place}", one.bits, one.kind in SIGNED)
     yield Argument("gradient", "int16" if variant.gradient == "bfloat16" else variant.gradient, ELEMENT)
     yield Argument("p", dtype, ELEMENT)
     for place, one in enumerate(codes):
