@@ -1,5 +1,5 @@
 // Tables in <div class="live"> can be sorted by a click on a heading, and filtered by words that a row has. On a phone the
-// rows of other wide tables are blocks, and each cell stands behind its heading.
+// rows of other wide tables are blocks, and each cell stands behind its heading. Columns of numbers are set to the right.
 "use strict";
 
 // The number that a cell stands for: 448, 3.4e+38, 2^-14, "fl 6"; NaN for words.
@@ -80,6 +80,20 @@ function makeStacked(table) {
   for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, at) => (cell.dataset.label = headings[at]));
 }
 
+const NUMBER = /^(?:[-+±]?\d[\d.,]*(?:e[+-]?\d+)?\s?%?(?: to | ± )?)+$/; // 448, 1,920, 0.9 to 1.3, 37 %
+
+function setRight(table) {
+  [...table.tHead.rows[0].cells].forEach((heading, at) => {
+    const cells = [...table.tBodies[0].rows].map((row) => row.cells[at]);
+    const texts = cells.map((cell) => cell.textContent.trim()).filter((text) => text !== "" && text !== "-");
+    if (at && texts.length && texts.every((text) => NUMBER.test(text))) {
+      for (const cell of [heading, ...cells]) cell.classList.add("number");
+    }
+  });
+}
+
 // All are measured before the first one changes: a measurement after a change lays out the page anew.
 const others = document.querySelectorAll(".md-content table:not([class]):not(.live *, .ledger *)");
-[...others].filter((table) => table.tHead && isWide(table)).forEach(makeStacked);
+const headed = [...others].filter((table) => table.tHead);
+headed.filter(isWide).forEach(makeStacked);
+headed.forEach(setRight);
