@@ -7,7 +7,7 @@ error; the run counts these, and fails if all cases of a kind were refused.
 With `--sanitize` kernels are compiled with `-fsanitize=address,undefined`, and what these find ends the run.
 
     python -m benchmarks.fuzz --seconds 60
-    python -m benchmarks.fuzz --seconds 60 --sanitize
+    python -m benchmarks.fuzz --cases 40 --sanitize
     python -m benchmarks.fuzz --seed 1 --case 17 --sanitize
 """
 
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ def main(words: list[str] | None = None) -> int:
         "python -m benchmarks.fuzz", description="Random calls of all kernels, compared with NumPy."
     )
     parser.add_argument("--seconds", type=float, default=60, help="how long")
+    parser.add_argument("--cases", type=int, help="how many, instead of how long: the same ones on any machine")
     parser.add_argument("--seed", type=int, default=0, help="of the cases")
     parser.add_argument("--case", type=int, help="the number of the one case to run")
     parser.add_argument("--kinds", nargs="*", choices=[kind.__name__ for kind in KINDS], help="of cases")
@@ -84,13 +85,11 @@ def _run(options: argparse.Namespace) -> int:
     warnings.simplefilter("ignore", UserWarning)
     warnings.simplefilter("error", RuntimeWarning)  # that there is no kernel
     os.environ.pop("LD_PRELOAD", None)  # compilers need no sanitizers, which make them slow
-    end, different = time.monotonic() + options.seconds, 0
+    different = 0
     last = Path(os.environ["QTORCH_FUZZ_CASE"]) if "QTORCH_FUZZ_CASE" in os.environ else None
     kinds = [kind for kind in KINDS if not options.kinds or kind.__name__ in options.kinds]
     computed, refused = ({kind.__name__: 0 for kind in kinds} for _ in range(2))
-    for number in itertools.count() if options.case is None else [options.case]:
-        if options.case is None and time.monotonic() > end:
-            break
+    for number in _numbers(options):
         pick = Pick(f"{options.seed} {number}")
         kind = pick.choice(kinds)
         torch.set_num_threads(pick.choice([1, 2, 3]))
@@ -113,6 +112,16 @@ def _run(options: argparse.Namespace) -> int:
     if idle:
         print(f"Nothing was computed, and so nothing compared, by cases of: {', '.join(idle)}")
     return int(different > 0 or bool(idle))
+
+
+def _numbers(options: argparse.Namespace) -> Iterable[int]:
+    """The numbers of the cases to run: of one, of the first ones, or of those that begin in time."""
+    if options.case is not None:
+        return [options.case]
+    if options.cases is not None:
+        return range(options.cases)
+    end = time.monotonic() + options.seconds
+    return itertools.takewhile(lambda _: time.monotonic() < end, itertools.count())
 
 
 def _result(call: Callable[[], Any]) -> Any:

@@ -53,7 +53,8 @@ def test_a_kind_that_computes_nothing_is_a_failure(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "by cases of: refused\n" in out
     assert re.search(r"refused +0 +[1-9]\d*\n +computed +[1-9]\d* +0\n", out)
-    assert fuzz.main(["--seconds", "0.05", "--kinds", "computed"]) == 0
+    assert fuzz.main(["--cases", "7", "--kinds", "computed"]) == 0
+    assert "\n7 cases, 0 different" in "\n" + capsys.readouterr().out
 
 
 @pytest.mark.heavy
