@@ -3,8 +3,10 @@
 Tests that take `page` are heavy. They are skipped where playwright or Chromium is missing.
 """
 
+import contextlib
 import functools
 import http.server
+import json
 import os
 import shutil
 import subprocess
@@ -30,14 +32,41 @@ class Silent(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="session")
-def address(site):
-    """The address of the site."""
-    handler = functools.partial(Silent, directory=site)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+NOTHING = {"config": {"fields": {}, "lang": ["en"], "pipeline": [], "separator": " "}, "docs": []}
+
+
+class WithoutSearch(Silent):
+    """Every page reads the index of the search at once, which takes a third of its time: this one is empty."""
+
+    def do_GET(self):
+        if self.path != "/search/search_index.json":
+            return super().do_GET()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(NOTHING).encode())
+
+
+@contextlib.contextmanager
+def served(site, handler):
+    """The address of a folder."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=site)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def address(site):
+    """The address of the site, whose search finds nothing."""
+    with served(site, WithoutSearch) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def searched(site):
+    """The address of the site with its search."""
+    with served(site, Silent) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +76,7 @@ def browser():
     if not chromium:
         pytest.skip("needs chromium")
     with playwright.sync_playwright() as tools:
-        browser = tools.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = tools.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
 

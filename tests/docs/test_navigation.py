@@ -1,4 +1,4 @@
-"""The navigation in a browser: few links in sight, and a way on from every page."""
+"""The navigation: a way on from every page."""
 
 import re
 
@@ -7,28 +7,10 @@ import pytest
 from website import reference
 
 pytestmark = pytest.mark.heavy
-MOST_LINKS = 25
-# Links of the tabs and of the list beside the page that are in sight and can be clicked; the page's own contents apart.
-IN_SIGHT = """
-[...document.querySelectorAll(".md-tabs__link, .md-sidebar--primary .md-nav__link")]
-    .filter(one => one.checkVisibility({visibilityProperty: true}) && one.getBoundingClientRect().height > 0)
-    .filter(one => getComputedStyle(one).pointerEvents !== "none")
-    .map(one => one.textContent.trim())
-"""
 
 
 def names(site):
     return [path.relative_to(site).as_posix() for path in site.rglob("*.html") if path.name != "404.html"]
-
-
-def test_few_links_are_in_sight(site, address, page):
-    """On every guide page; on every eighth of the reference, whose lists are alike."""
-    guides, references = [], []
-    for name in sorted(names(site)):
-        (references if name.startswith(("reference/", "files/")) else guides).append(name)
-    for name in guides + references[::8]:
-        page.goto(f"{address}/{name}")
-        assert 5 < len(page.evaluate(IN_SIGHT)) <= MOST_LINKS, name
 
 
 def neighbour(path, which):

@@ -41,6 +41,14 @@ const {scrollWidth, scrollHeight} = document.scrollingElement;
 return {code, tables, names, width: scrollWidth, height: scrollHeight};
 """
 LONGEST_PAGE = 20_000  # pixels
+# Links of the tabs and of the list beside the page that are in sight and can be clicked; the page's own contents apart.
+LINKS = """
+[...document.querySelectorAll(".md-tabs__link, .md-sidebar--primary .md-nav__link")]
+    .filter(one => one.checkVisibility({visibilityProperty: true}) && one.getBoundingClientRect().height > 0)
+    .filter(one => getComputedStyle(one).pointerEvents !== "none")
+    .map(one => one.textContent.trim())
+"""
+MOST_LINKS = 25
 
 
 @pytest.fixture(scope="module")
@@ -50,24 +58,29 @@ def names(site):
     return sorted(found)
 
 
-def test_every_page_on_a_desk_and_on_a_phone(names, address, page):
+def test_every_page_on_a_desk_and_on_a_phone(names, address, page, subtests):
     """Without an error on the console; nothing is cut, and nothing wider than the screen. Pictures are there, and have
-    texts. On a phone code scrolls in its box."""
+    texts. Few links of the navigation are in sight. On a phone code scrolls in its box."""
     for name in names:
-        page.set_viewport_size(DESK)
-        page.goto(f"{address}/{name}")
-        assert page.complaints == [], name
-        assert page.title()
-        pictures = page.eval_on_selector_all(".md-content img", "all => all.map(one => [one.alt, one.naturalWidth])")
-        assert all(alt and width for alt, width in pictures), (name, pictures)
-        found = page.evaluate(f"() => {{{CUT}}}")
-        # What programs of notebooks print has the width that they give it, and scrolls.
-        cut = [] if name.startswith("tutorials/") else found["code"]
-        assert (cut, found["tables"], found["names"]) == ([], [], []), name
-        assert found["height"] <= LONGEST_PAGE, (name, found["height"])
-        page.set_viewport_size(PHONE)
-        found = page.evaluate(f"() => {{{CUT}}}")
-        assert (found["width"] <= PHONE["width"], found["tables"], found["names"]) == (True, [], []), name
+        with subtests.test(name):
+            page.complaints.clear()
+            page.set_viewport_size(DESK)
+            page.goto(f"{address}/{name}")
+            assert page.complaints == []
+            assert page.title()
+            pictures = page.eval_on_selector_all(
+                ".md-content img", "all => all.map(one => [one.alt, one.naturalWidth])"
+            )
+            assert all(alt and width for alt, width in pictures), pictures
+            assert 5 < len(page.evaluate(LINKS)) <= MOST_LINKS
+            found = page.evaluate(f"() => {{{CUT}}}")
+            # What programs of notebooks print has the width that they give it, and scrolls.
+            cut = [] if name.startswith("tutorials/") else found["code"]
+            assert (cut, found["tables"], found["names"]) == ([], [], [])
+            assert found["height"] <= LONGEST_PAGE
+            page.set_viewport_size(PHONE)
+            found = page.evaluate(f"() => {{{CUT}}}")
+            assert (found["width"] <= PHONE["width"], found["tables"], found["names"]) == (True, [], [])
 
 
 def test_a_phone_has_pictures_and_tables_of_its_own(address, page):
@@ -123,8 +136,8 @@ def test_pictures_are_seen_on_the_page(scheme, names, site, address, page):
     assert len(seen) > 10
 
 
-def test_search_finds_a_name(address, page):
-    page.goto(f"{address}/index.html")
+def test_search_finds_a_name(searched, page):
+    page.goto(f"{searched}/index.html")
     page.fill(".md-search__input", "float_quantize")
     results = page.locator(".md-search-result__link")
     results.first.wait_for(timeout=60_000)
@@ -190,9 +203,9 @@ QUESTIONS = {
 }
 
 
-def test_search_answers(address, page):
+def test_search_answers(searched, page):
     """18 of 20 questions have their page among the first three."""
-    page.goto(f"{address}/index.html")
+    page.goto(f"{searched}/index.html")
     box, items = page.locator(".md-search__input"), page.locator(".md-search-result__item")
     box.fill("format")
     items.first.wait_for(timeout=60_000)  # the index is read
