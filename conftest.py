@@ -30,6 +30,9 @@ hypothesis.settings.load_profile("any machine")
 
 pytest_plugins = ["go_on"]
 
+# Functions of one text with one example in three packages: of JAX, which compiles each, one of five is quick.
+ALIKE = {"qjax/arithmetic/__init__.py", "qjax/reproducible/__init__.py"}
+
 # The first registers formats, which a module may do once; tests import it. The others run in environments of their own.
 collect_ignore = ["tests/support/own_formats.py", "tests/docs/days"]
 
@@ -42,6 +45,13 @@ def pytest_configure(config):
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")  # also of the smallest
     else:
         os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "0")  # without a folder it has keys only, which take time
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks are looked at
+def pytest_collection_modifyitems(items):
+    for place, item in enumerate(item for item in items if item.nodeid.partition("::")[0] in ALIKE):
+        if place % 5:
+            item.add_marker(pytest.mark.heavy)
 
 
 def pytest_collection_finish():

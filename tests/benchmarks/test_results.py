@@ -99,7 +99,6 @@ def test_instructions_in_the_documentation_are_those_of_the_results():
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="reads assembly code of x86")
 @some(
     (0, 0),
-    (1, 1),
     **{
         "vectors, elements": [("avx2", 8), ("avx512", 16)],
         "text, operation": [("float(5,2)", "nearest"), ("e4m3fn", "encode"), ("e4m3fn", "decode")],

@@ -107,7 +107,7 @@ KINDS = {
 }
 
 
-SLOW = ("QAT", "gradients", "watched", "watched with digests")  # to trace
+SLOW = ("QAT", "gradients", "watched", "watched with digests", "optimizer")  # to trace
 ALIKE = ("jitted", "dynamic")  # as "recipe" and "converted"
 USUAL = [kind for kind in KINDS if kind not in SLOW + ALIKE]
 

@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 from affine_support import activations, ties
-from covering import usually
+from covering import some, usually
 from quantization_support import activations as digits
 from support import DTYPES, assert_same_bits, to_torch
 
@@ -37,10 +37,15 @@ def pulled_by_jax(x, gradient, function, *arguments):
     return y, back(jnp.asarray(gradient))[0]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_per_tensor(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "forms"),
+    [("float32", FORMS[::3]), ("bfloat16", [UINT8, INT8]), pytest.param("float32", FORMS, marks=pytest.mark.heavy)],
+    ids=["float32", "bfloat16", "all"],
+)
+def test_per_tensor(dtype, forms):
+    """Each width, and signed ones and others, of which JAX compiles a program for each."""
     rng = np.random.default_rng(1)
-    for form in FORMS if dtype == "float32" else [UINT8, INT8]:
+    for form in forms:
         for zero_point in (form.qmax // 2, form.qmax // 2 + 1):
             scale = float(np.float32(2.0 ** rng.uniform(-10, 4)))
             with np.errstate(over="ignore"):
@@ -97,13 +102,15 @@ def assert_same_state(state, module):
         assert_same_bits(value, getattr(module, name), name)
 
 
-without_histograms = pytest.mark.parametrize(
+# Each granularity and scheme; tests/jax/quantization and tests/peers have the others, of one package each.
+USUAL = "MovingAverageMinMaxObserver", "MovingAveragePerChannelMinMaxObserver"
+some_observers = pytest.mark.parametrize(
     ("name", "options"),
-    [pytest.param(*one, id=one[0], marks=[pytest.mark.heavy] * (one[0] == "HistogramObserver")) for one in OBSERVERS],
+    [pytest.param(*one, id=one[0], marks=[pytest.mark.heavy] * (one[0] not in USUAL)) for one in OBSERVERS],
 )
 
 
-@without_histograms
+@some_observers
 def test_observers(name, options):
     """Over 300 steps of a network that learns digits."""
     own, other = pair(name, options)
@@ -129,7 +136,7 @@ def test_averages_that_cross():
     assert (state.scale > 0.001).all()
 
 
-@without_histograms
+@some_observers
 def test_fake_quantize(name, options, tmp_path):
     """Training, with switches; then the state goes to the other package and back, which go on alike."""
     rng = np.random.default_rng(4)
@@ -241,8 +248,7 @@ def some_tensors(rng, shape, axis, dtype):
     return tensors(rng.normal(size=shape).astype(np.float32), scale, zero_point, axis, dtype)
 
 
-@pytest.mark.parametrize("dtype", TOKENS)
-@pytest.mark.parametrize("axis", [None, 0, 2])
+@some((0, 0), (1, 1), (2, 0), axis=[None, 0, 2], dtype=[*TOKENS])
 def test_quantized_tensors(axis, dtype):
     rng = np.random.default_rng(5)
     assert_same_tensor(*some_tensors(rng, (5, 6, 7), axis, dtype))

@@ -85,8 +85,7 @@ def test_frameworks(forms, scales):
     same_all(traced(in_jax(a), in_jax(b), params_in_jax(output), unary), expected)
 
 
-@pytest.mark.parametrize("scales", [SCALES[0], (0.0371, 0.0123)], ids=str)
-@pytest.mark.parametrize("forms", ["uint8", "uint16"])
+@some((0, 0), (1, 1), forms=["uint8", "uint16"], scales=[SCALES[0], (0.0371, 0.0123)])
 def test_parameters_that_the_compiler_of_jax_knows(forms, scales):
     """It would see that products of integers with such a scale are no NaN, and fuse them with sums."""
     a, b, output = operands(forms, scales, 2)

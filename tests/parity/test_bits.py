@@ -27,8 +27,9 @@ inputs = lru_cache(4)(hard_inputs)
 def pairs():
     """The first formats of a kind in both usual modes, others in one; kinds take the other modes by turns.
 
-    A kind's formats share every third of them, formats of blocks, whose kernels take GCC longest, two; the first of a
-    kind has both usual ones. A few of a kind compile programs.
+    A kind's formats share every third of them, formats of blocks, whose kernels take GCC longest, two, and one usual
+    mode; the first of another kind has both. Of more than eight of a kind half of the later ones are heavy. A few of a
+    kind compile programs.
     All modes of all FORMATS are among the heavy tests, and in benchmarks.consistency. JAX without jit takes the
     first of a kind in nearest, and one format of blocks; under jit it takes FORMATS in nearest, and otherwise two of
     a kind. Usual modes of blocks without JAX are heavy.
@@ -46,7 +47,8 @@ def pairs():
             if i < len(FORMATS) or mode in (*USUAL, *shared):
                 few = shared[: place < (4 if of_blocks else len(less_usual))]
                 few = [mode for mode in few if (less_usual.index(mode) + order.index(kind)) % 3 == 0]
-                usual = USUAL if place < (1 if of_blocks else 4) else USUAL[place % 2 :][:1]
+                usual = USUAL if place < 4 and not of_blocks else USUAL[place % 2 :][:1]
+                usual = () if i >= len(FORMATS) and count > 8 and place >= 4 and place % 4 in (1, 2) else usual
                 chosen = mode in (*usual, *(few if count > 1 else shared[:2]))
                 chosen = chosen and not (of_blocks and of_few and mode in USUAL)
                 marks = [] if chosen else [pytest.mark.heavy]

@@ -98,7 +98,7 @@ def net(weights, x, layout="NCHW"):
     return x.reshape(len(x), -1) @ weights["head"].T
 
 
-@pytest.mark.parametrize("name", usually(RECIPES.keys() - {"nvfp4_pretraining_conv"}, RECIPES))
+@pytest.mark.parametrize("name", usually(RECIPES.keys() - {"nvfp4_pretraining_conv", "mxfp8"}, RECIPES))
 def test_shares_are_those_counted_by_hand(name):
     found = qtorch.recipes.report(qtorch.recipes.lower(Net(), RECIPES[name]), torch.from_numpy(X))
     of_jax = qjax.recipes.report(qjax.recipes.lower(net, RECIPES[name]), weights(), X)

@@ -112,7 +112,7 @@ def test_integers_and_ranges_suit_all_ways(of, name):
     assert error(of, again, model, few) == error(of, made, model, few)
 
 
-@both
+@pytest.mark.parametrize("of", [Torch, pytest.param(Flax, marks=pytest.mark.heavy)])
 def test_data_that_can_be_read_once(of):
     model, batches = branching(of, lambda x: x, lambda x: x + 1), [of.array(X), of.array(FEW)]
     with pytest.raises(ValueError, match="calibrate can be read once, and later inputs take another way"):

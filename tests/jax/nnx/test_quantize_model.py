@@ -253,7 +253,10 @@ def linear():
     [
         (linear, ({nnx.Conv: default_qconfig}, [X]), ValueError, "the entry Conv is the exact type of no module"),
         (lambda: nnx.Sequential(nnx.relu), (None, [X]), ValueError, "model has no layer to observe"),
-        (Calls, (None, [X]), ValueError, "layer 'bn' is called with its input, use_running_average; a quantized"),
+        pytest.param(
+            *(Calls, (None, [X]), ValueError, "layer 'bn' is called with its input, use_running_average; a quantized"),
+            marks=pytest.mark.heavy,
+        ),
     ],
 )
 def test_wrong_calls(make, arguments, error, text):
