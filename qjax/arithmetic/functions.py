@@ -62,6 +62,7 @@ def _from_table(call: OperationCall, dtype: str, key: Any, arrays: Any) -> jax.A
     return jnp.asarray((table.view(np.int32) >> 16).astype(np.int16))[index].view(jnp.bfloat16)
 
 
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
 @partial(jax.jit, static_argnums=0)
 def _gradients(call: OperationCall, gradient: Any, *arrays: Any) -> tuple[jax.Array, ...]:
     with jax.enable_x64(True):
@@ -73,6 +74,11 @@ def _gradients(call: OperationCall, gradient: Any, *arrays: Any) -> tuple[jax.Ar
         else:
             found = gradients(Float64(), *map(_wide, (gradient, *arrays)))
         return tuple(_narrow(g, x.dtype.name) for g, x in zip(found, arrays, strict=True))
+
+
+@_gradients.defjvp
+def _refuse(call: OperationCall, primals: Any, tangents: Any) -> Any:
+    raise TypeError(f"x of {call.operation} is differentiated twice; allowed are first derivatives, by jax.grad")
 
 
 def _forward(call: OperationCall, dtype: str, key: Any, *arrays: Any) -> tuple[jax.Array, Any]:
@@ -133,10 +139,11 @@ class Arrays(Arithmetic, package=__name__.rpartition(".")[0], words=JAX):
     """The functions of JAX arrays, which also take NumPy's arrays."""
 
     def floats(self, name: str, x: Any) -> tuple[jax.Array, str]:
-        x = as_array(x, name)
-        if x.dtype.name not in DTYPES:
-            raise TypeError(f"{name} is an array of {x.dtype}; allowed is an array of {', '.join(DTYPES)}")
-        return x, x.dtype.name
+        known = isinstance(x, (jax.Array, np.ndarray, np.generic))
+        if not known or x.dtype.name not in DTYPES:
+            came = f"an array of {x.dtype}" if known else f"a {type(x).__name__}"
+            raise TypeError(f"{name} is {came}; allowed is a jax.Array or NumPy array of {', '.join(DTYPES)}")
+        return as_array(x, name), x.dtype.name
 
     def codes(self, name: str, x: Any) -> jax.Array:
         return as_integers(x, name)

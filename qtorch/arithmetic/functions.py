@@ -18,7 +18,6 @@ from qcore.arithmetic.call import (
     stand_ins_of,
     table_of,
 )
-from qcore.arithmetic.law import one_nan
 from qcore.arithmetic.operations import OPERATIONS
 from qcore.arithmetic.rows import Arithmetic
 from qcore.binding import TORCH
@@ -42,7 +41,16 @@ _DTYPES = {getattr(torch, name): name for name in DTYPES}
 def _rounded(call: OperationCall, dtype: torch.dtype, key: Any, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """The results of tensors of one shape."""
     exact = call.exact(Float64(), *(x.to(torch.float64) for x in tensors))
-    return one_nan(Float64, quantize(exact, **call.quantizing, key=key)).to(dtype)
+    return _narrowed(quantize(exact, **call.quantizing, key=key), dtype)
+
+
+def _narrowed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers that a dtype has, in it; all NaN are one."""
+    found = torch.where(x == x, x, torch.nan).to(torch.float32)
+    if dtype is not torch.bfloat16 or found.requires_grad:  # for second derivatives
+        return found.to(dtype)
+    # By the bits: torch's conversion has two NaN, one of its vectors and one of what is left of them.
+    return (found.view(torch.int32) >> 16).to(torch.int16).view(dtype)
 
 
 def _index_of(call: OperationCall, codes: tuple[Any, ...]) -> torch.Tensor:
@@ -73,13 +81,13 @@ def _by_parts(table: torch.Tensor, call: OperationCall, codes: tuple[torch.Tenso
 def _from_table(call: OperationCall, dtype: torch.dtype, key: Any, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """The results of a function that is a table."""
     if are_plain_tensors(tensors) and not call.is_stochastic:
-        table = run_table("numbers", _texts(call), tensors[0].device).to(dtype)
+        table = _narrowed(run_table("numbers", _texts(call), tensors[0].device), dtype)
         return _by_parts(table, call, tuple(map(_codes_of, tensors, call.operands)))
     index = _index_of(call, tuple(map(_codes_of, tensors, call.operands)))
     if not call.is_stochastic:
-        return _taken("numbers", call, index).to(dtype)
+        return _narrowed(_taken("numbers", call, index), dtype)
     exact = _taken("exact", call, index)
-    return one_nan(Float64, quantize(exact, **call.quantizing, key=key)).to(dtype)
+    return _narrowed(quantize(exact, **call.quantizing, key=key), dtype)
 
 
 class _Differentiable(torch.autograd.Function):
@@ -101,14 +109,36 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         tensors, gradients = ctx.saved_tensors, OPERATIONS[ctx.call[0]].gradients
         wide = [x.to(torch.float64) for x in (gradient, *tensors)]
-        found = _by_slopes(ctx.call, wide[0], tensors) if gradients is None else gradients(Float64(), *wide)
-        return None, None, None, *(g.to(x.dtype) for g, x in zip(found, tensors, strict=True))
+        # Dynamo refuses an autograd function in a backward pass, and second derivatives of its programs.
+        by_slopes = _by_slopes if torch.compiler.is_dynamo_compiling() else _BySlopes.apply
+        found: Any = by_slopes(ctx.call, wide[0], *tensors) if gradients is None else gradients(Float64(), *wide)
+        # Rounded once: torch's own conversions to 16 bits go by float32.
+        rounded = (quantize(g, _DTYPES[x.dtype]) for g, x in zip(found, tensors, strict=True))
+        return None, None, None, *(_narrowed(g, x.dtype) for g, x in zip(rounded, tensors, strict=True))
 
 
-def _by_slopes(call: Any, gradient: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+class _BySlopes(torch.autograd.Function):
+    """(call, gradient, *operands of a table) -> their gradients."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(call: tuple[Any, ...], gradient: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return _by_slopes(call, gradient, *tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.operation = inputs[0][0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        raise TypeError(f"x of {ctx.operation} is differentiated twice; allowed are first derivatives of a table")
+
+
+def _by_slopes(call: Any, gradient: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     call = OperationCall(*call)
     index = _index_of(call, tuple(_codes_of(x.detach(), text) for x, text in zip(tensors, call.operands, strict=True)))
-    return [gradient * _taken(f"slope {i}", call, index).to(torch.float64) for i in range(len(tensors))]
+    return tuple(gradient * _taken(f"slope {i}", call, index).to(torch.float64) for i in range(len(tensors)))
 
 
 def _results(call: OperationCall, dtype: torch.dtype, key: Any, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:

@@ -170,7 +170,39 @@ def test_broadcasting_and_dtypes():
     assert torch.equal(batched, in_torch.sqrt(torch.arange(6.0).reshape(2, 3), "e5m2"))
 
 
+def test_every_nan_of_bfloat16_is_the_same():
+    """Of torch's own conversions vectors and what is left of them have other NaN."""
+    x, bits = torch.full((17,), torch.nan, dtype=torch.bfloat16), [0x7FC0] * 17
+    for found in (in_torch.add(x, x), in_torch.exp(x), in_torch.negate(x, "e5m2")):
+        assert found.view(torch.int16).tolist() == bits
+    x.requires_grad_()
+    in_torch.reciprocal(x, "e5m2").backward(torch.ones_like(x))
+    assert x.grad.view(torch.int16).tolist() == bits
+
+
+def test_gradients_of_16_bits_are_rounded_once():
+    rng = np.random.default_rng(0)
+    x, y, gradient = (rng.standard_normal(60_000).astype(np.float16) for _ in range(3))
+    exact = -gradient.astype(float) * x.astype(float) / y.astype(float) ** 2
+    tensors = [torch.from_numpy(one).requires_grad_() for one in (x, y)]
+    in_torch.divide(*tensors).backward(torch.from_numpy(gradient))
+    with np.errstate(over="ignore"):
+        once, twice = exact.astype(np.float16), exact.astype(np.float32).astype(np.float16)
+    assert tensors[1].grad.numpy().tobytes() == once.tobytes() != twice.tobytes()
+
+
+def test_second_derivatives_that_are_not_there_raise():
+    x = torch.tensor([0.5], requires_grad=True)
+    (slope,) = torch.autograd.grad((in_torch.exp(x, operands="e4m3fn") * x).sum(), x, create_graph=True)
+    with pytest.raises(TypeError, match="x of exp is differentiated twice"):
+        slope.sum().backward()
+    with pytest.raises(TypeError, match="x of multiply is differentiated twice"):
+        jax.grad(jax.grad(lambda y: in_jax.multiply(y, y)))(jnp.float32(2.0))
+
+
 def test_wrong_arguments():
+    with pytest.raises(TypeError, match="x is an array of float64; allowed is a jax"):
+        in_jax.sqrt(np.ones(1))
     for room, allowed in ((in_torch, "a torch.Tensor"), (in_jax, "a jax.Array or NumPy array")):
         with pytest.raises(TypeError, match=f"x is a float; allowed is {allowed}"):
             room.sqrt(1.0)
