@@ -32,7 +32,7 @@ class _Adam(CodedOptimizer):
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
-        adam_options(group["betas"], group["eps"], group["weight_decay"])
+        group |= adam_options(group["betas"], group["eps"], group["weight_decay"])  # numbers, of tensors too
         check_flag("amsgrad", group["amsgrad"])
         adam_codes(self.storage, self.block_size, 0, False)  # raises for a block of the wrong size
 

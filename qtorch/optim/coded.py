@@ -39,6 +39,7 @@ class CodedOptimizer(torch.optim.Optimizer):
 
     states: tuple[str, ...]
     storage: str
+    _own_options: tuple[str, ...] = ("block_size", "bf16_stochastic_round", "store_param_remainders", "key")
 
     def __init__(
         self,
@@ -91,6 +92,9 @@ class CodedOptimizer(torch.optim.Optimizer):
         for name in ("maximize", "differentiable"):
             if group.get(name):
                 raise ValueError(f"{name}={quoted(group[name])}; allowed is False: these optimizers have no {name}")
+        for name in self._own_options:
+            if name in group:
+                raise ValueError(f"{name}={quoted(group[name])} in a group; allowed is it as the optimizer's argument")
         if group.get("storage", FLOATS) not in (FLOATS, self.storage):
             raise ValueError(f"storage={quoted(group['storage'])}, of another class; allowed is {quoted(self.storage)}")
 
@@ -113,11 +117,7 @@ class CodedOptimizer(torch.optim.Optimizer):
             raise
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {
-            name: getattr(self, name)
-            for name in ("block_size", "bf16_stochastic_round", "store_param_remainders", "key")
-        }
-        return super().__getstate__() | kept
+        return super().__getstate__() | {name: getattr(self, name) for name in self._own_options}
 
     def __repr__(self) -> str:
         shapes = [(p.numel(), self._codes_of(p, group)[0] is not None) for group, p in self._parameters()]
@@ -144,11 +144,24 @@ class CodedOptimizer(torch.optim.Optimizer):
                 state: dict[str, Any] = self.state[p]
                 if not state:
                     self._begin(state, p, self._codes_of(p, group))
+                self._check_state(state, p, group, number)
                 state["step"] += 1
                 stochastic = self.bf16_stochastic_round and p.dtype is torch.bfloat16
                 key = self._key(drawn, int(state["step"]) - 1, number) if stochastic else None
                 self._move(p, p.grad, {name: own_part(x) for name, x in state.items()}, group, key)
         return loss
+
+    def _check_state(self, state: State, p: torch.Tensor, group: dict[str, Any], number: int) -> None:
+        """Raises if a parameter or its group was changed since the last step, so that the state no longer fits."""
+        if p.dtype not in _DTYPES:
+            raise TypeError(f"parameter {number} became {p.dtype}; allowed are {', '.join(map(str, _DTYPES))}")
+        rest = [] if self._remainder_dtype(p) is None else [REMAINDER]
+        missing = [name for name in (*self.states[: len(self._codes_of(p, group))], *rest) if name not in state]
+        if missing:
+            raise ValueError(
+                f"parameter {number} has a state without {missing[0]}: its dtype or group was changed after a step; "
+                "allowed is another optimizer"
+            )
 
     def _move(
         self, p: torch.Tensor, gradient: Any, state: State, group: dict[str, Any], key: tuple[int, int] | None
@@ -285,6 +298,9 @@ class CodedOptimizer(torch.optim.Optimizer):
         check_type("state_dict", state_dict, dict, "a dict")
         for name, kind in (("state", dict), ("param_groups", list)):
             check_type(f"state_dict['{name}']", state_dict.get(name), kind, f"a {kind.__name__}")
+        for i, group in enumerate(state_dict["param_groups"]):
+            check_type(f"state_dict['param_groups'][{i}]", group, dict, "a dict")
+            check_type(f"state_dict['param_groups'][{i}]['params']", group.get("params"), list, "a list")
         # bitsandbytes' groups have no "amsgrad".
         state_dict = state_dict | {"param_groups": [self.defaults | group for group in state_dict["param_groups"]]}
         numbers = _numbers(state_dict)
@@ -308,6 +324,10 @@ class CodedOptimizer(torch.optim.Optimizer):
                 states[number] = _converted(where, given, p, names)
                 if (kept := self._remainder_dtype(p)) is not None:
                     states[number][REMAINDER] = _remainder(where, given, p, kept)
+                elif REMAINDER in given:
+                    raise ValueError(
+                        f"{where} has a '{REMAINDER}' of a {p.dtype} parameter; allowed is an optimizer that keeps it"
+                    )
         super().load_state_dict(state_dict | {"state": states})
         # torch's function casts what it loads to the parameter's dtype.
         for number, p in zip(numbers, parameters, strict=True):
@@ -350,8 +370,9 @@ def _converted(
 ) -> dict[str, Any]:
     """The state of a parameter with this optimizer's names: codes and scales, or floats."""
     part = own_part(p)
-    step = torch.as_tensor(state.get("step", 0), dtype=torch.float32, device="cpu")  # torch's Muon counts none
-    found: dict[str, Any] = {"step": step.clone()}
+    step = state.get("step", 0 if "momentum_buffer" in state else None)  # torch's Muon counts none
+    step = check_float(f"{where}['step']", step, "a whole number >= 0", lambda count: count >= 0 and count.is_integer())
+    found: dict[str, Any] = {"step": torch.tensor(step, dtype=torch.float32)}
     for name, one in names:
         given, scale = state.get(name), state.get(name + SCALE)
         check_type(f"{where}['{name}']", given, torch.Tensor, "a torch.Tensor")
@@ -366,6 +387,12 @@ def _converted(
                 raise ValueError(f"{where}['{name}'] is no tensor of shape {tuple(p.shape)}; allowed is one of floats")
             found[name] = given.to(p.dtype)
             continue
+        real = isinstance(scale, torch.Tensor) and not scale.is_complex()
+        if not (given.is_floating_point() if scale is None else real):
+            raise ValueError(
+                f"{where}['{name}'] has {given.dtype}, and '{name}{SCALE}' is a {type(scale).__name__}; allowed are "
+                "floats, or codes with a tensor of scales"
+            )
         if scale is None:
             if given.shape != p.shape:
                 raise ValueError(f"{where}['{name}'] has shape {tuple(given.shape)}; allowed is {tuple(p.shape)}")

@@ -466,3 +466,42 @@ def of_another_form(p, kind, **options):
     other = kind([p], **options)
     other.step()
     Adam8bit([p]).load_state_dict(other.state_dict())
+
+
+def test_groups_and_parameters_that_an_optimizer_cannot_step():
+    p = torch.nn.Parameter(torch.ones(64, 64))
+    with pytest.raises(ValueError, match="block_size=64 in a group; allowed is it as the optimizer's argument"):
+        AdamW8bit([{"params": [p], "block_size": 64}])
+    by_tensors = AdamW8bit([p], betas=(torch.tensor(0.5), torch.tensor(0.75)))
+    assert by_tensors.param_groups[0]["betas"] == (0.5, 0.75)
+    p.grad = torch.ones(64, 64)
+    by_tensors.step()
+    by_tensors.param_groups[0]["amsgrad"] = True
+    with pytest.raises(ValueError, match="parameter 0 has a state without max_exp_avg_sq"):
+        by_tensors.step()
+    p.data = p.data.double()
+    p.grad = torch.ones(64, 64, dtype=torch.float64)
+    with pytest.raises(TypeError, match=r"parameter 0 became torch.float64; allowed are"):
+        by_tensors.step()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"exp_avg_scale": None}, "'exp_avg_scale' is a NoneType"),  # codes were read as numbers
+        ({"exp_avg_scale": "a"}, "'exp_avg_scale' is a str"),
+        ({"step": None}, r"step.*allowed is a whole number"),
+        ({"step": torch.ones(2)}, r"step.*allowed is a whole number"),
+        ({"step": -3}, r"step.*allowed is a whole number"),
+        ({"remainder": torch.ones(64, 64, dtype=torch.int16)}, "allowed is an optimizer that keeps it"),
+    ],
+)
+def test_states_that_do_not_load(change, message):
+    p = torch.nn.Parameter(torch.ones(64, 64))
+    optimizer = AdamW8bit([p])
+    p.grad = torch.ones(64, 64)
+    optimizer.step()
+    saved = optimizer.state_dict()
+    saved["state"][0] = {name: x for name, x in (saved["state"][0] | change).items() if x is not None}
+    with pytest.raises((TypeError, ValueError), match=message):
+        AdamW8bit([p]).load_state_dict(saved)
