@@ -246,7 +246,7 @@ def by_keys(room, array, name, key):
     return partial(room.conv2d, **options), map(array, inputs)
 
 
-@pytest.mark.parametrize("name", ["groups", "depthwise"])
+@pytest.mark.parametrize("name", ["groups", pytest.param("depthwise", marks=pytest.mark.heavy)])
 def test_nvfp4_with_transforms_and_keys(name):
     geometry, (x, w, g), _ = expected(name, "blocks")
     entry = RECIPES["nvfp4_pretraining_conv"].entries[-1]

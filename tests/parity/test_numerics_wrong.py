@@ -272,7 +272,7 @@ def test_targets_of_fewer_bits_than_classes_have():
     assert ours[0, 1] == pytest.approx(-1 + 1 / 200)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.int8, pytest.param(np.int32, marks=pytest.mark.heavy), np.int64])
 def test_targets_that_are_no_class_have_a_nan_loss(dtype):
     """Off-by-one labels are never ignored; -100 is, in the loss and in its gradient."""
     x = np.float32([[0, 0], [1, 3], [2, 2], [5, 4]])

@@ -46,7 +46,7 @@ def test_torch(ranks):
             compare(qtorch.distributed, tensor, name, [*DTYPES][(place + ranks) % 3], ranks)
 
 
-@pytest.mark.parametrize("name", ["nccl.ring.bf16.avg", NODES])
+@pytest.mark.parametrize("name", [pytest.param("nccl.ring.bf16.avg", marks=pytest.mark.heavy), NODES])
 def test_jax(name):
     compare(qjax.distributed, np.asarray, name, "float32", 6)
 

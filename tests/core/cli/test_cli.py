@@ -87,7 +87,7 @@ def test_the_list_has_a_whole_row_for_every_name(capsys, monkeypatch):
     assert re.split(r"\s{2,}", row)[1:-1] == ["8", "4, 3", "7", "448", "2^-6", "2^-9", "NaN, -0", "nan"]
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 140])
+@pytest.mark.parametrize("width", [60, 100, *(pytest.param(width, marks=pytest.mark.heavy) for width in (80, 140))])
 @pytest.mark.parametrize(
     "command",
     [

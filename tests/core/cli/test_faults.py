@@ -95,7 +95,7 @@ def rows_of(text, count=1000, **options):
 # An ordinary run takes one unit of each law.
 HEAVY = """
 ada.mma.e5m2 ampere.mma.f16 hopper.mma.bf16 volta.mma.f16.f16 blackwell.mma.e5m2 blackwell.tcgen05.mxe4m3
-rtx_blackwell.mma.nvf4_32 cdna1.mfma.f16 cdna1.mfma.f32 cdna2.mfma.f16
+rtx_blackwell.mma.nvf4_32 cdna1.mfma.f16 cdna1.mfma.f32 cdna2.mfma.f16 cdna1.mfma.bf16 ada.mma.e4m3 hopper.mma.tf32
 """.split()
 
 

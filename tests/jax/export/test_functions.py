@@ -90,7 +90,7 @@ def test_images(name, tmp_path):
 FORMATS = "e4m3fn", "e5m2", "bfloat16", "float16", "e2m1fn", "e4m3fn:saturate", "fixed(8,4)", "int4", "posit(8,1)"
 
 
-@pytest.mark.parametrize("mode", usually(("nearest", "up"), ["nearest", "down", "up", "toward_zero"]))
+@pytest.mark.parametrize("mode", usually(("nearest",), ["nearest", "down", "up", "toward_zero"]))
 def test_roundings(mode, tmp_path):
     """All numbers, infinities, zeros of both signs and subnormal numbers; a NaN is any NaN."""
 

@@ -75,7 +75,7 @@ def test_gradients():
     assert found == {SITE: expected(X)}
 
 
-@pytest.mark.parametrize("number", usually(["scaled(e2m1fn,{-1:32})"], ["e4m3fn", "scaled(e2m1fn,{-1:32})"]))
+@pytest.mark.parametrize("number", usually(["e4m3fn"], ["e4m3fn", "scaled(e2m1fn,{-1:32})"]))
 def test_vmap_and_shards(number):
     _, found = jax.jit(watch(jax.vmap(lambda x: rounded(x, number))))(X)
     assert found == {SITE: expected(X, number=number)}

@@ -165,6 +165,7 @@ def test_shards_share_a_weight():
     assert_close(jax.grad(loss, (0, 1))(w, bias), (np.stack([a.sum(0)] * 2), np.float32([8, 8])))
 
 
+@pytest.mark.heavy
 def test_delayed_scales_have_first_derivatives():
     kept = "operand(binary(4,3,specials=fn,overflow=saturate),scale=scale(history=2))"
     options = {"operands": (kept, kept), "grad_b": f"product(None,{kept})", "scaling": linalg.first_scaling(2)}

@@ -42,7 +42,7 @@ def test_what_does_nothing_is_said():
     "cell",
     [
         lambda: layer_of(nnx.SimpleCell, 2, 2, residual=True),
-        lambda: layer_of(nnx.SimpleCell, 2, 2, activation_fn=nnx.sigmoid),
+        pytest.param(lambda: layer_of(nnx.SimpleCell, 2, 2, activation_fn=nnx.sigmoid), marks=pytest.mark.heavy),
         lambda: layer_of(nnx.GRUCell, 2, 2, gate_fn=nnx.hard_sigmoid),
         lambda: layer_of(nnx.OptimizedLSTMCell, 2, 2, activation_fn=nnx.relu),
     ],

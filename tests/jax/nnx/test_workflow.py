@@ -103,6 +103,7 @@ def calibrated():
     return nnx.clone(observed())
 
 
+@pytest.mark.heavy  # tests/parity has the bits of each layer, test_quantize_model.py a model that stays near
 def test_converted_is_near_and_small():
     prepared = calibrated()
     converted = qnn.convert(prepared)
