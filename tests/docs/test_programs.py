@@ -33,9 +33,9 @@ def qbits(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
 
 
-# Quantized models in JAX, of which XLA compiles a hundred programs and more, and pages whose commands are processes of
-# some seconds each. CI runs them beside its other steps.
-LONG = {("quantize-a-model", "JAX"), ("workflow", "JAX")}
+# Quantized models, of which XLA compiles a hundred programs and more, and GCC many kernels; pages whose commands are
+# processes of some seconds each. CI runs them beside its other steps.
+LONG = {("quantize-a-model", "JAX"), ("quantize-a-model", "PyTorch"), ("workflow", "JAX")}
 LONG |= {("low-precision-training", ""), ("take-out", ""), ("verification", "")}
 # These compile much, too: tabs whose other tab is quick, and pages whose functions have quick tests in both frameworks.
 LONG |= {("collectives", "JAX"), ("check-your-kernel", "JAX"), ("optimizers", ""), ("insight", "")}

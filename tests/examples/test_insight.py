@@ -19,7 +19,7 @@ from examples.choosing_report import RESULTS
 NAMES = {"overflow": ("loud:output", "e4m3fn", "overflows"), "vanish": ("quiet:gradient", "e5m2", "underflows")}
 
 
-@some((0, 0), (0, 1), (1, 0), program=[find_the_fault_torch, find_the_fault_jax], fault=[*NAMES])
+@some((0, 0), (0, 1), program=[find_the_fault_torch, find_the_fault_jax], fault=[*NAMES])
 def test_the_table_names_the_fault(program, fault, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")  # each advice is one line
     page = tmp_path / "page.svg"

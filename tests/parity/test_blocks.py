@@ -195,10 +195,11 @@ def test_compiled_programs_go_on_with_parts_of_blocks():
     "numbers",
     [
         (BlockScaled(E4M3, {-1: 32}), BlockScaled("int8", {0: 16, ...: None}, "ceil")),
-        pytest.param((NVFP4(), NVFP4({0: 16})), marks=pytest.mark.heavy),
+        (NVFP4(), NVFP4({0: 16})),
     ],
     ids=["scaled", "nvfp4"],
 )
+@pytest.mark.heavy  # blocks of the test above, and one of another size
 def test_compiled_programs_take_other_blocks(numbers):
     """Whose sizes dynamic shapes would turn into symbols."""
     torch._dynamo.reset()

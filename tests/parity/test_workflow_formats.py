@@ -137,6 +137,7 @@ def test_dynamic_weights():
     assert qnn.report(made)[""].weight == "mxfp4"
 
 
+@pytest.mark.heavy  # jax/export and torch/export have such layers
 def test_fused_dynamic_layers():
     """Made there or loaded; by the name, the fused type and that of the layer inside. Halves have sums of any order."""
     floats = nnx.Sequential(layer_of(nnx.Linear, 8, 5), qnn.ReLU(), layer_of(nnx.Linear, 5, 3))

@@ -87,7 +87,8 @@ def test_vmap_and_shards(number):
 @pytest.mark.parametrize(
     ("kind", "cases"),
     [
-        ("Auto", [(("x",), True, 1), (("x",), False, 2)]),
+        ("Auto", [(("x",), True, 1)]),
+        pytest.param("Auto", [(("x",), True, 1), (("x",), False, 2)], marks=pytest.mark.heavy),
         pytest.param("Explicit", [(("x", "y"), True, 1)], marks=pytest.mark.heavy),
         pytest.param("Auto", [((), True, 1), (("x", "y"), False, 1)], marks=pytest.mark.heavy),
         pytest.param("Explicit", [((), False, 8), (("x",), True, 1)], marks=pytest.mark.heavy),

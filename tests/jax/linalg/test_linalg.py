@@ -41,7 +41,7 @@ def test_vmap_and_scan_are_loops(name):
 SPECS = [("x", None, None, None), (None, "x", "x", None), (None, None, None, "x")]
 
 
-@some((1, 1), (1, 2), (2, 0), accumulator=[None, Accumulator("float(6,9)", chunk=1), HALF], specs=SPECS)
+@some((1, 1), (1, 2), accumulator=[None, Accumulator("float(6,9)", chunk=1), HALF], specs=SPECS)
 def test_shardings_do_not_matter(accumulator, specs):
     """Of rows, of the contraction, and of columns: the bits of the whole."""
     mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -152,7 +152,8 @@ def test_flax_attention_refuses_what_torchs_does():
             qjax.nnx.MultiheadAttention(**{"num_heads": 2, "in_features": 8, "rngs": nnx.Rngs(0)} | options)
 
 
-@pytest.mark.parametrize("kind", ["linear", pytest.param("conv", marks=pytest.mark.heavy)])
+@pytest.mark.heavy  # test_states.py has the states of functions, and the example of `Scaling` those of layers
+@pytest.mark.parametrize("kind", ["linear", "conv"])
 def test_flax_layers_have_delayed_scales_as_state(kind):
     kept = "operand(binary(4,3,specials=fn,overflow=saturate),scale=scale(history=2))"
     options = {"operands": (kept, kept), "grad_weight": f"product(None,{kept})", "rngs": nnx.Rngs(0)}

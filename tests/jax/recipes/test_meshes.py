@@ -112,7 +112,7 @@ PROGRAMS = {
     "equinox": (of_equinox, {"w": (normal(32, 16), P())}, (X, P("a"))),
 }
 NAMES = [name for name in RECIPES if not name.endswith("_conv")]
-QUICK = {("mxfp8", "columns of w"), ("fp8_delayed", "shard_map")}
+QUICK = {("fp8_delayed", "shard_map")}
 CASES = [
     pytest.param(recipe, program, marks=[] if (recipe, program) in QUICK else pytest.mark.heavy)
     for recipe in NAMES
