@@ -38,7 +38,8 @@ LAYERS = {
 }
 
 
-ALIKE = ("sum pool", "max pool and a division", "tanh", "silu", "hard_swish", "softplus")  # as pools and "relu"
+# As other pools and "relu".
+ALIKE = ("sum pool", "average pool", "max pool and a division", "tanh", "silu", "hard_swish", "softplus")
 
 
 @pytest.mark.parametrize("name", usually([name for name in LAYERS if name not in ALIKE], LAYERS))
