@@ -134,6 +134,15 @@ _define(
     "sums_shape",
     "batch_sums",
 )
+_LAWS = "qtorch.reproducible.operator"
+_define("law(Tensor?[] tensors, str name, str options) -> Tensor", _LAWS, "run_law", "law_shape", "batch_law")
+_define(
+    "law_gradients(Tensor?[] tensors, Tensor gradient, str name, str options) -> Tensor[]",
+    _LAWS,
+    "run_law_gradients",
+    "gradients_shape",
+    "batch_law_gradients",
+)
 _define(
     "recurrent(Tensor x, SymInt[] sizes, Tensor[] state, Tensor[] of_input, Tensor[] of_hidden, "
     "Tensor[] projection, int[] forms, str[] roundings, str law, bool reverse) -> Tensor[]",

@@ -329,12 +329,11 @@ class MovingFunctions(NormFunctions):
             if one is None:
                 shape.append(1)
                 continue
-            start, stop, _ = slice(*_ends(one, x.shape[axis])).indices(x.shape[axis])
-            length = max(stop - start, 0)
-            if length != x.shape[axis]:
-                rest = x.shape[axis] - start - length
-                x = self.call(NARROW, x, axis=axis, start=start, length=length, rest=rest)
-            shape += [length] if isinstance(one, slice) else []
+            size = x.shape[axis]
+            start, stop = _ends(one, size)
+            if (start, stop) != (0, size):
+                x = self.call(NARROW, x, axis=axis, start=start, length=stop - start, rest=size - stop)
+            shape += [stop - start] if isinstance(one, slice) else []
             axis += 1
         return x.reshape(tuple(shape))
 
@@ -604,10 +603,22 @@ def _is_span(index: Any) -> bool:
     return isinstance(index, int) and not isinstance(index, bool)
 
 
-def _ends(one: Any, length: int) -> tuple[Any, ...]:
-    """Start, stop and step of an index along an axis of a length."""
+def _ends(one: Any, length: int) -> tuple[int, int]:
+    """The first and the last place, which is left out, of an index along an axis of a length.
+
+    As `slice.indices` has them, which would make a program for each length in `torch.compile`.
+    """
     if isinstance(one, slice):
-        return one.start, one.stop, one.step
+        start = 0 if one.start is None else _place(one.start, length)
+        stop = length if one.stop is None else _place(one.stop, length)
+        return start, stop if stop > start else start
     if not -length <= one < length:
         raise IndexError(f"index {one} is out of bounds of an axis of length {length}")
-    return one, one + 1 or None, 1
+    start = one + length if one < 0 else one
+    return start, start + 1
+
+
+def _place(end: int, length: int) -> int:
+    """An end of a slice, counted from the first place, within the axis."""
+    end = end + length if end < 0 else end
+    return 0 if end < 0 else length if end > length else end

@@ -97,7 +97,7 @@ def attention(
     check_type("engine", engine, Engine | str, "an Engine, its text, or a name such as 'fa3.hopper.fp8'")
     check_flag("causal", causal)
     if scale is not None:
-        scale = check_float("scale", scale, "a finite number", isfinite)
+        scale = check_float("scale", literal(scale), "a finite number", isfinite)
     text = literal(engine if isinstance(engine, str) else engine.text)
     if softcap is not None:
         softcap = check_float("softcap", softcap, "a number above 0", lambda x: x > 0)

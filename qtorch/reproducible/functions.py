@@ -30,6 +30,7 @@ from qtorch.linalg.native import ProductSpec
 from qtorch.linalg.operator import OBSERVER
 from qtorch.reproducible.fused.plan import Backward, plan_for
 from qtorch.reproducible.operations import Names, UnroundedNames
+from qtorch.reproducible.operator import call_of, is_operator
 
 
 def _run(
@@ -106,6 +107,22 @@ def _recorded(law: Differentiable, fused: bool, ctx: Any, saved: Any, arrays: An
     return _Smooth.apply(law, ctx.options, tuple(found), kept, len(arrays), *arrays, *gradients)
 
 
+class _Operator(torch.autograd.Function):
+    """(the texts of `call_of`, *tensors) -> the result of a law, in a compiled program."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, options: str, *tensors: Any) -> torch.Tensor:  # type: ignore[override]
+        ctx.save_for_backward(*tensors)
+        ctx.call = name, options
+        return torch.ops.qtorch.law(tensors, name, options)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        refuse_recording(gradient)
+        found = iter(torch.ops.qtorch.law_gradients(ctx.saved_tensors, gradient, *ctx.call))
+        return None, None, *[None if x is None else next(found) for x in ctx.saved_tensors]
+
+
 def differentiable(law: Differentiable, recorded: Callable[..., tuple[Any, ...]] | None = None) -> Callable[..., Any]:
     """The function (*tensors, **options) of a law, whose gradients are the law's, and can be differentiated in turn.
 
@@ -151,6 +168,9 @@ def differentiable(law: Differentiable, recorded: Callable[..., tuple[Any, ...]]
         if torch.is_grad_enabled():
             for x in tensors:
                 recorded = recorded or (x is not None and x.requires_grad)
+        if compiling and is_operator(law, tensors):
+            call = call_of(law, given)
+            return _Operator.apply(*call, *apart(*tensors)) if recorded else torch.ops.qtorch.law(tensors, *call)
         if not recorded:
             return _run(law, fused and plain, "result", tensors, given)
         if compiling:

@@ -4,9 +4,9 @@ Models of transformers are computed by torch, eagerly and compiled. The same dec
 functions with defined bits of any package, and run in one program of XLA.
 """
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
-from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from support import assert_same_bits
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import qjax.engines
 import qjax.reproducible
@@ -160,13 +161,33 @@ def test_models_of_224_tokens(name, cache):
     assert_same_bits(by_jax(model, cache, ids), whole, "jit")
 
 
-# Inductor writes a program of minutes for each layer: all caches with one layer, and one of them with four.
-COMPILED = [*product(["Llama", "Qwen3"], CACHES, [1]), ("Qwen3", "fp8 of a token and head", 4)]
+def test_compiled_programs_serve_all_lengths():
+    """Laws are single operators of a program, and decoding has one for all lengths: Inductor would need minutes."""
+    torch._dynamo.reset()
+    operators, programs = Counter(), CompileCounterWithBackend("eager")
+    model, ids = model_of("Llama", 1, "bfloat16"), tokens(24)
+    whole = logits(model, ids, use_cache=False)
+    assert_same_bits(in_chunks(torch.compile(model, backend=programs), ids, 1), whole, "tokens one by one")
+    assert programs.frame_count == 3  # without a cache, with one token in it, and with more
+    for graph in programs.graphs:
+        operators.update(str(node.target) for node in graph.graph.nodes)
+    assert operators["qtorch.law"] > 3 * 30
+    assert not operators["floor"]  # of a power
+
+
+# Each model meets each cache, chunk and batch; a program of four layers takes Inductor half a minute.
+COMPILED = [
+    (name, cache, (1, 7, 16, 64)[(row + shift) % 4], (1, 3, 8, 3)[(row + shift) % 4])
+    for shift, name in enumerate(["Llama", "Qwen3"])
+    for row, cache in enumerate(CACHES)
+]
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("name", "cache", "layers"), COMPILED)
-def test_compiled_models_of_224_tokens(name, cache, layers):
-    model, ids = model_of(name, layers, cache), tokens(224)
+@pytest.mark.parametrize(("name", "cache", "chunk", "batch"), COMPILED)
+def test_compiled_models_of_224_tokens(name, cache, chunk, batch):
+    torch._dynamo.reset()
+    model, ids = model_of(name, 4, cache), tokens(224)
     whole = logits(model, ids, use_cache=False)
-    assert_same_bits(logits(torch.compile(model), ids, use_cache=False), whole, "torch.compile")
+    found = compare_with_one_pass(torch.compile(model), ids, (chunk,), (batch,))
+    assert_same_bits(found, whole, "torch.compile")

@@ -6,7 +6,7 @@ import torch
 from kernels_support import libraries
 from numerics_support import CASES, by_numpy, by_torch, numbers
 from support import assert_all_same_bits, assert_same_bits
-from torch._dynamo.testing import CompileCounter
+from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 
 import qcore.reproducible
 from qcore import Accumulator, BlockScaled, Operand, Product, Scale
@@ -259,3 +259,24 @@ def test_models_compile_once():
     for _ in range(2):
         compiled(torch.ones(1, 2)).sum().backward()
     assert counter.frame_count == 1
+
+
+def test_laws_are_operators_of_a_program():
+    """With their gradients, options and absent arrays, and under vmap."""
+
+    def function(x, w):
+        y = reproducible.clamp(reproducible.pow(reproducible.add(x, w), torch.tensor(2.0)), low=0.25)
+        y = reproducible.layer_norm(y, w)
+        return reproducible.sum(reproducible.softmax(y, -1), 1)
+
+    x = torch.from_numpy(RNG.standard_normal((5, 7), np.float32)).requires_grad_()
+    w = torch.from_numpy(RNG.standard_normal(7, np.float32)).requires_grad_()
+    right = function(x, w)
+    counter = CompileCounterWithBackend("aot_eager")
+    y = torch.compile(function, backend=counter, fullgraph=True)(x, w)
+    assert not any("floor" in str(node.target) for node in counter.graphs[0].graph.nodes)  # of a power
+    assert_same_bits(y.detach(), right.detach())
+    of_result = torch.arange(5.0)
+    assert_all_same_bits(torch.autograd.grad(y, (x, w), of_result), torch.autograd.grad(right, (x, w), of_result))
+    each = torch.compile(lambda x, w: torch.vmap(function, (0, None))(x[:, None], w), backend="aot_eager")
+    assert_same_bits(each(x.detach(), w.detach())[:, 0], right.detach())

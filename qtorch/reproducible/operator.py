@@ -1,0 +1,111 @@
+"""Laws as operators of compiled programs, which Inductor does not look into: at run time C computes them.
+
+Inductor writes an expression again wherever it is read, and a law reads its numbers many times. So a model of laws that
+are traced operation by operation compiles for minutes a layer.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from qcore.reproducible import elementwise, moves, norms, reductions
+from qcore.reproducible.differentiable import Differentiable
+from qcore.reproducible.elementary import ELEMENTARY, PIECEWISE
+from qtorch._rounding.cache import literal
+from qtorch._rounding.paths.choice import are_plain_tensors
+from qtorch._rounding.sharded import is_sharded
+from qtorch._torch_internals import constant_result
+from qtorch.reproducible.fused.plan import Backward, plan_for
+from qtorch.reproducible.operations import Names
+
+# By names that another process has too: compiled programs are kept on disk. Each has one result.
+_LAWS: dict[str, Differentiable] = ELEMENTARY | PIECEWISE
+_LAWS |= {
+    name: law
+    for file, names in (
+        (elementwise, "ADD SUB MUL DIV POW MAXIMUM MINIMUM PRELU COMPARED"),
+        (reductions, "SUM MEAN VAR NORM MAX LOGSUMEXP"),
+        (norms, "SOFTMAX LOG_SOFTMAX LAYER_NORM"),
+        (moves, "SETTLE"),
+    )
+    for name, law in vars(file).items()
+    if name in names.split()
+}
+_NAMES = {law.name: name for name, law in _LAWS.items()}
+
+
+def is_operator(law: Differentiable, tensors: tuple[Any, ...]) -> bool:
+    """True if a program that is traced holds a law of these tensors as an operator.
+
+    A GPU has no C for it, and an exported program may run where qtorch's operators are not.
+    """
+    given = [x for x in tensors if x is not None]
+    on_cpu = all(x.is_cpu for x in given) and not is_sharded(*given)
+    return law.name in _NAMES and on_cpu and not torch.compiler.is_exporting()
+
+
+def call_of(law: Differentiable, options: tuple[tuple[str, Any], ...]) -> tuple[str, str]:
+    """The texts of an operator's call: the name of a law, and its options."""
+    return _written(_NAMES[law.name], literal(options))
+
+
+@constant_result
+def _written(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[str, str]:
+    return name, json.dumps(dict(options))
+
+
+def _options(text: str) -> tuple[tuple[str, Any], ...]:
+    return tuple([(name, tuple(x) if isinstance(x, list) else x) for name, x in json.loads(text).items()])
+
+
+def run_law(tensors: list[torch.Tensor | None], name: str, text: str) -> torch.Tensor:
+    """`qtorch::law`."""
+    law, options = _LAWS[name], _options(text)
+    plan = plan_for(law, "result", tensors, options) if law.fusible and are_plain_tensors(tensors) else None
+    found = law.run(Names, tensors, dict(options))[0] if plan is None else plan.run(tensors)
+    return found.contiguous()
+
+
+def law_shape(tensors: list[torch.Tensor | None], name: str, text: str) -> torch.Tensor:
+    found = _LAWS[name].run(Names, tensors, dict(_options(text)))[0]
+    return torch.empty(found.shape, dtype=found.dtype, device=found.device)
+
+
+def run_law_gradients(
+    tensors: list[torch.Tensor | None], gradient: torch.Tensor, name: str, text: str
+) -> list[torch.Tensor]:
+    """`qtorch::law_gradients`, of the tensors of float32 numbers. What the law saves is computed again."""
+    law, options = _LAWS[name], _options(text)
+    plan = plan_for(law, "forward", tensors, options) if law.fusible and are_plain_tensors(tensors) else None
+    saved = (law.run(Names, tensors, dict(options)) if plan is None else plan.run(tensors))[1]
+    given = *saved, gradient
+    if law.fusible and are_plain_tensors(given):
+        plan = plan_for(law, Backward(len(saved), (True,) * len(tensors)), given, options)
+    found = law.gradients(Names, saved, gradient, dict(options)) if plan is None else plan.run(given)
+    return [y.contiguous() for x, y in zip(tensors, found, strict=True) if x is not None]
+
+
+def gradients_shape(tensors: list[torch.Tensor | None], *others: Any) -> list[torch.Tensor]:
+    return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in tensors if x is not None]
+
+
+def batch_law(info: Any, in_dims: tuple[Any, ...], tensors: list[Any], *call: str) -> tuple[torch.Tensor, int]:
+    """Under vmap each example is a call of its own."""
+    examples = zip(*(_examples(info, *pair) for pair in zip(tensors, in_dims[0], strict=True)), strict=True)
+    return torch.stack([torch.ops.qtorch.law(each, *call) for each in examples]), 0
+
+
+def batch_law_gradients(
+    info: Any, in_dims: tuple[Any, ...], tensors: list[Any], gradient: torch.Tensor, *call: str
+) -> tuple[list[torch.Tensor], list[int]]:
+    pairs = zip((gradient, *tensors), (in_dims[1], *in_dims[0]), strict=True)
+    examples = zip(*(_examples(info, *pair) for pair in pairs), strict=True)
+    found = [torch.ops.qtorch.law_gradients(each, of_result, *call) for of_result, *each in examples]
+    return [torch.stack(one) for one in zip(*found, strict=True)], [0] * len(found[0])
+
+
+def _examples(info: Any, x: Any, dim: int | None) -> Any:
+    return [x] * info.batch_size if dim is None else x.unbind(dim)
