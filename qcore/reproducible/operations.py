@@ -121,6 +121,11 @@ class Names(namespace.Names):
         return cls.settled(cls.to_float32(x))
 
     @classmethod
+    def add_product(cls: Any, a: A, b: A, c: A | float) -> A:
+        """a + b * c, rounded to float64, then to float32: the product is exact."""
+        return cls.float32(cls.float64(a) + cls.float64(b) * cls.float64(c))
+
+    @classmethod
     def add(cls: Any, a: A | float, b: A | float) -> A:
         return cls.settled(a + b)
 

@@ -308,8 +308,10 @@ def as_weight(weight: float) -> Weight:
 
 def weighted(xp: Any, mean: Any, x: Any, weight: Weight) -> Any:
     """mean + weight * (x - mean) as torch's `lerp` has it: the product and the sum are rounded once."""
-    change = xp.float64(xp.sub(x, mean)) * xp.float64(weight.factor)
-    return xp.float32(xp.float64(mean) + change if weight.small else xp.float64(x) - change)
+    change = xp.sub(x, mean)
+    if weight.small:
+        return xp.add_product(mean, change, weight.factor)
+    return xp.float32(xp.float64(x) - xp.float64(change) * xp.float64(weight.factor))
 
 
 def correction(xp: Any, beta: float, step: Any) -> Any:

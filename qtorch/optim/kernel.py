@@ -124,6 +124,13 @@ class _Usual(_Names):
     def one_nan(cls, x: Any) -> Any:
         return x
 
+    @classmethod
+    def add_product(cls, a: Any, b: Any, c: Any) -> Any:
+        """Rounded once; a block is not usual if that may matter."""
+        found = a.trace.note("add_product({}, {}, {})", a, b, c)
+        a.trace.amax(a.trace.note("is_near_middle({}, {}, {}, {})", a, b, c, found, dtype="int32"), (1,))
+        return found
+
 
 class AdamStep(NamedTuple):
     """A step of a parameter: what an optimizer's group says, the step's number, and how the parameter is written."""
@@ -286,6 +293,9 @@ def _results(
 _LEAST_PARAMETER, _LEAST_GRADIENT, _LEAST_MOMENT = -60, -55, -80
 _LEAST_RATE, _LEAST_DECAY, _LEAST_WEIGHT, _LEAST_SCALE = 2.0**-24, 2.0**-40, 2.0**-14, 2.0**-40
 _LARGEST_SQUARE = 20  # the exponent of the largest second moment
+# How many times the block's former largest magnitude a moment may have. The least number of a map is at least 2^-21.6,
+# so products are at most 2^26 times the moments that they are added to, see `add_product` in `blocks.c`.
+_MOST_GROWTH = 16
 
 
 def _is_usual(
@@ -294,13 +304,17 @@ def _is_usual(
     """See above: 1 if a block is usual, else 0; an infinity or a NaN in it is not."""
     rate, eps, decay, *rest = given
     p, gradient, *scales = read
-    largest, *squares = maxima
+    *near, largest, square = maxima[:4]
+    squares = [square, *maxima[4:]]
     found = _zero_or(rate, _LEAST_RATE) & _zero_or(eps, 2.0**_LEAST_MOMENT) & (eps <= 1.0)
     found = found & (_zero_or(rate * decay, _LEAST_DECAY) if decoupled else decay == 0.0)
     for one in rest:
         found = found & (one >= _LEAST_WEIGHT)
     for one, coded in zip(scales, codes, strict=True):
         found = found & _zero_or(one, _LEAST_SCALE if coded.laws.largest == 1 else _LEAST_SCALE / 512)
+    for one, scale, most, coded in zip(near, scales, (largest, square), codes, strict=False):
+        grows_little = _Names.floats(most) <= scale * (_MOST_GROWTH * coded.laws.largest)
+        found = found & (one == 0) & (grows_little | (scale == 0.0))
     for bits, exponent in (
         (_Names.bits(p), _LEAST_PARAMETER),
         (_Names.bits(gradient), _LEAST_GRADIENT),

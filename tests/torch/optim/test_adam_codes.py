@@ -3,6 +3,7 @@
 import copy
 import io
 import re
+from fractions import Fraction
 from functools import partial
 
 import pytest
@@ -213,6 +214,30 @@ def test_numbers_next_to_the_bounds_of_codes_have_the_laws_codes(kind, monkeypat
         found.append([p.detach(), *(x for _, x in sorted(optimizer.state[p].items()))])
     for a, b in zip(*found, strict=True):
         assert torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+
+
+# Factors and gradients whose moment, of a moment of 1, float64 rounds to the middle of two float32 numbers; these were
+# searched by the products of integers.
+MIDDLES = [(0.99704, 3.5057108402252197), (0.99843, 3.1840736865997314)]
+
+
+@pytest.mark.parametrize(("beta", "gradient"), MIDDLES)
+def test_a_moment_in_the_middle_of_two_numbers_is_rounded_twice(beta, gradient):
+    """One rounding has the other neighbour."""
+    weight = float(torch.tensor(1 - beta))
+    exact = 1 + Fraction(weight) * Fraction(gradient - 1)
+    twice = torch.tensor(float(exact)).float()  # a float of Python is the nearest float64 number
+    neighbours = [twice, *(torch.nextafter(twice, torch.tensor(end)) for end in (0.0, 9.0))]
+    assert min(neighbours, key=lambda x: abs(Fraction(x.item()) - exact)) != twice
+    p = torch.nn.Parameter(torch.ones(4096))
+    p.grad = torch.ones(4096)
+    optimizer = Adam8bit([p], betas=(beta, 0.99))
+    optimizer.step()
+    optimizer.state[p]["exp_avg"].fill_(255)  # the code of 1
+    optimizer.state[p]["exp_avg_scale"].fill_(1)
+    p.grad[::256] = gradient
+    optimizer.step()
+    assert (optimizer.state[p]["exp_avg_scale"] == twice).all()
 
 
 @pytest.mark.heavy
