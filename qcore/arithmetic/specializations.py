@@ -80,7 +80,7 @@ class Specialization:
         operation: its name in the report.
         operands: the formats of the operands; of a query the format that it asks.
         result: the format of the result; None where that is no code.
-        rounding, saturation: names of `ROUNDINGS` and `SATURATIONS`.
+        rounding, saturation: names of `ROUNDINGS` and `SATURATIONS`, which the report calls RoundOf and SatOf.
         scales: the formats of the operands' scales, where operands have scales.
         result_scale: the format of the result's scale, where the result is a block.
         scale_projection: how `ConvertToBlockMaxAbsFinite` rounds and saturates scales.

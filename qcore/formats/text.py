@@ -26,7 +26,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass, replace
-from functools import cache
 from threading import Lock
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints, overload
@@ -61,7 +60,6 @@ _DECIMAL = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|-?inf|nan")
 _WORD = re.compile(r"\w+")
 _P3109 = re.compile(r"binary([0-9]+)p([0-9]+)([su])([ef])")
 MOST_NESTED = 24  # kinds inside each other; each takes a few frames of Python
-_make_signature = cache(inspect.signature)  # reading one takes longer than writing a text
 
 
 @overload
@@ -592,20 +590,22 @@ def _p3109_arguments(number: BinaryFloat) -> tuple[str, dict[str, Any]] | None:
 
 def _call(name: str, values: dict[str, Any], number: Any) -> str:
     """A kind with its arguments, without those that have their defaults."""
-    kind, texts = _KINDS[name], list[str]()
+    kind = _KINDS[name]
+    texts: list[str] = []  # Dynamo traces no list[str](), and warns of functions with caches
+    parameters = inspect.signature(kind.make).parameters
     for index, (parameter, value) in enumerate(values.items()):
-        if index < kind.always or not _is_default(kind, parameter, value, number):
+        if index < kind.always or not _is_default(kind, parameters[parameter], value, number):
             texts.append(_value(value) if index < kind.unnamed else f"{parameter}={_value(value)}")
     return f"{name}({','.join(texts)})"
 
 
-def _is_default(kind: Kind, parameter: str, value: Any, number: Any) -> bool:
+def _is_default(kind: Kind, parameter: inspect.Parameter, value: Any, number: Any) -> bool:
     """True if the format is the same without the argument; a default of None may stand for a computed number."""
-    default = _make_signature(kind.make).parameters[parameter].default
+    default = parameter.default
     if value == default or default is not None or not (kind.computes or isinstance(number, Number)):
         return value == default
     with suppress(ValueError):  # raised where others need the argument
-        return replace(number, **{parameter: None}) == number  # type: ignore[type-var]
+        return replace(number, **{parameter.name: None}) == number  # type: ignore[type-var]
     return False
 
 

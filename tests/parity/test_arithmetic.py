@@ -234,3 +234,11 @@ def test_kernels_look_up_what_operations_do(monkeypatch):
     for one, other in zip(found, calls(), strict=True):
         assert one.dtype == other.dtype
         assert torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+
+
+def test_the_text_of_a_new_format_in_a_compiled_program():
+    """It is written while the program is traced."""
+    x = torch.tensor([0.3])
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: in_torch.add(x, x, "fixed(9,3)"), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x), in_torch.add(x, x, qcore.FixedPoint(9, 3)))
