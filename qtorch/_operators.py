@@ -121,6 +121,9 @@ _define(
     "run_histogram_qparams",
     "histogram_qparams_shapes",
 )
+# Composite, with no function for shapes: torch takes it apart. `_define` makes operators that stay whole.
+_library.define("law(Tensor[] tensors, SymInt[] sizes, str text) -> Tensor", tags=torch.Tag.flexible_layout)
+_library.impl("law", _late("qtorch._affine.programs", "run_law"), "CompositeImplicitAutograd")
 _define(
     "statistics(Tensor x, Tensor y, str number) -> Tensor",
     "qtorch.insight.tensors",

@@ -61,6 +61,7 @@ tests/torch/test_internals.py runs without each. All were seen in this form with
 - torch._inductor (ir.Pointwise, lowering, virtualized.ops): a compiled program calls the operator, in no loop with
   its neighbours.
 - AOTICompiledModel.loader.run: each call on a GPU calls the package.
+- torch._subclasses.FakeTensor: programs of `torch.export` hold the operations of laws, not one operator for each.
 """
 
 from __future__ import annotations
@@ -217,6 +218,11 @@ def check_passes() -> None:
 def in_backward() -> bool:
     """True while torch's engine runs a backward pass in this thread; `check_passes` comes first."""
     return _graph_task() != -1
+
+
+def is_fake(x: torch.Tensor) -> bool:
+    """True if x is a tensor without values that stands for one in a traced program, and no wrapper around it."""
+    return type(x) is _find("_subclasses.FakeTensor")
 
 
 def is_recomputed() -> bool:

@@ -144,6 +144,7 @@ COMPUTED = {
     "qcore.exchange.safetensors": "ml_dtypes, which need not be there",
     "qcore.cli.functions": "the packages of ROOMS, and their compilers",
     "qcore.lazy": "for the rooms that call `subpackages`, where the names are",
+    "qtorch._affine.programs": "the modules of laws, which its table names",
     "qtorch._operators": "rooms that have an operator's functions, which the table there names",
     "qjax.reproducible": "modules that need flax; what type checkers are told has them all",
 }

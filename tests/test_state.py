@@ -78,6 +78,7 @@ ALLOWED = {
     "qtorch/engines/layers.py: _STATE.inside": "the same",
     "qtorch/_exported.py: NEAR of a context": "whether the file of this call need not be exact",
     "qtorch/_exported.py: WANTED of a context": "whether the model of this call is traced for ONNX",
+    "qtorch/_affine/programs.py: _RUNNING of a context": "the law that the operator of this call computes",
     "qtorch/recipes/coverage.py: _running of a context": "the first call of a lowered model, which is measured now",
     "qtorch/recipes/modes.py: listing of a context": "the table of products that this run fills, if any",
     "qtorch/linalg/operator.py: OBSERVER of a context": "who watches the products of this call",

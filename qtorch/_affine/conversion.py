@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from qcore import affine
@@ -11,7 +13,9 @@ from qcore.affine.parameters import check_input, check_qparams
 from qtorch._affine import exported
 from qtorch._affine.launch import dequantize_on_cpu, quantize_on_cpu, requantize_on_cpu
 from qtorch._affine.namespace import Names
+from qtorch._affine.programs import law
 from qtorch._affine.traced import of_traced_sizes
+from qtorch._conversion import HALVES, converted
 from qtorch._rounding.paths.choice import are_plain_tensors, check_device, is_plain_tensor
 
 
@@ -34,7 +38,10 @@ def quantize_to(x: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch
         return exported.quantize(x, qparams, form)
     if torch.jit.is_tracing():  # type: ignore[attr-defined]
         x = of_traced_sizes(x, x.dim() < 2)
-    return affine.quantize_affine(x, qparams, form, Names)
+    if x.dtype in HALVES:  # as the law does; traced programs need this conversion outside of it
+        x = converted(x, torch.float32)
+    empty = partial(torch.empty_like, x, dtype=getattr(torch, form.storage))
+    return law(affine.quantize_affine, (x, qparams), form, Names, empty=empty)
 
 
 def dequantize(values: torch.Tensor, qparams: QParams, form: AffineInteger) -> torch.Tensor:
@@ -44,7 +51,8 @@ def dequantize(values: torch.Tensor, qparams: QParams, form: AffineInteger) -> t
         return numbers
     if exported.is_wanted():
         return exported.dequantize(values, qparams, form)
-    return affine.dequantize(values, qparams, form, xp=Names)
+    empty = partial(torch.empty_like, values, dtype=torch.float32)
+    return law(affine.dequantize, (values, qparams), form, "float32", Names, empty=empty)
 
 
 def requantize(

@@ -6,6 +6,7 @@ Sums of products are exact, and rounded by fbgemm's formula (`qcore.affine.requa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from qtorch._affine.activations import celu, elu, hardswish  # noqa: F401  # whe
 from qtorch._affine.affine import make_qparams
 from qtorch._affine.dtypes import integers
 from qtorch._affine.products import Geometry, Rounding, rounded_products, rounded_windows
+from qtorch._affine.programs import law
 from qtorch._affine.results import result_qparams
 from qtorch._affine.tensor import QTensor
 from qtorch._rounding.dense import check_dense
@@ -156,8 +158,16 @@ def linear_to(
 ) -> QTensor:
     """`linear` of checked operands, with the integers of the result as an argument."""
     _check_bias(bias)
+    shape = *input.shape[:-1], weight.shape[0]
+    empty = partial(torch.empty, shape, dtype=getattr(torch, form.storage), device=input.device)
+    return QTensor(law(_linear, (input, weight, bias, output), form, empty=empty), output, form)
+
+
+def _linear(
+    input: QTensor, weight: QTensor, bias: torch.Tensor | None, output: QParams, form: AffineInteger
+) -> torch.Tensor:
     values = rounded_products(input.reshape(-1, weight.shape[1]), weight, Rounding(bias, output, form))
-    return QTensor(values.reshape(*input.shape[:-1], weight.shape[0]), output, form)
+    return values.reshape(*input.shape[:-1], weight.shape[0])
 
 
 def _conv(dimensions: int):  # its result has the type of the function, which checkers infer
@@ -228,4 +238,23 @@ def conv_to(
         input = pad_images(input, tuple((size, size) for size in padding), mode)
         padding = (0,) * len(padding)
     geometry = Geometry(stride, padding, dilation, groups)
-    return QTensor(rounded_windows(input, weight, geometry, Rounding(bias, output, form)), output, form)
+    whole = zip(input.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    places = [(size + 2 * margin - gap * (count - 1) - 1) // step + 1 for size, count, step, margin, gap in whole]
+
+    def empty() -> torch.Tensor:
+        shape = input.shape[0], *places, weight.shape[0]
+        return torch.empty(shape, dtype=getattr(torch, form.storage), device=input.device).movedim(-1, 1)
+
+    return QTensor(law(_convolution, (input, weight, bias, output), form, geometry, empty=empty), output, form)
+
+
+def _convolution(
+    input: QTensor,
+    weight: QTensor,
+    bias: torch.Tensor | None,
+    output: QParams,
+    form: AffineInteger,
+    geometry: Geometry,
+) -> torch.Tensor:
+    found = rounded_windows(input, weight, geometry, Rounding(bias, output, form))
+    return found.movedim(1, -1).contiguous().movedim(-1, 1)  # channels last, by whichever way the sums were found

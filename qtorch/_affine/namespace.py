@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
 import numpy as np
 import torch
 
 import qcore.namespace
+from qcore.affine.functional.operands import stored
 from qtorch import _namespace as namespace
 from qtorch._affine.kernels.laws import extremes as kernel_of_extremes
+from qtorch._affine.programs import is_running, law
 from qtorch._kernels.launch import is_dense
 from qtorch._rounding.paths.choice import is_plain_tensor
 
 _LARGE = 1 << 15  # elements, from which on a kernel finds extremes faster than torch
 
 
+def _written(numbers: Sequence[float], dtype: str, like: torch.Tensor) -> torch.Tensor:
+    """Numbers as a tensor; made by operations in an operator that torch takes apart, as its program cannot add data."""
+    if not is_running():
+        return namespace.Names.constant(numbers, dtype, like)
+    runs = [(number, len(list(run))) for number, run in groupby(numbers)]
+    kind: Any = {"dtype": getattr(torch, dtype), "device": like.device}
+    return torch.cat([torch.full((count,), number, **kind) for number, count in runs])
+
+
 class Names(namespace.Names):
     """`qtorch._namespace.Names`, with extremes by a kernel, and with the values of tensors on the CPU."""
+
+    constant = staticmethod(_written)
+
+    @staticmethod
+    def program(function: Callable[..., Any], arrays: Sequence[Any], *settings: Any) -> Any:
+        """Most laws make one tensor, and so are one operator in exported programs; sums with numbers are not."""
+        return law(function, arrays, *settings) if function is stored else function(*arrays, *settings)
 
     @staticmethod
     def extremes(x: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:

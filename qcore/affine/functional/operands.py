@@ -52,10 +52,11 @@ def integer_of(q: Any, number: float) -> Any:
 def computed(function: Any, arrays: Any, output: QParams, form: AffineInteger, *settings: Any) -> Any:
     """A quantized array of the first array's kind, with the integers function(*arrays, output, form, *settings)."""
     first = arrays[0]
-    return type(first)._made(first.names.program(_stored, (arrays, output), function, form, *settings), output, form)
+    return type(first)._made(first.names.program(stored, (arrays, output), function, form, *settings), output, form)
 
 
-def _stored(arrays: Any, output: QParams, function: Any, form: AffineInteger, *settings: Any) -> Any:
+def stored(arrays: Any, output: QParams, function: Any, form: AffineInteger, *settings: Any) -> Any:
+    """The integers of a law in the dtype that stores them: the program of `computed`."""
     xp = arrays[0].names
     with xp.arithmetic():
         return xp.astype(function(*arrays, output, form, *settings), form.storage)

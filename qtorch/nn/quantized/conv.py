@@ -15,6 +15,7 @@ from qtorch._affine import exported
 from qtorch._affine.functional import WIDTHS, conv_to
 from qtorch._affine.moves import spread
 from qtorch._affine.products import Geometry
+from qtorch._affine.programs import law
 from qtorch._affine.tensor import QTensor
 from qtorch.nn.quantized.base import ProductLayer, checked, layer_name
 from qtorch.nn.quantized.weights import QuantizedWeight, in_float32, weight_of
@@ -234,14 +235,10 @@ class _ConvTranspose(_Convolution):
                 lambda x, w: self._of_numbers(x, w, more), input, weight, output=self.output, form=self.form
             )
         pairs = margins_of(self.kernel_size, self.padding, more, self.dilation)
-        zero = input.qparams.zero_point.to(input.values.dtype)
-        images = input._with(spread(input.values, zero, pairs, self.stride, 2))
-        ones = (1,) * self.dimensions
         # The rest is a convolution with stride 1; its filters are the weight with all axes of the kernel reversed.
-        filters = filters_of(weight, self.groups)
-        geometry = ones, (0,) * self.dimensions, self.dilation, self.groups, "zeros"
-        checked(self, check_convolution, images, filters, *geometry, self.dimensions, WIDTHS)
-        return conv_to(images, filters, in_float32(self.bias), geometry, self.output, self.form)
+        arrays = input, filters_of(weight, self.groups), in_float32(self.bias), self.output
+        values = checked(self, law, _transposed, arrays, self.form, pairs, self.stride, self.dilation, self.groups)
+        return QTensor._made(values, self.output, self.form)
 
     def _of_numbers(self, x: torch.Tensor, weight: torch.Tensor, more: tuple[int, ...]) -> torch.Tensor:
         """The float layer's function, which runtimes have as one node."""
@@ -266,6 +263,25 @@ class _ConvTranspose(_Convolution):
         qparams = made.qparams
         axis = None if qparams.axis is None else 1
         return QTensor(made.values.transpose(0, 1), QParams(qparams.scale, qparams.zero_point, axis), made.form)
+
+
+def _transposed(
+    input: QTensor,
+    filters: QTensor,
+    bias: torch.Tensor | None,
+    output: QParams,
+    form: AffineInteger,
+    pairs: tuple[tuple[int, int], ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+) -> torch.Tensor:
+    """The integers of a convolution with stride 1 of images with zero points between and around their integers."""
+    dimensions, zero = len(stride), input.qparams.zero_point.to(input.values.dtype)
+    images = input._with(spread(input.values, zero, pairs, stride, 2))
+    geometry = (1,) * dimensions, (0,) * dimensions, dilation, groups, "zeros"
+    check_convolution(images, filters, *geometry, dimensions, WIDTHS)
+    return conv_to(images, filters, bias, geometry, output, form).values
 
 
 class ConvTranspose1d(_ConvTranspose):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -16,6 +17,7 @@ from qtorch._affine import conversion, exported
 from qtorch._affine.dtypes import FixedDtypes, integers
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
+from qtorch._affine.programs import law
 from qtorch._affine.tensor import QTensor
 from qtorch._conversion import converted
 from qtorch._rounding.dispatch import decode, encode, quantize
@@ -156,8 +158,9 @@ class CodedWeight(Weight):
             return codes
         if isinstance(self.number, BytesNumber):
             return decode(codes, self.number)[..., : self.shape[-1]]
-        codes = unpack(codes, self.bits, self.shape[-1])
-        return decode(codes, self.number, scales=scales[0] if len(scales) == 1 else scales or None)
+        shape = *codes.shape[:-1], self.shape[-1]
+        empty = partial(torch.empty, shape, dtype=torch.float32, device=codes.device)
+        return law(_decoded, (codes, scales), self.number, self.bits, shape[-1], empty=empty)
 
     def unpacked(self, bits: int) -> torch.Tensor:
         """The codes as integers of the weight's shape, in a format whose codes have so many bits."""
@@ -185,6 +188,12 @@ class CodedWeight(Weight):
 
     def extra_repr(self) -> str:
         return f"{self.shape}, {self.number.text}"
+
+
+def _decoded(
+    codes: torch.Tensor, scales: tuple[torch.Tensor, ...], number: Number, bits: int, size: int
+) -> torch.Tensor:
+    return decode(unpack(codes, bits, size), number, scales=scales[0] if len(scales) == 1 else scales or None)
 
 
 class Dequantized(Weight):

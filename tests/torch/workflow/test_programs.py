@@ -65,8 +65,13 @@ def test_exported(model):
         assert_same_bits(program.module()(X), model(X))
         assert_same_bits(program.module()(3 * X), model(3 * X))
     assert {"conv.weight.int_repr", "head.weight.int_repr"} <= program.state_dict.keys()
-    # The time of an export is that of its nodes: none converts to the type that is there.
-    casts = [node for node in program.graph.nodes if node.target == torch.ops.aten.to.dtype]
+    # The time of an export is that of its nodes: each law is one, and none converts to the type that is there.
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    assert len([node for node in calls if node.target == torch.ops.qtorch.law.default]) == 7
+    assert len(calls) < 15
+    with torch.no_grad():
+        apart = torch.export.export(model, (X,), strict=True)  # Dynamo traces the code of layers
+    casts = [node for node in apart.graph.nodes if node.target == torch.ops.aten.to.dtype]
     assert casts
     assert not [node for node in casts if node.args[0].meta["val"].dtype is node.args[1]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +17,7 @@ from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.namespace import Names
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.products import DynamicKernel, kernel_of, sums_dtype, sums_of_products, totals_of
+from qtorch._affine.programs import law
 from qtorch._affine.qconfig import QConfigDynamic
 from qtorch._affine.tensor import QTensor
 from qtorch._conversion import converted
@@ -194,6 +196,14 @@ def multiplied(
     if exported.is_wanted():
         dtype = sums_dtype(activations, weight, weight.shape[1])
         return exported.dynamic(matrix, weight, bias, activations, dtype, rows).reshape(*x.shape[:-1], weight.shape[0])
+    empty = partial(torch.empty, (matrix.shape[0], weight.shape[0]), dtype=torch.float32, device=x.device)
+    result = law(_multiplied, (matrix, weight, bias), activations, rows, empty=empty)
+    return result.reshape(*x.shape[:-1], weight.shape[0])
+
+
+def _multiplied(
+    matrix: torch.Tensor, weight: QTensor, bias: torch.Tensor | None, activations: AffineInteger, rows: bool
+) -> torch.Tensor:
     q, qparams = recurrent.quantize_dynamic(Names, matrix, activations, rows)
     values = q.to(getattr(torch, activations.storage))
     if rows:
@@ -201,8 +211,7 @@ def multiplied(
     else:
         whole = QParams(torch.ones_like(qparams.scale), qparams.zero_point)  # a scale may be NaN
         sums = sums_of_products(QTensor(values, whole, activations), weight)
-    result = recurrent.dynamic_output(Names, sums, qparams.scale, weight.qparams.scale, bias)
-    return result.reshape(*x.shape[:-1], weight.shape[0])
+    return recurrent.dynamic_output(Names, sums, qparams.scale, weight.qparams.scale, bias)
 
 
 def _sums_of_rows(values: torch.Tensor, zeros: torch.Tensor, form: AffineInteger, weight: QTensor) -> torch.Tensor:
