@@ -73,7 +73,7 @@ def law(
 
 def is_running() -> bool:
     """True inside of the operator."""
-    return _RUNNING.get() is not None
+    return not torch.compiler.is_dynamo_compiling() and _RUNNING.get() is not None
 
 
 def run_law(tensors: list[torch.Tensor], sizes: list[Any], text: str) -> torch.Tensor:

@@ -112,6 +112,7 @@ KINDS = {
 
 
 @pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore:these layers have larger errors")
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_layers(kind):
     torch.manual_seed(0)
