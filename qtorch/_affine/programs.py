@@ -1,7 +1,7 @@
 """Laws in programs of `torch.export`: each is one operator, `qtorch::law`, which torch takes apart where it must.
 
 A converted layer has about sixty operations of torch's, and `torch.export` takes more than a millisecond for each. The
-operator is composite: `run_decompositions`, `torch.compile`, AOTInductor and the exporter to ONNX run its function on
+operator is composite: `run_decompositions`, `torch.compile` and AOTInductor run its function on
 their own tensors, and so find the law's operations. Its arguments are the tensors of a call, its sizes that vary, and a
 text of all else. Programs on disk hold this text, so they are those of one version of the library.
 """
