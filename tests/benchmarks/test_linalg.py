@@ -22,7 +22,8 @@ def test_a_row_of_each_framework(tmp_path, monkeypatch, capsys):
     assert "limits missed" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("chunk", [1, pytest.param(64, marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("chunk", [1, 64])
 def test_a_wrong_bit_is_found(chunk, monkeypatch):
     monkeypatch.setattr(products, "ACCUMULATORS", (products.Accumulator("float(6,9)", chunk=chunk),))
     monkeypatch.setattr(products, "OPERANDS", products.OPERANDS[:1])

@@ -184,7 +184,8 @@ class Outer(nn.Module):
         return self.layer(self.block(x))
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_part_of_a_model_may_be_compiled_by_itself(backend):
     """It is switched too, and the model's guard pauses while it runs."""
     model, x = Outer(), torch.from_numpy(numbers(np.random.default_rng(3), 12).reshape(3, 4))

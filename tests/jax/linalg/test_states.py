@@ -47,7 +47,7 @@ AROUND = {
     "vjp": lambda f: lambda states: jax.vjp(f, states)[1](jnp.float32(1))[0],
     "checkpoint": lambda f: jax.jit(jax.grad(jax.checkpoint(f))),
 }
-QUICK = {("scan", "jit"), ("vmap", "grad of jit")}
+QUICK = {("scan", "jit")}
 
 
 @pytest.mark.parametrize(
