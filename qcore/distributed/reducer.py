@@ -74,6 +74,8 @@ class Reduction:
             self._begin(shapes, leaves, make)
         elif shapes != self._shapes:
             raise ValueError(f"gradient has shapes {_shown(shapes)}; allowed are those before, {_shown(self._shapes)}")
+        elif self._structure(make) != self._structure(self._make):
+            raise ValueError("gradient has other names, or another order of them, than before; allowed are the first's")
         if self._keeps:
             self._stack.append(self._message(leaves, True))
         elif self._size:
@@ -141,6 +143,10 @@ class Reduction:
     def _flattened(self, gradient: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
         """The arrays in a gradient, and a function that makes its structure of others."""
         return flattened(gradient)
+
+    def _structure(self, make: Callable[[list[Any]], Any]) -> Any:
+        """What tells structures apart: one with the places of its arrays in a message."""
+        return make([*range(len(self._shapes or ()))])
 
     def _message(self, leaves: list[Any], kept: bool) -> Any:
         """The arrays as one of one dimension; in memory of its own if it is kept."""

@@ -64,6 +64,9 @@ class Reducer(law.Reduction):
                 raise TypeError("gradient is traced; allowed are arrays outside of jit: `reduce` takes traced stacks")
         return leaves, partial(jax.tree.unflatten, structure)
 
+    def _structure(self, make: Callable[[list[Any]], Any]) -> Any:
+        return jax.tree.structure(super()._structure(make))
+
     def _message(self, leaves: list[Any], kept: bool) -> jax.Array:
         parts = [as_array(leaf, "gradient").reshape(-1) for leaf in leaves]
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts)

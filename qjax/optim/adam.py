@@ -11,7 +11,7 @@ from qcore.reproducible.optimizers import adam_options
 from qcore.reproducible.state_codes import StateCodes, adam_codes
 from qjax._rounding.inputs import PyTree
 from qjax._rounding.keys import Key
-from qjax.optim.coded import CodedTransformation, Rate, Remainders, low_halves, transformation
+from qjax.optim.coded import CodedTransformation, Rate, Remainders, check_known, low_halves, transformation
 from qjax.reproducible.functions import FUNCTIONS
 
 
@@ -52,6 +52,7 @@ def adam_transformation(
     order: str = "torchao",
 ) -> CodedTransformation:
     """Adam with codes; arguments are those of `adam_8bit`, of `ADAM_KINDS` and of `adam_step_with_codes`."""
+    check_known(betas=betas, eps=eps, weight_decay=weight_decay, block_size=block_size)
     options: dict[str, Any] = adam_options(betas, eps, weight_decay) | {"decoupled": decoupled, "order": order}
     check_flag("amsgrad", amsgrad)
     check_int("block_size", block_size, 1)

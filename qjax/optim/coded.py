@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 
 from qcore.arguments import check_flag, check_float
 from qcore.reproducible.state_codes import StateCodes, join_weight, split_weight
@@ -104,7 +105,7 @@ class CodedTransformation(optax.GradientTransformationExtraArgs):
 def transformation(
     law: Callable[..., tuple[Any, Any]],
     codes_of: Callable[[Any], tuple[StateCodes | None, ...]],
-    state_type: Callable[..., Any],
+    state_type: type[Any],
     learning_rate: Any,
     bf16_stochastic_round: bool,
     remainders: Remainders | None,
@@ -134,8 +135,9 @@ def transformation(
     def init(params: Any) -> Any:
         leaves, tree = jax.tree.flatten(params)
         for p in leaves:
-            if str(p.dtype) not in _DTYPES:
-                raise TypeError(f"params has an array of {p.dtype}; allowed are {', '.join(_DTYPES)}")
+            if str(getattr(p, "dtype", None)) not in _DTYPES:
+                came = f"an array of {p.dtype}" if hasattr(p, "dtype") else f"a {type(p).__name__}"
+                raise TypeError(f"params has {came}; allowed are {', '.join(_DTYPES)}")
         states = [[_zeros(p, one) for one in codes_of(p)] for p in leaves]
         kept = [remainders and remainders.dtype_of(str(p.dtype)) for p in leaves]
         rest = [None if one is None else jnp.zeros(p.shape, one) for p, one in zip(leaves, kept, strict=True)]
@@ -147,20 +149,28 @@ def transformation(
 
     def step(params: Any, gradients: Any, state: Any) -> tuple[Any, Any]:
         leaves, tree = jax.tree.flatten(params)
+        if not isinstance(state, state_type):
+            raise TypeError(
+                f"state is a {type(state).__name__}; allowed is a {state_type.__name__}, as of init(params)"
+            )
         before, *trees, kept = state
-        rest: list[Any] = [None] * len(leaves) if remainders is None else tree.flatten_up_to(kept)
+        for name, part in zip(state._fields[count_of_states + 1 :], (*trees[count_of_states:], kept), strict=True):
+            if part is not None and (name != "remainder" or remainders is None):
+                raise ValueError(f"state.{name} is of an optimizer with other options; allowed is None")
+        rest: list[Any] = [None] * len(leaves) if remainders is None else _leaves("state.remainder", tree, kept)
         count = FUNCTIONS.count("state.step", before, 0) + 1
         past = before.astype(jnp.int32)
         now = jnp.asarray(rate(past) if callable(rate) else rate, jnp.float32)
-        others = [tree.flatten_up_to(one) for one in (gradients, *trees[:count_of_states])]
+        slopes = [_real(gradient) for gradient in _leaves("updates", tree, gradients)]
+        named = zip(state._fields[1:], trees[:count_of_states], strict=False)
+        others = [slopes, *(_leaves(f"state.{name}", tree, one) for name, one in named)]
         stepped, states = [], []
         for number, (p, gradient, *given) in enumerate(zip(leaves, *others, strict=True)):
             codes = codes_of(p)
             entered = [x.astype(jnp.float32) if one is None else x for x, one in zip(given, codes, strict=True)]
             split = remainders if rest[number] is not None else None
             own = split.join(jnp.asarray(p), rest[number]) if split else jnp.asarray(p, jnp.float32)
-            slope = jnp.asarray(gradient, jnp.float32)
-            weight, found = law(own, slope, tuple(entered), count, now)
+            weight, found = law(own, gradient.astype(jnp.float32), tuple(entered), count, now)
             if bf16_stochastic_round and p.dtype == jnp.bfloat16:
                 noise = fold_in(fold_in(fold_in(words, past), _WEIGHT), number)
                 weight = quantize(weight, "bfloat16", "stochastic", key=noise, random_bits=_RANDOM_BITS, overflow="inf")
@@ -187,8 +197,36 @@ def _trees(tree: Any, states: list[list[Any]], count: int) -> list[Any]:
     return [tree.unflatten([each[place] for each in states]) for place in range(count)]
 
 
+def _leaves(name: str, tree: Any, found: Any) -> list[Any]:
+    """The arrays, or arrays in codes, of a tree that has the structure of the parameters."""
+    try:
+        return tree.flatten_up_to(found)  # type: ignore[no-any-return]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} has another structure than params, which is allowed: {error}") from None
+
+
+def _real(gradient: Any) -> jax.Array:
+    """A gradient as an array, whose numbers are real."""
+    found = jnp.asarray(gradient)
+    if not jnp.issubdtype(found.dtype, jnp.floating):
+        raise TypeError(f"updates has an array of {found.dtype}; allowed are floats")
+    return found
+
+
 def _number(rate: Any) -> Any:
+    if isinstance(rate, jax.Array) and rate.shape != ():
+        raise ValueError(f"learning_rate has shape {rate.shape}; allowed is ()")
     return rate if isinstance(rate, jax.Array) else check_float("learning_rate", rate)
+
+
+def check_known(**options: Any) -> None:
+    """Raises for numbers that are not known when a program is traced; the law computes with them in float64."""
+    for name, option in options.items():
+        if any(isinstance(x, Tracer) for x in jax.tree.leaves(option)):
+            raise TypeError(
+                f"{name} is traced; allowed is a number: name all but learning_rate in static_args of "
+                "optax.inject_hyperparams"
+            )
 
 
 def _zeros(p: jax.Array, codes: StateCodes | None) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from qcore import Number
 from qcore.linalg import Accumulator
@@ -12,7 +13,7 @@ from qcore.reproducible.muon import iterations, rate_scale
 from qcore.reproducible.state_codes import LEAST_SIZE, StateCodes
 from qjax._rounding.inputs import PyTree
 from qjax._rounding.keys import Key
-from qjax.optim.coded import CodedTransformation, Rate, low_halves, transformation
+from qjax.optim.coded import CodedTransformation, Rate, check_known, low_halves, transformation
 from qjax.reproducible.functions import FUNCTIONS
 
 Format = Number | str | None
@@ -46,6 +47,7 @@ def _transformation(
     store_param_remainders: bool,
     key: Key,
 ) -> CodedTransformation:
+    check_known(**options)
     iterations(options["coefficients"], options["steps"])
     rate_scale(options["adjust"], 1, 1)
     operands = options["operands"]
@@ -61,6 +63,9 @@ def _transformation(
         weight, state = FUNCTIONS.muon_step(p, gradient, states[0], rate, codes=codes_of(p)[0], **options)
         return weight, (state,)
 
+    # Everything else is checked by a step of one number.
+    one = jnp.zeros((1, 1))
+    jax.eval_shape(lambda: law(one, one, (one,), None, jnp.float32(0)))
     remainders = low_halves(store_param_remainders)
     return transformation(law, codes_of, MuonState, learning_rate, bf16_stochastic_round, remainders, key)
 

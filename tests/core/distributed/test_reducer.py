@@ -197,3 +197,12 @@ def test_a_bar_on_a_terminal(monkeypatch, capsys):
     del fourth
     gc.collect()
     assert "400 ranks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("second", [{"b": 1, "a": 2}, {"a": 1, "c": 2}])
+def test_gradients_with_other_names_are_not_added(second):
+    """Arrays of equal shapes were added by their places."""
+    reducer = Reducer("gloo", ranks=2)
+    reducer.add({"a": np.ones(1, np.float32), "b": np.ones(1, np.float32)})
+    with pytest.raises(ValueError, match="gradient has other names, or another order of them"):
+        reducer.add({name: np.ones(1, np.float32) for name in second})

@@ -13,7 +13,7 @@ from support import assert_same_bits, assert_same_trees
 
 import qcore
 from qjax import quantizer
-from qjax.optim import accumulators, apply_updates, low_precision
+from qjax.optim import accumulators, adamw_8bit, apply_updates, low_precision, muon
 
 
 def few(values):
@@ -130,3 +130,35 @@ def test_steps_that_wait_keep_weights_changed_from_outside():
     assert_same_bits(params, np.float32([2.5]))
     updates, state = tx.update(jnp.float32([0.5]), state, jnp.float32([7.7]))
     assert_same_bits(apply_updates(jnp.float32([7.7]), updates, state), np.float32([7.7]))
+
+
+def test_wrong_use_of_optimizers_in_codes():
+    tx, params = adamw_8bit(0.1), {"w": jnp.ones(3)}
+    state = tx.init(params)
+    wrong = [
+        (lambda: tx.init({"w": 1.0}), "params has a float; allowed are float32"),
+        (lambda: tx.step(params, {"w": jnp.ones(3, jnp.complex64)}, state), "updates has an array of complex64"),
+        (lambda: tx.step(params, {}, state), "updates has another structure than params"),
+        (
+            lambda: tx.step(params, params, optax.adam(0.1).init(params)),
+            "state is a tuple; allowed is a CodedAdamState",
+        ),
+        (lambda: adamw_8bit(0.1, amsgrad=True).step(params, params, state), "state.largest has another structure"),
+        (
+            lambda: tx.step(params, params, adamw_8bit(0.1, amsgrad=True).init(params)),
+            "state.largest is of an optimizer",
+        ),
+        (lambda: adamw_8bit(jnp.ones(2)), "learning_rate has shape"),
+        (
+            lambda: jax.jit(lambda rest: adamw_8bit(0.1, eps=rest).init(params))(0.1),
+            "eps is traced; .* in static_args of",
+        ),
+        (lambda: muon(0.1, momentum=2.0), "momentum=2.0; allowed is a number from 0 to below 1"),
+        (lambda: muon(0.1, operands="e4m3fm"), "operands"),
+    ]
+    for call, message in wrong:
+        with pytest.raises((TypeError, ValueError), match=message):
+            call()
+    static = ("betas", "eps", "weight_decay", "block_size")
+    injected = optax.inject_hyperparams(adamw_8bit, static_args=static)(0.1)
+    assert_same_trees(injected.update(params, injected.init(params), params)[0], tx.update(params, state, params)[0])
