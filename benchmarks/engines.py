@@ -155,7 +155,9 @@ def _threads(threads: int | None) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engines", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=3.0, help="for each row")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="for each row, of which each call gets five turns at least"
+    )
     parser.add_argument("--threads", type=int, help="of torch; JAX takes what the process may")
     parser.add_argument("--json", help="a file for the results")
     parser.add_argument("--memory", metavar="ROW", help="prints the memory of one row")
@@ -169,10 +171,11 @@ def main() -> None:
     keep_pages()
     rows = []
     for case in cases():
+        print(f"{case.what:60}", end="", flush=True)
         row = measured(case, arguments.seconds, arguments.threads)
         limit = "" if row["limit"] is None else f"  at most {row['limit']:g}: {'met' if row['met'] else 'NOT met'}"
         limit += f"{row['bytes'] / 2**20:9.1f} MiB, {row['baseline_bytes'] / 2**20:.1f}" if "bytes" in row else ""
-        print(f"{row['what']:60}{row['seconds'] * 1e3:9.1f} ms{row['ratio']:7.1f} x{limit}", flush=True)
+        print(f"{row['seconds'] * 1e3:9.1f} ms{row['ratio']:7.1f} x{limit}", flush=True)
         rows.append(row)
     if arguments.json:
         facts = {"threads": arguments.threads or torch.get_num_threads(), "versions": versions()}
