@@ -122,8 +122,8 @@ _define(
     "histogram_qparams_shapes",
 )
 # Composite, with no function for shapes: torch takes it apart. `_define` makes operators that stay whole.
-_library.define("law(Tensor[] tensors, SymInt[] sizes, str text) -> Tensor", tags=torch.Tag.flexible_layout)
-_library.impl("law", _late("qtorch._affine.programs", "run_law"), "CompositeImplicitAutograd")
+_library.define("affine_law(Tensor[] tensors, SymInt[] sizes, str text) -> Tensor", tags=torch.Tag.flexible_layout)
+_library.impl("affine_law", _late("qtorch._affine.programs", "run_law"), "CompositeImplicitAutograd")
 _define(
     "statistics(Tensor x, Tensor y, str number) -> Tensor",
     "qtorch.insight.tensors",

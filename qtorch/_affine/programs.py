@@ -1,4 +1,4 @@
-"""Laws in programs of `torch.export`: each is one operator, `qtorch::law`, which torch takes apart where it must.
+"""Laws in programs of `torch.export`: each is one operator, `qtorch::affine_law`, which torch takes apart if need be.
 
 A converted layer has about sixty operations of torch's, and `torch.export` takes more than a millisecond for each. The
 operator is composite: `run_decompositions`, `torch.compile` and AOTInductor run its function on
@@ -66,7 +66,7 @@ def law(
         return run()
     token = _RUNNING.set(empty or run)
     try:
-        return torch.ops.qtorch.law(tensors, sizes, text)
+        return torch.ops.qtorch.affine_law(tensors, sizes, text)
     finally:
         _RUNNING.reset(token)
 
@@ -77,7 +77,7 @@ def is_running() -> bool:
 
 
 def run_law(tensors: list[torch.Tensor], sizes: list[Any], text: str) -> torch.Tensor:
-    """`qtorch::law`. In `law` torch has written the operator down and asks for a result without values."""
+    """`qtorch::affine_law`. In `law` torch has written the operator down and asks for a result without values."""
     if make := _RUNNING.get():
         return make()
     function, arrays, settings = (_read(one, tensors, sizes) for one in json.loads(text))
@@ -140,5 +140,7 @@ def _found(name: str) -> Any:
     module, _, path = name.partition(":")
     found = reduce(getattr, path.split("."), import_module(module)) if module in _MODULES else None
     if getattr(found, "__module__", "") not in {*_MODULES, QuantizedArray.__module__}:
-        raise ValueError(f"qtorch::law: {name} is no law; allowed are programs that this version of qtorch exported")
+        raise ValueError(
+            f"qtorch::affine_law: {name} is no law; allowed are programs that this version of qtorch exported"
+        )
     return found

@@ -52,7 +52,7 @@ def test_operators_of_a_model():
     model = nn.Sequential(*images(nn.MaxPool2d(2)), nn.Flatten(), nn.Linear(36, 3)).eval()
     model = quantize_model(model, calibrate=[x])
     program = exported(model, x, torch.export.Dim("batch", min=2))
-    assert operators(program)["qtorch.law.default"] == 6  # quantize, three products, the pool, dequantize
+    assert operators(program)["qtorch.affine_law.default"] == 6  # quantize, three products, the pool, dequantize
     assert sum(operators(program).values()) < 20
     file = io.BytesIO()
     torch.export.save(program, file)
@@ -66,7 +66,7 @@ def test_operators_of_a_model():
 
 def test_only_laws_are_named():
     with pytest.raises(ValueError, match="os:getcwd is no law; allowed are programs that this version"):
-        torch.ops.qtorch.law([torch.ones(1)], [], '[{"name": "os:getcwd"}, ["tuple"], ["tuple"]]')
+        torch.ops.qtorch.affine_law([torch.ones(1)], [], '[{"name": "os:getcwd"}, ["tuple"], ["tuple"]]')
 
 
 class Attention(nn.Module):

@@ -67,7 +67,7 @@ def test_exported(model):
     assert {"conv.weight.int_repr", "head.weight.int_repr"} <= program.state_dict.keys()
     # The time of an export is that of its nodes: each law is one, and none converts to the type that is there.
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    assert len([node for node in calls if node.target == torch.ops.qtorch.law.default]) == 7
+    assert len([node for node in calls if node.target == torch.ops.qtorch.affine_law.default]) == 7
     assert len(calls) < 15
     with torch.no_grad():
         apart = torch.export.export(model, (X,), strict=True)  # Dynamo traces the code of layers
