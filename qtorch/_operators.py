@@ -138,9 +138,9 @@ _define(
     "batch_sums",
 )
 _LAWS = "qtorch.reproducible.operator"
-_define("law(Tensor?[] tensors, str name, str options) -> Tensor", _LAWS, "run_law", "law_shape", "batch_law")
+_define("reproduce(Tensor?[] tensors, str name, str options) -> Tensor", _LAWS, "run_law", "law_shape", "batch_law")
 _define(
-    "law_gradients(Tensor?[] tensors, Tensor gradient, str name, str options) -> Tensor[]",
+    "reproduce_gradients(Tensor?[] tensors, Tensor gradient, str name, str options) -> Tensor[]",
     _LAWS,
     "run_law_gradients",
     "gradients_shape",

@@ -114,12 +114,12 @@ class _Operator(torch.autograd.Function):
     def forward(ctx: Any, name: str, options: str, *tensors: Any) -> torch.Tensor:  # type: ignore[override]
         ctx.save_for_backward(*tensors)
         ctx.call = name, options
-        return torch.ops.qtorch.law(tensors, name, options)
+        return torch.ops.qtorch.reproduce(tensors, name, options)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         refuse_recording(gradient)
-        found = iter(torch.ops.qtorch.law_gradients(ctx.saved_tensors, gradient, *ctx.call))
+        found = iter(torch.ops.qtorch.reproduce_gradients(ctx.saved_tensors, gradient, *ctx.call))
         return None, None, *[None if x is None else next(found) for x in ctx.saved_tensors]
 
 
@@ -170,7 +170,7 @@ def differentiable(law: Differentiable, recorded: Callable[..., tuple[Any, ...]]
                 recorded = recorded or (x is not None and x.requires_grad)
         if compiling and is_operator(law, tensors):
             call = call_of(law, given)
-            return _Operator.apply(*call, *apart(*tensors)) if recorded else torch.ops.qtorch.law(tensors, *call)
+            return _Operator.apply(*call, *apart(*tensors)) if recorded else torch.ops.qtorch.reproduce(tensors, *call)
         if not recorded:
             return _run(law, fused and plain, "result", tensors, given)
         if compiling:

@@ -62,7 +62,7 @@ def _options(text: str) -> tuple[tuple[str, Any], ...]:
 
 
 def run_law(tensors: list[torch.Tensor | None], name: str, text: str) -> torch.Tensor:
-    """`qtorch::law`."""
+    """`qtorch::reproduce`."""
     law, options = _LAWS[name], _options(text)
     plan = plan_for(law, "result", tensors, options) if law.fusible and are_plain_tensors(tensors) else None
     found = law.run(Names, tensors, dict(options))[0] if plan is None else plan.run(tensors)
@@ -77,7 +77,7 @@ def law_shape(tensors: list[torch.Tensor | None], name: str, text: str) -> torch
 def run_law_gradients(
     tensors: list[torch.Tensor | None], gradient: torch.Tensor, name: str, text: str
 ) -> list[torch.Tensor]:
-    """`qtorch::law_gradients`, of the tensors of float32 numbers. What the law saves is computed again."""
+    """`qtorch::reproduce_gradients`, of the tensors of float32 numbers. What the law saves is computed again."""
     law, options = _LAWS[name], _options(text)
     plan = plan_for(law, "forward", tensors, options) if law.fusible and are_plain_tensors(tensors) else None
     saved = (law.run(Names, tensors, dict(options)) if plan is None else plan.run(tensors))[1]
@@ -95,7 +95,7 @@ def gradients_shape(tensors: list[torch.Tensor | None], *others: Any) -> list[to
 def batch_law(info: Any, in_dims: tuple[Any, ...], tensors: list[Any], *call: str) -> tuple[torch.Tensor, int]:
     """Under vmap each example is a call of its own."""
     examples = zip(*(_examples(info, *pair) for pair in zip(tensors, in_dims[0], strict=True)), strict=True)
-    return torch.stack([torch.ops.qtorch.law(each, *call) for each in examples]), 0
+    return torch.stack([torch.ops.qtorch.reproduce(each, *call) for each in examples]), 0
 
 
 def batch_law_gradients(
@@ -103,7 +103,7 @@ def batch_law_gradients(
 ) -> tuple[list[torch.Tensor], list[int]]:
     pairs = zip((gradient, *tensors), (in_dims[1], *in_dims[0]), strict=True)
     examples = zip(*(_examples(info, *pair) for pair in pairs), strict=True)
-    found = [torch.ops.qtorch.law_gradients(each, of_result, *call) for of_result, *each in examples]
+    found = [torch.ops.qtorch.reproduce_gradients(each, of_result, *call) for of_result, *each in examples]
     return [torch.stack(one) for one in zip(*found, strict=True)], [0] * len(found[0])
 
 

@@ -171,7 +171,7 @@ def test_compiled_programs_serve_all_lengths():
     assert programs.frame_count == 3  # without a cache, with one token in it, and with more
     for graph in programs.graphs:
         operators.update(str(node.target) for node in graph.graph.nodes)
-    assert operators["qtorch.law"] > 3 * 30
+    assert operators["qtorch.reproduce"] > 3 * 30
     assert not operators["floor"]  # of a power
 
 
