@@ -73,6 +73,9 @@ class Reducer(law.Reduction):
                 check_not_sharded(leaf, "gradient")
                 if leaf.requires_grad and torch.is_grad_enabled():
                     raise ValueError("gradient requires gradients; allowed is gradient.detach()")
+                allowed = leaves[0].device if self._shapes is None else self._like.device
+                if leaf.device != allowed:
+                    raise ValueError(f"gradient is on {leaf.device}; allowed is {allowed}, as for the tensors before")
         return leaves, make
 
     def _message(self, leaves: list[torch.Tensor], kept: bool) -> torch.Tensor:

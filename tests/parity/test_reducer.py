@@ -66,6 +66,10 @@ def test_messages_of_packages():
         qtorch.distributed.Reducer("gloo", 2).add(torch.ones(2, requires_grad=True))
     with pytest.raises(TypeError, match=r"gradient is a ndarray; allowed is a torch\.Tensor"):
         qtorch.distributed.Reducer("gloo", 2).add(np.ones(2, np.float32))
+    reducer = qtorch.distributed.Reducer("gloo", 2)
+    reducer.add(torch.ones(2))
+    with pytest.raises(ValueError, match="gradient is on meta; allowed is cpu, as for the tensors before"):
+        reducer.add(torch.ones(2, device="meta"))
     with pytest.raises(TypeError, match="gradient is traced; allowed are arrays outside of jit"):
         jax.jit(lambda x: qjax.distributed.Reducer("gloo", 2).add(x))(np.ones(2, np.float32))
     with pytest.raises(ValueError, match="key=None; rounding='stochastic' needs a key"):
