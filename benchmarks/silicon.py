@@ -146,16 +146,19 @@ def table(rows: list[Row]) -> Table:
     return found
 
 
-def prove(lanes: int) -> None:
-    """Prints what this machine's processor computes, or which flags it lacks."""
+def prove(lanes: int) -> list[cpu_sums.Proof]:
+    """What this machine's processor computes; printed as well, or which flags it lacks."""
+    found = []
     for one in INSTRUCTIONS:
         if (reason := why_not(one)) is not None:
             print(reason)
             continue
         for row in cpu_sums.prove(one, lanes):
+            found.append(row)
             print(
                 f"{row.instruction}, {row.kind}: {row.differing:,} of {row.lanes:,} lanes differ from {row.accumulator}"
             )
+    return found
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -170,12 +173,12 @@ def main(arguments: list[str] | None = None) -> int:
     sums, wrong = sum(row.sums for row in rows), sum(row.differing for row in rows)
     Console(width=100).print(table(rows))
     print(f"{wrong:,} of {sums:,} measured sums differ.\nSource: {SOURCE}")
-    if given.lanes and not given.only:
-        prove(given.lanes)
+    proofs = prove(given.lanes) if given.lanes and not given.only else []
     if given.json:
         gpus = list(dict.fromkeys(row.gpu for row in rows))
+        of_processor = [row._asdict() for row in proofs]
         record = {"source": SOURCE, "gpus": gpus, "sums": sums, "differing": wrong}
-        write_results(given.json, record | {"rows": [row._asdict() for row in rows]})
+        write_results(given.json, record | {"processor": of_processor, "rows": [row._asdict() for row in rows]})
     return 0
 
 

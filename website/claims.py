@@ -15,7 +15,7 @@ def in_numbers() -> str:
     """Each claim in one line, with the command that shows it."""
     return "\n".join(
         f"- **{claim}** {words} (`{command}`)."
-        for claim, words, command in (_silicon(), _formats(), _chips(), _bits(), _training(), _speed(), _peer())
+        for claim, words, command in (_silicon(), _formats(), _chips(), _speed(), _bits(), _training(), _peer())
     )
 
 
@@ -33,8 +33,10 @@ def ledger() -> str:
     """What differs, of how many, compared with what: chips and standards first, own comparisons last."""
     silicon = results("silicon")
     gpus = silicon["gpus"]
-    tables = next(row for row in results("published")["rows"] if row["source"].startswith("P3109/Public"))
-    differing, numbers = re.findall(r"\d+", tables["ours"])[:2]
+    published = {row["source"]: row["ours"] for row in results("published")["rows"]}
+    differing, numbers = re.findall(r"\d+", published["P3109/Public, value tables"])[:2]
+    passed, checks = map(int, re.findall(r"\d+", published["Fasi et al. 2021"]))
+    lanes, files = silicon["processor"], results("gguf-files")
     ours, count = _compared()
     pairs = [
         [row["weights"][-1] for row in runs if row["steps"] == max(one["steps"] for one in runs)]
@@ -47,7 +49,18 @@ def ledger() -> str:
             f"{silicon['sums']:,} sums",
             f"**measured on {len(gpus)} GPUs**, {gpus[0]} to {gpus[-1]}",
         ),
+        (
+            f"{sum(row['differing'] for row in lanes):,}",
+            f"{sum(row['lanes'] for row in lanes):,} sums",
+            "of a **CPU's own instructions**: " + ", ".join(dict.fromkeys(row["instruction"].upper() for row in lanes)),
+        ),
         (f"{int(differing):,}", f"{int(numbers):,} numbers", "of the **value tables of IEEE P3109**"),
+        (
+            f"{sum(row['differing'] for row in files['rows']):,}",
+            f"{sum(row['count'] for row in files['rows']):,} numbers and bytes",
+            f"of **GGUF blocks**, as llama.cpp's package gguf {files['gguf']} reads and writes them",
+        ),
+        (f"{checks - passed}", f"{checks} checks", "of a V100, **published** by Fasi et al. 2021"),
         (f"{ours:,}", f"{count:,} results", "of PyTorch and JAX, eager and compiled; NumPy is the reference"),
         (
             f"{others:,}",
@@ -57,6 +70,12 @@ def ledger() -> str:
         ("not run", "kernels for GPUs", "on a GPU: they were compiled, and interpreted on CPUs"),
     ]
     return table(("differ", "of", "compared with"), rows)
+
+
+def speed_in_a_line() -> str:
+    """What rounding costs."""
+    _, words, command = _speed()
+    return f"{words.replace('docs/', '')} (`{command}`)."
 
 
 def _gpus() -> tuple[int, int]:
