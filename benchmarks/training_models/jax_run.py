@@ -154,7 +154,7 @@ def _filled(slots: Any, state: Mapping[str, np.ndarray], step: int) -> Any:
     def array(slot: str, name: str, like: Any) -> Any:
         found = jnp.asarray(state[f"optimizer {slot} {name}"])
         if isinstance(like, optim.CodedArray):
-            return optim.CodedArray(found, jnp.asarray(state[f"optimizer {slot}_scale {name}"]))
+            return type(like)(found, jnp.asarray(state[f"optimizer {slot}_scale {name}"]))
         return found
 
     trees = [{name: array(slot, name, x) for name, x in tree.items()} for slot, tree in _named_slots(slots)]

@@ -24,7 +24,7 @@ from qjax.optim.adam import (
     adamw_8bit,
     adamw_fp8,
 )
-from qjax.optim.coded import CodedArray, CodedTransformation
+from qjax.optim.coded import CodedArray, CodedFloat8, CodedTransformation
 from qjax.optim.flash import FlashAdamW, flash_adamw
 from qjax.optim.low_precision import low_precision
 from qjax.optim.orthogonal import Muon, Muon8bit, MuonState, muon, muon_8bit
@@ -39,6 +39,7 @@ __all__ = [
     "AdamWFp8",
     "CodedAdamState",
     "CodedArray",
+    "CodedFloat8",
     "CodedTransformation",
     "FlashAdamW",
     "LowPrecisionState",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +11,7 @@ import optax
 from jax.core import Tracer
 
 from qcore.arguments import check_flag, check_float
-from qcore.reproducible.state_codes import StateCodes, join_weight, split_weight
+from qcore.reproducible.state_codes import FLOAT8, StateCodes, join_weight, split_weight
 from qjax._rounding.dispatch import quantize
 from qjax._rounding.inputs import PyTree
 from qjax._rounding.keys import Key, fold_in, key_words
@@ -42,6 +42,21 @@ class CodedArray(NamedTuple):
 
     codes: jax.Array
     scale: jax.Array
+
+
+class CodedFloat8(CodedArray):
+    """A `CodedArray` whose codes are those of FP8, e4m3fn: states of `adam_8bit` have other codes of as many bits.
+
+    Attributes:
+        codes, scale: as of a `CodedArray`.
+
+    Example:
+        >>> from qjax.optim import adamw_fp8
+        >>> type(adamw_fp8().init(jnp.ones(4096)).first).__name__
+        'CodedFloat8'
+    """
+
+    __slots__ = ()
 
 
 class Remainders(NamedTuple):
@@ -167,6 +182,7 @@ def transformation(
         stepped, states = [], []
         for number, (p, gradient, *given) in enumerate(zip(leaves, *others, strict=True)):
             codes = codes_of(p)
+            _check_types(state._fields[1:], given, codes)
             entered = [x.astype(jnp.float32) if one is None else x for x, one in zip(given, codes, strict=True)]
             split = remainders if rest[number] is not None else None
             own = split.join(jnp.asarray(p), rest[number]) if split else jnp.asarray(p, jnp.float32)
@@ -235,8 +251,23 @@ def _zeros(p: jax.Array, codes: StateCodes | None) -> Any:
         return jnp.zeros_like(p)
     size, blocks = codes.counts(p.size)
     of_codes, of_scales = codes.dtypes
-    return CodedArray(jnp.zeros(p.shape if codes.bits == 8 else (size,), of_codes), jnp.zeros(blocks, of_scales))
+    shape = p.shape if codes.bits == 8 else (size,)
+    return _type_of(codes)(jnp.zeros(shape, of_codes), jnp.zeros(blocks, of_scales))
 
 
 def _kept(state: Any, p: jax.Array, codes: StateCodes | None) -> Any:
-    return state.astype(p.dtype) if codes is None else CodedArray(*state)
+    return state.astype(p.dtype) if codes is None else _type_of(codes)(*state)
+
+
+def _type_of(codes: StateCodes) -> type[CodedArray]:
+    return CodedFloat8 if codes.kind == FLOAT8 else CodedArray
+
+
+def _check_types(names: Sequence[str], states: Sequence[Any], codes: Sequence[StateCodes | None]) -> None:
+    """Raises TypeError for states with codes of as many bits, and of another kind."""
+    for name, state, one in zip(names, states, codes, strict=False):
+        if one is not None and isinstance(state, CodedArray) and type(state) is not (allowed := _type_of(one)):
+            raise TypeError(
+                f"state.{name} has a {type(state).__name__}; allowed is a {allowed.__name__}: the codes of another "
+                "optimizer stand for other numbers"
+            )

@@ -13,7 +13,7 @@ from support import assert_same_bits, assert_same_trees
 
 import qcore
 from qjax import quantizer
-from qjax.optim import accumulators, adamw_8bit, apply_updates, low_precision, muon
+from qjax.optim import accumulators, adamw_8bit, adamw_fp8, apply_updates, low_precision, muon
 
 
 def few(values):
@@ -147,6 +147,10 @@ def test_wrong_use_of_optimizers_in_codes():
         (
             lambda: tx.step(params, params, adamw_8bit(0.1, amsgrad=True).init(params)),
             "state.largest is of an optimizer",
+        ),
+        (
+            lambda: tx.step(jnp.ones(4096), jnp.ones(4096), adamw_fp8().init(jnp.ones(4096))),
+            "state.first has a CodedFloat8; allowed is a CodedArray",
         ),
         (lambda: adamw_8bit(jnp.ones(2)), "learning_rate has shape"),
         (
