@@ -388,7 +388,8 @@ def steps_in_codes() -> str:
     return (
         f"{shown}\n\nBytes a number of one parameter of {record['codes'][0]['numbers']:,}, and a step's time in steps "
         "of torch's fused float32 AdamW, in JAX of optax's. "
-        f"The load was {record['machine']['load']:g} ({where(record)}; {link('optim-step')})."
+        f"It ran on {record['machine']['torch threads']} threads; the load was {record['machine']['load']:g} "
+        f"({where(record)}; {link('optim-step')})."
     )
 
 
