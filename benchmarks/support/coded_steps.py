@@ -32,7 +32,15 @@ _WEIGHTS = {
     " remainder": {"store_param_remainders": True},
 }
 NAMES = {
-    "torch": ("AdamW8bit", "AdamW4bit", "AdamWFp8", "AdamW8bit stochastic", "AdamW8bit remainder", COMPILED),
+    "torch": (
+        "AdamW8bit",
+        "AdamW4bit",
+        "AdamWFp8",
+        "AdamW8bit stochastic",
+        "AdamW8bit remainder",
+        "FlashAdamW",
+        COMPILED,
+    ),
     "jax": ("adamw_8bit", "adamw_4bit", "adamw_fp8"),
 }
 BASES = {"torch": "AdamW", "jax": "adamw"}

@@ -71,7 +71,7 @@ def _half_unit(xp: Any, weight: Any, dtype: str) -> Any:
     return xp.to_float64(xp.floats(exponent << 23)) * 2.0 ** -(mantissa + 1)
 
 
-def _error(xp: Any, x: Any, weight: Any, dtype: str, kept: str) -> Any:
+def weight_error(xp: Any, x: Any, weight: Any, dtype: str, kept: str) -> Any:
     """The errors of weights, integers of dtype `kept`."""
     # In float64 the difference and the quotient are exact.
     share = (xp.to_float64(x) - xp.to_float64(weight)) / _half_unit(xp, weight, dtype)
@@ -80,11 +80,11 @@ def _error(xp: Any, x: Any, weight: Any, dtype: str, kept: str) -> Any:
     return xp.astype(xp.where(scaled < 0.0, -magnitude, magnitude), kept)
 
 
-def _joined(xp: Any, weight: Any, error: Any, dtype: str, kept: str) -> Any:
+def weight_with_error(xp: Any, weight: Any, error: Any, dtype: str, kept: str) -> Any:
     """The float32 numbers that weights and their errors stand for."""
     share = xp.div(xp.to_float32(error), _LARGEST[kept])
     return xp.float32(xp.to_float64(weight) + xp.to_float64(share) * _half_unit(xp, weight, dtype))
 
 
-WEIGHT_ERROR = without_gradients(_error, fusible=False)
-WEIGHT_WITH_ERROR = without_gradients(_joined, fusible=False)
+WEIGHT_ERROR = without_gradients(weight_error, fusible=False)
+WEIGHT_WITH_ERROR = without_gradients(weight_with_error, fusible=False)

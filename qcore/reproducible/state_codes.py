@@ -320,13 +320,17 @@ def correction(xp: Any, beta: float, step: Any) -> Any:
 
 
 class AdamNumbers(NamedTuple):
-    """The numbers of a step that all elements share: the rate, options, and `correction` of both factors."""
+    """The numbers of a step that all elements share: the rate, options, and `correction` of both factors.
+
+    `first` and `second` say how the moments move: as `Weight`s, or in FlashOptim's order as pairs of what the moment
+    and what the gradient is multiplied by.
+    """
 
     rate: Any
     eps: Any
     weight_decay: Any
-    first: Weight
-    second: Weight
+    first: Any
+    second: Any
     first_correction: Any
     second_correction: Any
 
@@ -378,7 +382,6 @@ def flash_of_blocks(
     numbers: AdamNumbers,
     codes: Sequence[StateCodes | None],
     decoupled: bool,
-    betas: tuple[float, float],
 ) -> tuple[Any, list[tuple[Any, ...]]]:
     """`adam_of_blocks` in FlashOptim's order, without "amsgrad"; means are two products and a sum, each rounded."""
     first, second = (
@@ -387,8 +390,9 @@ def flash_of_blocks(
     )
     if numbers.weight_decay and not decoupled:
         gradient = xp.add(gradient, xp.mul(p, numbers.weight_decay))
-    first = xp.add(xp.mul(first, betas[0]), xp.mul(gradient, 1.0 - betas[0]))
-    second = xp.add(xp.mul(second, betas[1]), xp.mul(xp.mul(gradient, gradient), 1.0 - betas[1]))
+    (kept, new), (kept_square, new_square) = numbers.first, numbers.second
+    first = xp.add(xp.mul(first, kept), xp.mul(gradient, new))
+    second = xp.add(xp.mul(second, kept_square), xp.mul(xp.mul(gradient, gradient), new_square))
     if numbers.weight_decay and decoupled:
         p = xp.mul(p, xp.sub(1.0, xp.mul(numbers.rate, numbers.weight_decay)))
     root = xp.div(xp.sqrt(second), xp.sqrt(numbers.second_correction))
@@ -429,12 +433,11 @@ def _adam(
         else (*_unpacked(xp, next(remaining), next(remaining), one), next(remaining), next(remaining))
         for one in codes
     ]
-    first, second = (as_weight(1 - beta) for beta in betas)
+    of_flash = order == "flashoptim"
+    first, second = ((beta, 1.0 - beta) if of_flash else as_weight(1 - beta) for beta in betas)
     numbers = AdamNumbers(rate, eps, weight_decay, first, second, *(correction(xp, beta, step) for beta in betas))
-    if order == "flashoptim":
-        p, after = flash_of_blocks(xp, p, gradient, given, numbers, codes, decoupled, betas)
-    else:
-        p, after = adam_of_blocks(xp, p, gradient, given, numbers, codes, decoupled)
+    law = flash_of_blocks if of_flash else adam_of_blocks
+    p, after = law(xp, p, gradient, given, numbers, codes, decoupled)
     found = [unblocked(p, shape)]
     for one, state in zip(codes, after, strict=True):
         if one is None:

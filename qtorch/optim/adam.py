@@ -48,17 +48,17 @@ class _Adam(CodedOptimizer):
         codes: Codes,
         key: tuple[int, int] | None,
     ) -> bool:
-        if self.order != "torchao":
-            return False
-        kept = self._remainder_dtype(p) is not None
+        kept = self._remainder_dtype(p)
         states = [
             state[name] if one is None else (state[name], state[name + SCALE], one)
             for name, one in zip(self.states, codes, strict=False)
         ]
-        rounding = "remainder" if kept else "nearest" if key is None else "stochastic"
+        rounding = "nearest" if key is None else "stochastic"
+        if kept is not None:
+            rounding = "remainder" if self.order == "torchao" else str(kept)[len("torch.") :]
         numbers = group["betas"], group["eps"], group["weight_decay"], float(group["lr"]), float(state["step"])
-        step = AdamStep(*numbers, self.decoupled, rounding, key)
-        return step.run(p, gradient, states, state[REMAINDER] if kept else None)
+        step = AdamStep(*numbers, self.decoupled, self.order, rounding, key)
+        return step.run(p, gradient, states, None if kept is None else state[REMAINDER])
 
     def _moved(
         self,

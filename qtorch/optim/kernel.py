@@ -16,6 +16,7 @@ from qcore.formats.text import parse
 from qcore.law.carrier import FLOAT32
 from qcore.law.rounding import Rounding
 from qcore.reproducible import operations
+from qcore.reproducible.companded import ERRORS, weight_error, weight_with_error
 from qcore.reproducible.state_codes import (
     AdamNumbers,
     StateCodes,
@@ -23,6 +24,7 @@ from qcore.reproducible.state_codes import (
     adam_of_blocks,
     as_weight,
     correction,
+    flash_of_blocks,
     join_weight,
     split_weight,
 )
@@ -38,6 +40,8 @@ from qtorch.reproducible.fused import trace
 
 RANDOM_BITS = 16  # as many as a bfloat16 number has fewer than a float32 number
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+_ERRORS = (*ERRORS.values(),)
+_BESIDE = {"remainder": "int16", **{name: name for name in _ERRORS}}  # the dtypes of remainders, by the rounding
 _ALONE = 1024  # neighbours at a time where states are floats, which have no blocks
 _LONGEST = 1 << 31  # numbers whose indices are the low words of counters
 
@@ -48,17 +52,20 @@ class AdamVariant(NamedTuple):
     Attributes:
         kinds: the codes of each state, see `StateCodes`; None for floats of the parameter's dtype.
         dtype, gradient: of the parameter and of its gradient, as C has them.
-        rounding: how the parameter is written: "nearest", "stochastic", or "remainder" beside the rest of its bits.
-        small: `Weight.small` of the moments' weights.
+        rounding: how the parameter is written: "nearest", "stochastic", "remainder" beside the rest of its bits, or
+            beside codes of its error, whose dtype is "int8" or "int16".
+        small: `Weight.small` of the moments' weights; None in FlashOptim's order, which has no such weights.
         decoupled: True for AdamW.
+        decays: False in FlashOptim's order without weight decay.
     """
 
     kinds: tuple[str | None, ...]
     dtype: str
     gradient: str
     rounding: str
-    small: tuple[bool, bool]
+    small: tuple[bool, bool] | None
     decoupled: bool
+    decays: bool
 
 
 class _Trace(Trace):
@@ -89,6 +96,10 @@ class _Names(trace.Names):
     @staticmethod
     def astype(x: Any, dtype: str) -> Value:
         return x.trace.note(f"({dtype}_t){{}}", x, dtype=dtype)
+
+    @staticmethod
+    def floor(x: Any) -> Value:
+        return x.trace.note("__builtin_floorf({})", x)
 
     @classmethod
     def settled(cls, x: Any) -> Any:
@@ -141,6 +152,7 @@ class AdamStep(NamedTuple):
     rate: float
     count: float
     decoupled: bool
+    order: str
     rounding: str
     key: tuple[int, int] | None = None
 
@@ -152,22 +164,26 @@ class AdamStep(NamedTuple):
         written = [p, *tensors, *([] if remainder is None else [remainder])]
         block = next((one.block for one in codes if one is not None), _ALONE)
         every = [gradient, *written]
-        wanted = [(p.numel(), gradient.dtype), *_wanted(p, codes, remainder)]
+        wanted = [(p.numel(), gradient.dtype), *_wanted(p, codes, self.rounding)]
         fits = are_plain_tensors(every) and p.is_cpu and block <= MOST and 0 < p.numel() < _LONGEST
         if not fits or gradient.dtype not in _DTYPES or [(x.numel(), x.dtype) for x in every] != wanted:
             return False
-        weights = [as_weight(1 - beta) for beta in self.betas]
         kinds = tuple([None if one is None else one.kind for one in codes])
-        small = weights[0].small, weights[1].small
-        variant = AdamVariant(kinds, _DTYPES[p.dtype], _DTYPES[gradient.dtype], self.rounding, small, self.decoupled)
-        kernel = _kernel(variant)
+        first, second = (as_weight(1 - beta) for beta in self.betas)
+        small, factors = (first.small, second.small), [first.factor, second.factor]
+        if self.order == "flashoptim":
+            small, factors = None, [x for beta in self.betas for x in (beta, 1.0 - beta)]
+        decays = self.weight_decay != 0 or self.order == "torchao"
+        dtypes = _DTYPES[p.dtype], _DTYPES[gradient.dtype]
+        kernel = _kernel(AdamVariant(kinds, *dtypes, self.rounding, small, self.decoupled, decays))
         if kernel is None:
             return False
-        numbers = [self.rate, self.eps, self.weight_decay, *(one.factor for one in weights)]
+        numbers = [self.rate, self.eps, self.weight_decay, *factors]
         numbers += [_correction(beta, self.count) for beta in self.betas]
         constants = np.array(numbers, np.float32)
         noise = () if self.key is None else make_noise(self.key, RANDOM_BITS, 0, p)
-        read = [x for one in codes if one is not None for x in (one.laws.decoding, one.laws.encoding, tables(one.kind))]
+        by_tables = [one for one in codes if one is not None and not one.companded]
+        read = [x for one in by_tables for x in (one.laws.decoding, one.laws.encoding, tables(one.kind))]
         slope, *rooms = map(_as_memory, every)
         addresses = [x.data_ptr() for x in (*noise, slope, *rooms)]
         kernel(
@@ -186,18 +202,16 @@ class AdamStep(NamedTuple):
         return True
 
 
-def _wanted(
-    p: torch.Tensor, codes: list[StateCodes | None], remainder: torch.Tensor | None
-) -> Iterator[tuple[int, torch.dtype]]:
+def _wanted(p: torch.Tensor, codes: list[StateCodes | None], rounding: str) -> Iterator[tuple[int, torch.dtype]]:
     """The sizes and dtypes of what a step writes: a kernel would read beyond others, which users may put there."""
     yield p.numel(), p.dtype
     for one in codes:
         if one is None:
             yield p.numel(), p.dtype
         else:
-            yield from zip(one.counts(p.numel()), (torch.uint8, torch.float32), strict=True)
-    if remainder is not None:
-        yield p.numel(), torch.int16
+            yield from zip(one.counts(p.numel()), (getattr(torch, name) for name in one.dtypes), strict=True)
+    if rounding in _BESIDE:
+        yield p.numel(), getattr(torch, _BESIDE[rounding])
 
 
 def _as_memory(x: torch.Tensor) -> torch.Tensor:
@@ -218,9 +232,9 @@ def _kernel(variant: AdamVariant) -> Function | None:
     """The kernel, or None without a compiler.
 
     A call gives the numbers of elements and of a block's, and the addresses of the numbers of `AdamNumbers` in their
-    order, of the key and the window (see `Noise`) if rounding is stochastic, for each state in codes of the constants
-    of its decoder and its encoder and of what permutes read, of the gradient, the parameter, the states, and the
-    remainder.
+    order, of the key and the window (see `Noise`) if rounding is stochastic, for each state in codes of torchao's of
+    the constants of its decoder and its encoder and of what permutes read, of the gradient, the parameter, the states,
+    and the remainder.
     """
     return load(traced(variant).source())
 
@@ -229,7 +243,7 @@ def traced(variant: AdamVariant) -> BlockKernel:
     """The kernel's law."""
     made = _Trace()
     codes = [None if kind is None else StateCodes(kind, 2) for kind in variant.kinds]
-    given = [made.value(f"numbers[{place}]", "float32", CONSTANT) for place in range(7)]
+    given = [made.value(f"numbers[{place}]", "float32", CONSTANT) for place in range(9 if variant.small is None else 7)]
     arguments = list(_arguments(variant, codes))
     results, _ = _results(made, variant, codes, given, _Names)
     if codes[0] is None or variant.small != (True, True):
@@ -261,23 +275,31 @@ def _results(
     made: Trace, variant: AdamVariant, codes: list[StateCodes | None], given: list[Value], xp: Any
 ) -> tuple[dict[str, Value], list[Value]]:
     """The results by the names of their arrays; and the parameter and the gradient, and scales, as they are read."""
-    rate, eps, decay, first, second, *corrections = given
-    weights = Weight(variant.small[0], first), Weight(variant.small[1], second)
-    numbers = AdamNumbers(xp.settled(rate), eps, decay, *weights, *corrections)
+    rate, eps, decay, *factors, first, second = given
+    pairs = [factors[:2], factors[2:]]
+    means = pairs if variant.small is None else [Weight(*one) for one in zip(variant.small, factors, strict=True)]
+    decay = decay if variant.decays else 0.0
+    numbers = AdamNumbers(xp.settled(rate), eps, decay, means[0], means[1], first, second)
     states = [_state(made, place, one, variant.dtype, xp) for place, one in enumerate(codes)]
     p = _read(made, "p", variant.dtype)
-    if variant.rounding == "remainder":
+    if variant.rounding in _ERRORS:
+        error = made.value("remainder[j]", variant.rounding, ELEMENT)
+        p = weight_with_error(xp, xp.settled(p), error, variant.dtype, variant.rounding)
+    elif variant.rounding == "remainder":
         rest = made.value("remainder[j]", "int16", ELEMENT)
         p = xp.floats(join_weight(xp, made.value("p[j]", "int16", ELEMENT), rest))
     p, gradient = (xp.settled(x) for x in (p, _read(made, "gradient", variant.gradient)))
     read = [p, gradient, *(state[1] for state in states if len(state) > 1)]
-    p, found = adam_of_blocks(xp, p, gradient, states, numbers, codes, variant.decoupled)
+    law = flash_of_blocks if variant.small is None else adam_of_blocks
+    p, found = law(xp, p, gradient, states, numbers, codes, variant.decoupled)
     results = dict(_written(made, _Names.one_nan(p), variant))
     for place, (one, state) in enumerate(zip(codes, found, strict=True)):
         if one is None:
             results[f"state{place}"] = _stored(xp.one_nan(state[0]), variant.dtype)
         else:
-            results |= {f"state{place}": state[0], f"scale{place}": xp.one_nan(state[1])}
+            kept, of_scale = one.dtypes
+            lanes = state[0] if kept == "uint8" else xp.astype(state[0], kept)
+            results |= {f"state{place}": lanes, f"scale{place}": _stored(xp.one_nan(state[1]), of_scale)}
     return results, read
 
 
@@ -342,7 +364,7 @@ def _arguments(variant: AdamVariant, codes: list[StateCodes | None]) -> Iterator
     if variant.rounding == "stochastic":
         yield from (Argument("key", "int32"), Argument("window", "int32"))
     for place, one in enumerate(codes):
-        if one is not None:
+        if one is not None and not one.companded:
             yield from (Argument(f"decoding{place}", "int32"), Argument(f"encoding{place}", "int32"))
             yield Permuted(f"permutes{place}", f"state{place}", one.bits, one.kind in SIGNED)
     yield Argument("gradient", "int16" if variant.gradient == "bfloat16" else variant.gradient, ELEMENT)
@@ -351,26 +373,32 @@ def _arguments(variant: AdamVariant, codes: list[StateCodes | None]) -> Iterator
         if one is None:
             yield Argument(f"state{place}", dtype, ELEMENT)
         else:
-            yield Pairs(f"state{place}") if one.bits == 4 else Argument(f"state{place}", "uint8", ELEMENT)
-            yield Argument(f"scale{place}", "float32", BLOCK)
-    if variant.rounding == "remainder":
-        yield Argument("remainder", "int16", ELEMENT)
+            kept, of_scale = one.dtypes
+            yield Pairs(f"state{place}") if one.bits == 4 else Argument(f"state{place}", kept, ELEMENT)
+            yield Argument(f"scale{place}", of_scale, BLOCK)
+    if variant.rounding in _BESIDE:
+        yield Argument("remainder", _BESIDE[variant.rounding], ELEMENT)
 
 
 def _state(made: Trace, place: int, codes: StateCodes | None, dtype: str, xp: Any) -> tuple[Any, ...]:
     if codes is None:
         return (xp.settled(_read(made, f"state{place}", dtype)),)
-    scale = xp.settled(made.value(f"scale{place}[block]", "float32", BLOCK))
+    kept, of_scale = codes.dtypes
+    scale = xp.settled(_wide(made.value(f"scale{place}[block]", of_scale, BLOCK), of_scale))
     tables = [Constants(made, "int32", f"{name}{place}") for name in ("decoding", "encoding")]
-    lanes = made.value(f"state{place}[j]", "uint8", ELEMENT)
+    lanes = made.value(f"state{place}[j]", kept, ELEMENT)
     return _Names.to_int32(lanes), scale, *tables
 
 
 def _read(made: Trace, name: str, dtype: str) -> Any:
     """An array's element as a float32 number."""
+    return _wide(made.value(f"{name}[j]", "int16" if dtype == "bfloat16" else dtype, ELEMENT), dtype)
+
+
+def _wide(x: Any, dtype: str) -> Any:
+    """A stored number of a dtype as a float32 number."""
     if dtype == "bfloat16":
-        return _Names.floats(_Names.to_int32(made.value(f"{name}[j]", "int16", ELEMENT)) << 16)
-    x = made.value(f"{name}[j]", dtype, ELEMENT)
+        return _Names.floats(_Names.to_int32(x) << 16)
     return x if dtype == "float32" else _Names.to_float32(x)
 
 
@@ -385,6 +413,10 @@ def _written(made: Trace, p: Any, variant: AdamVariant) -> Iterator[tuple[str, A
     """The results that hold the parameter."""
     if variant.rounding == "nearest":
         yield "p", _stored(p, variant.dtype)
+    elif variant.rounding in _ERRORS:
+        yield "p", (high := _stored(p, variant.dtype))
+        written = _Names.settled(_wide(high, variant.dtype))
+        yield "remainder", weight_error(_Names, p, written, variant.dtype, variant.rounding)
     elif variant.rounding == "remainder":
         yield from zip(("p", "remainder"), split_weight(_Names, _Names.bits(p)), strict=True)
     else:

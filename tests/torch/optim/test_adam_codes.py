@@ -116,24 +116,29 @@ def test_steps_are_torchaos(kind, amsgrad):
 HARD = [0.0, -0.0, 2.0**-126, -(2.0**-126), 2.0**-127, 1e-45, 2.0**-63, 3e38, -1e30, 1e-20, float("inf"), float("nan")]
 
 
-def steps_on_hard_inputs(kind, dtype, options, shapes=((2, 4096), (4, 33))):
-    """Parameters and states after steps: of numbers of all magnitudes, zeros, subnormal numbers, infinities, NaN."""
+def steps_on_hard_inputs(kind, dtype, options, shapes, spread):
+    """Parameters and states after steps: of numbers of all magnitudes, zeros, subnormal numbers, infinities, NaN.
+
+    The last ones are in tensors of more than three blocks, as all later numbers of their blocks may be NaN.
+    """
     generator = torch.Generator().manual_seed(7)
     params = [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in shapes]
     optimizer = kind(params, **options)
     for step in range(4):
         for p in params:
-            size = (torch.randn(p.shape, generator=generator) * 20 * (step > 0)).exp()
+            size = (torch.randn(p.shape, generator=generator) * spread * (step > 0)).exp()
             p.grad = (torch.randn(p.shape, generator=generator) * size).to(dtype)
-            if step == 1:  # each number beside each other one
+            if step == 1 and p.numel() > 12 * 9:  # each number beside each other one
                 for x in (p.data.view(-1), p.grad.view(-1)):
                     x[: 12 * 9] = torch.tensor(HARD)[torch.randint(12, (12 * 9,), generator=generator)].to(dtype)
-            p.grad.view(-1)[-128:] = 0.0  # a block of zeros
+                p.grad.view(-1)[-128:] = 0.0  # a block of zeros
         optimizer.step()
     states = [x for p in params for name, x in sorted(optimizer.state[p].items()) if name != "step"]
     return [*(p.detach() for p in params), *states]
 
 
+SIZES = ((2, 4096), (1,), (31,), (32,), (33,), (1001,))  # blocks of 32 with shorter last ones; small parameters too
+FLASH = {"weight_decay": 0.1, "lr": 0.1}
 KERNELS = [
     (AdamW8bit, torch.float32, {}),
     (Adam8bit, torch.bfloat16, {"bf16_stochastic_round": True, "key": 5, "weight_decay": 0.1}),
@@ -141,6 +146,19 @@ KERNELS = [
     (Adam4bit, torch.float32, {"amsgrad": True, "weight_decay": 0.1, "betas": (0.3, 0.4)}),
     (AdamWFp8, torch.float16, {"lr": torch.tensor(0.5), "eps": 0.0}),
     (AdamFp8, torch.bfloat16, {"block_size": 2048, "betas": (0.0, 0.999)}),
+    (FlashAdamW, torch.float32, {"weight_decay": 0.0, "betas": (0.3, 0.4)}),
+    (FlashAdamW, torch.float32, {"weight_decay": 0.0, "lr": float("inf")}),  # no decay is not NaN
+    (FlashAdamW, torch.bfloat16, FLASH),
+    (FlashAdamW, torch.float16, FLASH | {"eps": 0.0}),
+    pytest.param(FlashAdamW, torch.bfloat16, FLASH | {"master_weight_bits": 32}, marks=pytest.mark.heavy),
+    pytest.param(FlashAdamW, torch.float16, FLASH | {"master_weight_bits": 32}, marks=pytest.mark.heavy),
+    pytest.param(FlashAdamW, torch.bfloat16, {"master_weight_bits": None}, marks=pytest.mark.heavy),
+    pytest.param(
+        FlashAdamW,
+        torch.bfloat16,
+        {"master_weight_bits": None, "bf16_stochastic_round": True, "key": 5},
+        marks=pytest.mark.heavy,
+    ),
 ]
 
 
@@ -149,13 +167,52 @@ def test_kernels_have_the_laws_bits(kind, dtype, options, monkeypatch):
     """A kernel steps each parameter in place, and without kernels the law's own operations have the same results."""
     runs, run = [], AdamStep.run
     monkeypatch.setattr(AdamStep, "run", lambda *arguments: runs.append(run(*arguments)) or runs[-1])
-    found = steps_on_hard_inputs(kind, dtype, options)
-    assert runs == [True] * 8
+    # Scales of float16 are infinite above 65504, and the block's numbers then NaN.
+    shapes, spread = (SIZES, 2) if kind is FlashAdamW else (((2, 4096), (4, 33)), 20)
+    found = steps_on_hard_inputs(kind, dtype, options, shapes, spread)
+    assert runs == [True] * 4 * len(shapes)
     monkeypatch.setattr(AdamStep, "run", lambda *_: False)
-    for a, b in zip(found, steps_on_hard_inputs(kind, dtype, options), strict=True):
+    for a, b in zip(found, steps_on_hard_inputs(kind, dtype, options, shapes, spread), strict=True):
         assert a.dtype is b.dtype
         assert_same_bits(a.nan_to_num(0.5), b.nan_to_num(0.5))  # torch's casts have several NaNs
         assert torch.equal(a.isnan(), b.isnan())
+
+
+def random_bits(shape, dtype, generator):
+    size = dtype.itemsize * 8
+    words = torch.randint(-(1 << size - 1), 1 << size - 1, shape, generator=generator)
+    return words.to(getattr(torch, f"int{size}")).view(dtype)
+
+
+WEIGHTS = [(torch.bfloat16, 24), (torch.float32, 24), (torch.bfloat16, 32), (torch.float16, 24), (torch.float16, 32)]
+
+
+@pytest.mark.parametrize("form", usually(WEIGHTS[:1], WEIGHTS))
+def test_flash_steps_of_any_bits_have_the_laws_bits(form, monkeypatch):
+    """Parameters, gradients, codes, scales and errors are random bits: subnormal and infinite ones too."""
+    (dtype, bits), found = form, []
+    for kernel in (True, False):
+        if not kernel:
+            monkeypatch.setattr(AdamStep, "run", lambda *_: False)
+        generator = torch.Generator().manual_seed(11)
+        p = torch.nn.Parameter(random_bits((8209,), dtype, generator))
+        p.grad = random_bits((8209,), dtype, generator)
+        optimizer = FlashAdamW([p], lr=1e-2, weight_decay=0.1, master_weight_bits=bits)
+        optimizer._begin(state := optimizer.state[p], p, optimizer._codes_of(p, optimizer.param_groups[0]))
+        states = [x for name, x in sorted(state.items()) if name != "step"]
+        for x in states:
+            x.copy_(random_bits(x.shape, x.dtype, generator))
+        # Of bfloat16: its sum with the error, from which decay takes a part, is rounded to the least normal number.
+        p.data[0], p.grad[0], state["exp_avg"][0] = 2.0**-126 * (1 + 2.0**-7), 0, 0
+        for name in ("exp_avg_scale", "exp_avg_sq_scale"):
+            state[name][0] = 1
+        if "remainder" in state:
+            state["remainder"][0] = -100
+        optimizer.step()
+        found.append([p.detach(), *states])
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a.isnan(), b.isnan())
+        assert_same_bits(a.masked_fill(a.isnan(), 0), b.masked_fill(b.isnan(), 0))
 
 
 @pytest.mark.parametrize("least", [-130, -124, -66, -62, -54])
