@@ -52,7 +52,7 @@ class KVCache:
       z = -min / scale + 1/2 and q = x * (1 / scale) + z + 1/2, both cut off and clipped to 0 and 2^w - 1. z takes the
       last w bits of the scale; stored = (q - z) * scale without these bits.
     - "four_over_six", scaled(e2m1fn,{-1:16},scale=e4m3fn) with scale="static": a block's scale is that of its amax / 6,
-      or of 1.5 times it where the sum of squares of errors is lower.
+      or of its amax / 4 where the sum of squares of errors is lower.
     - "ds_mla", a float with scale="token_head": each 128 numbers of a head have a scale, max(amax / largest, 2^-126),
       and number(x / scale); the last 64 numbers of keys are bfloat16.
 
@@ -230,10 +230,14 @@ class PublishedCache(NamedTuple):
     undefined: str
 
 
-_FLASH = "vLLM, v1/attention/ops/triton_reshape_and_cache_flash.py, 2026"
+_RESHAPE = "vLLM, v1/attention/ops/triton_reshape_and_cache_flash.py"
+_FLASH, _BY_HEAD = f"{_RESHAPE} 027e07f2", f"{_RESHAPE} 9fbab337 (JartX/vllm)"
 _NVFP4 = "scaled(e2m1fn,{-1:16},scale=e4m3fn)"
-_BLACKWELL = "vLLM, csrc/nvfp4_kv_cache_kernels.cu, 2026"
-_APPROXIMATE = "the chip's approximate reciprocals, of 6 and of scales: correctly rounded here"
+_BLACKWELL = "vLLM, csrc/nvfp4_kv_cache_kernels.cu 5d11149b"
+_APPROXIMATE = (
+    "the chip's approximate reciprocals, of 6, 4 and scales: correctly rounded here. Numbers are divided by a static "
+    "scale first, which is the kernel's law for powers of two"
+)
 _SCALE_OF_ONE = "how k and v are found: 1 without calibration"
 
 # Caches by name.
@@ -241,9 +245,9 @@ CACHES: Mapping[str, PublishedCache] = MappingProxyType(
     {
         "fp8_e4m3": PublishedCache(KVCache("e4m3fn:saturate"), _FLASH, _SCALE_OF_ONE),
         "fp8_e5m2": PublishedCache(KVCache("e5m2:saturate"), _FLASH, _SCALE_OF_ONE),
-        "fp8_per_token_head": PublishedCache(KVCache("e4m3fn:saturate", "token_head"), _FLASH, "nothing"),
+        "fp8_per_token_head": PublishedCache(KVCache("e4m3fn:saturate", "token_head"), _BY_HEAD, "nothing"),
         "int8_per_token_head": PublishedCache(
-            KVCache("int8", "token_head", law=TRUNCATED), _FLASH, "nothing; Triton converts toward zero"
+            KVCache("int8", "token_head", law=TRUNCATED), _BY_HEAD, "nothing; Triton converts toward zero"
         ),
         "int4_per_token_head": PublishedCache(
             KVCache("uint4", "token_head", law=ZERO_POINT, rotated=True),
@@ -254,12 +258,12 @@ CACHES: Mapping[str, PublishedCache] = MappingProxyType(
         "nvfp4": PublishedCache(KVCache(_NVFP4), _BLACKWELL, f"{_SCALE_OF_ONE}; {_APPROXIMATE}"),
         "nvfp4_4over6": PublishedCache(
             KVCache(_NVFP4, law=FOUR_OVER_SIX),
-            f"{_BLACKWELL}; the choice: Transformer Engine's reference",
-            f"{_SCALE_OF_ONE}; {_APPROXIMATE}; the order of the errors' sum: ascending here",
+            _BLACKWELL,
+            f"{_SCALE_OF_ONE}; {_APPROXIMATE}; whether sums of errors are fused: not here",
         ),
         "fp8_ds_mla": PublishedCache(
             KVCache("e4m3fn:saturate", "token_head", law=DS_MLA),
-            "vLLM, csrc/cache_kernels.cu, concat_and_cache_ds_mla_kernel, 2026",
+            "vLLM, csrc/libtorch_stable/cache_kernels.cu 37cb21c1, concat_and_cache_ds_mla_kernel",
             "scales of 2^-126, which are a little larger here",
         ),
     }
@@ -339,8 +343,8 @@ def _latent(xp: Any, cache: KVCache, x: Any, which: str) -> Any:
 def _four_over_six(xp: Any, x: Any) -> Any:
     """Blocks with the scale that makes 6 or 4 of their largest magnitude, by the sum of the squares of errors."""
     blocks = xp.settled(x).reshape((*x.shape[:-1], x.shape[-1] // _BLOCK, _BLOCK))
-    sixth = xp.mul(xp.greatest(abs(blocks), (4,)), 1 / 6)
-    (six, error_of_six), (four, error_of_four) = [_candidate(xp, blocks, xp.mul(sixth, more)) for more in (1.0, 1.5)]
+    most = xp.greatest(abs(blocks), (4,))
+    (six, error_of_six), (four, error_of_four) = [_candidate(xp, blocks, xp.mul(most, part)) for part in (1 / 6, 0.25)]
     return xp.where(error_of_four < error_of_six, four, six).reshape(x.shape)
 
 
@@ -350,7 +354,8 @@ def _candidate(xp: Any, blocks: Any, wanted: Any) -> tuple[Any, Any]:
     found = xp.mul(xp.quantized(xp.mul(blocks, xp.div(1.0, xp.where(scale == 0, 1.0, scale))), _ELEMENT), scale)
     error = xp.sub(found, blocks)
     squares = xp.mul(error, error)
-    total = squares[..., :1]
-    for place in range(1, _BLOCK):
-        total = xp.add(total, squares[..., place : place + 1])
+    pairs = xp.add(squares[..., ::2], squares[..., 1::2])
+    total = pairs[..., :1]
+    for place in range(1, _BLOCK // 2):
+        total = xp.add(total, pairs[..., place : place + 1])
     return found, total

@@ -222,14 +222,17 @@ _FA3_PAGES = (
     ". Keys are in pages of 16 tokens, as vLLM has them: without pages, and with pages of whole tiles, heads of 96 and "
     "192 have other tiles. Of heads below 64 a chunk of 2 to 64 rows has the tile of many queries there"
 )
-_TRITON = "vLLM, v1/attention/ops/triton_unified_attention.py, 2026"
+_TRITON = "vLLM, v1/attention/ops/triton_unified_attention.py 00139433"
 _TRITON_OPEN = (
     "read from source, not measured. The order inside tl.sum and tl.dot: neighbours in pairs, and Hopper's "
     "instruction. exp and / are the chip's approximations. Decoding in segments: one pass. Pages change nothing. "
-    "Linear layers and activation functions: the model's; so is the order of a norm's sum"
+    "Linear layers and activation functions: the model's; so is the order of a norm's sum. Later versions round turned "
+    "numbers once; their norms after a sum are the CUDA kernel's also with VLLM_BATCH_INVARIANT=1"
 )
-_TRITON_LAYERS = "; csrc/layernorm_kernels.cu and pos_encoding_kernels.cu"
-_INVARIANT = f"{_TRITON}, and model_executor/layers/batch_invariant.py, VLLM_BATCH_INVARIANT=1"
+_TRITON_LAYERS = "; csrc/layernorm_kernels.cu 0112cf23, pos_encoding_kernels.cu 320a622e"
+_INVARIANT = (
+    f"{_TRITON}; model_executor/layers/batch_invariant.py 3afe32ad, layernorm.py 00cba797; VLLM_BATCH_INVARIANT=1"
+)
 _UNIFIED = Engine(
     Attention(
         "hopper.wgmma.bf16",

@@ -48,7 +48,7 @@ def differing(engine, heads, key_heads, size, lengths, prefill=None):
 def test_names_have_sources_and_texts(name):
     published = ENGINES[name]
     assert Engine.of(name) is published.engine
-    assert published.source
+    assert re.search(r"[0-9a-f]{8}\b|\d\.\d|this library", published.source)  # with its version
     assert published.undefined
     assert parse(published.engine.text, Engine) == published.engine
     assert pickle.loads(pickle.dumps(published.engine)) == published.engine
@@ -72,6 +72,12 @@ WRONG = [
     (lambda: Attention("accumulator(float16,chunk=1,rounding=stochastic)"), "rounds stochastically"),
     (lambda: KVCache("e4m3fn", k=0.0), "k=0.0; allowed is a scale"),
     (lambda: KVCache("e4m3fn", k=math.nan), "k=nan; allowed is a scale"),
+    (lambda: KVCache("e4m3fn", v=math.inf), "v=inf; allowed is a scale"),
+    (lambda: attention(*np.zeros((3, 1, 1, 4, 64), f), FP8, scale=math.nan), "scale=nan; allowed is a finite number"),
+    (
+        lambda: attention(*np.zeros((3, 1, 1, 4, 64), f), FP8, softcap=math.nan),
+        "softcap=nan; allowed is a number above",
+    ),
     (lambda: KVCache("mxfp8_e4m3", "token"), "with scale=token"),
     (lambda: KVCache("e4m3fn", "tensor", k=2.0), "k=2.0, v=1.0 with scale=tensor"),
     (lambda: Engine("attention()", KVCache("e4m3fn").text.replace("kv_cache", "cache")), "allowed here are"),
