@@ -16,6 +16,7 @@ from qcore.engines.coverage import Coverage, covered, given_fields
 from qcore.engines.engine import Engine, EngineLike, check_engine
 from qcore.engines.fold import WEIGHTS
 from qjax.engines.arrays import attention
+from qjax.engines.decoders import guarded_attention
 from qjax.engines.norms import RMS_NORMS, exchanged_norms
 from qjax.recipes import lower
 
@@ -51,8 +52,10 @@ def apply(function: Callable[P, R], engine: EngineLike) -> Callable[P, R]:
         engine it computes, and a warning what not: JAX has no hook for other layers, and sums between them. A bias,
         lengths of sequences and residuals of attention raise a ValueError: engines do not define them. So does a window
         of an engine with tiles, unless queries are as many as keys, causal and without a mask; and the
-        first call that does not reach `jax.nn.dot_product_attention`: flax computes attention itself where it has a
-        dropout rate. Several texts in a row raise with an engine that has tiles, if the mask is not traced.
+        first call that does not reach `jax.nn.dot_product_attention`. Flax's attention with a dropout rate or sown
+        weights, and linen's without `attention_fn=flax.nnx.dot_product_attention`, raise; so does a token beyond nnx's
+        cache, whose result is NaN in a program. Several texts in a row raise with an engine that has tiles, if the mask
+        is not traced.
 
     Example:
         >>> exact = apply(lambda *x: jax.nn.dot_product_attention(*x, is_causal=True), "exact")
@@ -122,12 +125,15 @@ def _exchanged(engine: Engine, reached: list[bool]) -> Iterator[None]:
     """The context in which an engine stands for `jax.nn.dot_product_attention`."""
 
     def run(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any) -> jax.Array:
-        if _ENGINE.value != engine.text:  # another thread
+        if not is_ours():  # another thread
             return before(query, key, value, bias, mask, **options)
         reached.append(True)
         return _attention(engine, query, key, value, mask, {"bias": bias, **options})
 
-    with _EXCHANGING, _ENGINE(engine.text), exchanged_norms(engine, lambda: _ENGINE.value == engine.text):
+    def is_ours() -> bool:
+        return _ENGINE.value == engine.text
+
+    with _EXCHANGING, _ENGINE(engine.text), exchanged_norms(engine, is_ours), guarded_attention(is_ours):
         before = jax.nn.dot_product_attention
         jax.nn.dot_product_attention = run
         try:

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from qcore.engines.engine import Engine
 from qtorch._classes import change_class, restore_class
 from qtorch.engines.tensors import attention
+from qtorch.recipes.functions import OPENED
 
 _ROLE = "attention of an engine"
 
@@ -45,10 +46,17 @@ class _Exchanging(TorchFunctionMode):
         self.engine, self.reached = engine, False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is nn.functional.multi_head_attention_forward:
+            if kwargs.get("need_weights", True):
+                raise ValueError("need_weights=True of MultiheadAttention; allowed is False: engines return no weights")
+            if func.__name__ in OPENED:
+                with self:  # for its statements, which a mode gets as a whole
+                    return OPENED[func.__name__](*args, **kwargs)
         if func is not nn.functional.scaled_dot_product_attention:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         self.reached = True
-        return _attention(self.engine, *args, **(kwargs or {}))
+        return _attention(self.engine, *args, **kwargs)
 
 
 def _attention(
@@ -68,10 +76,18 @@ def _attention(
             f"dropout_p={dropout_p} of scaled_dot_product_attention; allowed is 0: engines have no dropout"
         )
     if attn_mask is not None and attn_mask.dtype is not torch.bool:
-        came = f"attn_mask has dtype {attn_mask.dtype}"
-        raise ValueError(f"{came}; allowed is bool: engines do not define a bias of scores")
+        attn_mask = _as_bools(attn_mask)
     queries, keys = query.shape[-2], key.shape[-2]
     if is_causal and queries != keys:  # torch lets query i see the keys 0 to i
         early = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril()
         attn_mask, is_causal = early, False
     return attention(query, key, value, engine, is_causal, scale=scale, mask=attn_mask)
+
+
+def _as_bools(mask: torch.Tensor) -> torch.Tensor:
+    """A mask of 0 and -inf, which MultiheadAttention makes of bools, as bools again."""
+    live = mask == 0
+    if torch.compiler.is_compiling() or not bool((live | (mask == -torch.inf)).all()):
+        came = f"attn_mask has dtype {mask.dtype}"
+        raise ValueError(f"{came}; allowed are bools, and numbers 0 and -inf: engines do not define a bias of scores")
+    return live

@@ -33,6 +33,8 @@ _PRODUCTS = {getattr(room, name) for room in (torch, torch.Tensor) for name in (
 _PRODUCTS |= {torch.Tensor.__mul__, torch.Tensor.__rmul__, torch.Tensor.__pow__}
 _WRITING = {torch.Tensor.index_add_, torch.Tensor.__iadd__, torch.Tensor.__imul__, torch.Tensor.add_}
 _LINEAR = {torch.nn.functional.linear}
+# Layers of torch whose own code adds and multiplies.
+_WIDE = nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer
 
 
 class _State(threading.local):
@@ -173,6 +175,9 @@ class _Realizing:
             self.between(layer, dict.fromkeys(_LINEAR, engine.router))
             if engine.router is not None:
                 self.count(layer, "router")
+        elif isinstance(layer, _WIDE):
+            if engine.activations is not None:
+                self.undefined["activations"] = f"{name} is a {kind}, whose own sums and products are not rounded"
         elif isinstance(layer, nn.Linear | nn.Embedding) or kind == "Conv1D" or self.is_function(layer):
             self.hook(layer, _rounding(engine.activations), "activations")
         elif layer is not self.model and not plain_class(layer).__module__.startswith(("torch.", "qtorch.")):

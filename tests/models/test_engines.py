@@ -191,7 +191,7 @@ def test_what_engines_do_not_define_raises():
         apply(other, "exact")
 
 
-@pytest.mark.parametrize("name", ["GPT2", "Qwen2", "Mixtral"])
+@pytest.mark.parametrize("name", ["GPT2", "Qwen2", "Mixtral", "Gemma"])
 def test_other_models(name):
     package = pytest.importorskip("transformers")
     if name == "GPT2":

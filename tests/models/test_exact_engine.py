@@ -103,7 +103,7 @@ def compare_with_one_pass(model, ids, chunks, batches):
     return whole
 
 
-def decoder(r, attention, weights, config, frequencies, ids):
+def decoder(r, attention, weights, config, frequencies, ids, places, mask):
     """Logits of a Llama or a Qwen3, by the functions of a package's `reproducible`."""
 
     def norm(x, name):
@@ -118,7 +118,7 @@ def decoder(r, attention, weights, config, frequencies, ids):
         name = name.replace("_proj", "_norm")
         return (norm(x, name) if f"{name}.weight" in weights else x).swapaxes(1, 2)
 
-    angles = r.multiply(np.arange(ids.shape[1], dtype=np.float32)[:, None], np.concatenate([frequencies, frequencies]))
+    angles = r.multiply(places[:, None, :, None], np.concatenate([frequencies, frequencies]))
     cos, sin = r.cos(angles), r.sin(angles)
 
     def rotated(x):
@@ -130,7 +130,7 @@ def decoder(r, attention, weights, config, frequencies, ids):
         at = f"model.layers.{layer}."
         h = norm(x, f"{at}input_layernorm")
         q, k, v = (heads(h, f"{at}self_attn.{one}_proj") for one in "qkv")
-        found = attention(rotated(q), rotated(k), v).swapaxes(1, 2).reshape((*x.shape[:2], -1))
+        found = attention(rotated(q), rotated(k), v, mask=mask).swapaxes(1, 2).reshape((*x.shape[:2], -1))
         x = r.add(x, linear(found, f"{at}self_attn.o_proj"))
         h = norm(x, f"{at}post_attention_layernorm")
         gate = r.silu(linear(h, f"{at}mlp.gate_proj"))
@@ -138,18 +138,32 @@ def decoder(r, attention, weights, config, frequencies, ids):
     return r.linear(norm(x, "model.norm"), weights["lm_head.weight"])
 
 
-def by_jax(model, cache, ids):
+def by_jax(model, cache):
+    """The model as a function of tokens, their places in their texts, and a mask."""
     weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
     attention = partial(qjax.engines.attention, engine=engine_of(cache))
     frequencies = model.model.rotary_emb.inv_freq.numpy()
     run = partial(decoder, qjax.reproducible, attention, config=model.config, frequencies=frequencies)
-    return np.asarray(jax.jit(lambda weights, ids: run(weights, ids=ids))(weights, ids.numpy()))
+    program = jax.jit(lambda weights, *texts: run(weights, ids=texts[0], places=texts[1], mask=texts[2]))
+    return lambda ids, places, mask: np.asarray(program(weights, ids.numpy(), places.numpy().astype(np.float32), mask))
+
+
+def compare_with_jax(model, cache, ids, count, whole):
+    """Its logits of one pass, and of shorter texts beside each other."""
+    run, lengths = by_jax(model, cache), [ids.shape[1] - 17 * row for row in range(count)]
+    assert_same_bits(run(ids, torch.arange(ids.shape[1])[None], None), whole, "jit")
+    for side in ("left", "right"):
+        parts, batch = padded_batch(ids, lengths, side)
+        counts = batch["attention_mask"].numpy().astype(bool)[:, None, None]
+        found = run(batch["ids"], batch["position_ids"], counts)
+        for row, (part, length) in enumerate(zip(parts, lengths, strict=True)):
+            assert_same_bits(found[row, part], whole[0, :length], f"jit, row {row} of {count}, padded on the {side}")
 
 
 def test_a_small_model():
     model, ids = model_of("Qwen3", 1, "fp8 of a token and head"), tokens(40)
     whole = compare_with_one_pass(model, ids, (1, 16), (2,))
-    assert_same_bits(by_jax(model, "fp8 of a token and head", ids), whole, "jit")
+    compare_with_jax(model, "fp8 of a token and head", ids, 2, whole)
 
 
 @pytest.mark.heavy
@@ -158,7 +172,7 @@ def test_a_small_model():
 def test_models_of_224_tokens(name, cache):
     model, ids = model_of(name, 4, cache), tokens(224)
     whole = compare_with_one_pass(model, ids, (1, 7, 16, 64), (1, 3, 8))
-    assert_same_bits(by_jax(model, cache, ids), whole, "jit")
+    compare_with_jax(model, cache, ids, 3, whole)
 
 
 def test_compiled_programs_serve_all_lengths():

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
+from flax import linen, nnx
 
 from qjax.engines import Engine, KVCache, apply, attention, report
 from qjax.recipes import lower
@@ -68,10 +68,34 @@ def test_flax_attention():
     inner = causal(*(jnp.swapaxes(part(x), 1, 2) for part in (layer.query, layer.key, layer.value)))
     assert (found == layer.out(jnp.swapaxes(inner, 1, 2))).all()
     dropping = nnx.MultiHeadAttention(4, 16, decode=False, dropout_rate=0.1, rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match=r"function did not call jax\.nn\.dot_product_attention"):
-        apply(dropping, ENGINE)(x, mask=mask, deterministic=True)
-    with pytest.raises(ValueError, match=r"function did not call jax\.nn\.dot_product_attention"):
-        apply(layer, ENGINE)(x, mask=mask, sow_weights=True)
+    for options, one in (({"deterministic": True}, dropping), ({"sow_weights": True}, layer)):
+        with pytest.raises(ValueError, match="flax computes its attention without"):  # beside one that an engine has
+            apply(lambda x, one=one, options=options: one(layer(x), mask=mask, **options), ENGINE)(x)
+    assert one(x, mask=mask, sow_weights=True).shape == x.shape  # flax's own is as before
+
+
+def test_linen():
+    """Its own attention has einsums; that of nnx is the engine's there, too."""
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((1, 3, 4)).astype(f))
+    layer = linen.MultiHeadDotProductAttention(1, attention_fn=nnx.dot_product_attention)
+    weights = layer.init(jax.random.key(0), x, x)
+    found = apply(partial(layer.apply, weights), "exact")(x, x)
+    np.testing.assert_allclose(found, layer.apply(weights, x, x), atol=1e-5)
+    with pytest.raises(ValueError, match=r"in linen attention_fn=flax\.nnx\.dot_product_attention"):
+        apply(partial(linen.MultiHeadDotProductAttention(1).apply, weights), "exact")(x, x)
+
+
+def test_a_cache_of_flax_that_is_full():
+    """Flax would write over its last token."""
+    layer, x = nnx.MultiHeadAttention(1, 4, decode=True, rngs=nnx.Rngs(0)), jnp.ones((1, 1, 4))
+    layer.init_cache((1, 2, 4))
+    step = apply(layer, "exact")
+    assert jnp.isfinite(step(x)).all()
+    program = nnx.jit(lambda layer, x: apply(layer, "exact")(x))
+    assert jnp.isfinite(program(layer, x)).all()
+    with pytest.raises(ValueError, match="the cache of MultiHeadAttention has 2 tokens, and all are written"):
+        step(x)
+    assert jnp.isnan(program(layer, x)).all()
 
 
 @pytest.mark.heavy

@@ -68,13 +68,35 @@ def test_layers_round():
     ("options", "message"),
     [
         ({"dropout_p": 0.5}, "dropout_p=0.5 of scaled_dot_product_attention"),
-        ({"attn_mask": torch.zeros(5, 5)}, "attn_mask has dtype torch.float32; allowed is bool"),
+        (
+            {"attn_mask": torch.ones(5, 5)},
+            "attn_mask has dtype torch.float32; allowed are bools, and numbers 0 and -inf",
+        ),
     ],
 )
 def test_what_engines_do_not_define_raises(options, message):
     model, x = model_of(**options)
     with pytest.raises(ValueError, match=message):
         apply(model, EAGER)(x)
+
+
+def test_torchs_multihead_attention():
+    """It makes numbers of masks, and its function is one for modes."""
+    torch.manual_seed(0)
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(2, 5, 8)
+    engine = replace(Engine.of("exact"), cache="fp8_e4m3")
+    q, k, v = nn.functional.linear(x, layer.in_proj_weight, layer.in_proj_bias).unflatten(-1, (3, 2, 4)).unbind(2)
+    inner = attention(*(part.transpose(1, 2) for part in (q, k, v)), engine).transpose(1, 2).flatten(2)
+    before = layer(x, x, x)[0]
+    apply(layer, engine)
+    for mask in (torch.ones(5, 5, dtype=torch.bool).triu(1), nn.Transformer.generate_square_subsequent_mask(5)):
+        found, _ = layer(x, x, x, attn_mask=mask, need_weights=False)
+        torch.testing.assert_close(found, layer.out_proj(inner), rtol=1e-6, atol=1e-7)
+    assert (found - before).abs().max() > 1e-3
+    with pytest.raises(ValueError, match="need_weights=True of MultiheadAttention; allowed is False"):
+        layer(x, x, x)
+    with pytest.warns(UserWarning, match="is a MultiheadAttention, whose own sums and products are not rounded"):
+        apply(nn.Sequential(layer), replace(engine, activations="bfloat16"))
 
 
 def test_a_module_without_attention_raises():
