@@ -24,7 +24,7 @@ def guarded_attention(is_ours: Callable[[], bool]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for name in ("flax.nnx.nn.attention", "flax.linen.attention"):
-            module = sys.modules.get(name)
+            module: Any = sys.modules.get(name)
             if module is not None:
                 before = module.dot_product_attention_weights
                 stack.callback(setattr, module, "dot_product_attention_weights", before)
