@@ -202,8 +202,10 @@ def test_other_models(name):
         model = model_of(name)
     ids = tokens(12)
     model.set_attn_implementation("eager")
-    expected = logits(model, ids)
+    drawing = {"max_new_tokens": 3, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected, drawn = logits(model, ids), model.generate(ids, **drawing)
     torch.testing.assert_close(logits(apply(model, "exact"), ids), expected, rtol=1e-4, atol=1e-5)
+    assert torch.equal(model.generate(ids, **drawing), drawn)
     loss = model.train()(ids, labels=ids).loss if name != "GPT2" else model.eval()(ids, labels=ids).loss
     loss.backward()
     assert all(torch.isfinite(x.grad).all() for x in model.parameters() if x.grad is not None)
