@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import jax.numpy as jnp
@@ -33,7 +33,10 @@ def guarded_attention(is_ours: Callable[[], bool]) -> Iterator[None]:
         if nnx is not None:
             kind = nnx.MultiHeadAttention
             stack.callback(setattr, kind, "__call__", kind.__call__)
-            kind.__call__ = _within(kind.__call__, is_ours)
+            kind.__call__ = _of_nnx(kind.__call__, is_ours)
+        linen = sys.modules.get("flax.linen")
+        if linen is not None:
+            stack.enter_context(linen.intercept_methods(_interceptor(linen.MultiHeadDotProductAttention)))
         yield
 
 
@@ -50,22 +53,41 @@ def _refusing(before: Callable[..., Any], is_ours: Callable[[], bool]) -> Callab
     return call
 
 
-def _within(before: Callable[..., Any], is_ours: Callable[[], bool]) -> Callable[..., Any]:
-    """The method of flax's attention, which writes over the last token where its cache is full."""
+def _of_nnx(before: Callable[..., Any], is_ours: Callable[[], bool]) -> Callable[..., Any]:
+    """The method of the attention of nnx."""
 
     @wraps(before)
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
-        decode = options.get("decode")
+        run, decode = partial(before, self, *arguments, **options), options.get("decode")
         decode = self.decode if decode is None else decode
         if not is_ours() or not decode or self.cache_index is None:
-            return before(self, *arguments, **options)
-        index, length = self.cache_index[...], self.cached_key.shape[-3]
-        if not isinstance(index, Tracer) and int(index) >= length:
-            raise ValueError(
-                f"the cache of MultiHeadAttention has {length} tokens, and all are written; allowed is more"
-            )
-        found = before(self, *arguments, **options)
-        # A program cannot raise: what it computes beyond the cache is NaN.
-        return jnp.where(index < length, found, jnp.nan) if isinstance(index, Tracer) else found
+            return run()
+        return _within(self.cache_index[...], self.cached_key.shape[-3], run)
 
     return call
+
+
+def _interceptor(base: type) -> Callable[..., Any]:
+    """What stands for the method of linen's attention; flax keeps it per thread."""
+
+    def call(method: Callable[..., Any], arguments: Any, options: Any, context: Any) -> Any:
+        run, layer = partial(method, *arguments, **options), context.module
+        if (
+            type(layer) is not base
+            or context.method_name != "__call__"
+            or not layer.has_variable("cache", "cache_index")
+        ):
+            return run()
+        cache = layer.variables["cache"]
+        return _within(cache["cache_index"], cache["cached_key"].shape[-3], run)
+
+    return call
+
+
+def _within(index: Any, length: int, run: Callable[[], Any]) -> Any:
+    """The result of attention that writes at an index of its cache: flax writes over the last token of a full one."""
+    if not isinstance(index, Tracer) and int(index) >= length:
+        raise ValueError(f"the cache of flax's attention has {length} tokens, and all are written; allowed is more")
+    found = run()
+    # A program cannot raise: what it computes beyond the cache is NaN.
+    return jnp.where(index < length, found, jnp.nan) if isinstance(index, Tracer) else found

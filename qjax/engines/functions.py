@@ -53,7 +53,7 @@ def apply(function: Callable[P, R], engine: EngineLike) -> Callable[P, R]:
         lengths of sequences and residuals of attention raise a ValueError: engines do not define them. So does a window
         of an engine with tiles, unless queries are as many as keys, causal and without a mask; and the
         first call that does not reach `jax.nn.dot_product_attention`. Flax's attention with a dropout rate or sown
-        weights, and linen's without `attention_fn=flax.nnx.dot_product_attention`, raise; so does a token beyond nnx's
+        weights, and linen's without `attention_fn=flax.nnx.dot_product_attention`, raise; so does a token beyond flax's
         cache, whose result is NaN in a program. Several texts in a row raise with an engine that has tiles, if the mask
         is not traced.
 

@@ -93,9 +93,19 @@ def test_a_cache_of_flax_that_is_full():
     assert jnp.isfinite(step(x)).all()
     program = nnx.jit(lambda layer, x: apply(layer, "exact")(x))
     assert jnp.isfinite(program(layer, x)).all()
-    with pytest.raises(ValueError, match="the cache of MultiHeadAttention has 2 tokens, and all are written"):
+    with pytest.raises(ValueError, match="the cache of flax's attention has 2 tokens, and all are written"):
         step(x)
     assert jnp.isnan(program(layer, x)).all()
+    layer = linen.MultiHeadDotProductAttention(1, decode=True, attention_fn=nnx.dot_product_attention)
+    weights = layer.init(jax.random.key(0), jnp.ones((1, 2, 4)), jnp.ones((1, 2, 4)))
+    step = apply(partial(layer.apply, mutable=["cache"]), "exact")
+    for _ in range(2):
+        found, changed = step(weights, x, x)
+        weights |= changed
+        assert jnp.isfinite(found).all()
+    with pytest.raises(ValueError, match="the cache of flax's attention has 2 tokens, and all are written"):
+        step(weights, x, x)
+    assert jnp.isnan(jax.jit(step)(weights, x, x)[0]).all()
 
 
 @pytest.mark.heavy
