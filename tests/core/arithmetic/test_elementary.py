@@ -49,8 +49,8 @@ def real(name, numbers):
     """The exact result of finite numbers as a fraction, or one on the same side; None where there is no finite one."""
     if name in ("expm1", "tanh") and abs(numbers[0]) > FAR and (name == "tanh" or numbers[0] < 0):
         numbers = (math.copysign(FAR, numbers[0]),)
-    if name == "erf":
-        numbers = (math.copysign(min(abs(numbers[0]), 20.0), numbers[0]),)
+    if name == "erf" and abs(numbers[0]) > 20:
+        return real(name, (math.copysign(20.0, numbers[0]),))  # which is kept: it takes long
     if name in ("exp", "exp2", "expm1", "sinh", "cosh") and abs(numbers[0]) > BEYOND:
         numbers = (math.copysign(BEYOND, numbers[0]),)
     if name == "softplus" and numbers[0] < -BEYOND:
