@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -117,9 +117,26 @@ def rows(only: Sequence[str], keep: Sequence[str], sample: bool) -> Iterator[Row
             continue
         if shutil.which(python):
             without_torch = [one for one in asked if not one.startswith("torch")]
-            yield tried("newest without torch", python, without_torch, [one for one in tests if "torch" not in one])
+            yield tried("newest without torch", python, without_torch, [*apart_from_torch(tests or ["tests"])])
         else:
             yield Row("newest without torch", python, "not installed")
+
+
+def apart_from_torch(tests: Sequence[str]) -> Iterator[str]:
+    """The files of tests that do not import torch, nor modules of tests/support that do."""
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "tests" / "support").glob("*.py")}
+    before, needs = set[str](), {"torch", "qtorch"}
+    while before != needs:
+        before, needs = needs, needs | {name for name, text in texts.items() if _imports(text, needs)}
+    for one in tests:
+        path = ROOT / one
+        for file in [path] if path.is_file() else sorted(path.rglob("test_*.py")):
+            if not _imports(file.read_text(encoding="utf-8"), needs):
+                yield str(file.relative_to(ROOT))
+
+
+def _imports(text: str, names: Collection[str]) -> bool:
+    return re.search(rf"^\s*(import|from) ({'|'.join(names)})\b", text, re.MULTILINE) is not None
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -22,6 +22,12 @@ def test_what_cannot_be_had_is_a_row_with_its_reason(monkeypatch, tmp_path, caps
     assert '"result": "not installed"' in (tmp_path / "x.json").read_text()
 
 
+def test_a_python_without_torch_runs_tests_that_do_not_import_it():
+    found = set(releases.apart_from_torch(["tests/core/law", "tests/torch", "tests/jax/test_parameters.py"]))
+    assert {"tests/core/law/test_odd.py", "tests/jax/test_parameters.py"} <= found
+    assert "tests/torch/rounding/test_inductor.py" not in found
+
+
 def test_a_row_has_the_tests_that_failed(monkeypatch):
     lines = "FAILED tests/x.py::test_a[1 2] - assert 0\nERROR tests/y.py\n== 1 failed, 2 passed in 3s ==\n"
 
