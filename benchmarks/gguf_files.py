@@ -78,7 +78,7 @@ def written(kind: str, x: np.ndarray) -> Row:
     with np.errstate(all="ignore"):
         expected = gguf.quants.quantize(x, kind_of(kind))
     found = encode(x, f"gguf({kind})")
-    return Row(kind, "bytes written", expected.size, int((found != expected).sum()))
+    return Row(kind, "bytes written", expected.size, int(np.count_nonzero(found != expected)))
 
 
 def rows(blocks: int) -> Iterator[Row]:
