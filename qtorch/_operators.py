@@ -140,14 +140,7 @@ _define(
 _LAWS = "qtorch.reproducible.operator"
 _define("reproduce(Tensor?[] tensors, str name, str options) -> Tensor", _LAWS, "run_law", "law_shape", "batch_law")
 _define(
-    "reproduce_recorded(Tensor?[] tensors, str name, str options) -> Tensor[]",
-    _LAWS,
-    "run_recorded",
-    "recorded_shapes",
-    "batch_recorded",
-)
-_define(
-    "reproduce_gradients(Tensor[] saved, Tensor gradient, str name, str options, bool[] wanted) -> Tensor[]",
+    "reproduce_gradients(Tensor?[] tensors, Tensor gradient, str name, str options) -> Tensor[]",
     _LAWS,
     "run_law_gradients",
     "gradients_shape",

@@ -112,16 +112,15 @@ class _Operator(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, name: str, options: str, *tensors: Any) -> torch.Tensor:  # type: ignore[override]
-        result, *saved = torch.ops.qtorch.reproduce_recorded(tensors, name, options)
-        ctx.save_for_backward(*saved)
-        ctx.call = name, options, [x is not None for x in tensors]
-        return result
+        ctx.save_for_backward(*tensors)
+        ctx.call = name, options
+        return torch.ops.qtorch.reproduce(tensors, name, options)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         refuse_recording(gradient)
         found = iter(torch.ops.qtorch.reproduce_gradients(ctx.saved_tensors, gradient, *ctx.call))
-        return None, None, *[next(found) if wanted else None for wanted in ctx.call[2]]
+        return None, None, *[None if x is None else next(found) for x in ctx.saved_tensors]
 
 
 def differentiable(law: Differentiable, recorded: Callable[..., tuple[Any, ...]] | None = None) -> Callable[..., Any]:

@@ -7,7 +7,6 @@ are traced operation by operation compiles for minutes a layer.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,7 +34,6 @@ _LAWS |= {
     for name, law in vars(file).items()
     if name in names.split()
 }
-_NONE = torch.complex64
 _NAMES = {law.name: name for name, law in _LAWS.items()}
 
 
@@ -76,84 +74,38 @@ def law_shape(tensors: list[torch.Tensor | None], name: str, text: str) -> torch
     return torch.empty(found.shape, dtype=found.dtype, device=found.device)
 
 
-def run_recorded(tensors: list[torch.Tensor | None], name: str, text: str) -> list[torch.Tensor]:
-    """`qtorch::reproduce_recorded`: the result, and what the law saves for its gradients."""
+def run_law_gradients(
+    tensors: list[torch.Tensor | None], gradient: torch.Tensor, name: str, text: str
+) -> list[torch.Tensor]:
+    """`qtorch::reproduce_gradients`, of the tensors of float32 numbers. What the law saves is computed again."""
     law, options = _LAWS[name], _options(text)
     plan = plan_for(law, "forward", tensors, options) if law.fusible and are_plain_tensors(tensors) else None
-    result, saved = law.run(Names, tensors, dict(options)) if plan is None else plan.run(tensors)
-    return _apart(tensors, (result, *_written_down(saved)))
-
-
-def recorded_shapes(tensors: list[torch.Tensor | None], name: str, text: str) -> list[torch.Tensor]:
-    result, saved = _LAWS[name].run(Names, tensors, dict(_options(text)))
-    return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (result, *_written_down(saved))]
-
-
-def run_law_gradients(
-    saved: list[torch.Tensor], gradient: torch.Tensor, name: str, text: str, wanted: list[bool]
-) -> list[torch.Tensor]:
-    """`qtorch::reproduce_gradients`: those of the arrays that are wanted."""
-    law, options = _LAWS[name], _options(text)
-    kept, plan = _read(saved), None
-    given = *kept, gradient
+    saved = (law.run(Names, tensors, dict(options)) if plan is None else plan.run(tensors))[1]
+    given = *saved, gradient
     if law.fusible and are_plain_tensors(given):
-        plan = plan_for(law, Backward(len(kept), tuple(wanted)), given, options)
-    found = law.gradients(Names, kept, gradient, dict(options)) if plan is None else plan.run(given)
-    return _apart(given, [x for x, one in zip(found, wanted, strict=True) if one])
+        plan = plan_for(law, Backward(len(saved), (True,) * len(tensors)), given, options)
+    found = law.gradients(Names, saved, gradient, dict(options)) if plan is None else plan.run(given)
+    return [y.contiguous() for x, y in zip(tensors, found, strict=True) if x is not None]
 
 
-def gradients_shape(
-    saved: list[torch.Tensor], gradient: torch.Tensor, name: str, text: str, wanted: list[bool]
-) -> list[torch.Tensor]:
-    found = _LAWS[name].gradients(Names, _read(saved), gradient, dict(_options(text)))
-    results = [x for x, one in zip(found, wanted, strict=True) if one]
-    return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in results]
-
-
-def _written_down(saved: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-    """Saved arrays as an operator's results, which are tensors: None is a complex one, which no law saves."""
-    return [torch.empty(0, dtype=_NONE) if x is None else x for x in saved]
-
-
-def _read(saved: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
-    return tuple([None if x.dtype == _NONE else x for x in saved])
-
-
-def _apart(given: Any, found: Any) -> list[torch.Tensor]:
-    """The found tensors, each in memory of its own, as operators' results are."""
-    taken = {x.untyped_storage().data_ptr() for x in given if x is not None}
-    results = []
-    for x in found:
-        made = x.contiguous()
-        made = made.clone() if made.untyped_storage().data_ptr() in taken else made
-        taken.add(made.untyped_storage().data_ptr())
-        results.append(made)
-    return results
+def gradients_shape(tensors: list[torch.Tensor | None], *others: Any) -> list[torch.Tensor]:
+    return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in tensors if x is not None]
 
 
 def batch_law(info: Any, in_dims: tuple[Any, ...], tensors: list[Any], *call: str) -> tuple[torch.Tensor, int]:
     """Under vmap each example is a call of its own."""
-    return torch.stack([torch.ops.qtorch.reproduce(each, *call) for each in _examples(info, in_dims[0], tensors)]), 0
-
-
-def batch_recorded(
-    info: Any, in_dims: tuple[Any, ...], tensors: list[Any], *call: str
-) -> tuple[list[torch.Tensor], list[int]]:
-    return _stacked([torch.ops.qtorch.reproduce_recorded(each, *call) for each in _examples(info, in_dims[0], tensors)])
+    examples = zip(*(_examples(info, *pair) for pair in zip(tensors, in_dims[0], strict=True)), strict=True)
+    return torch.stack([torch.ops.qtorch.reproduce(each, *call) for each in examples]), 0
 
 
 def batch_law_gradients(
-    info: Any, in_dims: tuple[Any, ...], saved: list[Any], gradient: torch.Tensor, *call: Any
+    info: Any, in_dims: tuple[Any, ...], tensors: list[Any], gradient: torch.Tensor, *call: str
 ) -> tuple[list[torch.Tensor], list[int]]:
-    examples = _examples(info, (*in_dims[0], in_dims[1]), (*saved, gradient))
-    return _stacked([torch.ops.qtorch.reproduce_gradients(each[:-1], each[-1], *call) for each in examples])
-
-
-def _examples(info: Any, dims: Sequence[int | None], tensors: Sequence[Any]) -> list[list[Any]]:
-    pairs = zip(tensors, dims, strict=True)
-    each = [[x] * info.batch_size if dim is None else x.unbind(dim) for x, dim in pairs]
-    return [list(example) for example in zip(*each, strict=True)]
-
-
-def _stacked(found: list[list[torch.Tensor]]) -> tuple[list[torch.Tensor], list[int]]:
+    pairs = zip((gradient, *tensors), (in_dims[1], *in_dims[0]), strict=True)
+    examples = zip(*(_examples(info, *pair) for pair in pairs), strict=True)
+    found = [torch.ops.qtorch.reproduce_gradients(each, of_result, *call) for of_result, *each in examples]
     return [torch.stack(one) for one in zip(*found, strict=True)], [0] * len(found[0])
+
+
+def _examples(info: Any, x: Any, dim: int | None) -> Any:
+    return [x] * info.batch_size if dim is None else x.unbind(dim)
