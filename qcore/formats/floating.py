@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, InitVar, dataclass, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 
 from qcore.arguments import check_choice, check_flag, check_int, quoted
 from qcore.formats.number import Number
@@ -127,7 +127,7 @@ class BinaryFloat(Number):
     @property
     def magnitudes(self) -> Magnitudes:
         first = int(self.has_zero)
-        return Magnitudes(repr(self), self.exp, self.man, self.bias or 0, self.largest_code, first, self.subnormals)
+        return Magnitudes(self, self.exp, self.man, self.bias or 0, self.largest_code, first, self.subnormals)
 
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
         keeps_infinity = self.has_infinity and self.overflow in ("nan", "propagate")
@@ -235,7 +235,7 @@ class FloatingPoint(Number):
     def magnitudes(self) -> Magnitudes:
         bias = (1 << (self.exp - 1)) - 1 if self.bias is None else self.bias
         largest_code = (1 << (self.exp + self.man)) - 1
-        return Magnitudes(repr(self), self.exp, self.man, bias, largest_code, subnormals=self.subnormals)
+        return Magnitudes(self, self.exp, self.man, bias, largest_code, subnormals=self.subnormals)
 
     def reduce(self, carrier: Carrier) -> tuple[str, tuple[int, ...]]:
         kind, grid = self.magnitudes.grid(carrier)
@@ -263,14 +263,14 @@ class Magnitudes:
     """Magnitudes (field, mantissa) of `man` bits of mantissa, up to a largest code field << man | mantissa.
 
     Attributes:
-        name: of the format, for messages.
+        number: the format, for messages; equal magnitudes may be those of different formats.
         exp, man, bias: as in `BinaryFloat`.
         largest_code: the code of the largest magnitude.
         first: the exponent field of the smallest normal number, 1 or 0.
         subnormals: True if field 0 has subnormal numbers.
     """
 
-    name: str
+    number: Number = field(compare=False)
     exp: int
     man: int
     bias: int
@@ -309,9 +309,11 @@ class Magnitudes:
         """The kind of the format, and its grid, saturating."""
         width, least = carrier.width, self.smallest[1]
         if self.man > (most := max(width, FLOAT32.width)):
-            raise ValueError(f"{self.name} on {carrier.name}: man={self.man}; allowed is man <= {most}")
+            raise ValueError(f"{quoted(self.number)} on {carrier.name}: man={self.man}; allowed is man <= {most}")
         if least > carrier.max_exponent:
-            raise ValueError(f"{self.name} on {carrier.name}: its numbers are all beyond the largest {carrier.name}")
+            raise ValueError(
+                f"{quoted(self.number)} on {carrier.name}: its numbers are all beyond the largest {carrier.name}"
+            )
         base, top, coarsest = uniform_grid(Ints, max(least, carrier.min_exponent - width) + carrier.bias, carrier)
         count, exponent = self.largest
         if exponent + self.man > (last := max(carrier.max_exponent, self.lowest)):
@@ -331,10 +333,10 @@ class Magnitudes:
         size = self.exp + self.man
         if size > 31:
             allowed = "at most 32, without a sign 31"
-            raise ValueError(f"{self.name} has codes of {size + signed} bits; allowed are {allowed}")
+            raise ValueError(f"{quoted(self.number)} has codes of {size + signed} bits; allowed are {allowed}")
         if size > carrier.lane_bits - 2 and self.lowest < carrier.min_exponent:
             raise ValueError(
-                f"{self.name} on {carrier.name} has codes of {size + signed} bits; allowed only on float64"
+                f"{quoted(self.number)} on {carrier.name} has codes of {size + signed} bits; allowed only on float64"
             )
         normal = self.smallest[1] >= carrier.min_exponent
         kind = PowerCodes if self.man == 0 else NormalCodes if normal else FloatCodes

@@ -29,8 +29,9 @@ class FormatTexts:
     `qcore.formats.text` imports the formats, so they cannot import it. It registers its functions here.
 
     Attributes:
-        known: an object whose attributes are the formats of all texts that were read. Dynamo cannot trace a parser;
-            of a dictionary it sees the texts at the start of a program, of an object each attribute when it is read.
+        known: an object whose attributes are the formats of all texts that were read, by `attribute_of`. Dynamo cannot
+            trace a parser; of a dictionary it sees the texts at the start of a program, of an object each attribute
+            when it is read.
         learn: reads a text into `known`; its second argument is the name for messages.
         write: the text of a format.
         name_of_dtype: the name of a dtype, None for other objects.
@@ -200,7 +201,12 @@ def check_number(number: Any, argument: str = "number") -> Number:
             "'float(5,2)', or a dtype"
         )
     FormatTexts.learn(text, argument)
-    return getattr(FormatTexts.known, text)
+    return getattr(FormatTexts.known, attribute_of(text))
+
+
+def attribute_of(text: str) -> str:
+    """The attribute of `FormatTexts.known` for a text: another for each text, without points, which Dynamo refuses."""
+    return text.replace("%", "%%").replace(".", "%p")
 
 
 def check_target(number: Any, argument: str = "number") -> Number:

@@ -91,39 +91,8 @@ class Table(Number):
     numbers_text = ""  # the text without names, which traced programs read; not a field
 
     def __post_init__(self) -> None:
-        values = check_numbers("values", self.values, finite=False)
-        if not 2 <= len(values) <= MOST_NUMBERS:
-            raise ValueError(f"values has {len(values)} numbers; allowed are 2 to {MOST_NUMBERS}")
-        self._set(values=values)
-        if len(set(self.finite)) < 2:
-            raise ValueError(f"values={quoted(values)}; allowed are at least two different finite numbers")
-        check_choice("ties", self.ties, ["even", "away"])
-        if self.beyond is not None:
-            self._set(beyond=check_numbers("beyond", [self.beyond])[0])
-        ends = self.beyond is not None and self.beyond > max(map(abs, self.finite))
-        if ends != self._has_infinity or (self.beyond is not None and not ends):
-            raise ValueError(
-                f"beyond={self.beyond}; allowed is a number above all magnitudes with infinities among values, None "
-                "without them"
-            )
-        if self.thresholds is not None:
-            self._set(thresholds=check_numbers("thresholds", self.thresholds))
-            self._check_thresholds(self.thresholds)
-        thresholds = "" if self.thresholds is None else f",thresholds={number_list(self.thresholds)}"
-        others = "" if self.ties == "even" else f",ties={self.ties}"
-        others += "" if self.beyond is None else f",beyond={number_list([self.beyond])[1:-1]}"
-        self._set(numbers_text=f"table({number_list(values)}{thresholds}{others})")
-
-    def _check_thresholds(self, given: tuple[float, ...]) -> None:
-        ordered = [self.values[index] for index in self.ascending]
-        if len(given) != len(ordered) - 1:
-            raise ValueError(
-                f"thresholds has {len(given)} numbers; allowed are {len(ordered) - 1}, one between each two of the "
-                f"{len(ordered)} different values"
-            )
-        for index, (threshold, (low, high)) in enumerate(zip(given, pairwise(ordered), strict=True)):
-            if not low <= threshold <= high:
-                raise ValueError(f"thresholds[{index}]={threshold}; allowed is a number from {low} to {high}")
+        values, thresholds, beyond, text = checked_fields(self.values, self.thresholds, self.ties, self.beyond)
+        self._set(values=values, thresholds=thresholds, beyond=beyond, numbers_text=text)
 
     def __hash__(self) -> int:
         return self._hash
@@ -149,10 +118,10 @@ class Table(Number):
     def __reduce__(self) -> tuple[Any, ...]:  # without the hash, which differs from process to process
         return Table, (self.values, self.thresholds, self.ties, self.beyond)
 
-    @cached_property
+    @property
     def finite(self) -> tuple[float, ...]:
         """The finite numbers, in the order of their codes."""
-        return tuple(one for one in self.values if isfinite(one))
+        return _finite(self.values)
 
     @property
     def nan_code(self) -> int:
@@ -165,14 +134,12 @@ class Table(Number):
 
     @property
     def _has_infinity(self) -> bool:
-        return inf in self.values or -inf in self.values
+        return _has_infinity(self.values)
 
     @cached_property
     def ascending(self) -> tuple[int, ...]:
         """The indices of the different numbers, in ascending order of the numbers."""
-        numbers = (index for index, one in enumerate(self.values) if not isnan(one))
-        order = sorted(numbers, key=self.values.__getitem__)  # equal ones stay in the order of indices
-        return (order[0], *(b for a, b in pairwise(order) if self.values[a] != self.values[b]))
+        return _ascending(self.values)
 
     @property
     def bits(self) -> int:
@@ -180,10 +147,7 @@ class Table(Number):
 
     @property
     def span(self) -> tuple[int, int, int]:
-        counts = [abs(_count(value)) for value in self.finite if value]
-        steps = [(one & -one).bit_length() - 1 for one in counts]
-        digits = max(one.bit_length() - step for one, step in zip(counts, steps, strict=True))
-        return digits, min(steps) + _UNIT, max(counts).bit_length() - 1 + _UNIT
+        return span_of(self.values)
 
     def codes(self, carrier: Carrier) -> TableCodes:
         lanes = [None if isnan(value) else self._entry(carrier, value)[1] for value in self.values]
@@ -220,7 +184,8 @@ class Table(Number):
         check_choice("overflow", overflow, ["inf", "saturate"] if self._has_infinity else ["saturate"])
         if overflow == "inf" or not self._has_infinity:
             return self
-        values = [min(max(one, min(self.finite)), max(self.finite)) if isinf(one) else one for one in self.values]
+        least, most = min(self.finite), max(self.finite)
+        values = [min(max(one, least), most) if isinf(one) else one for one in self.values]
         thresholds = self.thresholds
         if thresholds is not None:
             ordered = [self.values[index] for index in self.ascending]
@@ -264,6 +229,69 @@ class Table(Number):
         rows += [_gap(carrier, low, high, coded) for low, high in pairwise(entries)]
         rows += [(_below(carrier, entries[-1].units), last, last, 0, nowhere, 0, 0)]
         return Gaps(*(tuple(row) for row in zip(*rows, strict=True)))
+
+
+def checked_fields(
+    values: Any, thresholds: Any, ties: str, beyond: Any
+) -> tuple[tuple[float, ...], tuple[float, ...] | None, float | None, str]:
+    """The values, thresholds, `beyond` and text of a table, or an error. Traced programs take them as constants."""
+    values = check_numbers("values", values, finite=False)
+    if not 2 <= len(values) <= MOST_NUMBERS:
+        raise ValueError(f"values has {len(values)} numbers; allowed are 2 to {MOST_NUMBERS}")
+    finite = _finite(values)
+    if len(set(finite)) < 2:
+        raise ValueError(f"values={quoted(values)}; allowed are at least two different finite numbers")
+    check_choice("ties", ties, ["even", "away"])
+    if beyond is not None:
+        (beyond,) = check_numbers("beyond", [beyond])
+    ends = beyond is not None and beyond > max(map(abs, finite))
+    if ends != _has_infinity(values) or (beyond is not None and not ends):
+        raise ValueError(
+            f"beyond={beyond}; allowed is a number above all magnitudes with infinities among values, None without them"
+        )
+    if thresholds is not None:
+        thresholds = check_numbers("thresholds", thresholds)
+        _check_thresholds(thresholds, values)
+    text = f"table({number_list(values)}"
+    text += "" if thresholds is None else f",thresholds={number_list(thresholds)}"
+    text += "" if ties == "even" else f",ties={ties}"
+    text += "" if beyond is None else f",beyond={number_list([beyond])[1:-1]}"
+    return values, thresholds, beyond, f"{text})"
+
+
+def _check_thresholds(given: tuple[float, ...], values: tuple[float, ...]) -> None:
+    ordered = [values[index] for index in _ascending(values)]
+    if len(given) != len(ordered) - 1:
+        raise ValueError(
+            f"thresholds has {len(given)} numbers; allowed are {len(ordered) - 1}, one between each two of the "
+            f"{len(ordered)} different values"
+        )
+    for index, (threshold, (low, high)) in enumerate(zip(given, pairwise(ordered), strict=True)):
+        if not low <= threshold <= high:
+            raise ValueError(f"thresholds[{index}]={threshold}; allowed is a number from {low} to {high}")
+
+
+def _finite(values: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(one for one in values if isfinite(one))
+
+
+def _has_infinity(values: tuple[float, ...]) -> bool:
+    return inf in values or -inf in values
+
+
+def _ascending(values: tuple[float, ...]) -> tuple[int, ...]:
+    """See `Table.ascending`."""
+    numbers = (index for index, one in enumerate(values) if not isnan(one))
+    order = sorted(numbers, key=values.__getitem__)  # equal ones stay in the order of indices
+    return (order[0], *(b for a, b in pairwise(order) if values[a] != values[b]))
+
+
+def span_of(values: tuple[float, ...]) -> tuple[int, int, int]:
+    """See `Number.span`. Traced programs take it as a constant."""
+    counts = [abs(_count(value)) for value in _finite(values) if value]
+    steps = [(one & -one).bit_length() - 1 for one in counts]
+    digits = max(one.bit_length() - step for one, step in zip(counts, steps, strict=True))
+    return digits, min(steps) + _UNIT, max(counts).bit_length() - 1 + _UNIT
 
 
 def by_float32_midpoints(values: Any) -> Table:

@@ -46,7 +46,7 @@ from qcore.formats.fixed import FixedPoint
 from qcore.formats.floating import SPECIALS, BinaryFloat, FloatingPoint
 from qcore.formats.foreign import NestedNumber
 from qcore.formats.names import NAMED, dtype_name, p3109
-from qcore.formats.number import OVERFLOWS, FormatTexts, Number
+from qcore.formats.number import OVERFLOWS, FormatTexts, Number, attribute_of
 from qcore.formats.posit import Posit
 from qcore.formats.spellings import MEANINGS, likely_meanings
 from qcore.formats.table import Table, number_list
@@ -114,8 +114,8 @@ def parse_argument(text: str, argument: str) -> Any:
 
 def learn(text: str, argument: str) -> None:
     """Reads a text into `FormatTexts.known`; messages call it `argument`."""
-    if text not in vars(FormatTexts.known):
-        vars(FormatTexts.known)[text] = _parsed(text, argument, _NUMBER_KINDS)
+    if attribute_of(text) not in vars(FormatTexts.known):
+        vars(FormatTexts.known)[attribute_of(text)] = _parsed(text, argument, _NUMBER_KINDS)
 
 
 def _parsed(text: str, argument: str, kinds: Mapping[str, Kind]) -> Any:

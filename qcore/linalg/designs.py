@@ -164,8 +164,7 @@ def _scaled(element: Any, block: int, scale: str) -> BlockScaled:
 
 def _numbers_of(number: Any) -> Any:
     """What tells the numbers of a float format, whatever happens beyond the largest; None for other formats."""
-    found = getattr(number, "magnitudes", None)
-    return None if found is None else replace(found, name="")
+    return getattr(number, "magnitudes", None)
 
 
 def _pairs(*names: str) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from qcore.formats.number import FormatTexts
+from qcore.formats.table import checked_fields, span_of
 from qtorch._torch_internals import constant_result
 
 T = TypeVar("T")
@@ -34,7 +35,8 @@ def cached(function: Callable[..., T]) -> Callable[..., T]:
     return call
 
 
-constant_result(FormatTexts.learn)  # Dynamo cannot trace a parser
+for function in FormatTexts.learn, checked_fields, span_of:  # Dynamo cannot trace a parser, nor parts of floats
+    constant_result(function)
 
 
 def literal(value: Any) -> Any:

@@ -9,7 +9,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten
 
 import qtorch
-from qcore import BlockFloatingPoint, FloatingPoint
+from qcore import NVFP4, BlockFloatingPoint, BlockScaled, FloatingPoint, Table
 from qtorch.quant import Quantizer
 
 F = FloatingPoint(5, 2)
@@ -34,6 +34,29 @@ def test_a_program_has_one_operator_for_each_rounding():
     targets = [str(node.target) for node in graph.nodes if node.op == "call_function"]
     assert sum("qtorch.round" in target for target in targets) == 3
     assert len(targets) < 20  # no Threefry
+
+
+HALVES, SCALED = "table([0,1,2.5])", "scaled(table([0,0.5,1]),{-1:2},rule=absmax,scale=float32)"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: qtorch.quantize(x, HALVES),
+        lambda x: qtorch.quantize(x, "table([-1,0,1e-30,1,inf],thresholds=[-0.5,0,0.5,1.5],beyond=2.5)"),
+        lambda x: qtorch.quantize(x, "scaled(e4m3fn,{...:2})"),
+        lambda x: qtorch.quantize(x, SCALED),
+        lambda x: qtorch.decode(qtorch.encode(x, HALVES), HALVES),
+        lambda x: qtorch.quantize(x, Table([0, 1, 2.5])),
+        lambda x: qtorch.quantize(x, Table([0, 1, 2.5, float("inf")], beyond=3).overflowing("saturate")),
+        lambda x: qtorch.quantize(x, BlockScaled(Table([0, 0.5, 1]), {-1: 2}, "absmax", "float32")),
+        lambda x: qtorch.quantize(x, BlockScaled("e4m3fn", {-1: 2})),
+        lambda x: qtorch.quantize(x, NVFP4({-1: 2})),
+    ],
+)
+def test_texts_with_points_and_formats_that_a_program_makes(program):
+    x = torch.tensor([0.1, 1.1, 2.4, 3.0, 0.6, -7.0])
+    assert_same_bits(compiled(program)(x), program(x))
 
 
 @pytest.mark.parametrize("number", [F, "e4m3fnuz", BlockFloatingPoint(8, 1)], ids=str)
