@@ -85,7 +85,12 @@ def run_law_gradients(
     if law.fusible and are_plain_tensors(given):
         plan = plan_for(law, Backward(len(saved), (True,) * len(tensors)), given, options)
     found = law.gradients(Names, saved, gradient, dict(options)) if plan is None else plan.run(given)
-    return [y.contiguous() for x, y in zip(tensors, found, strict=True) if x is not None]
+    return _apart([y.contiguous() for x, y in zip(tensors, found, strict=True) if x is not None])
+
+
+def _apart(results: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The results in memory of their own: a law may find one gradient for two arrays, and programs write over them."""
+    return [y.clone() if any(y is x for x in results[:i]) else y for i, y in enumerate(results)]
 
 
 def gradients_shape(tensors: list[torch.Tensor | None], *others: Any) -> list[torch.Tensor]:

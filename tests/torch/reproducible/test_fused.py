@@ -280,3 +280,14 @@ def test_laws_are_operators_of_a_program():
     assert_all_same_bits(torch.autograd.grad(y, (x, w), of_result), torch.autograd.grad(right, (x, w), of_result))
     each = torch.compile(lambda x, w: torch.vmap(function, (0, None))(x[:, None], w), backend="aot_eager")
     assert_same_bits(each(x.detach(), w.detach())[:, 0], right.detach())
+
+
+def test_gradients_of_an_operator_have_memory_of_their_own():
+    """Inductor adds to the gradient of x in place, and y has the same one."""
+
+    def function(x, y, w):
+        return reproducible.sum(reproducible.multiply(reproducible.add(x, y), w)) + (x * 3.0).sum()
+
+    x, y, w = (torch.from_numpy(RNG.standard_normal((4, 5), np.float32)).requires_grad_() for _ in range(3))
+    found = torch.autograd.grad(torch.compile(function, fullgraph=True)(x, y, w), (x, y))
+    assert_all_same_bits(found, (w.detach() + 3.0, w.detach()))
