@@ -238,7 +238,11 @@ def _of_nodes(names: Namespaces, x: Any, law: Collective, dtype: Number, call: s
 
 def of_node(names: Namespaces, node: int, count: int) -> Namespaces:
     """The array namespaces of one of `count` nodes: no role of a key is that of another node or level."""
-    return lambda flush, role: names(flush, NODES + role * count + node)
+    return partial(_named_by_node, names, node, count)
+
+
+def _named_by_node(names: Namespaces, node: int, count: int, flush: bool, role: int) -> Any:
+    return names(flush, NODES + role * count + node)
 
 
 def sent(

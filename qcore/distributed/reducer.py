@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from copy import deepcopy
+from functools import partial
+from itertools import islice
 from math import prod
-from typing import Any, Literal
+from operator import itemgetter
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -60,6 +64,16 @@ class Reduction:
         self._bar, self._show = ExitStack(), _nothing
         self._found: Any = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What came so far, for pickle and copy: a copy goes on with the same bits, without a bar."""
+        return {name: value for name, value in vars(self).items() if name not in ("_bar", "_show")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _bar=ExitStack(), _show=_nothing)
+
+    def __copy__(self) -> Self:
+        return deepcopy(self)  # two sums in one memory would add each other's gradients
+
     def __repr__(self) -> str:
         law = self.collective if isinstance(self.collective, str) else self.collective.text
         return f"<Reducer of {self.ranks} ranks by {law}, labels: {self.labels}; {self.came} came>"
@@ -101,7 +115,7 @@ class Reduction:
         self._size = sum(prod(shape) for shape, _ in shapes)
         if self._keeps and self._call == SCATTER and self._size % self.ranks:
             raise ValueError(f"gradient has {self._size} numbers; allowed is a multiple of ranks={self.ranks}")
-        self._like, self._make = leaves[0], make
+        self._like, self._make = self._message([leaves[0].reshape(-1)[:0]], True), make
         self._shape = shape = shapes[0][0] if len(shapes) == 1 else (self._size,)
         self._stream = Stream(Level(law, self.ranks, check_number(dtype), shape), self._names, self._steps)
         if self.ranks > _FEW:
@@ -128,11 +142,12 @@ class Reduction:
             return self._of_total(self._stream.result())
 
     def _parts(self) -> list[Any]:
-        """The arrays of the result."""
+        """The arrays of the result, in memory of their own: users write to them, and may ask for them again."""
         assert self._shapes is not None  # as gradients came
         shapes = [shape for shape, _ in self._shapes]
         ends = np.cumsum([prod(shape) for shape in shapes]).tolist()
-        return [self._found[end - prod(shape) : end].reshape(shape) for shape, end in zip(shapes, ends, strict=True)]
+        found = [self._found[end - prod(shape) : end] for shape, end in zip(shapes, ends, strict=True)]
+        return [self._message([part], True).reshape(shape) for shape, part in zip(shapes, found, strict=True)]
 
     # What packages do in their own ways.
 
@@ -186,6 +201,8 @@ class Reducer(Reduction):
 
     Orders other than rings, "own_first" and "nccl_pat" have "ranks" always.
 
+    `pickle` and `copy` keep what came so far: a copy goes on with the same bits.
+
     Args:
         collective: as for `reduce`; also NCCL's PAT, which has a reduce-scatter alone: its parts, one after the other.
         ranks: how many gradients will be added, N.
@@ -233,20 +250,29 @@ class Reducer(Reduction):
 
 
 def flattened(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """The leaves of lists, tuples and dictionaries inside each other, and a function that makes the same of others."""
+    """The leaves of lists, tuples and dictionaries inside each other, and a function that makes the same of others.
+
+    It is one that pickle takes.
+    """
     if isinstance(tree, dict):
         leaves, make = flattened(list(tree.values()))
-        return leaves, lambda found: dict(zip(tree, make(found), strict=True))
+        return leaves, partial(_dictionary, list(tree), make)
     if not isinstance(tree, list | tuple):
-        return [tree], lambda found: found[0]
+        return [tree], itemgetter(0)
     parts = [flattened(part) for part in tree]
-    ends = np.cumsum([len(leaves) for leaves, _ in parts]).tolist()
+    places = [(len(leaves), make) for leaves, make in parts]
+    return [leaf for leaves, _ in parts for leaf in leaves], partial(_sequence, type(tree), places)
 
-    def made(found: list[Any]) -> Any:
-        items = [make(found[end - len(leaves) : end]) for (leaves, make), end in zip(parts, ends, strict=True)]
-        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
 
-    return [leaf for leaves, _ in parts for leaf in leaves], made
+def _dictionary(names: list[Any], make: Callable[[list[Any]], Any], leaves: list[Any]) -> dict[Any, Any]:
+    return dict(zip(names, make(leaves), strict=True))
+
+
+def _sequence(container: Any, parts: list[tuple[int, Callable[[list[Any]], Any]]], leaves: list[Any]) -> Any:
+    """A list or a tuple of parts, each with the number of its leaves and the function that makes it of them."""
+    rest = iter(leaves)
+    items = [make([*islice(rest, count)]) for count, make in parts]
+    return container(*items) if hasattr(container, "_fields") else container(items)
 
 
 def _nothing(part: float) -> None:

@@ -7,7 +7,7 @@ ring's chunks begin with different ranks, so a stream takes the ranks of each ch
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from qcore.distributed import law
@@ -59,6 +59,10 @@ class Steps:
     def kept(self, term: Any) -> Any:
         """A term, or a node's total, in memory of its own, as users write to their gradients."""
         return self.names(SUM).copy(term)
+
+    def stored(self, total: Any) -> Any:
+        """A total or a term as pickle keeps all of its bits."""
+        return total
 
     def started(self, term: Any) -> tuple[Any, bool]:
         """The total at which a sum starts, and True if the first term is in it."""
@@ -117,6 +121,10 @@ class Chain:
         self.summed = 0
         self.terms = level.ranks - (level.law.start == FIRST)
 
+    def __getstate__(self) -> dict[str, Any]:
+        total = None if self.total is None else self.steps.stored(self.total)
+        return vars(self) | {"total": total, "waiting": [*map(self.steps.stored, self.waiting)]}
+
     def add(self, rank: int, term: Any) -> None:
         if self.total is None:
             self.total, begun = self.steps.started(term)
@@ -161,6 +169,9 @@ class Tree:
         self.totals: dict[int, Any] = {}
         self.next: dict[int, int] = {}  # of nodes that wait, the number of children that are in their totals
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"totals": {rank: self.steps.stored(total) for rank, total in self.totals.items()}}
+
     def add(self, rank: int, term: Any) -> None:
         self.totals[rank], self.next[rank] = self.steps.node(term), 0
         new = rank  # whose total is in the term's memory, until it is added: most are, so few are copied
@@ -202,7 +213,7 @@ class Stream:
         self.whole, self.names, self.make = level, names, steps
         nodes = level.ranks // level.law.inner_ranks
         self.level = level._replace(ranks=nodes)
-        self.steps = steps(self.level, lambda role: names(level.law.flush, role))
+        self.steps = steps(self.level, partial(names, level.law.flush))
         self.fold = (Tree if level.law.order in TREES and nodes > 1 else Chain)(self.level, self.steps)
         self.inner: Stream | None = None
         self.came = 0

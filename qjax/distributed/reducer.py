@@ -62,7 +62,7 @@ class Reducer(law.Reduction):
         for leaf in leaves:
             if isinstance(leaf, Tracer):
                 raise TypeError("gradient is traced; allowed are arrays outside of jit: `reduce` takes traced stacks")
-        return leaves, partial(jax.tree.unflatten, structure)
+        return leaves, partial(_like, jax.tree.unflatten(structure, range(len(leaves))))
 
     def _structure(self, make: Callable[[list[Any]], Any]) -> Any:
         return jax.tree.structure(super()._structure(make))
@@ -89,6 +89,11 @@ class Reducer(law.Reduction):
         ).reshape(-1)
 
 
+def _like(tree: Any, leaves: list[Any]) -> Any:
+    """A tree like another; pickle takes trees of a user's own nodes, and not their structures."""
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
+
+
 class CompiledSteps(Steps):
     """Each step of the law as a program of XLA's, of which one serves all ranks and nodes."""
 
@@ -101,6 +106,9 @@ class CompiledSteps(Steps):
 
     def kept(self, term: jax.Array) -> jax.Array:
         return term
+
+    def stored(self, total: Any) -> np.ndarray:
+        return np.asarray(total)  # JAX reads float64 arrays of a pickle as float32
 
     def added(self, total: jax.Array, terms: Sequence[jax.Array], step: int) -> jax.Array:
         return _added(self.level, self.keys, total, terms, step)

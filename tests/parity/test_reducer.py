@@ -1,5 +1,8 @@
 """`Reducer` in torch and JAX beside NumPy's: the same bits."""
 
+import copy
+import pickle
+
 import jax
 import numpy as np
 import pytest
@@ -59,6 +62,57 @@ def test_all(name, dtype):
         if name != NODES or ranks in (6, 8):
             compare(qtorch.distributed, tensor, name, dtype, ranks)
             compare(qjax.distributed, np.asarray, name, dtype, ranks)
+
+
+def goes_on(package, convert, name, labels):
+    """A reducer that is pickled before each gradient, and its copies, have the bits of one that is not."""
+    stack = hard_stack("wide", 6, 12, "float32")
+    reducer, others = package.Reducer(name, 6, labels=labels, key=5), []
+    expected = qcore.distributed.Reducer(name, 6, labels=labels, key=5)
+    for row in stack:
+        others = [copy.copy(reducer), copy.deepcopy(reducer)]
+        reducer = pickle.loads(pickle.dumps(reducer))
+        for one in (reducer, *others):
+            one.add({"a": [convert(row[:4].reshape(2, 2))], "b": (convert(row[4:]),)})
+        expected.add(row)
+    assert len(pickle.dumps(reducer)) < 4000  # without gradients
+    for found in (one.result() for one in (reducer, *others)):
+        assert (type(found["a"]), type(found["b"])) == (list, tuple)
+        parts = [np.asarray(found[one][0]).ravel() for one in ("a", "b")]
+        assert_same_bits(np.concatenate(parts), expected.result(), name)
+
+
+@pytest.mark.parametrize("name", ["nccl.ring.bf16.avg", NODES, NAMES[-1]])
+def test_copies_go_on(name):
+    for labels in ("rotated", "ranks"):
+        goes_on(qcore.distributed, np.asarray, name, labels)
+        goes_on(qtorch.distributed, tensor, name, labels)
+
+
+def test_copies_go_on_in_jax():
+    goes_on(qjax.distributed, np.asarray, "nccl.nvls", "ranks")  # whose sums are float64
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", NAMES)
+def test_copies_of_all_go_on(name):
+    for labels in ("rotated", "ranks"):
+        for package, convert in ((qcore, np.asarray), (qtorch, tensor), (qjax, np.asarray)):
+            goes_on(package.distributed, convert, name, labels)
+
+
+@pytest.mark.parametrize(("package", "convert"), [(qcore, np.asarray), (qtorch, tensor)])
+def test_results_that_are_written_to(package, convert):
+    """A user may scale a gradient in place, and ask for the sum again."""
+    for ranks in (1, 2):
+        reducer, x = package.distributed.Reducer("gloo", ranks), convert(np.ones(2, np.float32))
+        for _ in range(ranks):
+            reducer.add([x, x])
+        first = reducer.result()
+        first[0] *= 8
+        assert [one.tolist() for one in first] == [[8 * ranks] * 2, [ranks] * 2]
+        assert [one.tolist() for one in reducer.result()] == [[ranks] * 2] * 2
+        assert x.tolist() == [1, 1]
 
 
 def test_messages_of_packages():
