@@ -12,10 +12,12 @@ from qcore.arguments import check_type, quoted
 from qcore.names import MOST, shown, some
 from qcore.notices import warn
 from qcore.report import LayerReport
+from qcore.workflow.conversion import Conversion
 from qcore.workflow.flow import Bounds, Call, Flow, Flows
 from qcore.workflow.settings import (
     Arguments,
     arguments_of,
+    check_effects,
     check_settings,
     check_some,
     check_train,
@@ -68,6 +70,7 @@ class Workflow(Protocol):
         known: the arguments of the model's calls that show all known ways through its code; [] without data.
         run: runs a model on all data; None without data.
         trains: True if it trains the model.
+        fused: the paths of layers that were fused.
     """
 
     module: type  # of all modules
@@ -77,7 +80,9 @@ class Workflow(Protocol):
     functional: type  # of modules with the methods add and mul
     stubs: tuple[type, type]  # where a model says itself that integers begin and end
     wrapper: Callable[..., Any]  # puts stubs, or none, around a layer; it has the layer's attributes
-    class_of: Callable[[Any], type]  # with which a module was made
+    tree: Conversion  # of modules, and what layers become
+    library: object  # its classes are named without a module
+    no_layer = ""  # the end of the error of a model without a layer to quantize
     report: Callable[[Any], Iterable[LayerReport]]
     results: Callable[[Any, Arguments], Any]  # of a model's call: what tells one computation from others
     engine = "exact"  # of the default settings: all integers, since sums are exact here and do not overflow
@@ -88,11 +93,13 @@ class Workflow(Protocol):
     repeated: dict[str, Any]
     run: Callable[[Any], object] | None
     trains: bool
+    fused: set[str]
     _chooses_ranges: bool  # the default settings leave them to the model's results
     _data: Any
     _ways: set[Hashable]
     _joined: dict[str, str]  # layers whose numbers another layer quantizes again, with that layer
     _others: list[Arguments]
+    _asked: tuple[Mapping[Any, Any], list[tuple[str, type]]]  # the entries, and the classes of the float model
     _uses: Counter[int]  # of the modules by identity: how many names each has
     _expected: list[Any]  # what the model returns for each of the known arguments
     named: dict[str, Any]  # the modules of the recorded model, by all names
@@ -113,7 +120,7 @@ class Workflow(Protocol):
             self._static({key: None if key in chosen else one for key, one in self.entries.items()})
         self.model.eval()
         if chosen := chosen | self.repeated:
-            kinds = {self.class_of(module) for _, module in self.modules()}
+            kinds = {self.tree.class_of(module) for _, module in self.modules()}
             off = {
                 key: None for key, one in self.entries.items() if one is None and (isinstance(key, str) or key in kinds)
             }
@@ -125,7 +132,7 @@ class Workflow(Protocol):
 
     def _static(self, entries: dict[Any, Any]) -> None:
         """Fuses, observes or trains, and converts the layers that have settings."""
-        self.propagate(entries)
+        self._propagate(entries)
         self._take_data()
         self._observe()
         while self._others:  # what was decided does not suit other ways through the model's code
@@ -135,7 +142,7 @@ class Workflow(Protocol):
                     "first; allowed is a list, which is read again"
                 )
             self.known, self._others, self.model = self.known + self._others, [], self.make()
-            self.propagate(entries)
+            self._propagate(entries)
             self._observe()
         if self.repeated and not self.replaced():
             return
@@ -144,6 +151,18 @@ class Workflow(Protocol):
             self._convert_and_judge()
         else:
             self.convert()
+
+    def _propagate(self, entries: Mapping[Any, Any]) -> None:
+        """Gives each module of a copy of the float model its settings."""
+        self.propagate(entries)
+        kinds = [(path, self.tree.class_of(module)) for path, module in self.modules()]
+        self._asked, self.fused = (entries, kinds), set()
+
+    def check_effects(self, done: Iterable[str]) -> None:
+        """Raises ValueError if an entry reached no layer; done are the paths of layers, beside those of other steps."""
+        entries, kinds = self._asked
+        done = {*done, *self.fused, *self.repeated}
+        check_effects(entries, kinds, lambda class_: class_, self.library, done, "layer to observe", self.no_layer)
 
     def _convert_and_judge(self) -> None:
         """Converts; with default settings twice, and the model's results decide between the ranges.
@@ -154,12 +173,12 @@ class Workflow(Protocol):
         of the layer's error. The second time nothing is cut off. Results with large errors decide nothing: errors do
         not add up in them, and other data would decide otherwise.
         """
-        prepared = self.with_whole_ranges(self.model, _SAVED) if self._chooses_ranges else self.model
+        prepared = self._with_whole_ranges(self.model, _SAVED) if self._chooses_ranges else self.model
         self.model = prepared
         self.convert()
         made = [self.model]
         if self._chooses_ranges:
-            self.model = self.with_whole_ranges(prepared, inf)
+            self.model = self._with_whole_ranges(prepared, inf)
             with warnings.catch_warnings():  # as the first time
                 warnings.simplefilter("ignore")
                 self.convert()
@@ -176,6 +195,14 @@ class Workflow(Protocol):
             chosen = int(len(found) > 1 and small and found[1].error < first.error)
             self.model = made[chosen]
             self._warn_of_noise(found[chosen].layers)
+
+    def _with_whole_ranges(self, prepared: Any, least: float) -> Any:
+        """A prepared model after histograms became whole ranges, but for those that save a share by cutting."""
+        for _, layer in self.tree.walk(prepared):
+            observer = self.tree.observer(layer)
+            if observer is not None and self.has_counts(observer) and observer.saves() < least:
+                layer.activation_post_process = observer.without_counts()
+        return prepared
 
     def _warn_of_noise(self, found: Mapping[str, tuple[float, float, float]]) -> None:
         """Warns of layers whose results have more errors than rounding alone makes."""
@@ -196,6 +223,7 @@ class Workflow(Protocol):
         if self.known:
             self._leave_by_class()
             if rows := list(self._flows().rows(self.joins, self.fuses)):
+                self.fused = {path for row, _ in rows for path in row}
                 self.fuse(rows)
             flows = self._flows()
             if not has_stubs and not self.trains:
@@ -209,8 +237,10 @@ class Workflow(Protocol):
         self.observe(bounds)
         if self.run is not None:
             self.execute(self.run)
-        elif missing := self.unseen():
-            raise needs_data(missing[0])
+            return
+        for path, layer in self.tree.walk(self.model):
+            if self.tree.is_observed(layer) and self.tree.unseen(layer):
+                raise needs_data(path)
 
     def _take_repeated(self, flows: Flows) -> None:
         """Takes layers that one run of the model calls several times out of those that are observed.
@@ -247,7 +277,7 @@ class Workflow(Protocol):
         def change(path: str, layer: Any) -> Any:
             return self.wrapper(layer, *found[path]) if any(found.get(path, ())) else layer
 
-        self.model = self.rebuilt(self.model, change)
+        self.model = self.tree.rebuilt(self.model, change)
         return found
 
     def chosen_stubs(self, flows: Flows, layers: Collection[str]) -> dict[str, tuple[bool, bool]]:
@@ -318,7 +348,7 @@ class Workflow(Protocol):
             return self.wrapper(layer, False, False) if path in layers else layer
 
         self._expected = self._expected or [self.results(self.as_is(), arguments) for arguments in self.known]
-        other = self.rebuilt(self.as_is(), change)
+        other = self.tree.rebuilt(self.as_is(), change)
         for arguments, expected in zip(self.known, self._expected, strict=True):
             try:
                 found = self.results(other, arguments)
@@ -353,7 +383,6 @@ class Workflow(Protocol):
     # The tree of modules of a framework
 
     def modules(self) -> list[tuple[str, Any]]: ...  # of the model, by all names
-    def rebuilt(self, model: Any, change: Callable[[str, Any], Any]) -> Any: ...  # each module changed, children first
     def switch_off(self, layers: Iterable[str]) -> None: ...  # their settings become None
     def observer_of(self, module: Any) -> Any: ...  # of a layer's results, if it chooses a range
 
@@ -375,13 +404,9 @@ class Workflow(Protocol):
     def dynamic_of(self, path: str) -> Any: ...  # a layer's settings with a range for each call; None if it has none
     def integers(self) -> Collection[str]: ...  # the names of layers that become layers in integers
     def observe(self, bounds: Mapping[str, Bounds]) -> None: ...  # prepares layers; some are clamped before observers
-    def check_effects(self, done: Iterable[str]) -> None: ...  # raises if an entry reached no layer; some are done
     def execute(self, run: Callable[[Any], object]) -> None: ...  # the prepared model on all data
-    def unseen(self) -> list[str]: ...  # the names of layers that need data and saw none
     def share_range(self, own: Any, other: Any) -> None: ...  # an observer takes another's range if it contains its own
-    def with_whole_ranges(
-        self, prepared: Any, least: float
-    ) -> Any: ...  # but for histograms that save a share by cutting
+    def has_counts(self, observer: Any) -> bool: ...  # of a histogram
     def convert(self) -> None: ...
     def noises(self, models: list[Any]) -> list[Noises]: ...  # of converted models on the first inputs; [] without
     def by_rows(self, settings: Any, /) -> Any: ...  # dynamic settings with a range for each row, if they name none

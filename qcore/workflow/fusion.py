@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from qcore.arguments import quoted
-from qcore.names import some
+from qcore.names import joined, shown, some
+from qcore.notices import warn
+from qcore.workflow.tree import Tree
 
 
 class Kind(NamedTuple):
@@ -118,3 +121,48 @@ def check_row(row: Sequence[Any], names: Mapping[str, Any], least: int = 2) -> N
 
 def _no_names(value: Any) -> TypeError:
     return TypeError(f"modules_to_fuse has {quoted(value)}; allowed are lists of names: [['conv', 'bn', 'relu']]")
+
+
+def fused_rows(
+    modules_to_fuse: Any, modules: Mapping[str, Any], fuse: Callable[[list[Any]], Sequence[Any]], least: int = 2
+) -> dict[str, Any]:
+    """What takes the place of the layers of some rows, by name.
+
+    Args:
+        modules_to_fuse: a row of names, or a list of rows.
+        modules: the modules by all their names.
+        fuse: the fused layer of a row, and what stands at its other names.
+        least: how many layers a row has at least.
+
+    Raises:
+        TypeError, ValueError: if a row is wrong, or as fuse does, with the row's names.
+    """
+    made: dict[str, Any] = {}
+    for row in rows_to_fuse(modules_to_fuse):
+        check_row(row, modules, least)
+        if twice := [name for name in row if name in made]:
+            raise ValueError(f"modules_to_fuse has {quoted(twice[0])} in two rows; allowed is one")
+        try:
+            layers = fuse([modules[name] for name in row])
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"modules_to_fuse has {list(row)}: {error}") from error
+        made.update(zip(row, layers, strict=True))
+    return made
+
+
+def warn_of_unfused(tree: Tree, model: Any, trains: Callable[[str, Any, Any], bool]) -> None:
+    """Warns of convolutions right before a batch norm: they are trained with other weights than inference has.
+
+    Args:
+        tree, model: the modules.
+        trains: true of the path of a convolution, the convolution, and a batch norm that can be fused with it.
+    """
+    for path, parent in tree.walk(model):
+        for (name, first), (after, second) in pairwise(tree.children(parent)):
+            convolution, norm = joined(path, name), joined(path, after)
+            if trains(convolution, first, second):
+                warn(
+                    f"{shown(convolution)} is a convolution before the batch norm '{norm}', and not fused with it: "
+                    "training sees other weights than the converted model has; call fuse_modules(model, "
+                    f"[{[convolution, norm]}])"
+                )

@@ -181,27 +181,6 @@ def needs_data(path: str) -> ValueError:
     )
 
 
-def allowed_names(allowed: Any, names: Collection[str]) -> Collection[str]:
-    """The names of modules in which layers may have seen nothing, as the argument allow_uncalibrated says.
-
-    Args:
-        allowed: True is the whole model, False nothing.
-        names: of all modules.
-
-    Raises:
-        TypeError: if it is neither a bool nor a list of names.
-        ValueError: if a name does not occur in the model.
-    """
-    if isinstance(allowed, bool):
-        return [""] if allowed else []
-    if not isinstance(allowed, Collection) or isinstance(allowed, str) or not all(isinstance(n, str) for n in allowed):
-        raise TypeError(f"allow_uncalibrated={quoted(allowed)}; allowed are True, False and a list of names of modules")
-    for name in allowed:
-        if name not in names:
-            raise ValueError(f"allow_uncalibrated has {quoted(name)}, which names no module")
-    return allowed
-
-
 def warn_of_floats(left: Sequence[str], more: str = "") -> None:
     """Warns of layers that have settings and stay in floats.
 
@@ -212,57 +191,6 @@ def warn_of_floats(left: Sequence[str], more: str = "") -> None:
     if left:
         others = f"; and {len(left) - MOST} more, see report(model)" if len(left) > MOST else ""
         warn(f"these layers stay in floats: {'; '.join(left[:MOST])}{others}{more}")
-
-
-def warn_of_repeats(path: str, calls: int, times: int, more: str = "") -> None:
-    """Warns of a layer that ran more often than the model, with one observer for all calls."""
-    warn(
-        f"{shown(path)} ran {calls} times while the model ran {times} times{more}: all calls share one observer, and "
-        "will share one scale; use a module for each call, or leave it in floats: the settings None for its name"
-    )
-
-
-def check_seen(unseen: Sequence[str], seen: bool, left_out: str) -> None:
-    """Raises if no observer saw data, and warns if some did not.
-
-    Args:
-        unseen: the names of the layers without a range that need one.
-        seen: True if other layers have a range.
-        left_out: how a layer is left in floats.
-
-    Raises:
-        ValueError: if there are unseen layers, and no others.
-    """
-    if not unseen:
-        return
-    named = (
-        f"{some(list(map(shown, unseen)))} {'has' if len(unseen) == 1 else 'have'} an observer that has seen nothing"
-    )
-    if not seen:
-        raise ValueError(
-            f"{named}; run the prepared model on data that has elements, {left_out}, or pass allow_uncalibrated=True "
-            "to convert and load scales"
-        )
-    warn(
-        f"{named}, and will raise when called; calibrate with data that reaches it, {left_out}, or name it in "
-        "convert(.., allow_uncalibrated=[..])"
-    )
-
-
-def uncalibrated(name: str, left_out: str) -> RuntimeError:
-    """The error of a layer that runs, but saw no data in calibration."""
-    return RuntimeError(
-        f"{name} runs for the first time, and has no range: it saw no data before convert; calibrate with data that "
-        f"reaches it, or {left_out}"
-    )
-
-
-def warn_of_unfused(convolution: str, norm: str) -> None:
-    """Warns of a convolution right before a batch norm: it would be trained with other weights than inference has."""
-    warn(
-        f"{shown(convolution)} is a convolution before the batch norm '{norm}', and not fused with it: training sees "
-        f"other weights than the converted model has; call fuse_modules(model, [{[convolution, norm]}])"
-    )
 
 
 # Reasons why layers are in floats.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from qcore.arguments import check_flag
-from qcore.names import is_in, shown, some
-from qcore.workflow.settings import allowed_names, check_seen, uncalibrated
+from qcore.names import shown
+from qcore.workflow import conversion
+from qcore.workflow.conversion import uncalibrated
+from qcore.workflow.reporting import Rounding
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.qconfig import QConfig
@@ -21,20 +23,16 @@ from qtorch.nn.quantized import FloatFunctional
 from qtorch.nn.quantized.base import LEFT_OUT
 from qtorch.nn.quantized.quantize import DeQuantize
 from qtorch.nn.quantized.weights import float_parameters
-from qtorch.quantization.observing import NAME, check_repeats, detach, has_range, has_seen, stop_counting
+from qtorch.quantization.modules import Modules
+from qtorch.quantization.observing import NAME, calls_of, detach, has_seen, stop_counting
 from qtorch.quantization.pretrained import mark_quantized
-from qtorch.quantization.quantization_mappings import (
-    get_default_static_quant_module_mappings,
-    is_unobserved,
-    keeps_children,
-)
+from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings, is_unobserved
 from qtorch.quantization.reasons import why_float
 from qtorch.quantization.reporting import ROUNDING, rounding_of
 from qtorch.quantization.rounding import has_output, has_weight, rounded_layer, stays_in_floats, with_coded_stacks
 from qtorch.quantization.stubs import DeQuantStub
 from qtorch.quantization.swap import in_place_of, swap_module
-from qtorch.quantization.ties import tie, ties_of
-from qtorch.quantization.tree import LayerType, check_classes, copied, entry_of, is_leaf, rebuilt, walk
+from qtorch.quantization.tree import LayerType, check_classes, copied, entry_of, is_leaf
 
 
 def convert(
@@ -87,63 +85,102 @@ def convert(
     custom = entry_of(
         "convert_custom_config_dict", convert_custom_config_dict, "observed_to_quantized_custom_module_class"
     )
-    allowed = allowed_names(allow_uncalibrated, {name for name, _ in module.named_modules(remove_duplicate=False)})
     model = copied(module, inplace)
-    check_repeats(model)
-    unused = _check_calibrated(model, classes, custom, allowed)
-    return converted(model, classes, custom, inplace, remove_qconfig, unused)
+    made = Conversion(classes, custom).converted(model, allow_uncalibrated)
+    return finished(made, model if inplace else None, remove_qconfig)
 
 
-def converted(
-    model: nn.Module,
-    mapping: Mapping[Any, Any],
-    custom: Mapping[Any, Any],
-    inplace: bool,
-    remove_qconfig: bool,
-    unused: Collection[str] = (),
-) -> nn.Module:
-    """The model with every layer of the mappings swapped; see `convert`. Layers in unused raise if called."""
-    in_integers = any(
-        plain_class(layer) in mapping
-        and not is_unobserved(layer, mapping)
-        and _is_on(layer)
-        and not stays_in_floats(layer)
-        for _, layer in walk(model, keeps_children)
-    )
-
-    ties = ties_of(model)
-    floats = (tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
-    dtype = next(floats, torch.float32)
-
-    def change(path: str, layer: nn.Module) -> nn.Module:
-        rounded = _is_rounded(layer, mapping)
-        observer = getattr(layer, NAME, None)
-        made: Any = with_coded_stacks(layer)
-        own = any(True for _ in layer.parameters(recurse=False))
-        if rounded:
-            made = rounded_layer(layer)
-            made = made if made is layer else in_place_of(made, layer, path)
-        elif in_integers or not isinstance(layer, DeQuantStub):
-            made = swap_module(layer, mapping, custom, path=path)
-        if made is layer and (is_leaf(layer) or own) and not rounded:
-            _explain(path, layer, mapping, in_integers)
-        elif (made is not layer or rounded) and observer is not None:
-            made.observed_by = rounding_of(observer).name
-        if isinstance(made, DeQuantize):
-            made.dtype = dtype
-        if path in unused:
-            made.register_forward_pre_hook(RefuseCalls(path))
-            setattr(made, "is_uncalibrated", True)  # noqa: B010  # for modules that are called by other methods
-        return made
-
-    made = rebuilt(model, change, keeps_children)
-    if inplace and made is not model:
+def finished(made: nn.Module, model: nn.Module | None, remove_qconfig: bool = True) -> nn.Module:
+    """A converted model without settings; raises ValueError unless it is the model that was to be changed in place."""
+    if model is not None and made is not model:
         raise ValueError("inplace=True cannot put another layer in the place of the model itself; allowed is False")
-    tie(made, ties)
     for layer in made.modules() if remove_qconfig else ():
         _clean(layer)
     mark_quantized(made)
     return made
+
+
+class Conversion(Modules, conversion.Conversion):
+    """The final forms of torch's layers; see `qcore.workflow.conversion`.
+
+    Args:
+        mapping: types to classes with `from_float(module)`.
+        custom: types to classes with `from_observed(module)`.
+    """
+
+    stub, dequantize, left_out = DeQuantStub, DeQuantize, LEFT_OUT
+    unprepared = "module has no layer to convert; call prepare(model) or prepare_qat(model) first"
+
+    def __init__(self, mapping: Mapping[Any, Any], custom: Mapping[Any, Any]) -> None:
+        self._mapping, self._custom = mapping, custom
+
+    def is_known(self, layer: nn.Module) -> bool:
+        known = plain_class(layer) in self._mapping or plain_class(layer) in self._custom
+        return (known and _is_on(layer)) or self.is_rounded(layer)
+
+    def is_observed(self, layer: nn.Module) -> bool:
+        ranges = plain_class(layer) in self._mapping and not is_unobserved(layer, self._mapping)
+        return _is_on(layer) and (ranges or (has_output(layer) and hasattr(layer, NAME)))
+
+    def is_rounded(self, layer: nn.Module) -> bool:
+        """True of a layer of any class with a weight where a `QConfig` asks for a format, and of known classes."""
+        if not _is_on(layer):
+            return False
+        known = plain_class(layer) in self._mapping or (isinstance(layer.qconfig, QConfig) and has_weight(layer))
+        return known and stays_in_floats(layer)
+
+    def observer(self, layer: nn.Module) -> Any:
+        return getattr(layer, NAME, None)
+
+    def rounding(self, observer: nn.Module) -> Rounding:
+        return rounding_of(observer)
+
+    def unseen(self, layer: nn.Module) -> list[str]:
+        return [name for name in (NAME, "weight_fake_quant") if not has_seen(getattr(layer, name, None))]
+
+    def has_scalars(self, layer: nn.Module) -> bool:
+        return isinstance(layer, FloatFunctional) and layer.has_scalars
+
+    def with_some_range(self, layer: Any, names: Sequence[str]) -> nn.Module:
+        """The layer whose observers see the ends of their integers, or its weight."""
+        for name in names:
+            observer = deepcopy(getattr(layer, name)).train()
+            inner: RangeObserver = observer.activation_post_process if isinstance(observer, FakeQuantize) else observer
+            ends = [0.0, float(inner.rule.form.qmax - inner.rule.form.qmin)]
+            observer(torch.tensor(ends, device=inner.eps.device) if name == NAME else float_parameters(layer)[0])
+            setattr(layer, name, observer)
+        return layer
+
+    def runs(self, model: nn.Module) -> tuple[int, dict[str, int]]:
+        root, found = calls_of(model), dict[str, int]()
+        for _, module in model.named_modules():
+            if (hook := calls_of(getattr(module, NAME, None))) is not None:
+                found[hook.path] = hook.calls
+        return 0 if root is None else root.calls, found
+
+    def floats(self, model: nn.Module) -> Iterator[tuple[torch.dtype, int]]:
+        return ((one.dtype, one.numel()) for one in model.parameters() if one.is_floating_point())
+
+    def rounded(self, path: str, layer: nn.Module) -> nn.Module:
+        made = rounded_layer(with_coded_stacks(layer))
+        return made if made is layer else in_place_of(made, layer, path)
+
+    def final(self, path: str, layer: nn.Module) -> nn.Module:
+        return swap_module(with_coded_stacks(layer), self._mapping, self._custom, path=path)
+
+    def explain(self, path: str, layer: nn.Module, in_integers: bool) -> None:
+        """Notes for reports why a layer is in floats; a layer with parameters gets a hook for errors."""
+        own = any(True for _ in layer.parameters(recurse=False))
+        if not is_leaf(layer) and not own:
+            return
+        layer.float_because = why_float(layer, self._mapping)  # type: ignore[assignment]
+        # Code of a container may hand integers on to its children, and use its own parameters for their results.
+        if in_integers and is_leaf(layer) and own:
+            layer.register_forward_pre_hook(RefuseIntegers(path, layer.float_because))  # type: ignore[arg-type]
+
+    def refuse(self, path: str, made: nn.Module) -> None:
+        made.register_forward_pre_hook(RefuseCalls(path))
+        made.is_uncalibrated = True  # type: ignore[assignment]  # for modules that are called by other methods
 
 
 class RefuseIntegers:
@@ -179,14 +216,6 @@ class RefuseCalls:
         raise uncalibrated(shown(self.path), LEFT_OUT)
 
 
-def _explain(path: str, layer: Any, mapping: Mapping[Any, Any], in_integers: bool) -> None:
-    """Notes for reports why a layer is in floats; a layer with parameters gets a hook for errors."""
-    layer.float_because = why_float(layer, mapping)
-    # Code of a container may hand integers on to its children, and use its own parameters for their results.
-    if in_integers and is_leaf(layer) and any(True for _ in layer.parameters(recurse=False)):
-        layer.register_forward_pre_hook(RefuseIntegers(path, layer.float_because))
-
-
 def _clean(layer: nn.Module) -> None:
     """Removes settings and remaining observers; modules that round stay."""
     layer.__dict__.pop("qconfig", None)
@@ -199,56 +228,5 @@ def _clean(layer: nn.Module) -> None:
     stop_counting(layer)
 
 
-def _is_rounded(layer: nn.Module, mapping: Mapping[Any, Any]) -> bool:
-    """True of a layer that stays in floats with rounded numbers: of any class with a weight where a `QConfig` asks."""
-    if not _is_on(layer):
-        return False
-    known = plain_class(layer) in mapping or (isinstance(layer.qconfig, QConfig) and has_weight(layer))
-    return known and stays_in_floats(layer)
-
-
 def _is_on(layer: nn.Module) -> bool:
     return getattr(layer, "qconfig", None) is not None
-
-
-def _check_calibrated(
-    model: nn.Module, mapping: Mapping[Any, Any], custom: Mapping[Any, Any], allowed: Collection[str]
-) -> set[str]:
-    """The layers that saw no data; they get an arbitrary range. Raises if no layer saw data."""
-    unprepared, unseen, empty, known, seen = list[str](), list[str](), list[Any](), False, False
-    for path, layer in walk(model, keeps_children):
-        known |= _is_on(layer) and (plain_class(layer) in mapping or _is_rounded(layer, mapping))
-        observed = plain_class(layer) in mapping and not is_unobserved(layer, mapping)
-        if not _is_on(layer) or not (observed or (has_output(layer) and hasattr(layer, NAME))):
-            continue
-        if getattr(layer, NAME, None) is None:
-            unprepared.append(path)
-            continue
-        without = [name for name in (NAME, "weight_fake_quant") if not has_seen(getattr(layer, name, None))]
-        seen |= not without and has_range(getattr(layer, NAME))
-        excused = any(is_in(path, name) for name in allowed) or (
-            isinstance(layer, FloatFunctional) and layer.has_scalars
-        )
-        unseen += [path] if without and not excused else []
-        empty += [(layer, name) for name in without]
-    if not known and not any(plain_class(layer) in custom and _is_on(layer) for layer in model.modules()):
-        raise ValueError("module has no layer to convert; call prepare(model) or prepare_qat(model) first")
-    if unprepared:
-        raise ValueError(f"{_listed(unprepared)} no observer; call prepare(model) or prepare_qat(model) before convert")
-    check_seen(unseen, seen, LEFT_OUT)
-    for layer, name in empty:
-        setattr(layer, name, _with_some_scale(layer, name))
-    return set(unseen)
-
-
-def _listed(paths: list[str]) -> str:
-    return f"{some(list(map(shown, paths)))} {'has' if len(paths) == 1 else 'have'}"
-
-
-def _with_some_scale(layer: Any, name: str) -> nn.Module:
-    """A copy of an observer after it observed the range of its integers, or the layer's weight."""
-    observer = deepcopy(getattr(layer, name)).train()
-    inner: RangeObserver = observer.activation_post_process if isinstance(observer, FakeQuantize) else observer
-    ends = [0.0, float(inner.rule.form.qmax - inner.rule.form.qmin)]
-    observer(torch.tensor(ends, device=inner.eps.device) if name == NAME else float_parameters(layer)[0])
-    return observer

@@ -13,31 +13,27 @@ from qcore.affine.observers import lies_in
 from qcore.report import LayerReport
 from qcore.workflow.flow import Bounds, Call, Flow
 from qcore.workflow.front import Noises, Workflow
-from qcore.workflow.settings import Arguments, check_effects
+from qcore.workflow.settings import Arguments
 from qtorch._affine.observer import HistogramObserver, PerChannelMinMaxObserver, RangeObserver
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 from qtorch._classes import check_model, plain_class
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization.computed import folded_copy, trainable_copy
-from qtorch.quantization.conversion import convert
+from qtorch.quantization.conversion import Conversion, convert
 from qtorch.quantization.flow import copied_tensors, leaves, record, results, stopping, way, with_same_parameters
 from qtorch.quantization.fusion import fuse_modules, has_fused_layer
-from qtorch.quantization.observing import NAME, has_range, has_seen, observe_within
+from qtorch.quantization.observing import NAME, has_range, observe_within
 from qtorch.quantization.one_call import quantize_dynamic
 from qtorch.quantization.preparation import prepare, prepare_qat
 from qtorch.quantization.propagation import SETTINGS, propagate_qconfig_
-from qtorch.quantization.quantization_mappings import (
-    get_default_static_quant_module_mappings,
-    is_unobserved,
-    keeps_children,
-)
+from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings, is_unobserved
 from qtorch.quantization.reasons import is_conv1d
 from qtorch.quantization.reporting import report
 from qtorch.quantization.rounding import becomes_rounded, rounds_only
 from qtorch.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qtorch.quantization.subclasses import base_of, check_trusted, is_known, taken_apart
 from qtorch.quantization.swap import take_hooks
-from qtorch.quantization.tree import Change, NameOrType, rebuilt
+from qtorch.quantization.tree import NameOrType
 from qtorch.quantization.twins import noises
 
 Inputs = torch.Tensor | Sequence[object] | Mapping[str, object]  # of one call of a model
@@ -129,7 +125,8 @@ class _Workflow(Workflow):
 
     module, settings, defaults = nn.Module, SETTINGS, (get_default_qconfig, get_default_qat_qconfig)
     table, functional, stubs, wrapper = nn.Embedding, FloatFunctional, (QuantStub, DeQuantStub), QuantWrapper
-    class_of, report, results = staticmethod(plain_class), staticmethod(report), staticmethod(results)
+    tree, library = Conversion(get_default_static_quant_module_mappings(), {}), nn
+    report, results = staticmethod(report), staticmethod(results)
     model: nn.Module
     _examines = True
     _float: nn.Module  # the copy before it is fused
@@ -142,9 +139,6 @@ class _Workflow(Workflow):
     def modules(self) -> list[tuple[str, Any]]:
         return list(self.model.named_modules(remove_duplicate=False))
 
-    def rebuilt(self, model: nn.Module, change: Change) -> nn.Module:
-        return rebuilt(model, change, keeps_children)
-
     def switch_off(self, layers: Iterable[str]) -> None:
         for path in layers:
             self.model.get_submodule(path).qconfig = None  # type: ignore[assignment]
@@ -155,12 +149,10 @@ class _Workflow(Workflow):
 
     def make(self) -> nn.Module:
         copied = trainable_copy(self.user_model) if self.trains else folded_copy(self.user_model)
-        return rebuilt(copied, lambda _, layer: _as_linear(layer), keeps_children)
+        return self.tree.rebuilt(copied, lambda _, layer: _as_linear(layer))
 
     def propagate(self, entries: Mapping[Any, Any]) -> None:
         propagate_qconfig_(self.model, entries)
-        self._entries_of_layers, self._fused_paths = entries, set[str]()
-        self._classes = [(path, plain_class(module)) for path, module in self.modules()]
         self._examines = True
         if self._data is not None:
             self._float = self.as_is()
@@ -213,7 +205,6 @@ class _Workflow(Workflow):
         return True if len(row) > 1 and has_fused_layer(layers) and layers[0].qconfig is not None else None
 
     def fuse(self, rows: list[tuple[list[str], Any]]) -> None:
-        self._fused_paths = {path for row, _ in rows for path in row}
         for (first, *others), _ in rows:
             for path in others:
                 self.named[path].qconfig = self.named[first].qconfig
@@ -243,10 +234,6 @@ class _Workflow(Workflow):
             layer: Any = self.model.get_submodule(path)
             observe_within(layer.module if isinstance(layer, QuantWrapper) else layer, ends)
 
-    def check_effects(self, done: Iterable[str]) -> None:
-        done = {*done, *self._fused_paths, *self.repeated}
-        check_effects(self._entries_of_layers, self._classes, lambda one: one, nn, done, "layer to observe")
-
     def execute(self, run: Callable[[nn.Module], object]) -> None:
         calls = list[Any]()
 
@@ -261,18 +248,12 @@ class _Workflow(Workflow):
         if hook is not None:
             hook.remove()
 
-    def unseen(self) -> list[str]:
-        return [path.rpartition(".")[0] for path, layer in self.model.named_modules() if not has_seen(layer)]
-
     def share_range(self, own: Any, other: Any) -> None:
         if own.rule == other.rule and lies_in(own, other):
             own.load_state_dict(other.state_dict())
 
-    def with_whole_ranges(self, prepared: nn.Module, least: float) -> nn.Module:
-        for module in prepared.modules():
-            if isinstance(observer := self.observer_of(module), HistogramObserver) and observer.saves() < least:
-                setattr(module, NAME, observer.without_counts())
-        return prepared
+    def has_counts(self, observer: Any) -> bool:
+        return isinstance(observer, HistogramObserver)
 
     def convert(self) -> None:
         # A model without memory is made for a state_dict, which has the scales.

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from qcore.arguments import check_type, quoted
-from qcore.workflow.fusion import Kind, Norm, check_row, rows_to_fuse, why_not_fused
+from qcore.workflow.fusion import Kind, Norm, fused_rows, why_not_fused
 from qtorch._classes import check_model
 from qtorch._torch_internals import drop_forward_hooks
 from qtorch.nn.intrinsic.fused import FUSED, Fused, folded_layer
@@ -60,19 +60,17 @@ def fuse_modules(
     check_type("fuser_func", fuser, Callable, "a function of a list of modules")
     model = copied(model, inplace)
     more = entry_of("fuse_custom_config_dict", fuse_custom_config_dict, "additional_fuser_method_mapping")
-    for row in rows_to_fuse(modules_to_fuse):
-        names = dict(model.named_modules(remove_duplicate=False))
-        check_row(row, names)
-        layers = [names[name] for name in row]
-        _check_together(row, layers)
-        try:
-            made = fuser(layers, more) if fuser is fuse_known_modules else fuser(layers)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"modules_to_fuse has {list(row)}: {error}") from error
+
+    def fuse(layers: list[nn.Module]) -> list[nn.Module]:
+        _check_together(layers)
+        made = fuser(layers, more) if fuser is fuse_known_modules else fuser(layers)
         if len(made) != len(layers):
-            raise ValueError(f"fuser_func returned {len(made)} modules for {list(row)}; allowed are as many as it got")
-        for name, layer in zip(row, made, strict=True):
-            model.set_submodule(name, layer)
+            raise ValueError(f"fuser_func returned {len(made)} modules; allowed are as many as it got, {len(layers)}")
+        return made
+
+    names = dict(model.named_modules(remove_duplicate=False))
+    for name, layer in fused_rows(modules_to_fuse, names, fuse).items():
+        model.set_submodule(name, layer)
     return model
 
 
@@ -167,16 +165,13 @@ def _fused(layers: list[nn.Module], training: bool) -> nn.Module:
     return FUSED[tuple(map(type, layers))](*layers) if len(layers) > 1 else layers[0]
 
 
-def _check_together(row: Sequence[str], layers: list[nn.Module]) -> None:
+def _check_together(layers: list[nn.Module]) -> None:
     """Raises ValueError unless layers have one mode and the same settings, and none is fused."""
     if len({layer.training for layer in layers}) > 1:
-        modes = ", ".join(
-            f"{name} in {'training' if layer.training else 'evaluation'}"
-            for name, layer in zip(row, layers, strict=True)
-        )
-        raise ValueError(f"modules_to_fuse has {modes}; allowed is one mode: model.train() or model.eval()")
+        names = ", ".join("training" if layer.training else "evaluation" for layer in layers)
+        raise ValueError(f"the layers are in {names}; allowed is one mode: model.train() or model.eval()")
     if any(isinstance(layer, Fused) for layer in layers):
-        raise ValueError(f"modules_to_fuse has {list(row)}, of which a part is fused already")
+        raise ValueError("a part is fused already")
     settings = [layer.qconfig for layer in layers if hasattr(layer, "qconfig")]
     if any(one != settings[0] for one in settings):
-        raise ValueError(f"modules_to_fuse has {list(row)}, layers with different qconfigs; allowed is one for all")
+        raise ValueError("the layers have different qconfigs; allowed is one for all")

@@ -11,9 +11,11 @@ from torch import nn
 from qcore.affine import AffineInteger
 from qcore.arguments import quoted
 from qcore.names import shown
+from qcore.workflow.tree import Ties, tie, ties_of
 from qtorch._affine.observer import MinMaxObserver
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, float16_dynamic_qconfig
 from qtorch.quantization.conversion import convert
+from qtorch.quantization.modules import Modules
 from qtorch.quantization.observing import NAME
 from qtorch.quantization.one_call import quantize_dynamic
 from qtorch.quantization.preparation import prepare
@@ -21,7 +23,6 @@ from qtorch.quantization.propagation import propagate_qconfig_
 from qtorch.quantization.quantization_mappings import keeps_children
 from qtorch.quantization.rounding import has_weight
 from qtorch.quantization.stubs import DeQuantStub
-from qtorch.quantization.ties import tie, ties_of, untie
 from qtorch.quantization.tree import check_state_dict, copied, is_leaf, walk
 
 _INTEGERS = "weight.int_repr", "weight.packed"
@@ -60,8 +61,8 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
     check_state_dict(state_dict)
     model = copied(model, False).eval()
     _check_wrappers(model, state_dict)
-    ties = ties_of(model)
-    untie(model, ties)  # the saved layers may have parted
+    ties = ties_of(Modules(), model)
+    _untie(model, ties)  # the saved layers may have parted
     propagate_qconfig_(model)
     dynamic, static = dict[str, Any](), False
     layers: list[tuple[str, Any]] = list(walk(model, keeps_children))
@@ -106,8 +107,16 @@ def load_converted(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> 
         raise ValueError(
             f"state_dict does not fit model; allowed is the float model with the same layers fused: {error}"
         ) from error
-    tie(model, ties)
+    tie(Modules(), model, ties)
     return model
+
+
+def _untie(model: nn.Module, ties: Ties) -> None:
+    """Gives each layer parameters of its own."""
+    for path in {path for _, *others in ties for path in others}:
+        for module in model.get_submodule(path).modules():
+            for name, old in list(module.named_parameters(recurse=False)):
+                setattr(module, name, nn.Parameter(old.detach().clone(), old.requires_grad))
 
 
 def _check_wrappers(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None:

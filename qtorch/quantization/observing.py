@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from qcore.names import shown
-from qcore.workflow.settings import check_settings, warn_of_repeats
+from qcore.workflow.settings import check_settings
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
 from qtorch._affine.qconfig import QConfigDynamic
@@ -132,15 +132,6 @@ def count_forwards(model: torch.nn.Module) -> None:
     """Adds a count of the whole model's runs."""
     if calls_of(model) is None:
         _count_calls("", model)
-
-
-def check_repeats(model: torch.nn.Module) -> None:
-    """Warns of layers that ran more than once in a run of the model, with one observer for all calls."""
-    root = calls_of(model)
-    for _, module in model.named_modules():
-        hook = calls_of(getattr(module, NAME, None))
-        if root is not None and hook is not None and 0 < root.calls < hook.calls:
-            warn_of_repeats(hook.path, hook.calls, root.calls)
 
 
 def has_range(observer: Any) -> bool:

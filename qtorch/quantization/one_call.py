@@ -12,7 +12,7 @@ from qcore.arguments import check_type, quoted
 from qcore.workflow.settings import check_effects, dynamic_entries
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, default_dynamic_qconfig, float16_dynamic_qconfig
 from qtorch._classes import plain_class
-from qtorch.quantization.conversion import convert, converted
+from qtorch.quantization.conversion import Conversion, convert, finished
 from qtorch.quantization.preparation import prepare, prepare_qat
 from qtorch.quantization.propagation import propagate_qconfig_
 from qtorch.quantization.quantization_mappings import get_default_dynamic_quant_module_mappings
@@ -141,7 +141,7 @@ def quantize_dynamic(
     modules = list(model.named_modules(remove_duplicate=False))
     done = [path for path, layer in modules if plain_class(layer) in classes and layer.qconfig is not None]
     check_effects(entries, modules, plain_class, nn, done, f"layer that is quantized dynamically; {_allowed(classes)}")
-    return converted(model, classes, {}, inplace, True)
+    return finished(Conversion(classes, {}).changed(model, {}), model if inplace else None)
 
 
 def _check_arguments(run_args: Any) -> None:

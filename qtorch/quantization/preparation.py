@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from itertools import pairwise
 from typing import Any
 
 from torch import nn
 
-from qcore.names import full_name, joined, shown
-from qcore.workflow.settings import warn_of_unfused
+from qcore.names import full_name, shown
+from qcore.workflow.fusion import warn_of_unfused
+from qcore.workflow.preparation import Preparation
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._classes import check_model, plain_class
 from qtorch.nn.intrinsic import Fused
 from qtorch.nn.qat import QATLayer
 from qtorch.nn.quantized import FloatFunctional
+from qtorch.quantization.modules import Modules
 from qtorch.quantization.observing import attach, count_forwards, is_prepared
 from qtorch.quantization.propagation import check_types, one_of, propagate_qconfig_
 from qtorch.quantization.quantization_mappings import (
     get_default_qat_module_mappings,
     get_default_qconfig_propagation_list,
-    keeps_children,
 )
 from qtorch.quantization.rounding import check_rounded, has_output, has_weight, rounds_only
 from qtorch.quantization.swap import maker, swap_module
-from qtorch.quantization.tree import LayerType, check_mapping, copied, entry_of, is_leaf, rebuilt, walk
+from qtorch.quantization.tree import LayerType, check_mapping, copied, entry_of, is_leaf, rebuilt
 
 Types = Collection[type[nn.Module]]
 _CONVOLUTIONS = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}
@@ -73,8 +73,7 @@ def prepare(
     model = copied(model, inplace)
     propagate_qconfig_(model)
     model = rebuilt(model, lambda _, module: _observed_custom(module, custom), lambda _, module: False)
-    _add_observers(model, allowed, tuple(observer_non_leaf_module_list or ()) + tuple(custom.values()))
-    return model
+    return _observed(model, allowed, tuple(observer_non_leaf_module_list or ()) + tuple(custom.values()))
 
 
 def prepare_qat(
@@ -119,11 +118,11 @@ def prepare_qat(
         raise ValueError(f"{shown(calibrated[0])} was prepared for calibration; allowed is the float model")
     model = copied(model, inplace)
     propagate_qconfig_(model)
-    _check_fused(model)
-    trained = rebuilt(model, lambda path, module: swap_module(module, classes, path=path), keeps_children)
+    warn_of_unfused(Modules(), model, _is_unfused)
+    trained = Modules().rebuilt(model, lambda path, module: swap_module(module, classes, path=path))
     if inplace and trained is not model:
         raise ValueError("inplace=True cannot put another layer in the place of the model itself; allowed is False")
-    _add_observers(trained, None, tuple(classes.values()))
+    _observed(trained, None, tuple(classes.values()))
     for module in trained.modules():
         if isinstance(module, FakeQuantize):
             module.observes_in_eval = False
@@ -138,49 +137,68 @@ def _observed_custom(module: nn.Module, custom: Mapping[Any, Any]) -> nn.Module:
     return observed
 
 
-def _add_observers(model: nn.Module, allowed: Types | None, non_leaf: tuple[type[nn.Module], ...]) -> None:
-    any_class = allowed is None
-    allowed = get_default_qconfig_propagation_list() if allowed is None else allowed
-
-    def keeps(path: str, module: nn.Module) -> bool:
-        return plain_class(module) in non_leaf or keeps_children(path, module)
-
-    found = 0
-    for path, module in list(walk(model, keeps)):
-        settings = getattr(module, "qconfig", None)
-        if settings is None or plain_class(module) is nn.Dropout:
-            continue
-        functional = isinstance(module, FloatFunctional)
-        fused = isinstance(module, (Fused, QATLayer)) or plain_class(module) in non_leaf
-        rounds = any_class and has_weight(module) and rounds_only(module)
-        found += rounds
-        if rounds:
-            check_rounded(path, module)
-        rounds = rounds and has_output(module)
-        if functional or fused or rounds or (is_leaf(module) and plain_class(module) in allowed):
-            found += 1
-            if not is_prepared(module):
-                attach(path, module, settings, by_hook=not functional)
-    if not found:
+def _observed(model: nn.Module, allowed: Types | None, leaves: tuple[type[nn.Module], ...]) -> nn.Module:
+    """The model with observers, and a count of its runs; types in leaves are observed as one."""
+    _, done = _Preparation(allowed, leaves).prepared(model)
+    if not done:
         raise ValueError(
             "model has no layer to observe: either no module has a qconfig (model.qconfig = get_default_qconfig()), or "
             f"none with one is of a type that can be quantized; there are {_types(model)}"
         )
     count_forwards(model)
+    return model
+
+
+class _Preparation(Modules, Preparation):
+    """Layers that get an observer; see `qcore.workflow.preparation`.
+
+    Args:
+        allowed: types of layers without children that are observed; None for the types that `convert` converts, and
+            formats for all.
+        leaves: types that are observed as one.
+    """
+
+    def __init__(self, allowed: Types | None, leaves: tuple[type[nn.Module], ...]) -> None:
+        self._rounds, self._leaves = allowed is None, leaves
+        self._allowed = get_default_qconfig_propagation_list() if allowed is None else allowed
+
+    def keeps_children(self, path: str, module: nn.Module) -> bool:
+        return plain_class(module) in self._leaves or super().keeps_children(path, module)
+
+    def settings(self, path: str, layer: nn.Module) -> Any:
+        return None if plain_class(layer) is nn.Dropout else getattr(layer, "qconfig", None)
+
+    def needs_no_observer(self, path: str, layer: nn.Module, settings: Any) -> bool:
+        if not self._in_format(layer) or has_output(layer) or plain_class(layer) in self._leaves:
+            return False
+        check_rounded(path, layer)
+        return True
+
+    def is_observed(self, layer: nn.Module, settings: Any) -> bool:
+        if isinstance(layer, (FloatFunctional, Fused, QATLayer)) or plain_class(layer) in self._leaves:
+            return True
+        return self._in_format(layer) or (is_leaf(layer) and plain_class(layer) in self._allowed)
+
+    def is_prepared(self, layer: nn.Module) -> bool:
+        return is_prepared(layer)
+
+    def observed(self, path: str, layer: nn.Module, settings: Any) -> nn.Module:
+        attach(path, layer, settings, by_hook=not isinstance(layer, FloatFunctional))
+        return layer
+
+    def _in_format(self, layer: nn.Module) -> bool:
+        """True if a layer's weight, or its result, is rounded to a format that is no range of integers."""
+        return self._rounds and has_weight(layer) and rounds_only(layer)
 
 
 def _types(model: nn.Module) -> str:
     return ", ".join(sorted({full_name(plain_class(module), nn) for module in model.modules()})[:12])
 
 
-def _check_fused(model: nn.Module) -> None:
-    """Warns of a convolution right before a batch norm: training and inference would have different weights."""
-    for path, parent in walk(model, keeps_children):
-        children = [] if keeps_children(path, parent) else list(parent.named_children())
-        for (name, first), (after, second) in pairwise(children):
-            adjacent = (
-                _CONVOLUTIONS.get(plain_class(first)) is plain_class(second)
-                and first.out_channels == second.num_features
-            )  # type: ignore[arg-type]
-            if adjacent and getattr(first, "qconfig", None) is not None:
-                warn_of_unfused(joined(path, name), joined(path, after))
+def _is_unfused(path: str, first: Any, second: Any) -> bool:
+    """True of a convolution with settings, and a batch norm for it."""
+    return (
+        _CONVOLUTIONS.get(plain_class(first)) is plain_class(second)
+        and first.out_channels == second.num_features
+        and getattr(first, "qconfig", None) is not None
+    )

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from qcore.arguments import quoted
-from qcore.names import joined, shown
-from qcore.workflow.settings import check_entries, check_settings
+from qcore.names import shown
+from qcore.workflow.settings import check_settings
+from qcore.workflow.tree import propagated
 from qtorch._affine.qconfig import QConfig, QConfigDynamic
 from qtorch._classes import check_model, plain_class
+from qtorch.quantization.modules import Modules
 from qtorch.quantization.tree import NameOrType, check_mapping
 
 Types = Collection[type[torch.nn.Module]]
@@ -53,8 +55,17 @@ def propagate_qconfig_(
     qconfig_dict = {} if qconfig_dict is None else qconfig_dict
     check_mapping("qconfig_dict", qconfig_dict)
     allowed = one_of("white_list", white_list, "allow_list", allow_list)
-    check_entries(qconfig_dict, list(module.named_modules(remove_duplicate=False)), plain_class, SETTINGS)
-    _propagate(module, qconfig_dict, None, "", allowed)
+
+    def own(path: str, part: torch.nn.Module, settings: Any) -> Any:
+        settings = getattr(part, "qconfig", settings)
+        check_settings(shown(path), settings, SETTINGS)
+        return settings
+
+    tree = Modules()
+    found = propagated(tree, module, qconfig_dict, SETTINGS, own)
+    for path, part in reversed(tree.named(module)):  # a module with several names has the settings of the first
+        if allowed is None or plain_class(part) in allowed:
+            part.qconfig = found[path]
 
 
 def one_of(name: str, value: Any, alias: str, other: Any) -> Any:
@@ -71,16 +82,3 @@ def check_types(name: str, types: Any) -> None:
     if types is None or (isinstance(types, (Sequence, Set, Mapping)) and all(isinstance(kind, type) for kind in types)):
         return
     raise TypeError(f"{name}={quoted(types)}; allowed are None, and a list of types of modules")
-
-
-def _propagate(
-    module: torch.nn.Module, entries: Mapping[Any, Any], inherited: Any, path: str, allowed: Types | None
-) -> None:
-    settings = entries.get(path, entries.get(plain_class(module), inherited))
-    settings = getattr(module, "qconfig", settings)
-    check_settings(shown(path), settings, SETTINGS)
-    if allowed is None or plain_class(module) in allowed:
-        module.qconfig = settings
-    for name, child in module.named_children():
-        if name not in ("activation_post_process", "weight_fake_quant"):
-            _propagate(child, entries, settings, joined(path, name), allowed)

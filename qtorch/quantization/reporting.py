@@ -28,8 +28,8 @@ from qtorch.quantization.observing import NAME, has_seen, is_prepared
 from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings, keeps_children
 from qtorch.quantization.reasons import PASSING, why_float
 from qtorch.quantization.rounding import has_output, has_weight, rounds_only
+from qtorch.quantization.tree import OBSERVING
 
-_OBSERVING = {NAME, "weight_fake_quant"}
 _WEIGHTS = QuantizedWeight, CodedWeight
 _PARTS = Weight, ScaledRounding, Quantizer  # of layers
 ROUNDING = Quantizer, ScaledRounding, Quantize  # what `convert` leaves in an observer's place
@@ -134,7 +134,7 @@ def _arrays(parts: list[tuple[str, nn.Module]]) -> list[tuple[torch.Tensor, bool
     """The parameters and buffers of a layer's parts, each once, with True for a weight, without those of observers."""
     found: dict[int, tuple[torch.Tensor, bool]] = {}
     for name, part in parts:
-        if _OBSERVING.isdisjoint(name.split(".")):
+        if OBSERVING.isdisjoint(name.split(".")):
             for key, one in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
                 found[id(one)] = one, key.startswith("weight") and one.is_floating_point()
     return list(found.values())

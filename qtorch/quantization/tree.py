@@ -15,6 +15,7 @@ from qtorch.quantization.computed import why_computed
 
 Change = Callable[[str, torch.nn.Module], torch.nn.Module]
 KeepsChildren = Callable[[str, torch.nn.Module], bool]
+OBSERVING = {"activation_post_process", "weight_fake_quant"}  # the names of observers in layers
 # The keys of users' dictionaries, a parameter since dictionaries are invariant in the type of their keys.
 LayerType = TypeVar("LayerType", bound=type[torch.nn.Module])
 NameOrType = TypeVar("NameOrType", bound=str | type[torch.nn.Module])

@@ -6,12 +6,12 @@ from itertools import chain, combinations
 
 import pytest
 
+from qcore.workflow.conversion import check_seen
 from qcore.workflow.flow import Call, Flow, Flows
 from qcore.workflow.fusion import Kind, Norm, check_row, rows_to_fuse, why_not_fused
 from qcore.workflow.settings import (
     check_effects,
     check_entries,
-    check_seen,
     dynamic_entries,
     first_and_all,
     why_no_form,

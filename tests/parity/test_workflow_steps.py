@@ -199,6 +199,36 @@ def test_models_without_such_a_layer_are_refused(of):
 
 
 @both
+def test_a_layer_goes_into_one_row(of):
+    model = row(of, "conv", "norm", "relu")
+    with pytest.raises(ValueError, match="modules_to_fuse has '1' in two rows; allowed is one"):
+        of.fuse_modules(model, [["0", "1"], ["1", "2"]])
+
+
+@both
+def test_results_have_the_dtype_of_most_parameters(of):
+    """Not that of the first: norms are often float32 in a model of bfloat16."""
+
+    class Mixed(of.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.linear = of.parameter(X), of.linear(64)
+            self.quant, self.dequant = (stub() for stub in of.stubs)
+
+        def run(self, x):
+            return self.dequant(self.linear(self.quant(x)))
+
+    setattr(Mixed, of.called, Mixed.run)
+    model = of.ready(Mixed)
+    model.linear = of.narrow(model.linear)
+    prepared = of.prepared(model, of.package.default_qconfig)
+    x = of.narrow(of.array(X))
+    of.run(prepared, x)
+    made = of.convert(prepared)
+    assert str(of.run(made, x).dtype).endswith("bfloat16")
+
+
+@both
 def test_unfused_batch_norms_are_said(of):
     model, own = row(of, "conv", "norm", "relu", "linear"), of.package.default_qat_qconfig
     with pytest.warns(UserWarning, match="layer '0' is a convolution before the batch norm '1', and not fused"):

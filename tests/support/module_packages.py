@@ -2,6 +2,7 @@
 
 import copy
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -46,6 +47,11 @@ class Torch:
     @staticmethod
     def norm():
         return nn.BatchNorm1d(4)
+
+    @staticmethod
+    def narrow(x):
+        """A tensor, or a layer, in bfloat16."""
+        return x.bfloat16()
 
     @staticmethod
     def conv(inputs=4, outputs=4):
@@ -99,6 +105,14 @@ class Flax:
     @staticmethod
     def norm():
         return nnx.BatchNorm(4, rngs=nnx.Rngs(0))
+
+    @staticmethod
+    def narrow(x):
+        """An array, or a copy of a layer, in bfloat16."""
+        if not isinstance(x, nnx.Module):
+            return x.astype(jnp.bfloat16)
+        graph, state = nnx.split(x)
+        return nnx.merge(graph, jax.tree.map(lambda one: one.astype(jnp.bfloat16), state))
 
     @staticmethod
     def ready(make):

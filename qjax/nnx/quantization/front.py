@@ -15,24 +15,25 @@ from qcore.names import joined
 from qcore.report import LayerReport
 from qcore.workflow.flow import Bounds, Call, Flow, Flows
 from qcore.workflow.front import Noises, Workflow
+from qcore.workflow.tree import tie, ties_of
 from qjax._jaxprs import is_array, split_arrays
-from qjax._models import Model, all_names, check_model, names_of, rebuilt
+from qjax._models import Model, all_names, check_model, names_of
 from qjax._rounding.inputs import PyTree
 from qjax.nnx.activations import ReLU, ReLU6
 from qjax.nnx.flattened import Flattened
-from qjax.nnx.quantization.conversion import convert, unseen_layers
+from qjax.nnx.quantization.conversion import Conversion, convert
 from qjax.nnx.quantization.flow import Noting, Stopping, program_text, record, shapes_of, takes_integers
 from qjax.nnx.quantization.fusion import fuse_modules, why_not_fused, with_all_names
+from qjax.nnx.quantization.modules import Modules
 from qjax.nnx.quantization.observing import OBSERVER, FloatFunctional, Observed, Observer
 from qjax.nnx.quantization.one_call import quantize_dynamic
 from qjax.nnx.quantization.preparation import leave_attention, trained_layer, with_observers
-from qjax.nnx.quantization.propagation import SettingsOf, check_effects, settings_of
-from qjax.nnx.quantization.quantization_mappings import GENERAL, keeps_children
+from qjax.nnx.quantization.propagation import OTHERS, SettingsOf, settings_of
+from qjax.nnx.quantization.quantization_mappings import GENERAL
 from qjax.nnx.quantization.reasons import why_float, why_not_dynamic
 from qjax.nnx.quantization.reporting import report, variables_in
 from qjax.nnx.quantization.rounding import rounds_layer
 from qjax.nnx.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
-from qjax.nnx.quantization.ties import tie, ties_of
 from qjax.nnx.quantization.twins import noises
 from qjax.quantization import (
     FakeQuantize,
@@ -100,7 +101,7 @@ def quantize_model(
     """
     check_model("model", model)
     made = _Workflow(model, qconfig, calibrate, train).quantized()
-    tie(made, ties_of(model))  # fused layers are other modules
+    tie(Modules(), made, ties_of(Modules(), model))  # fused layers are other modules
     return made
 
 
@@ -109,7 +110,8 @@ class _Workflow(Workflow):
 
     module, settings, defaults = nnx.Module, (QConfig, QConfigDynamic), (get_default_qconfig, get_default_qat_qconfig)
     table, functional, stubs, wrapper = nnx.Embed, FloatFunctional, (QuantStub, DeQuantStub), QuantWrapper
-    class_of, report, results = type, staticmethod(report), staticmethod(program_text)
+    tree, library, no_layer = Conversion(), nnx, OTHERS
+    report, results = staticmethod(report), staticmethod(program_text)
     remedy = (
         "; allowed are flax's layers themselves, the settings None, and for any products prepare_fn of "
         "qjax.quantization"
@@ -119,18 +121,13 @@ class _Workflow(Workflow):
     def __init__(self, model: nnx.Module, *others: Any) -> None:
         self.user_model = model
         super().__init__(*others)
-        self.static: Mapping[Any, Any] = {}
         self._shapes: dict[str, Hashable] = {}
         self.own: dict[str, Any]
         self.all_settings = self.own = settings_of(self.model, self.entries, QConfig, QConfigDynamic)
-        self.fused = set[str]()
         self._first: Any = None  # arguments with numbers
 
     def modules(self) -> list[tuple[str, nnx.Module]]:
         return list(with_all_names(self.model).items())
-
-    def rebuilt(self, model: nnx.Module, change: Callable[[str, nnx.Module], nnx.Module]) -> nnx.Module:
-        return rebuilt(model, change, keeps_children)
 
     def switch_off(self, layers: Iterable[str]) -> None:
         self.own |= dict.fromkeys(layers)
@@ -145,7 +142,7 @@ class _Workflow(Workflow):
         return nnx.clone(self.user_model)
 
     def propagate(self, entries: Mapping[Any, Any]) -> None:
-        self.static, self.float, self.fused = entries, self.model, set()
+        self.float = self.model
         self.own = {path: one if isinstance(one, QConfig) else None for path, one in self.all_settings.items()}
         if self.has_stubs():
             leave_attention(self.model, self.own)
@@ -208,7 +205,6 @@ class _Workflow(Workflow):
         for relu in (False, True):
             chosen = [row for row, has_function in rows if has_function == relu]
             self.model = fuse_modules(self.model, chosen, relu) if chosen else self.model
-        self.fused = {path for row, _ in rows for path in row}
 
     def dynamic_of(self, path: str) -> QConfigDynamic | None:
         observer = self.own[path].activation
@@ -252,27 +248,16 @@ class _Workflow(Workflow):
                 layer = layer.module
             layer.bounds = ends
 
-    def check_effects(self, done: Iterable[str]) -> None:
-        check_effects(self.static, self.float, {*done, *self.fused, *self.repeated}, "layer to observe")
-
     def execute(self, run: Callable[[Any], object]) -> None:
         run(Noting(self.model, self.note) if self.notes_calls() else self.model)
-
-    def unseen(self) -> list[str]:
-        return unseen_layers(self.model)[0]
 
     def share_range(self, own: Any, other: Any) -> None:
         state, others = own.state.get_value(), other.state.get_value()
         if self._first is not None and own.description == other.description and lies_in(state, others):
             own.load(others)
 
-    def with_whole_ranges(self, prepared: nnx.Module, least: float) -> nnx.Module:
-        for _, module in all_names(prepared):
-            observer: Any = vars(module).get(OBSERVER)
-            counts = isinstance(observer, Observer) and isinstance(observer.description, HistogramObserver)
-            if counts and observer.saves() < least:
-                setattr(module, OBSERVER, observer.without_counts())
-        return prepared
+    def has_counts(self, observer: Observer) -> bool:
+        return isinstance(observer.description, HistogramObserver)
 
     def convert(self) -> None:
         self.model.eval()

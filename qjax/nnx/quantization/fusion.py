@@ -11,7 +11,7 @@ from flax import nnx
 from qcore.arguments import check_flag
 from qcore.names import joined
 from qcore.workflow import fusion
-from qcore.workflow.fusion import Kind, Norm, check_row, rows_to_fuse
+from qcore.workflow.fusion import Kind, Norm
 from qjax._models import check_model, children_of, rebuilt
 from qjax.nnx.activations import ReLU
 from qjax.nnx.intrinsic import FUSED, Fused
@@ -60,14 +60,11 @@ def fuse_modules(
     check_model("model", model)
     check_flag("relu", relu)
     copy = nnx.clone(model)
-    modules, made = with_all_names(copy), dict[str, nnx.Module]()
-    for row in rows_to_fuse(modules_to_fuse):
-        check_row(row, modules, least=1 if relu else 2)
-        try:
-            made[row[0]] = _fused([modules[name] for name in row], relu)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"modules_to_fuse has {list(row)}: {error}") from error
-        made.update({name: Identity() for name in row[1:]})
+
+    def fuse(layers: list[nnx.Module]) -> list[nnx.Module]:
+        return [_fused(layers, relu), *[Identity() for _ in layers[1:]]]
+
+    made = fusion.fused_rows(modules_to_fuse, with_all_names(copy), fuse, least=1 if relu else 2)
     return rebuilt(copy, lambda name, module: made.get(name, module), lambda module: isinstance(module, Fused))
 
 

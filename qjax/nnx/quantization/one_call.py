@@ -12,15 +12,16 @@ from qcore.affine import AffineInteger
 from qcore.arguments import quoted
 from qcore.names import joined, shown
 from qcore.workflow.settings import dynamic_entries
+from qcore.workflow.tree import tie, ties_of
 from qjax._models import check_model, rebuilt
 from qjax.nnx.intrinsic import LinearReLU
 from qjax.nnx.layouts import torch_weight
+from qjax.nnx.quantization.modules import Modules
 from qjax.nnx.quantization.propagation import ByPart, check_effects, settings_of
 from qjax.nnx.quantization.quantization_mappings import CELLS, GENERAL, RECURRENT, keeps_children, parts_of
 from qjax.nnx.quantization.reasons import why_not_dynamic
 from qjax.nnx.quantization.rounding import around_linear, quantized_weight, rounded_layer, take_attributes
 from qjax.nnx.quantization.stubs import Identity
-from qjax.nnx.quantization.ties import tie, ties_of
 from qjax.nnx.quantized import Embed, dynamic
 from qjax.quantization import (
     MinMaxObserver,
@@ -93,7 +94,7 @@ def quantize_dynamic(
 
     made: Any = rebuilt(model, change, keeps_children)
     check_effects(qconfig_spec, model, done, f"layer that is quantized dynamically; allowed are exactly {_NAMES}")
-    tie(made, ties_of(model))
+    tie(Modules(), made, ties_of(Modules(), model))
     made.eval()
     return made
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import Any
 
 from flax import nnx
 
 from qcore.names import joined, shown
-from qcore.workflow.settings import warn_of_unfused
-from qjax._models import all_names, check_model, children_of, modules_of, rebuilt
+from qcore.workflow.fusion import warn_of_unfused
+from qcore.workflow.preparation import Preparation
+from qjax._models import all_names, check_model, children_of
 from qjax.nnx.intrinsic import Fused
-from qjax.nnx.quantization.observing import FloatFunctional, Observed
+from qjax.nnx.quantization.modules import Modules
+from qjax.nnx.quantization.observing import OBSERVER, FloatFunctional, Observed
 from qjax.nnx.quantization.one_call import name_of_settings, needs_no_observer
 from qjax.nnx.quantization.propagation import SettingsOf, check_effects, settings_of
-from qjax.nnx.quantization.quantization_mappings import GENERAL, WEIGHTED, keeps_children
+from qjax.nnx.quantization.quantization_mappings import GENERAL, WEIGHTED
 from qjax.nnx.quantization.reasons import IN_ATTENTION, why_float
 from qjax.nnx.quantization.rounding import around_linear, has_weight, rounds_layer
 from qjax.nnx.quantization.training import Trained
@@ -76,35 +77,45 @@ def leave_attention(model: nnx.Module, settings: Mapping[str, Any]) -> None:
 
 def with_observers(model: nnx.Module, settings: Mapping[str, Any], make: Make) -> tuple[nnx.Module, set[str]]:
     """As `observed_model`, for settings of all modules by name; also returns the names of the replaced layers."""
-    done: set[str] = set()
+    return _Preparation(settings, make).prepared(model)
 
-    def change(name: str, module: Any) -> nnx.Module:
-        wanted = settings[name_of_settings(name, module, settings)]
-        if wanted is not None and needs_no_observer(name, module, wanted):
-            done.add(name)
-            module.qconfig = getattr(module, "qconfig", wanted)
-            return module
-        if settings[name] is None or why_float(module) or _rounds_nothing(module, settings[name]):
-            return module
-        done.add(name)
-        if isinstance(module, Observed):
-            return module
-        if type(module) in GENERAL:
-            return around_linear(name, module, lambda linear: make(name, linear, settings[name]))
-        made: Any = make(name, module, settings[name])
-        if not isinstance(module, FloatFunctional):
+
+class _Preparation(Modules, Preparation):
+    """Layers that get an observer; see `qcore.workflow.preparation`.
+
+    Args:
+        settings: of all modules by name.
+        make: `make(name, layer, settings)` takes the place of a layer.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], make: Make) -> None:
+        self._settings, self._make = settings, make
+
+    def settings(self, path: str, layer: nnx.Module) -> Any:
+        return self._settings[path if isinstance(layer, Fused) else name_of_settings(path, layer, self._settings)]
+
+    def needs_no_observer(self, path: str, layer: nnx.Module, settings: Any) -> bool:
+        return needs_no_observer(path, layer, settings)
+
+    def is_observed(self, layer: nnx.Module, settings: QConfig) -> bool:
+        rounding = settings.activation
+        nothing = isinstance(rounding, FormatRounding) and rounding.number is None and not has_weight(layer)
+        return not (nothing or why_float(layer))
+
+    def is_prepared(self, layer: Any) -> bool:
+        return isinstance(layer, Observed) or getattr(layer, OBSERVER, None) is not None
+
+    def keep(self, layer: Any, settings: Any) -> None:
+        layer.qconfig = getattr(layer, "qconfig", settings)
+
+    def observed(self, path: str, layer: Any, settings: QConfig) -> nnx.Module:
+        if type(layer) in GENERAL:
+            return around_linear(path, layer, lambda linear: self._make(path, linear, settings))
+        made: Any = self._make(path, layer, settings)
+        if not isinstance(layer, FloatFunctional):
             return made
-        if module.activation_post_process is None:
-            module.activation_post_process, module.qconfig = made.activation_post_process, settings[name]
-        return module
-
-    return rebuilt(model, change, keeps_children), done
-
-
-def _rounds_nothing(module: nnx.Module, settings: QConfig) -> bool:
-    """True for a layer without a weight whose settings leave results in floats."""
-    rounding = settings.activation
-    return isinstance(rounding, FormatRounding) and rounding.number is None and not has_weight(module)
+        layer.activation_post_process, layer.qconfig = made.activation_post_process, settings
+        return layer
 
 
 def prepare_qat(model: nnx.Module, qconfig: SettingsOf[QConfig]) -> nnx.Module:
@@ -136,8 +147,13 @@ def prepare_qat(model: nnx.Module, qconfig: SettingsOf[QConfig]) -> nnx.Module:
     """
     check_model("model", model)
     _check_training(model)
-    prepared = observed_model(model, qconfig, trained_layer)
-    _check_fused(model, settings_of(model, qconfig))
+    prepared, settings = observed_model(model, qconfig, trained_layer), settings_of(model, qconfig)
+
+    def trains(path: str, first: Any, second: Any) -> bool:
+        adjacent = isinstance(first, nnx.Conv) and isinstance(second, nnx.BatchNorm)
+        return adjacent and settings.get(path) is not None and first.out_features == second.num_features
+
+    warn_of_unfused(Modules(), model, trains)
     return prepared
 
 
@@ -166,15 +182,3 @@ def _check_training(model: nnx.Module) -> None:
             f"model is in evaluation, as {shown(next(iter(modes)))} is; allowed is one in training: call "
             "model.train(), and freeze_bn_stats afterwards where statistics should stay"
         )
-
-
-def _check_fused(model: nnx.Module, settings: Mapping[str, Any]) -> None:
-    """Warns of an unfused convolution right before a batch norm: training would see other weights than inference."""
-    names = {id(module): name for name, module in all_names(model)}
-    for parent in modules_of(model).values():
-        children: Any = [] if isinstance(parent, Fused) else children_of(parent)
-        for (_, first), (_, second) in pairwise(children):
-            adjacent = isinstance(first, nnx.Conv) and isinstance(second, nnx.BatchNorm)
-            trains = adjacent and settings[names[id(first)]] is not None
-            if trains and first.out_features == second.num_features:
-                warn_of_unfused(names[id(first)], names[id(second)])

@@ -9,7 +9,9 @@ from flax import nnx
 
 from qcore.names import joined, shown
 from qcore.workflow import settings
+from qcore.workflow.tree import propagated
 from qjax._models import all_names
+from qjax.nnx.quantization.modules import Modules
 from qjax.quantization import QConfig
 
 One = TypeVar("One")
@@ -18,6 +20,7 @@ Type = type[nnx.Module]
 # last one alone would refuse a dictionary of names.
 ByPart = Mapping[str, One | None] | Mapping[Type, One | None] | Mapping[str | Type, One | None]
 SettingsOf = One | ByPart[One]
+OTHERS = "; functions and layers of linen and equinox are quantized by prepare_fn of qjax.quantization"
 _COMPUTING = nnx.WeightNorm, nnx.SpectralNorm
 
 
@@ -35,15 +38,8 @@ def settings_of(model: nnx.Module, entries: Any, *classes: type) -> dict[str, An
         ValueError: if an entry names nothing that is in the model, so that it would do nothing.
     """
     entries = entries if isinstance(entries, Mapping) else {"": entries}
-    modules = all_names(model)
-    settings.check_entries(entries, modules, type, classes or (QConfig,))
-    found: dict[str, Any] = {}
-    for name, module in modules:
-        parts = name.split(".")
-        outer = (".".join(parts[:end]) for end in range(len(parts), -1, -1))  # one of the same name may be around it
-        inherited = next((found[one] for one in outer if one in found), None)
-        found[name] = entries.get(name, entries.get(type(module), inherited))
-    for name, module in modules:
+    found = propagated(Modules(), model, entries, classes or (QConfig,))
+    for name, module in all_names(model):
         if isinstance(module, _COMPUTING) and found.get(joined(name, "layer_instance")) is not None:
             raise ValueError(
                 f"{shown(name)} is a {type(module).__name__}, which computes its layer's weights at each call; allowed "
@@ -55,5 +51,4 @@ def settings_of(model: nnx.Module, entries: Any, *classes: type) -> dict[str, An
 def check_effects(entries: Any, model: nnx.Module, done: set[str], what: str) -> None:
     """Raises ValueError unless each entry for `settings_of` has changed a layer of a model; `done` are their names."""
     entries = entries if isinstance(entries, Mapping) else {"": entries}
-    more = "; functions and layers of linen and equinox are quantized by prepare_fn of qjax.quantization"
-    settings.check_effects(entries, all_names(model), type, nnx, done, what, more)
+    settings.check_effects(entries, all_names(model), type, nnx, done, what, OTHERS)

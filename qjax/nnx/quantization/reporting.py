@@ -100,7 +100,7 @@ class _Tree:
         return row(
             weight=_weight(layer, inner) if state in ("observed", "trained") else None,
             result=_result(layer if isinstance(layer, quantized.Quantized) else output),
-            observer=getattr(layer, "observed_by", "") or _chosen_by(layer),
+            observer=getattr(layer, "observed_by", ""),
         )
 
 
@@ -162,11 +162,6 @@ def rounding_of(part: Any) -> Rounding:
     if isinstance(part, FormatRounding):
         return Rounding("Identity" if part.number is None else "Quantizer", part.number)
     return Rounding.of(part, part.observer if isinstance(part, FakeQuantize) else None)
-
-
-def _chosen_by(layer: Any) -> str:
-    """The observer whose scale rounds the results of a layer without a weight."""
-    return rounding_of(layer.qconfig.activation).name if hasattr(layer, OBSERVER) else ""
 
 
 def _result(part: Any) -> Rounding | None:

@@ -11,7 +11,7 @@ from flax import nnx
 from qcore.affine import AffineInteger, QParams, check_qparams
 from qcore.affine.functional.operands import check_operand
 from qcore.arguments import check_type
-from qcore.workflow.settings import uncalibrated
+from qcore.workflow.conversion import uncalibrated
 from qjax._namespace import Names
 from qjax._rounding.inputs import ArrayLike
 from qjax.quantization import QTensor

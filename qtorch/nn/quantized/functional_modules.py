@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 
 from qcore.affine import functional
-from qcore.workflow.settings import uncalibrated
+from qcore.workflow.conversion import uncalibrated
 from qtorch._affine import exported
 from qtorch._affine.launch import binary_on_cpu
 from qtorch._affine.tensor import QTensor

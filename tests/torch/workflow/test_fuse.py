@@ -156,10 +156,10 @@ def wrong_models():
     yield "a part is fused already", nn.Sequential(intrinsic.ConvReLU2d(conv(), nn.ReLU()), nn.ReLU()), ["0", "1"]
     different = nn.Sequential(conv(), nn.ReLU())
     different[0].qconfig, different[1].qconfig = default_qconfig, None
-    yield "layers with different qconfigs", different, ["0", "1"]
+    yield "the layers have different qconfigs", different, ["0", "1"]
     mixed = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
     mixed[1].eval()
-    yield "0 in training, 1 in evaluation", mixed, ["0", "1"]
+    yield "the layers are in training, evaluation", mixed, ["0", "1"]
 
 
 @pytest.mark.parametrize(("message", "model", "row"), list(wrong_models()))
