@@ -173,6 +173,6 @@ _define(
 _define(
     "arithmetic_table(str which, str[] texts, Device device) -> Tensor",
     "qtorch.arithmetic.functions",
-    "run_table",
+    "table_for_program",
     "table_shape",
 )

@@ -167,6 +167,11 @@ def run_table(which: str, texts: list[str], device: torch.device) -> torch.Tenso
     return _on_cpu(which, *texts).to(device)
 
 
+def table_for_program(which: str, texts: list[str], device: torch.device) -> torch.Tensor:
+    """`qtorch::arithmetic_table`: a copy, since compiled programs write other results to memory that they have read."""
+    return run_table(which, texts, device).clone()
+
+
 @lru_cache(maxsize=64)
 def _on_cpu(which: str, operation: str, result: str, rounding: str, overflow: str, bits: str, *operands: str) -> Any:
     call = OperationCall(operation, operands, result, rounding, overflow or None, int(bits), 0)

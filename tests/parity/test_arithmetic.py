@@ -128,6 +128,18 @@ def test_compiled_programs_agree():
         assert [np.asarray(one).tobytes() for one in found] == [one.tobytes() for one in expected]
 
 
+def test_tables_of_programs_are_copies():
+    """Inductor writes later results of a program to memory that it has read: the next call had another table."""
+    x = torch.linspace(-3, 3, 256)
+    expected = torch.from_numpy(in_numpy.exp(x.numpy(), "e4m3fn", operands="e4m3fn"))
+    for which in ("numbers", "codes"):
+        texts = ["exp", "e4m3fn", "nearest", "", "24", "e4m3fn"]
+        torch.ops.qtorch.arithmetic_table(which, texts, torch.device("cpu")).zero_()
+    assert torch.equal(in_torch.exp(x, "e4m3fn", operands="e4m3fn"), expected)
+    codes = torch.arange(256, dtype=torch.uint8)
+    assert in_torch.exp_codes(codes, "e4m3fn").tolist() == in_numpy.exp_codes(codes.numpy(), "e4m3fn").tolist()
+
+
 @pytest.mark.parametrize("names", [EXACT[::3], pytest.param(EXACT, marks=pytest.mark.heavy)], ids=["some", "all"])
 def test_gradients_are_those_of_real_functions(names):
     rng = np.random.default_rng(3)
