@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import jax
 from flax import nnx
 
-from qcore.names import shown
+from qcore.names import joined, shown
 from qcore.notices import running
 
 Model = TypeVar("Model", bound=nnx.Module)
@@ -38,10 +38,21 @@ def check_model(name: str, model: Any) -> None:
 
 
 def children_of(module: nnx.Module) -> list[tuple[str, nnx.Module]]:
-    """The modules in a module, in flax's order of its attributes, by name; "" where names leave one out."""
-    inner = enumerate(module) if isinstance(module, nnx.List) else vars(module).items()
+    """The modules in a module, in flax's order of its attributes, by name; "" where names leave one out.
+
+    Plain lists and dictionaries of modules, as `nnx.data` admits them, are a part of the name.
+    """
     unnamed = _UNNAMED.get(type(module))
-    return [("" if key == unnamed else str(key), child) for key, child in inner if isinstance(child, nnx.Module)]
+
+    def inside(value: Any, name: str) -> Iterator[tuple[str, nnx.Module]]:
+        if isinstance(value, nnx.Module):
+            yield name, value
+        elif isinstance(value, (list, tuple, dict)):
+            for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+                yield from inside(one, joined(name, str(key)))
+
+    attributes = enumerate(module) if isinstance(module, nnx.List) else vars(module).items()
+    return [child for key, value in attributes for child in inside(value, "" if key == unnamed else str(key))]
 
 
 def modules_of(model: nnx.Module) -> dict[Path, nnx.Module]:
@@ -96,9 +107,17 @@ def rebuilt(
     `change` returns a module that replaces the argument, or the argument. Children stay in a module for which
     `keeps_children` is true. A module with several names is changed once, by its first, and all names then mean the
     result.
+
+    Raises:
+        TypeError: if a module is in a tuple, which flax cannot change.
     """
     copy = nnx.clone(model)
     modules = modules_of(copy)
+    for path, module in modules.items():
+        for name, value in vars(module).items():
+            if isinstance(value, tuple) and any(isinstance(one, nnx.Module) for one in value):
+                place = joined(name_of(path, modules), name)
+                raise TypeError(f"{place} is a tuple of modules, which flax cannot change; allowed is nnx.List")
     inside = [path for path, module in modules.items() if keeps_children(module)]
 
     def visit(path: Path, node: Any) -> Any:

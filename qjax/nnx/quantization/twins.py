@@ -23,6 +23,7 @@ from qjax.nnx.quantization.flow import Around
 from qjax.nnx.quantization.observing import FloatFunctional, Observed
 from qjax.nnx.quantization.quantization_mappings import GENERAL, keeps_children
 from qjax.nnx.quantization.rounding import around_linear
+from qjax.nnx.quantized import dynamic
 from qjax.nnx.quantized.weights import Weight
 from qjax.nnx.rounded import RoundedLayer
 from qjax.quantization import QTensor, quantize_affine
@@ -73,12 +74,23 @@ def _beside_others(model: nnx.Module, made: nnx.Module, judged: set[str], seen: 
     judged |= {path for path, layer in layers.items() if not isinstance(layer, kinds)}
 
     def change(path: str, layer: nnx.Module) -> nnx.Module:
+        if isinstance(modules.get(path), (dynamic.RNN, dynamic.Cell, dynamic.Recurrent)):
+            return modules[path]  # rounding is all that it does, and what follows has these errors
         return _rounded(layer, layers[path]) if path in layers else layer
 
     twin = rebuilt(model, change, keeps_children)
     models = nnx.List([_watched(one, judged, notes) for one, notes in zip((model, twin, made), seen, strict=True)])
     models.eval()
+    for one in models:
+        _set_keys(one, model)
     return models
+
+
+def _set_keys(model: nnx.Module, other: nnx.Module) -> None:
+    """Gives a model the random keys and counts of another, since calibration draws numbers."""
+    keys = dict(nnx.to_flat_state(nnx.state(other, nnx.RngState)))
+    paths = [path for path, _ in nnx.to_flat_state(nnx.state(model, nnx.RngState)) if path in keys]
+    nnx.update(model, nnx.from_flat_state({path: keys[path] for path in paths}))
 
 
 class _Seen:

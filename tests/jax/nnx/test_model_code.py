@@ -1,5 +1,6 @@
 """What code of models asks of layers: settings and arguments by name; and weights that flax computes at each call."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -7,7 +8,7 @@ import pytest
 from flax import nnx
 from flax_support import layer_of
 
-from qjax.nnx import quantize_model
+from qjax.nnx import quantize_model, report
 from qjax.quantization import QConfig, default_dynamic_qconfig
 
 X = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
@@ -75,3 +76,67 @@ def test_weights_that_a_wrapper_computes_are_named(kind):
     model.norm = model.norm.layer_instance  # the remedy
     found = quantize_model(model, calibrate=[X])(X)
     assert jnp.linalg.norm(found - expected) / jnp.linalg.norm(expected) < 0.05
+
+
+class Held(nnx.Module):
+    """Layers in a container of Python, which flax allows as data."""
+
+    def __init__(self, container):
+        self.layers = nnx.data(container([layer_of(nnx.Linear, 3, 4), layer_of(nnx.Linear, 4, 2)]))
+
+    def __call__(self, x):
+        for layer in self.layers.values() if isinstance(self.layers, dict) else self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("container", [list, lambda layers: dict(enumerate(layers))], ids=["list", "dict"])
+def test_layers_in_containers_of_python_have_names_settings_and_reports(container):
+    small = quantize_model(Held(container), {"layers.1": default_dynamic_qconfig})
+    assert {row.path: row.state for row in report(small)} == {"layers.0": "float", "layers.1": "quantized"}
+
+
+@pytest.mark.heavy
+def test_layers_in_containers_of_python_are_calibrated():
+    model = Held(list)
+    found = quantize_model(model, calibrate=[X])
+    assert jnp.linalg.norm(found(X) - model(X)) / jnp.linalg.norm(model(X)) < 0.05
+
+
+def test_layers_in_tuples_are_named():
+    with pytest.raises(
+        TypeError, match=r"^layers is a tuple of modules, which flax cannot change; allowed is nnx.List"
+    ):
+        quantize_model(Held(tuple), default_dynamic_qconfig)
+
+
+class Noisy(nnx.Module):
+    """It draws numbers in evaluation."""
+
+    def __init__(self):
+        self.fc, self.rngs = layer_of(nnx.Linear, 3, 2), nnx.Rngs(noise=0)
+
+    def __call__(self, x):
+        return self.fc(jax.random.normal(self.rngs.noise(), x.shape))
+
+
+class Tagger(nnx.Module):
+    def __init__(self):
+        self.rnn, self.fc = nnx.RNN(layer_of(nnx.LSTMCell, 3, 4)), layer_of(nnx.Linear, 4, 2)
+
+    def __call__(self, x):
+        return self.fc(self.rnn(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        (Noisy, QConfig("int8", "int8")),
+        pytest.param(
+            Tagger, {"": QConfig("e4m3fn", "e4m3fn"), "rnn": QConfig("mxfp4", "mxfp4")}, marks=pytest.mark.heavy
+        ),
+    ],
+)
+def test_layers_behind_random_numbers_and_rounded_recurrent_layers_are_not_blamed(model, settings, recwarn):
+    quantize_model(model(), settings, [X[0, ..., :3]])
+    assert [str(one.message) for one in recwarn if "larger errors" in str(one.message)] == []
