@@ -1,114 +1,28 @@
-"""Models whose settings have formats that are no integers: the same bits after every layer in PyTorch and in JAX."""
+"""Settings with formats that are no integers; test_workflow.py has the bits of each layer."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from carrying_support import JaxNet, TorchNet, calibrated, images, same_at_every_layer, tensors_of
 from flax import nnx
 from flax_support import layer_of, module_of
-from safetensors.numpy import load_file, save_file
+from module_packages import Flax
+from networks import NETWORKS
 from support import assert_same_bits
-from torch import nn
 
 import qjax
 import qjax.nnx as qnn
 import qjax.quantization as jq
 import qtorch.quantization as tq
-from qjax.nnx.rounded import RoundedLayer
 from qjax.quantization.rounding import CodedArray
 
 
-def exact(model):
-    """With biases of few bits, so that sums of rounded numbers are exact, and no order of them matters."""
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            parameter.data = (parameter * 2**8).round() / 2**8
-    return model
-
-
-def both(activation, weight):
-    """Settings in PyTorch and in JAX; a name of an observer is of that observer."""
-    made = []
-    for package in (tq, jq):
-        parts = [getattr(package, part, part) if isinstance(part, str) else part for part in (activation, weight)]
-        made.append(package.QConfig(*parts))
-    return made
-
-
-CASES = {
-    "floats": ("e4m3fn", "e4m3fn"),
-    "codes of blocks": ("e5m2", "mxfp4"),
-    "scales in float32": ("scaled(e4m3fn,{...:None},scale=float32)", "scaled(fixed(8,0),{0:1,...:None},scale=float32)"),
-    "no codes": ("fixed(8,4)", "block(6)"),
-    "three scales": ("float(5,2)", "nvfp4"),
-    "integers and a format": ("MinMaxObserver", "e4m3fn"),
-    "a format and integers": ("e4m3fn", "default_weight_observer"),
-    "tables": ("fp4_bnb", "nf4(block=64,nested=4)"),
-    "micro-exponents": ("e5m2", "mx6"),
-}
-USUAL = ("codes of blocks",)
-
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[] if case in USUAL else pytest.mark.heavy) for case in CASES]
-)
-def test_a_residual_network(case, tmp_path):
-    torch.manual_seed(3)
-    of_torch, of_jax = both(*CASES[case])
-    observed = calibrated(exact(TorchNet()), of_torch, images(16))
-    converted = tq.convert(observed)
-    save_file(tensors_of(converted), tmp_path / "model.safetensors")
-    served = qnn.from_torch(module_of(lambda: JaxNet(nnx.Rngs(0))), load_file(tmp_path / "model.safetensors"), of_jax)
-    own = qnn.convert(qnn.from_torch(qnn.prepare(module_of(lambda: JaxNet(nnx.Rngs(0))), of_jax), tensors_of(observed)))
-    assert isinstance(own.first, RoundedLayer)
-    for model in (served, own):
-        arrays, expected = qnn.to_torch(model), tensors_of(converted)
-        assert arrays.keys() == expected.keys()
-        assert all(arrays[name].tobytes() == expected[name].tobytes() for name in arrays)
-    same_at_every_layer(converted, own, images(4, 2), eager=case == "floats")
-
-
-class TorchBlocks(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.quant, self.dequant = tq.QuantStub(), tq.DeQuantStub()
-        self.first, self.second = nn.Linear(48, 40), nn.Linear(40, 6)
-
-    def forward(self, x):
-        return self.dequant(self.second(torch.relu(self.first(self.quant(x)))))
-
-
-class JaxBlocks(nnx.Module):
-    def __init__(self):
-        rngs = nnx.Rngs(0)
-        self.quant, self.dequant = qnn.QuantStub(), qnn.DeQuantStub()
-        self.first, self.second = nnx.Linear(48, 40, rngs=rngs), nnx.Linear(40, 6, rngs=rngs)
-
-    def __call__(self, x):
-        return self.dequant(self.second(qnn.relu(self.first(self.quant(x)))))
-
-
-@pytest.fixture(scope="module")
-def blocks():
-    """Results of layers in blocks, in PyTorch, and from there in JAX."""
-    torch.manual_seed(4)
-    of_torch, of_jax = both("mxfp8_e4m3", "mxfp8_e4m3")
-    rows = np.random.default_rng(5).normal(size=(16, 48)).astype(np.float32)
-    converted = tq.convert(calibrated(exact(TorchBlocks()), of_torch, rows))
-    return converted, qnn.from_torch(module_of(JaxBlocks), tensors_of(converted), of_jax), rows
-
-
-def test_blocks_of_results(blocks):
-    converted, served, rows = blocks
-    same_at_every_layer(converted, served, rows[:5], jnp.asarray, eager=True)
-
-
-def test_bytes_of_weights(blocks):
-    served = blocks[1]
-    codes = sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(served.first.weight)))
-    assert codes == 40 * 48 + 40 * 2
+def test_bytes_of_weights():
+    perceptron = module_of(NETWORKS["perceptron"].make(Flax))
+    served = qnn.convert(qnn.prepare(perceptron, jq.QConfig("mxfp8_e4m3", "mxfp8_e4m3")))
+    codes = sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(served.layers.layers[0].weight)))
+    assert codes == 32 * 64 + 32 * 2
     assert not jax.tree.leaves(nnx.state(served, nnx.Param))
 
 
@@ -117,7 +31,7 @@ def test_training_rounds_what_is_served():
     rngs = nnx.Rngs(1)
     model = nnx.Sequential(layer_of(nnx.Conv, 3, 4, (3, 3)), nnx.BatchNorm(4, rngs=rngs), qnn.ReLU())
     model = qnn.prepare_qat(qnn.fuse_modules(model, ["0", "1", "2"]), settings)
-    x = jnp.asarray(np.moveaxis(images(4), 1, -1))
+    x = jnp.asarray(np.moveaxis(NETWORKS["residual"].inputs(4), 1, -1))
     gradients = nnx.jit(nnx.grad(lambda model: jnp.square(model(x)).sum()))(model)
     assert any(jnp.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradients))
     model.eval()

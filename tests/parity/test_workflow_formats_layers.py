@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from carrying_support import tensors_of
+from carrying_support import same_state, tensors_of
 from flax import nnx
 from flax_support import layer_of, module_of
 from support import assert_same_bits
@@ -79,12 +79,6 @@ def floats():
 @nnx.jit
 def run(model, *arguments):
     return model(*arguments)
-
-
-def same_state(actual, expected):
-    assert actual.keys() == expected.keys()
-    for name, array in actual.items():
-        assert (array.dtype, array.tobytes()) == (expected[name].dtype, expected[name].tobytes()), name
 
 
 CASES = {

@@ -1,14 +1,13 @@
-"""Layers converted in PyTorch, or dynamic, have the same integers in JAX; files go there and back."""
+"""Dynamic layers have the same integers in JAX as in PyTorch; files go there and back."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from carrying_support import calibrated, same_at_every_layer, tensors_of
+from carrying_support import same_state, tensors_of
 from flax import nnx
 from flax_support import layer_of, module_of
-from safetensors.numpy import load_file, save_file
 from support import assert_same_bits, assert_same_trees
 from torch import nn
 
@@ -17,104 +16,6 @@ import qjax.quantization as jq
 import qtorch.quantization as tq
 from qcore.affine import AffineInteger
 from qjax.quantization import functional
-from qtorch.nn.quantized import FloatFunctional
-
-
-class TorchLayers(nn.Module):
-    """Norms, activations, pools and a FloatFunctional."""
-
-    def __init__(self):
-        super().__init__()
-        self.quant, self.dequant = tq.QuantStub(), tq.DeQuantStub()
-        self.conv, self.bn, self.act1 = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ELU(0.7)
-        self.group, self.act2, self.instance = nn.GroupNorm(2, 8), nn.Hardswish(), nn.InstanceNorm2d(8, affine=True)
-        self.act3, self.act4, self.clip = nn.LeakyReLU(0.1), nn.Sigmoid(), nn.ReLU6()
-        self.mix, self.layer, self.fc = FloatFunctional(), nn.LayerNorm(8), nn.Linear(8, 5)
-        self.act5, self.act6 = nn.PReLU(8), nn.PReLU()
-
-    def forward(self, x):
-        x = self.act1(self.bn(self.conv(self.quant(x))))
-        x = nn.functional.max_pool2d(self.act2(self.group(x)), 2)
-        x = self.clip(self.act3(self.instance(x)))
-        x = self.mix.mul_relu(x, self.act4(x))
-        x = self.layer(nn.functional.avg_pool2d(x, 2).mean((2, 3)))
-        return self.dequant(self.act6(self.fc(self.act5(x))))
-
-
-class JaxLayers(nnx.Module):
-    """The same with channels last."""
-
-    def __init__(self, rngs):
-        self.quant, self.dequant = qnn.QuantStub(), qnn.DeQuantStub()
-        self.conv, self.bn, self.act1 = nnx.Conv(3, 8, (3, 3), rngs=rngs), nnx.BatchNorm(8, rngs=rngs), qnn.ELU(0.7)
-        self.group, self.act2 = nnx.GroupNorm(8, 2, epsilon=1e-5, rngs=rngs), qnn.Hardswish()
-        self.instance = nnx.InstanceNorm(8, epsilon=1e-5, rngs=rngs)
-        self.act3, self.act4, self.clip = qnn.LeakyReLU(0.1), qnn.Sigmoid(), qnn.ReLU6()
-        self.mix, self.layer = qnn.FloatFunctional(), nnx.LayerNorm(8, epsilon=1e-5, rngs=rngs)
-        self.fc, self.act5, self.act6 = nnx.Linear(8, 5, rngs=rngs), qnn.PReLU(8), qnn.PReLU()
-
-    def __call__(self, x):
-        x = self.act1(self.bn(self.conv(self.quant(x))))
-        x = qnn.max_pool(self.act2(self.group(x)), (2, 2), (2, 2))
-        x = self.clip(self.act3(self.instance(x)))
-        x = self.mix.mul_relu(x, self.act4(x))
-        x = self.layer(qnn.avg_pool(x, (2, 2), (2, 2)).mean((1, 2)))
-        return self.dequant(self.act6(self.fc(self.act5(x))))
-
-
-def images(count, seed=0):
-    return np.random.default_rng(seed).normal(size=(count, 3, 12, 12)).astype(np.float32)
-
-
-def trained(model):
-    """With parameters and statistics that are not the first ones."""
-    torch.manual_seed(0)
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if tensor.ndim == 1 and tensor.is_floating_point():
-            tensor.data = torch.rand_like(tensor) + (0.5 if "weight" in name or "var" in name else -0.5)
-    return model
-
-
-SETTINGS = {
-    "uint8": (tq.get_default_qconfig("qnnpack"), jq.get_default_qconfig("qnnpack")),
-    "uint4": tuple(
-        package.QConfig(
-            package.MinMaxObserver.with_args(dtype=AffineInteger.of_width(4, False)),
-            package.MinMaxObserver.with_args(dtype=AffineInteger.of_width(4), qscheme=scheme),
-        )
-        for package, scheme in ((tq, torch.per_tensor_symmetric), (jq, "per_tensor_symmetric"))
-    ),
-}
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("case", SETTINGS)
-def test_layers(case, tmp_path):
-    of_torch, of_jax = SETTINGS[case]
-    observed = calibrated(trained(TorchLayers()), of_torch, images(16))
-    converted = tq.convert(observed)
-    save_file(tensors_of(converted), tmp_path / "model.safetensors")
-    model = module_of(lambda: JaxLayers(nnx.Rngs(0)))
-    model.eval()
-    served = qnn.from_torch(model, load_file(tmp_path / "model.safetensors"), of_jax)
-    same_at_every_layer(converted, served, images(4, 1))
-    prepared = qnn.from_torch(qnn.prepare(model, of_jax), tensors_of(observed))
-    own = qnn.convert(prepared)
-    for left, right in zip(jax.tree.leaves(nnx.state(own)), jax.tree.leaves(nnx.state(served)), strict=True):
-        assert_same_bits(np.asarray(left), np.asarray(right))
-    same_state(qnn.to_torch(served), tensors_of(converted))
-    same_state(qnn.to_torch(prepared), {k: v for k, v in tensors_of(observed).items() if not k.endswith(".eps")})
-    converted.load_state_dict({name: torch.tensor(array) for name, array in qnn.to_torch(served).items()})
-
-
-def same_state(actual, expected):
-    assert actual.keys() == expected.keys()
-    for name, array in actual.items():
-        assert array.dtype == expected[name].dtype, name
-        assert array.reshape(-1).tobytes() == expected[name].tobytes(), name
-
-
-# Dynamic layers
 
 
 class TorchText(nn.Module):
@@ -267,39 +168,3 @@ def jax_weight(product):
     q = product.weight()
     qparams = jq.QParams(jnp.asarray(q.qparams.scale), jnp.asarray(q.qparams.zero_point))
     return jq.QTensor(jnp.asarray(q.values), qparams, q.form)
-
-
-class TorchAttention(nn.Module):
-    """Attention in integers: products by FloatFunctional, and a softmax between them."""
-
-    def __init__(self):
-        super().__init__()
-        self.quant, self.dequant, self.qkv = tq.QuantStub(), tq.DeQuantStub(), nn.Linear(8, 24)
-        self.scores, self.mixed = FloatFunctional(), FloatFunctional()
-
-    def forward(self, x):
-        q, k, v = self.qkv(self.quant(x)).chunk(3, -1)
-        weights = torch.softmax(self.scores.einsum("bik,bjk->bij", q, k), -1)
-        return self.dequant(self.mixed.matmul(weights, v))
-
-
-class JaxAttention(nnx.Module):
-    def __init__(self):
-        self.quant, self.dequant, self.qkv = qnn.QuantStub(), qnn.DeQuantStub(), nnx.Linear(8, 24, rngs=nnx.Rngs(0))
-        self.scores, self.mixed = qnn.FloatFunctional(), qnn.FloatFunctional()
-
-    def __call__(self, x):
-        q, k, v = functional.chunk(self.qkv(self.quant(x)), 3, -1)
-        weights = qnn.softmax(self.scores.einsum("bik,bjk->bij", q, k))
-        return self.dequant(self.mixed.matmul(weights, v))
-
-
-def test_attention():
-    torch.manual_seed(5)
-    floats, settings = TorchAttention(), tq.get_default_qconfig("fbgemm")
-    x = np.random.default_rng(3).normal(size=(4, 6, 8)).astype(np.float32)
-    converted = tq.convert(calibrated(floats, settings, x))
-    served = qnn.from_torch(module_of(JaxAttention), tensors_of(converted), jq.get_default_qconfig("fbgemm"))
-    expected = converted(torch.from_numpy(x))
-    assert_same_bits(np.asarray(run(served, x)), expected.numpy())
-    assert (expected - floats(torch.from_numpy(x))).abs().max() < 0.1

@@ -1,75 +1,36 @@
-"""Whole models on digits, and recurrent ones: qtorch, and qjax eagerly, compiled, mapped, scanned and sharded."""
-
-import copy
+"""Converted models in JAX, mapped, scanned and sharded; recurrent layers in both packages."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from carrying_support import calibrated, channels_last, jax_results, same_at_every_layer, tensors_of
+from carrying_support import jax_results, tensors_of
 from flax import nnx
 from flax_support import layer_of, module_of
 from jax.sharding import NamedSharding, PartitionSpec
+from module_packages import Flax
+from networks import NETWORKS
 from support import assert_same_bits
 from torch import nn
-from workflow_support import ROWS, Residual, digits, trained
 
 import qjax.nnx as qnn
 import qjax.quantization as jq
 import qtorch.quantization as tq
 from qcore.affine import UINT8, AffineInteger
 
-SETTINGS = tq.get_default_qconfig("fbgemm"), jq.get_default_qconfig("fbgemm")
 INT4 = AffineInteger.of_width(4)
 
 
-def test_images():
-    return digits()[0][1397:].numpy()
-
-
-test_images.__test__ = False
-
-
-class TorchMLP(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.quant, self.dequant = tq.QuantStub(), tq.DeQuantStub()
-        self.layers = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10))
-
-    def forward(self, x):
-        return self.dequant(self.layers(self.quant(x.flatten(1))))
-
-
-class JaxMLP(nnx.Module):
-    def __init__(self):
-        rngs = nnx.Rngs(0)
-        self.quant, self.dequant = qnn.QuantStub(), qnn.DeQuantStub()
-        parts = nnx.Linear(64, 32, rngs=rngs), nnx.Linear(32, 32, rngs=rngs), nnx.Linear(32, 10, rngs=rngs)
-        self.layers = nnx.Sequential(parts[0], qnn.ReLU(), parts[1], qnn.ReLU(), parts[2])
-
-    def __call__(self, x):
-        return self.dequant(self.layers(self.quant(x.reshape(len(x), -1))))
-
-
-@pytest.fixture(scope="module")
-def mlp():
-    """An MLP, converted in PyTorch and carried to JAX."""
-    torch.manual_seed(0)
-    observed = calibrated(trained(TorchMLP(), 60), SETTINGS[0], digits()[0][:256].numpy())
-    converted = tq.convert(observed)
-    return converted, qnn.from_torch(module_of(JaxMLP), tensors_of(converted), SETTINGS[1])
-
-
-def test_mlp(mlp):
-    same_at_every_layer(*mlp, test_images(), jnp.asarray)
-
-
-def test_mapped_and_sharded(mlp):
-    """With the bits of one call for all images: one by one, and in shards on four devices."""
-    images = test_images()[:64]
-    graph, state = nnx.split(mlp[1])
-    expected = nnx.jit(jax_results)(mlp[1], images)[1]
+def test_mapped_and_sharded():
+    """With the bits of one call for all rows: one by one, and in shards on four devices."""
+    network = NETWORKS["perceptron"]
+    images = network.inputs(64)
+    prepared = qnn.prepare(module_of(network.make(Flax)), jq.get_default_qconfig("fbgemm"))
+    prepared(images)
+    model = qnn.convert(prepared)
+    graph, state = nnx.split(model)
+    expected = nnx.jit(jax_results)(model, images)[1]
     mapped = jax.jit(jax.vmap(lambda state, x: nnx.merge(graph, state)(x[None])[0], (None, 0)))
     assert_same_bits(np.asarray(mapped(state, images)), np.asarray(expected))
     mesh = jax.make_mesh((4,), ("data",), devices=jax.devices()[:4])
@@ -81,7 +42,7 @@ def test_mapped_and_sharded(mlp):
     assert_same_bits(np.asarray(result), np.asarray(expected))
 
 
-def test_scan_over_converted_layers(mlp):
+def test_scan_over_converted_layers():
     """Layers of one shape as one scan, whose carry is a QTensor."""
     rng = np.random.default_rng(1)
     layers = []
@@ -104,44 +65,6 @@ def test_scan_over_converted_layers(mlp):
     assert_same_bits(np.asarray(y.values), np.asarray(expected.values))
     assert_same_bits(y.qparams.scale, expected.qparams.scale)
     assert len(np.unique(y.values)) > 10
-
-
-class JaxResidual(nnx.Module):
-    """`workflow_support.Residual` with channels last."""
-
-    def __init__(self):
-        rngs = nnx.Rngs(0)
-        self.quant, self.dequant = qnn.QuantStub(), qnn.DeQuantStub()
-        self.conv1 = nnx.Conv(1, 8, (3, 3), padding=1, use_bias=False, rngs=rngs)
-        self.conv2 = nnx.Conv(8, 8, (3, 3), padding=1, rngs=rngs)
-        self.bn1, self.bn2 = (nnx.BatchNorm(8, epsilon=1e-5, rngs=rngs) for _ in range(2))
-        self.relu1, self.add = qnn.ReLU(), qnn.FloatFunctional()
-        self.fc = nnx.Linear(128, 10, rngs=rngs)
-
-    def __call__(self, x):
-        x = self.relu1(self.bn1(self.conv1(self.quant(x))))
-        x = self.add.add_relu(self.bn2(self.conv2(x)), x)
-        x = qnn.max_pool(x, (2, 2), (2, 2)).swapaxes(-1, -2).swapaxes(-2, -3)
-        return self.dequant(self.fc(x.reshape(len(x), -1)))
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("eager", [False, True])
-def test_residual_network(eager):
-    """Trained and converted in PyTorch, fused there and in JAX to the same floats."""
-    model = trained(Residual(), 60).eval()
-    floats = tensors_of(model)
-    observed = calibrated(tq.fuse_modules(copy.deepcopy(model), ROWS), SETTINGS[0], digits()[0][:256].numpy())
-    converted = tq.convert(observed)
-    own = qnn.from_torch(module_of(JaxResidual), floats)
-    own.eval()
-    fused = qnn.fuse_modules(own, ROWS)
-    served = qnn.from_torch(fused, tensors_of(converted), SETTINGS[1])
-    same_at_every_layer(converted, served, test_images()[: 8 if eager else 128], channels_last, eager)
-    of_floats = qnn.to_torch(fused)
-    expected = tensors_of(tq.fuse_modules(copy.deepcopy(model), ROWS))
-    for name in ("conv1.0.weight", "conv1.0.bias", "conv2.weight", "conv2.bias"):
-        assert_same_bits(of_floats[name], expected[name])
 
 
 def states_and_results(model, x, carry):

@@ -68,11 +68,17 @@ def report(model: nnx.Module) -> Report:
         1 float  32 8  there is no quantized RMSNorm
     """
     check_model("model", model)
-    return report_of(model, _Tree())
+    return report_of(model, _Tree(any(isinstance(part, _CONVERTED) for _, part in nnx.iter_modules(model))))
+
+
+_CONVERTED = RoundedLayer, quantized.Quantized
 
 
 class _Tree:
     """The modules of flax; see `qcore.workflow.reporting`."""
+
+    def __init__(self, is_converted: bool) -> None:
+        self.is_converted = is_converted
 
     def is_part(self, module: nnx.Module) -> bool:
         return isinstance(module, (Identity, ScaledRounding, Observer))
@@ -84,7 +90,7 @@ class _Tree:
         return not isinstance(module, nnx.List) and any(isinstance(one, nnx.Param) for one in vars(module).values())
 
     def row(self, path: str, layer: Any) -> LayerReport:
-        inner, state = getattr(layer, "module", layer), _state(layer)
+        inner, state = getattr(layer, "module", layer), _state(layer, self.is_converted)
         parts = [] if self.children(path, layer) else [part for _, part in nnx.iter_modules(layer)]
         row = partial(
             row_of,
@@ -104,10 +110,13 @@ class _Tree:
         )
 
 
-def _state(layer: Any) -> str:
+def _state(layer: Any, is_converted: bool) -> str:
     observer = getattr(layer, OBSERVER, None)
     is_table = isinstance(layer, quantized.Embed)
     if isinstance(layer, RoundedLayer) or isinstance(observer, ScaledRounding):
+        return "rounded"
+    # A format that needs no scale rounds the same before and after conversion, which keeps the module.
+    if is_converted and isinstance(getattr(observer, "description", None), FormatRounding):
         return "rounded"
     if is_table and not isinstance(layer.weight, quantized.QuantizedWeight):
         return "rounded"
@@ -170,6 +179,8 @@ def _result(part: Any) -> Rounding | None:
         return None
     if not isinstance(part, Observer):
         made, scale = rounding_of(part), getattr(part, "scale", None)
+        if isinstance(part, quantized.Quantized):
+            made = replace(made, axis=None)  # an axis of such a layer is that of its input's features
         return made if scale is None else made.with_parameters(scale, getattr(part, "zero_point", None))
     made = rounding_of(part.description)
     try:

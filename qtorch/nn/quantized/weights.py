@@ -143,7 +143,7 @@ class CodedWeight(Weight):
                 codes, found = codes
                 scales = list(found) if isinstance(found, tuple) else [found]
             codes = pack(codes, self.bits)
-        self.register_buffer("codes", codes)
+        self.register_buffer("codes", codes.contiguous())  # files take no views, and a view keeps what it was cut from
         self.scales = [f"scales{index}" for index in range(len(scales))]
         for name, scale in zip(self.scales, scales, strict=True):
             self.register_buffer(name, scale)

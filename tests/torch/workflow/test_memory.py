@@ -8,7 +8,9 @@ from record_torch_ao import Recurrent
 from torch import nn
 from workflow_support import with_qconfig
 
+from qcore import parse
 from qcore.affine import AffineInteger
+from qtorch.nn.rounded import CodedWeight
 from qtorch.quantization import (
     MinMaxObserver,
     PerChannelMinMaxObserver,
@@ -84,3 +86,12 @@ def test_packed_weights_are_those_that_were_quantized():
     expected = (layer.weight * (1 / scale)).round().clamp(-8, 7)
     assert packed.packed.shape == (5, 14)
     assert torch.equal(packed().int_repr().float(), expected)
+
+
+@pytest.mark.parametrize("number", ["mx6", "e3m2fn", "nvfp4"])
+def test_codes_are_no_part_of_a_larger_tensor(number):
+    """As safetensors wants them, which refuses views of torch's and writes other bytes for NumPy's."""
+    weight = CodedWeight(torch.randn(5, 45), parse(number))
+    for one in weight.state_dict().values():
+        assert one.is_contiguous()
+        assert one.untyped_storage().nbytes() == one.nbytes
