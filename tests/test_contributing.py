@@ -282,7 +282,7 @@ def test_a_strangers_questions_have_answers_that_exist():
     """Each answer names files, and what is defined in them."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Where is ...?")[2].partition("\n## ")[0]
     answers = QUESTION.findall(text)
-    assert len(answers) == 14
+    assert len(answers) == 15
     for question, answer in answers:
         files, names = FILE.findall(answer), NAME.findall(answer)
         assert files, question
