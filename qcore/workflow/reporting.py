@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Protocol
@@ -13,32 +13,31 @@ from qcore.formats.number import Number
 from qcore.names import joined
 from qcore.report import LayerReport, Report
 from qcore.workflow.settings import UNSEEN
+from qcore.workflow.tree import Tree
 
 
-class Tree(Protocol):
-    """The modules of a framework."""
+class Reports(Tree, Protocol):
+    """The facts of a framework's modules."""
 
     def is_part(self, module: Any) -> bool: ...  # of a layer, or without effect: it has no row
-    def children(self, path: str, module: Any) -> Iterable[tuple[str, Any]]: ...  # none in a layer
     def owns_arrays(self, module: Any) -> bool: ...  # beside those of its children
     def row(self, path: str, layer: Any) -> LayerReport: ...
 
+    def report(self, model: Any) -> Report:
+        """The report of a model: a row for each layer that computes, or has parameters of its own, once."""
 
-def report_of(model: Any, tree: Tree) -> Report:
-    """The report of a model: a row for each layer that computes, or has parameters of its own, once."""
+        def rows(path: str, module: Any) -> Iterator[LayerReport]:
+            if id(module) in seen or self.is_part(module):
+                return
+            seen.add(id(module))
+            children = self.children(module)
+            if not children or self.owns_arrays(module):
+                yield self.row(path, module)
+            for name, child in children:
+                yield from rows(joined(path, name), child)
 
-    def rows(path: str, module: Any) -> Iterator[LayerReport]:
-        if id(module) in seen or tree.is_part(module):
-            return
-        seen.add(id(module))
-        children = list(tree.children(path, module))
-        if not children or tree.owns_arrays(module):
-            yield tree.row(path, module)
-        for name, child in children:
-            yield from rows(joined(path, name), child)
-
-    seen = set[int]()
-    return Report(tuple(rows("", model)))
+        seen = set[int]()
+        return Report(tuple(rows("", model)))
 
 
 @dataclass(frozen=True)

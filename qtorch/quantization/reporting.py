@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from qcore.report import LayerReport, Report
-from qcore.workflow.reporting import Rounding, report_of
+from qcore.workflow.reporting import Reports, Rounding
 from qcore.workflow.reporting import row as row_of
 from qtorch._affine.fake_quantize import FakeQuantize
 from qtorch._affine.observer import RangeObserver
@@ -24,8 +24,9 @@ from qtorch.nn.quantized.quantize import Quantize
 from qtorch.nn.quantized.weights import CodedWeight, QuantizedWeight, Weight
 from qtorch.nn.rounded import RoundedLayer
 from qtorch.quant import Quantizer
+from qtorch.quantization.modules import Modules
 from qtorch.quantization.observing import NAME, has_seen, is_prepared
-from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings, keeps_children
+from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings
 from qtorch.quantization.reasons import PASSING, why_float
 from qtorch.quantization.rounding import has_output, has_weight, rounds_only
 from qtorch.quantization.tree import OBSERVING
@@ -63,25 +64,26 @@ def report(model: nn.Module) -> Report:
         1 passing  None 0  its result has the scale of its input
     """
     check_model("model", model)
-    return report_of(model, _Tree())
+    return _Reports().report(model)
 
 
-class _Tree:
+class _Reports(Modules, Reports):
     """The modules of torch; see `qcore.workflow.reporting`."""
 
     def is_part(self, module: nn.Module) -> bool:
         return plain_class(module) is nn.Identity or isinstance(module, _PARTS)
 
-    def children(self, path: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
-        whole = keeps_children(path, module) or parametrize.is_parametrized(module) or isinstance(module, RoundedLayer)
-        children = [] if whole else module.named_children()
+    def children(self, module: nn.Module) -> list[tuple[str, nn.Module]]:
+        if parametrize.is_parametrized(module) or isinstance(module, RoundedLayer):
+            return []
+        children = super().children(module)
         return [(name, child) for name, child in children if name != NAME and not isinstance(child, _PARTS)]
 
     def owns_arrays(self, module: nn.Module) -> bool:
         return bool(module._parameters) or any(isinstance(part, Weight) for part in module.children())
 
     def row(self, path: str, layer: nn.Module) -> LayerReport:
-        parts = _own_parts(layer) if self.children(path, layer) else list(layer.named_modules())
+        parts = _own_parts(layer) if self.children(layer) else list(layer.named_modules())
         codes = [part for _, part in parts if isinstance(part, _WEIGHTS)]
         state = _state(layer, bool(codes))
         row = partial(row_of, path, type(layer).__name__, state, arrays=_arrays(parts), codes=codes)

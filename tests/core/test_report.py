@@ -8,7 +8,7 @@ import pytest
 from qcore import RECIPES, Product, parse
 from qcore.affine import INT8, PerChannelMinMax
 from qcore.report import ProductReport, RunReport, short_product
-from qcore.workflow.reporting import Rounding, report_of, row
+from qcore.workflow.reporting import Reports, Rounding, row
 
 LOW = RECIPES["mxfp8"].entries[0].products
 RUN = RunReport(
@@ -86,12 +86,12 @@ class Part:
         self.arrays, self.is_part, self.inner = arrays, is_part, children
 
 
-class Parts:
+class Parts(Reports):
     def is_part(self, module):
         return module.is_part
 
-    def children(self, path, module):
-        return module.inner.items()
+    def children(self, module):
+        return list(module.inner.items())
 
     def owns_arrays(self, module):
         return bool(module.arrays)
@@ -103,7 +103,7 @@ class Parts:
 def test_rows_are_layers_and_containers_with_arrays_of_their_own_once():
     shared, numbers = Part(np.zeros(3, np.float16)), np.ones((2, 2), np.float32)
     inner = Part(numbers, a=shared, observer=Part(is_part=True), b=shared)
-    found = report_of(Part(first=inner, empty=Part(only=Part()), again=shared, last=inner), Parts())
+    found = Parts().report(Part(first=inner, empty=Part(only=Part()), again=shared, last=inner))
     assert [(one.path, one.bits, one.bytes) for one in found] == [
         ("first", 32, 16),
         ("first.a", 16, 6),

@@ -11,11 +11,12 @@ from flax import nnx
 
 from qcore import parse
 from qcore.report import LayerReport, Report
-from qcore.workflow.reporting import Rounding, report_of
+from qcore.workflow.reporting import Reports, Rounding
 from qcore.workflow.reporting import row as row_of
 from qjax._models import check_model, children_of
 from qjax.nnx import quantized
 from qjax.nnx.intrinsic import Fused
+from qjax.nnx.quantization.modules import Modules
 from qjax.nnx.quantization.observing import OBSERVER, FloatFunctional, Observer
 from qjax.nnx.quantization.quantization_mappings import UNTRAINED, WEIGHTED, keeps_children
 from qjax.nnx.quantization.reasons import PASSING, why_float
@@ -68,13 +69,13 @@ def report(model: nnx.Module) -> Report:
         1 float  32 8  there is no quantized RMSNorm
     """
     check_model("model", model)
-    return report_of(model, _Tree(any(isinstance(part, _CONVERTED) for _, part in nnx.iter_modules(model))))
+    return _Reports(any(isinstance(part, _CONVERTED) for _, part in nnx.iter_modules(model))).report(model)
 
 
 _CONVERTED = RoundedLayer, quantized.Quantized
 
 
-class _Tree:
+class _Reports(Modules, Reports):
     """The modules of flax; see `qcore.workflow.reporting`."""
 
     def __init__(self, is_converted: bool) -> None:
@@ -83,15 +84,12 @@ class _Tree:
     def is_part(self, module: nnx.Module) -> bool:
         return isinstance(module, (Identity, ScaledRounding, Observer))
 
-    def children(self, path: str, module: nnx.Module) -> list[tuple[str, nnx.Module]]:
-        return [] if keeps_children(module) else children_of(module)
-
     def owns_arrays(self, module: nnx.Module) -> bool:
         return not isinstance(module, nnx.List) and any(isinstance(one, nnx.Param) for one in vars(module).values())
 
     def row(self, path: str, layer: Any) -> LayerReport:
         inner, state = getattr(layer, "module", layer), _state(layer, self.is_converted)
-        parts = [] if self.children(path, layer) else [part for _, part in nnx.iter_modules(layer)]
+        parts = [] if self.children(layer) else [part for _, part in nnx.iter_modules(layer)]
         row = partial(
             row_of,
             path,
