@@ -25,7 +25,6 @@ def model_of(of):
         def run(self, x):
             return self.inner(x) @ self.table
 
-    setattr(Holder, of.called, Holder.run)
     parts = of.stubs[0](), of.linear(8), of.ReLU(), of.LayerNorm(8), of.linear(2, inputs=8), of.stubs[1]()
     return of.Sequential(*parts, of.linear(2, DERIVED[of], inputs=2), Holder())
 

@@ -105,7 +105,12 @@ def test_trained_networks(of, name):
     assert np.linalg.norm(of.numbers(y) - simulated) < max(0.1 * np.linalg.norm(simulated), few)
     assert len(calls) >= 4
     for path, (method, arguments, result) in calls.items():
-        expected = getattr(of.module(prepared, path), method)(*map(numbers, arguments))
+        layer = of.module(prepared, path)
+        expected = getattr(layer, method)(*map(numbers, arguments))
         apart = of.numbers(expected - result.dequantize()) / float(result.q_scale())
         assert np.abs(apart).max() <= 1.001, path
+        assert of.report(prepared)[path].scale == of.report(made)[path].scale
+        if hasattr(layer, "weight_fake_quant"):
+            fake, weight = layer.weight_fake_quant, of.module(made, path).weight()
+            assert_same_bits(weight.qparams.scale, fake.scale if of is Torch else fake.qparams().scale)
         assert len(np.unique(of.numbers(result.int_repr()))) > 8, path

@@ -3,6 +3,10 @@
 import numpy as np
 import pytest
 from module_packages import Flax, Torch
+from networks import between
+
+import qjax.nnx as qnn
+import qtorch.quantization as tq
 
 X = np.random.default_rng(0).standard_normal((3, 4), np.float32)
 both = pytest.mark.parametrize("of", [Torch, Flax])
@@ -10,17 +14,14 @@ both = pytest.mark.parametrize("of", [Torch, Flax])
 
 @both
 def test_a_layer_with_two_names_stays_one_and_is_named(of):
-    class Twice(of.Module):
-        def __init__(self):
-            super().__init__()
-            self.quant, self.dequant = (stub() for stub in of.stubs)
+    class Twice(between(of)):
+        def parts(self):
             self.first = of.linear()
             self.inner = of.Sequential(self.first)
 
-        def run(self, x):
-            return self.dequant(self.inner(self.first(self.quant(x))))
+        def network(self, x):
+            return self.inner(self.first(x))
 
-    setattr(Twice, of.called, Twice.run)
     model = of.ready(Twice)
     prepared = of.prepared(model, of.package.default_qconfig)
     of.run(prepared, of.array(X))
@@ -32,20 +33,104 @@ def test_a_layer_with_two_names_stays_one_and_is_named(of):
         of.fuse_modules(model, ["first", "inner"])
 
 
-def some(of):
-    """A model of which some layers do not run."""
+@pytest.mark.parametrize(
+    ("of", "eager"), [(Torch, True), (Flax, True), pytest.param(Flax, False, marks=pytest.mark.heavy)]
+)
+def test_layers_that_run_twice_are_named(of, eager):
+    """And no others: neither those that run less often than the model, nor all of a model that ran several times."""
 
-    class Some(of.Module):
+    class Repeats(between(of)):
+        def parts(self):
+            self.once, self.twice, self.seldom, self.last = (of.linear() for _ in range(4))
+            self.sum = of.FloatFunctional()
+
+        def network(self, x):
+            x = self.twice(self.twice(self.once(x)))
+            x = self.sum.add(x, x)
+            return self.last(self.seldom(x) if x.shape[0] == 3 else x)
+
+    class Siamese(of.Module):
         def __init__(self):
             super().__init__()
             self.quant, self.dequant = (stub() for stub in of.stubs)
+            self.sum = of.FloatFunctional()
+
+        def run(self, x):
+            return self.dequant(self.sum.add(self.quant(x), self.quant(2 * x)))
+
+    class Sums(between(of)):
+        def parts(self):
+            self.sum = of.FloatFunctional()
+
+        def network(self, x):
+            return self.sum.add(self.sum.add(x, x), x)
+
+    x, own = of.array(np.tile(X, (2, 1))), of.package.default_qconfig
+    for make, sizes, message in (
+        (Repeats, (2, 3, 4), "layer 'twice' ran 6 times while the model ran 3 times"),
+        (Siamese, (3,), "layer 'quant' ran 2 times while the model ran 1 times"),
+        (Sums, (3,), "layer 'sum' ran 2 times while the model ran 1 times"),
+    ):
+        prepared = of.prepared(of.ready(make), own)
+        for size in sizes:
+            prepared(x[:size]) if eager else of.run(prepared, x[:size])
+        with pytest.warns(UserWarning, match=message) as warned:
+            of.convert(of.prepared(prepared, own))
+        assert len(warned) == 1
+
+
+@both
+def test_a_missing_quant_stub_is_named(of):
+    prepared = of.prepared(of.Sequential(of.Sequential(of.linear()), of.ReLU()), of.package.default_qconfig)
+    prepared(of.array(X))
+    with pytest.raises(
+        TypeError, match=r"0\.0'?: input is a (Tensor|\w*Array\w*); allowed is a QTensor: insert a QuantStub"
+    ):
+        of.convert(prepared)(of.array(X))
+
+
+@both
+def test_the_model_itself_is_converted(of):
+    for train, settings in ((False, of.package.default_qconfig), (True, of.package.default_qat_qconfig)):
+        prepared = of.prepared(of.linear(), settings, train)
+        prepared(of.array(X))
+        assert type(of.convert(prepared)) is of.layers.Linear
+
+
+@both
+def test_what_is_in_evaluation_is_not_prepared_for_training(of):
+    own = of.package.default_qat_qconfig
+
+    def prepare_qat(model):
+        if of is Flax:
+            return qnn.prepare_qat(model, own)
+        model.qconfig = own
+        return tq.prepare_qat(model)
+
+    model = of.Sequential(of.norm(), of.linear(), of.norm())
+    model.eval()
+    with pytest.raises(ValueError, match=r"model is in evaluation(, as layer '0' is)?; allowed .*model\.train\(\)"):
+        prepare_qat(model)
+    model.train()
+    prepared = prepare_qat(model)
+    prepared.eval()
+    with pytest.raises(ValueError, match="model is in evaluation"):
+        prepare_qat(prepared)
+    (model[0] if of is Torch else model.layers[0]).eval()
+    prepare_qat(model)  # with a frozen batch norm, in a model that is in training
+
+
+def some(of):
+    """A model of which some layers do not run."""
+
+    class Some(between(of)):
+        def parts(self):
             self.used, self.one, self.other = of.linear(), of.linear(), of.linear()
             self.unused_sum = of.FloatFunctional()
 
-        def run(self, x):
-            return self.dequant(self.used(self.quant(x)))
+        def network(self, x):
+            return self.used(x)
 
-    setattr(Some, of.called, Some.run)
     return of.ready(Some)
 
 
@@ -173,7 +258,6 @@ def test_entries_that_reach_no_layer_are_refused(of):
         def run(self, x):
             return self.layer(self.layer(self.relu(x)))
 
-    setattr(Twice, of.called, Twice.run)
     with pytest.raises(ValueError, match="the entry 'relu' has no layer to observe"):
         of.quantize_model(of.ready(Twice), {"layer": own, "relu": own}, x)
 
@@ -218,7 +302,6 @@ def test_results_have_the_dtype_of_most_parameters(of):
         def run(self, x):
             return self.dequant(self.linear(self.quant(x)))
 
-    setattr(Mixed, of.called, Mixed.run)
     model = of.ready(Mixed)
     model.linear = of.narrow(model.linear)
     prepared = of.prepared(model, of.package.default_qconfig)
@@ -280,7 +363,6 @@ def test_functionals_of_scalars_need_no_range(of):
         def run(self, x):
             return self.product.mul_scalar(self.sum.add_scalar(x, 1.0), 2.0)
 
-    setattr(Scalars, of.called, Scalars.run)
     x, programs = of.array(X), getattr(of.run, "_cache_size", lambda: 0)
     for train in (False, True) if of is Torch else (False,):
         prepared, unseen = (

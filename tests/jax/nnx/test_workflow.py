@@ -5,7 +5,6 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from carrying_support import jax_results
 from flax import nnx
@@ -13,9 +12,7 @@ from flax_support import layer_of, module_of
 from support import assert_same_bits
 
 import qjax.nnx as qnn
-from qcore import affine as reference
 from qcore.affine import UINT8, AffineInteger, QParams
-from qjax._models import names_of
 from qjax.nnx.quantization.reasons import why_float
 from qjax.quantization import (
     default_dynamic_qconfig,
@@ -103,18 +100,6 @@ def calibrated():
     return nnx.clone(observed())
 
 
-@pytest.mark.heavy  # tests/parity has the bits of each layer, test_quantize_model.py a model that stays near
-def test_converted_is_near_and_small():
-    prepared = calibrated()
-    converted = qnn.convert(prepared)
-    found, y = nnx.jit(jax_results)(converted, IMAGES)
-    assert set(found) == {"quant", "conv1", "conv2", "sum", "head.0", "head.2"}
-    step = float(converted.head.layers[2].scale[...])
-    assert np.abs(y - run(prepared, IMAGES)).max() < 6 * step
-    assert not jax.tree.leaves(nnx.state(converted, nnx.Param))
-    assert converted.conv2.weight().values.dtype == jnp.int8
-
-
 @pytest.mark.heavy
 def test_one_example_has_the_bits_of_the_batch():
     converted = qnn.convert(calibrated())
@@ -122,79 +107,10 @@ def test_one_example_has_the_bits_of_the_batch():
     assert_same_bits(ones, y[:1])
 
 
-def test_converted_weights_are_the_laws():
-    prepared = calibrated()
-    weight = qnn.convert(prepared).conv2.weight()
-    numbers = np.moveaxis(np.asarray(prepared.conv2.module.kernel[...]), (-1, -2), (0, 1))
-    observer = default_qconfig.weight.rule
-    qparams = observer.qparams(observer.update(observer.init(numbers.shape), numbers))
-    assert_same_bits(np.asarray(weight.values), reference.quantize_affine(numbers, qparams, observer.form))
-
-
 def test_second_prepare_keeps_what_was_seen():
     prepared = calibrated()
     again = qnn.prepare(prepared, default_qconfig)
     assert state_bits(again) == state_bits(prepared)
-
-
-def test_the_model_itself_is_converted():
-    prepared = qnn.prepare(layer_of(nnx.Linear, 2, 3), default_qconfig)
-    prepared(jnp.ones((1, 2)))
-    assert type(qnn.convert(prepared)) is qnn.quantized.Linear
-
-
-def trained():
-    model = net()
-    model = qnn.prepare_qat(qnn.fuse_modules(model, ROWS), get_default_qat_qconfig("qnnpack"))
-    optimizer = nnx.Optimizer(model, optax.sgd(0.05), wrt=nnx.Param)
-    labels = np.random.default_rng(1).integers(0, 3, 32)
-
-    @nnx.jit
-    def step(model, optimizer):
-        def loss(model):
-            return optax.softmax_cross_entropy_with_integer_labels(model(IMAGES), labels).mean()
-
-        value, gradients = nnx.value_and_grad(loss)(model)
-        optimizer.update(model, gradients)
-        return value
-
-    return model, [float(step(model, optimizer)) for _ in range(12)]
-
-
-@nnx.jit
-def result_of(layer, x):
-    return layer.add(x, x) if hasattr(layer, "add") else layer(x)
-
-
-def calls(model, x):
-    """Each layer of a converted `Net` with the floats it would get, and the integers it gives."""
-    names = names_of(model)
-    for name in ("quant", "conv1", "conv2", "sum", "head.0", "head.2"):
-        given = qnn.relu(x) if name == "sum" else x.reshape(x.shape[0], -1) if name == "head.0" else x
-        x = result_of(names[name], given)
-        yield name, given if name == "quant" else given.dequantize(), x
-
-
-@pytest.mark.heavy
-def test_training_and_conversion_agree():
-    """Each layer, given the same integers, is within one step of its simulation, with the same scale."""
-    model, losses = trained()
-    assert losses[-1] < 0.9 * losses[0]
-    model.eval()
-    before = state_bits(model)
-    expected = run(model, IMAGES)
-    assert state_bits(model) == before, "evaluation moved ranges"
-    converted = qnn.convert(model)
-    y = run(converted, IMAGES)
-    last = float(converted.head.layers[2].scale[...])
-    assert np.abs(np.asarray(y - expected)).max() <= 2.01 * last
-    for name, given, result in calls(converted, IMAGES):
-        layer, simulated = names_of(converted)[name], names_of(model)[name]
-        assert_same_bits(layer.scale[...], simulated.activation_post_process.qparams().scale)
-        apart = np.abs(result_of(simulated, given) - result.dequantize()) / layer.scale[...]
-        assert apart.max() <= 1.001, name
-    weight = converted.conv1.weight()
-    assert_same_bits(weight.qparams.scale, model.conv1.weight_fake_quant.qparams().scale)
 
 
 @cache
@@ -223,14 +139,6 @@ def test_switches():
     y = run(floats, IMAGES)
     assert len(np.unique(np.asarray(y))) > 90
     assert len(np.unique(np.asarray(run(qnn.enable_fake_quant(floats), IMAGES)))) < 90
-
-
-def test_gamma_of_zero_trains():
-    layer = prepared_for_training().conv1
-    bn = layer.module.bn
-    bn.scale.set_value(bn.scale[...].at[1].set(0.0))
-    gradients = nnx.jit(nnx.grad(lambda layer: layer(IMAGES[:2]).sum()))(layer)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
 
 PADDINGS = ["SAME", "VALID", ((1, 0), (0, 2)), (1, 0), "CIRCULAR", "REFLECT"]
@@ -269,7 +177,6 @@ BAD = {
     ),
     "no batch norm that is fused": lambda: qnn.freeze_bn_stats(module_of(Net)),
     "model has no fake quantization": lambda: qnn.disable_observer(module_of(Net)),
-    "conv1: input is a Array.*insert a QuantStub": lambda: qnn.convert(calibrated()).conv1(jnp.ones((1, 8, 8, 1))),
     "quant: x is a QTensor": lambda: (lambda model: model.quant(model.quant(IMAGES)))(qnn.convert(calibrated())),
     "tensors has no 'weight'": lambda: qnn.from_torch(layer_of(nnx.Linear, 2, 2), {}),
     "becomes kernel of shape": lambda: qnn.from_torch(
