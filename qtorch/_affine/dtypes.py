@@ -54,6 +54,8 @@ def scheme(qscheme: torch.qscheme | str, per_channel: bool) -> str:
 class FixedDtypes(Unscripted, torch.nn.Module):
     """A module whose tensors keep their dtypes: `half()` and `to(torch.float64)` of a model do not change its scales.
 
+    What stands for float parameters of a converted layer has the model's dtype, and follows it.
+
     Example:
         >>> module = FixedDtypes()
         >>> module.register_buffer("scale", torch.tensor(0.1))
@@ -64,11 +66,15 @@ class FixedDtypes(Unscripted, torch.nn.Module):
     _narrow: tuple[str, ...] = ()
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FixedDtypes:
+        free = [self._parameters.get(_STANDS), *map(self._buffers.get, self._narrow)]
+
         def moved(x: torch.Tensor) -> torch.Tensor:
             result = fn(x)
-            return result if result.dtype == x.dtype else x.to(result.device)
+            return result if result.dtype == x.dtype or any(x is one for one in free) else x.to(result.device)
 
-        return super()._apply(moved, recurse)
+        for child in self.children() if recurse else ():  # others, such as a user's rounding, have scales as well
+            child._apply(fn if isinstance(child, FixedDtypes) else moved)
+        return super()._apply(moved, recurse=False)
 
     def stand_for(self, dtype: torch.dtype, device: torch.device | None = None) -> None:
         """Adds a parameter without elements in the place of float parameters that this module replaces.

@@ -12,6 +12,7 @@ from qcore.affine import QParams
 from qcore.affine.parameters import check_input
 from qcore.arguments import check_flag, check_type
 from qtorch._affine.affine import fake_quantize, with_gradient
+from qtorch._affine.dtypes import FixedDtypes
 from qtorch._affine.launch import observer_on_cpu
 from qtorch._affine.namespace import Names
 from qtorch._affine.observer import (
@@ -32,7 +33,7 @@ from qtorch._affine.scaled import check_scaled, round_with_scale, scale_of_range
 from qtorch._conversion import converted
 from qtorch._rounding.paths.choice import check_device, is_plain_tensor
 from qtorch._states import keeps_zero_point
-from qtorch._torch_internals import Unscripted, has_forward_hooks, is_recomputed
+from qtorch._torch_internals import has_forward_hooks, is_recomputed
 
 # Observers whose update the kernel implements; a subclass may have another update
 _OBSERVERS = {
@@ -44,7 +45,7 @@ _OBSERVERS = {
 }
 
 
-class FakeQuantize(Unscripted, torch.nn.Module):
+class FakeQuantize(FixedDtypes):
     """Observes a tensor, then quantizes and dequantizes it by the observer's parameters, or rounds it to a format.
 
     Gradients are those of `fake_quantize_per_tensor_affine`, or of its sibling for channels. Observing and rounding can

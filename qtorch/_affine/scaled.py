@@ -11,10 +11,10 @@ from qcore.formats.block import check_element
 from qcore.formats.number import check_number
 from qcore.linalg.scaling import round_scaled, scale_for
 from qtorch._affine import exported
+from qtorch._affine.dtypes import FixedDtypes
 from qtorch._rounding.dense import listed
 from qtorch._rounding.dispatch import quantize
 from qtorch._rounding.gradients import for_transforms
-from qtorch._torch_internals import Unscripted
 from qtorch.linalg.namespace import Float64
 
 
@@ -71,7 +71,7 @@ def scale_of_range(low: torch.Tensor, high: torch.Tensor, number: Number) -> tor
     return scale_for(Float64, torch.maximum(low.abs(), high.abs()).to(torch.float32), check_element(number))
 
 
-class ScaledRounding(Unscripted, torch.nn.Module):
+class ScaledRounding(FixedDtypes):
     """Rounds tensors to a format with a scale that calibration, or training, has chosen.
 
     Args:

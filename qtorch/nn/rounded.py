@@ -13,7 +13,7 @@ from qtorch._affine.tensor import QTensor
 from qtorch._classes import change_class
 from qtorch._conversion import converted
 from qtorch.nn.qat import convolve, settings_of
-from qtorch.nn.quantized.weights import CodedWeight, Dequantized, in_float32
+from qtorch.nn.quantized.weights import CodedWeight, Dequantized, Weight, in_float32
 
 __all__ = ["CodedWeight", "Dequantized", "RoundedLayer"]
 __dir__ = public_names(__name__)
@@ -51,7 +51,7 @@ class RoundedLayer(FixedDtypes):
 
     def forward(self, input: torch.Tensor | QTensor) -> torch.Tensor | QTensor:
         """The rounded result, in the input's dtype; sums are float32's."""
-        x = input.dequantize() if isinstance(input, QTensor) else input
+        x = input.dequantize() if isinstance(input, (QTensor, Weight)) else input
         weight, bias, given = self.weight(), in_float32(self.bias), x.dtype
         x = converted(x, weight.dtype)
         if weight.dim() == 2:

@@ -6,8 +6,9 @@ weight, so it is computed once, as torch's own functions do that remove them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ def folded_copy(model: nn.Module) -> nn.Module:
 
     A parametrization that gives another weight at each call stays.
     """
-    made = _copied(model)
+    made = copied_without_graphs(model)
     for layer in made.modules():
         training = layer.training
         layer.eval()  # spectral norms change their state in training
@@ -60,17 +61,30 @@ def trainable_copy(model: nn.Module) -> nn.Module:
     for path, layer in model.named_modules():
         if _by_hooks(layer):
             raise ValueError(f"{shown(path)}: {why_computed(layer)}")
-    return deepcopy(model)
+    return copied_without_graphs(model)
 
 
-def _copied(model: nn.Module) -> nn.Module:
-    """A deep copy. A weight that a hook has computed depends on others by gradients, and torch does not copy it."""
-    memo: dict[int, Any] = {}
-    for layer in model.modules():
-        for name, _ in _by_hooks(layer):
-            if isinstance(value := vars(layer).get(name), torch.Tensor):
-                memo[id(value)] = value.detach().clone()
-    return deepcopy(model, memo)
+def copied_without_graphs(model: nn.Module) -> nn.Module:
+    """A deep copy. Tensors that depend on others by gradients are detached in it, since torch does not copy them.
+
+    Hooks have computed them, as weights, or a run of the model has stored them.
+    """
+    held = held_tensors([*map(vars, model.modules())])
+    return deepcopy(model, {id(one): one.detach().clone() for one in held if not one.is_leaf})
+
+
+def held_tensors(value: Any, depth: int = 6) -> Iterator[torch.Tensor]:
+    """The tensors that containers and objects hold, such as caches, but not those of modules."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth and not isinstance(value, (str, bytes, type, nn.Module, ModuleType)):
+        parts: Any = getattr(value, "__dict__", {}).values()
+        if isinstance(value, Mapping):
+            parts = [*parts, *value.values()]
+        elif isinstance(value, (tuple, list, set)):
+            parts = [*parts, *value]
+        for part in parts:
+            yield from held_tensors(part, depth - 1)
 
 
 def why_computed(layer: nn.Module) -> str:

@@ -30,7 +30,7 @@ from qtorch.quantization.quantization_mappings import get_default_static_quant_m
 from qtorch.quantization.reasons import why_float
 from qtorch.quantization.reporting import ROUNDING, rounding_of
 from qtorch.quantization.rounding import has_output, has_weight, rounded_layer, stays_in_floats, with_coded_stacks
-from qtorch.quantization.stubs import DeQuantStub
+from qtorch.quantization.stubs import DeQuantStub, QuantWrapper
 from qtorch.quantization.swap import in_place_of, swap_module
 from qtorch.quantization.tree import LayerType, check_classes, copied, entry_of, is_leaf
 
@@ -166,6 +166,8 @@ class Conversion(Modules, conversion.Conversion):
         return made if made is layer else in_place_of(made, layer, path)
 
     def final(self, path: str, layer: nn.Module) -> nn.Module:
+        if isinstance(layer, QuantWrapper) and isinstance(layer.dequant, DeQuantize):  # results as those of its layer
+            layer.dequant.dtype = next((one.dtype for one in layer.module.parameters()), layer.dequant.dtype)
         return swap_module(with_coded_stacks(layer), self._mapping, self._custom, path=path)
 
     def explain(self, path: str, layer: nn.Module, in_integers: bool) -> None:

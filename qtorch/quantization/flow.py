@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from qcore.workflow.settings import Arguments, HasRunError
 from qtorch._affine import pools
 from qtorch._affine.tensor import QTensor
 from qtorch._classes import plain_class
-from qtorch._torch_internals import map_tree, name_of
+from qtorch._torch_internals import forward_hooks, map_tree, name_of
+from qtorch.quantization.computed import held_tensors
 from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings, keeps_children
 from qtorch.quantization.reasons import ROUNDING
 from qtorch.quantization.tree import is_leaf, walk
@@ -59,13 +61,35 @@ def record(
         keep: true for a layer whose input is in the result, if the input is one tensor.
     """
     model, recorder = deepcopy(model).eval(), _Recorder()
+    hooked = [module for module in model.modules() if any(forward_hooks(module, before) for before in (True, False))]
     for path, module in leaves(model):
         recorder.watch(path, module, bool(keep(path, module)))
+    for module in hooked:
+        recorder.show(module)
     args, kwargs = copied_tensors(arguments)
     with torch.no_grad(), recorder:
         recorder.numbered((args, kwargs))
-        recorder.returned = recorder.numbered(model(*args, **kwargs))
-    return Flow(recorder.calls, recorder.returned), recorder.inputs
+        result = model(*args, **kwargs)
+        recorder.shown += recorder.numbered(result)
+    recorder.shown += recorder.numbered(
+        [*held_tensors([args, kwargs, result, *map(vars, model.modules())])], known=True
+    )
+    return Flow(recorder.calls, recorder.shown), recorder.inputs
+
+
+def tensors_of(tree: Any) -> list[torch.Tensor]:
+    """The tensors in a tree, and in the fields of dataclasses in it, which are leaves for torch."""
+    found = list[torch.Tensor]()
+
+    def add(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        elif is_dataclass(leaf) and not isinstance(leaf, type):
+            map_tree(add, [getattr(leaf, field.name, None) for field in fields(leaf)])
+        return leaf
+
+    map_tree(add, tree)
+    return found
 
 
 def copied_tensors(tree: Any) -> Any:
@@ -80,12 +104,10 @@ def with_same_parameters(model: nn.Module) -> nn.Module:
 
 def results(model: nn.Module, arguments: Arguments) -> list[torch.Tensor]:
     """The tensors that a model returns, with the same random numbers at each call."""
-    found = list[torch.Tensor]()
     args, kwargs = copied_tensors(arguments)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        map_tree(lambda leaf: found.append(leaf) if isinstance(leaf, torch.Tensor) else None, model(*args, **kwargs))
-    return found
+        return tensors_of(model(*args, **kwargs))
 
 
 def way(model: nn.Module, arguments: Arguments) -> tuple[str, ...]:
@@ -149,7 +171,7 @@ class _Recorder(torch.overrides.TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Call] = []
-        self.returned: list[int] = []
+        self.shown: list[int] = []  # what the model returns, stores, or shows to hooks: it stays in floats
         self.inputs: dict[str, torch.Tensor] = {}
         self._numbers: dict[int, int] = {}
         self._tensors: list[torch.Tensor] = []  # the recorder keeps them, so that no id is used again
@@ -175,6 +197,19 @@ class _Recorder(torch.overrides.TorchFunctionMode):
         module.register_forward_pre_hook(before, with_kwargs=True)
         module.register_forward_hook(after)
 
+    def show(self, module: nn.Module) -> None:
+        """Notes what hooks of a module see, and what they return, by hooks before and behind them."""
+
+        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+            self.shown += self.numbered((args, kwargs))
+
+        def after(module: nn.Module, args: Any, output: Any) -> None:
+            self.shown += self.numbered(output)
+
+        module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+        for first in (True, False):
+            module.register_forward_hook(after, prepend=first)
+
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         taken = [] if self._inside else self.numbered((args, kwargs), known=True)
@@ -190,18 +225,13 @@ class _Recorder(torch.overrides.TorchFunctionMode):
     def numbered(self, tree: Any, known: bool = False) -> list[int]:
         """The numbers of all tensors in a tree; new ones get the next numbers, or with known=True are left out."""
         found: list[int] = []
-
-        def add(leaf: Any) -> Any:
-            if isinstance(leaf, torch.Tensor):
-                number = self._numbers.get(id(leaf))
-                if number is None and not known:
-                    number = self._numbers[id(leaf)] = len(self._tensors)
-                    self._tensors.append(leaf)
-                if number is not None and number not in found:
-                    found.append(number)
-            return leaf
-
-        map_tree(add, tree)
+        for tensor in tensors_of(tree):
+            number = self._numbers.get(id(tensor))
+            if number is None and not known:
+                number = self._numbers[id(tensor)] = len(self._tensors)
+                self._tensors.append(tensor)
+            if number is not None and number not in found:
+                found.append(number)
         return found
 
 

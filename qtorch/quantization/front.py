@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrize, skip_init
 
 from qcore.affine.observers import lies_in
+from qcore.names import shown
 from qcore.report import LayerReport
 from qcore.workflow.flow import Bounds, Call, Flow
 from qcore.workflow.front import Noises, Workflow
@@ -18,7 +19,7 @@ from qtorch._affine.observer import HistogramObserver, PerChannelMinMaxObserver,
 from qtorch._affine.qconfig import QConfig, QConfigDynamic, get_default_qat_qconfig, get_default_qconfig
 from qtorch._classes import check_model, plain_class
 from qtorch.nn.quantized import FloatFunctional
-from qtorch.quantization.computed import folded_copy, trainable_copy
+from qtorch.quantization.computed import copied_without_graphs, folded_copy, trainable_copy
 from qtorch.quantization.conversion import Conversion, convert
 from qtorch.quantization.flow import copied_tensors, leaves, record, results, stopping, way, with_same_parameters
 from qtorch.quantization.fusion import fuse_modules, has_fused_layer
@@ -29,10 +30,10 @@ from qtorch.quantization.propagation import SETTINGS, propagate_qconfig_
 from qtorch.quantization.quantization_mappings import get_default_static_quant_module_mappings, is_unobserved
 from qtorch.quantization.reasons import is_conv1d
 from qtorch.quantization.reporting import report
-from qtorch.quantization.rounding import becomes_rounded, rounds_only
+from qtorch.quantization.rounding import becomes_rounded, has_weight, rounds_only
 from qtorch.quantization.stubs import DeQuantStub, QuantStub, QuantWrapper
 from qtorch.quantization.subclasses import base_of, check_trusted, is_known, taken_apart
-from qtorch.quantization.swap import take_hooks
+from qtorch.quantization.swap import take_hooks, wrapped
 from qtorch.quantization.tree import NameOrType
 from qtorch.quantization.twins import noises
 
@@ -124,7 +125,7 @@ class _Workflow(Workflow):
     """The steps for modules of torch; see `qcore.workflow.front`."""
 
     module, settings, defaults = nn.Module, SETTINGS, (get_default_qconfig, get_default_qat_qconfig)
-    table, functional, stubs, wrapper = nn.Embedding, FloatFunctional, (QuantStub, DeQuantStub), QuantWrapper
+    table, functional, stubs, wrapper = nn.Embedding, FloatFunctional, (QuantStub, DeQuantStub), staticmethod(wrapped)
     tree, library = Conversion(get_default_static_quant_module_mappings(), {}), nn
     report, results = staticmethod(report), staticmethod(results)
     model: nn.Module
@@ -146,6 +147,12 @@ class _Workflow(Workflow):
     def observer_of(self, module: Any) -> RangeObserver | None:
         observer = getattr(module, NAME, None)
         return observer if isinstance(observer, RangeObserver) else None
+
+    @property
+    def no_layer(self) -> str:  # type: ignore[override]
+        """The reason of the first layer in floats, which has a remedy."""
+        rows = (row for row in report(self.model) if row.state == "float" and self.why_float(row))
+        return next((f"; {shown(row.path)}: {row.reason}" for row in rows), "")
 
     def make(self) -> nn.Module:
         copied = trainable_copy(self.user_model) if self.trains else folded_copy(self.user_model)
@@ -225,7 +232,7 @@ class _Workflow(Workflow):
         if self.known and not self.trains:
             self._fused = self.as_is()
         self.model.train(self.trains)
-        done = set(self.replaced())
+        done = {path for path, layer in self.modules() if _has_effect(layer)} | {*self.replaced()}
         if not done and not self.has_stubs():
             self.check_effects(done)  # says more than what prepares a model without settings
         self.model = prepare_qat(self.model) if self.trains else prepare(self.model, inplace=True)
@@ -258,7 +265,8 @@ class _Workflow(Workflow):
     def convert(self) -> None:
         # A model without memory is made for a state_dict, which has the scales.
         on_meta = any(parameter.is_meta for parameter in self.model.parameters())
-        self.model = convert(self.model.eval(), allow_uncalibrated=on_meta)
+        model = copied_without_graphs(self.model) if self.trains else self.model
+        self.model = convert(model.eval(), allow_uncalibrated=on_meta)
 
     def noises(self, models: list[nn.Module]) -> list[Noises]:
         has_numbers = not any(tensor.is_meta for tensor in self.model.buffers())
@@ -279,6 +287,11 @@ class _Workflow(Workflow):
         parameters = layer.parameters(recurse=parametrize.is_parametrized(layer))
         wanted = row.reason not in ("its qconfig is None", "it has no qconfig")
         return row.reason if wanted and any(parameter.dim() > 1 for parameter in parameters) else ""
+
+
+def _has_effect(layer: nn.Module) -> bool:
+    """True of layers of any class whose weight a format rounds."""
+    return getattr(layer, "qconfig", None) is not None and has_weight(layer) and rounds_only(layer)
 
 
 def _in_integers(layer: nn.Module) -> bool:

@@ -12,6 +12,7 @@ from qcore.workflow.fusion import Kind, Norm, fused_rows, why_not_fused
 from qtorch._classes import check_model
 from qtorch._torch_internals import drop_forward_hooks
 from qtorch.nn.intrinsic.fused import FUSED, Fused, folded_layer
+from qtorch.quantization.aliases import follow
 from qtorch.quantization.swap import take_hooks
 from qtorch.quantization.tree import check_mapping, copied, entry_of
 
@@ -69,8 +70,10 @@ def fuse_modules(
         return made
 
     names = dict(model.named_modules(remove_duplicate=False))
-    for name, layer in fused_rows(modules_to_fuse, names, fuse).items():
+    fused = fused_rows(modules_to_fuse, names, fuse)
+    for name, layer in fused.items():
         model.set_submodule(name, layer)
+    follow(model, [(names[name], layer) for name, layer in fused.items()])
     return model
 
 

@@ -15,6 +15,7 @@ from qtorch._affine.qconfig import QConfig, QConfigDynamic
 from qtorch._classes import check_model, plain_class
 from qtorch.quantization.modules import Modules
 from qtorch.quantization.tree import NameOrType, check_mapping
+from qtorch.quantization.unsuited import why_unsuited
 
 Types = Collection[type[torch.nn.Module]]
 SETTINGS = QConfig, QConfigDynamic
@@ -66,6 +67,8 @@ def propagate_qconfig_(
     for path, part in reversed(tree.named(module)):  # a module with several names has the settings of the first
         if allowed is None or plain_class(part) in allowed:
             part.qconfig = found[path]
+            if found[path] is not None and (reason := why_unsuited(part, found[path])):
+                part.qconfig, part.left_because = None, reason  # type: ignore[assignment]
 
 
 def one_of(name: str, value: Any, alias: str, other: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import nn
 from qcore.arguments import quoted
 from qcore.names import shown
 from qtorch._classes import check_model, plain_class
-from qtorch._torch_internals import forward_hooks
+from qtorch._torch_internals import drop_forward_hooks, forward_hooks
 from qtorch.nn.intrinsic import Fused
 from qtorch.nn.qat import QATLayer
 from qtorch.nn.quantized.base import KeepsMade
@@ -19,6 +19,7 @@ from qtorch.nn.quantized.weights import Weight
 from qtorch.nn.rounded import RoundedLayer
 from qtorch.quantization.computed import why_computed
 from qtorch.quantization.observing import NAME, CountCalls, ObserveOutput
+from qtorch.quantization.stubs import QuantWrapper
 from qtorch.quantization.tree import LayerType, check_mapping
 
 _OURS = {"qconfig", "call_count"}  # attributes of layers that the workflow writes
@@ -153,3 +154,12 @@ def take_hooks(made: nn.Module, first: nn.Module, last: nn.Module) -> None:
     for hook, settings in forward_hooks(last, False):
         if not isinstance(hook, ObserveOutput):
             made.register_forward_hook(hook, **settings)
+
+
+def wrapped(layer: nn.Module, quant: bool, dequant: bool) -> QuantWrapper:
+    """A layer in a `QuantWrapper` that has the layer's hooks, since these take and change floats."""
+    made = QuantWrapper(layer, quant, dequant)
+    take_hooks(made, layer, layer)
+    for before in (True, False):
+        drop_forward_hooks(layer, before, bool)
+    return made

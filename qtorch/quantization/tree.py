@@ -11,6 +11,7 @@ import torch
 from qcore.arguments import check_flag, check_type, quoted
 from qcore.names import joined, shown
 from qtorch._classes import check_model
+from qtorch.quantization.aliases import follow
 from qtorch.quantization.computed import why_computed
 
 Change = Callable[[str, torch.nn.Module], torch.nn.Module]
@@ -98,7 +99,9 @@ def rebuilt(model: torch.nn.Module, change: Change, keeps_children: KeepsChildre
             done[id(module)] = module, change(path, module)
         return done[id(module)][1]
 
-    return visit("", model)
+    made = visit("", model)
+    follow(made, done.values())
+    return made
 
 
 def walk(model: torch.nn.Module, keeps_children: KeepsChildren) -> Iterator[tuple[str, torch.nn.Module]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -13,7 +14,7 @@ from qtorch._affine.tensor import QTensor
 from qtorch._conversion import converted
 from qtorch._torch_internals import Unscripted
 from qtorch.nn.quantized.base import Quantized, check_quantized, layer_name
-from qtorch.nn.quantized.weights import output_of
+from qtorch.nn.quantized.weights import Weight, output_of
 
 __all__ = ["DeQuantize", "Quantize"]
 
@@ -45,6 +46,8 @@ class Quantize(Quantized):
                 f"{layer_name(self)}: x is a QTensor; allowed is a tensor of floats: insert a DeQuantStub, or leave "
                 "this QuantStub out"
             )
+        if isinstance(x, Weight):  # code that calls a layer with another layer's weight
+            x = x.numbers()
         if torch.compiler.is_dynamo_compiling():
             return QTensor(quantize(x, self.output, self.form), self.output, self.form)
         output = self.checked_output()
@@ -59,7 +62,8 @@ class DeQuantize(Unscripted, torch.nn.Module):
     """Dequantizes a quantized tensor, to float32 by default.
 
     Attributes:
-        dtype: of the result; `convert` writes the dtype of the model's parameters.
+        dtype: of the result; `convert` writes the dtype of the float layer's parameters, and `half()` of the model
+            changes it.
 
     Example:
         >>> DeQuantize()(Quantize(0.5, 1)(torch.tensor([0.0, 1.0])))
@@ -74,6 +78,10 @@ class DeQuantize(Unscripted, torch.nn.Module):
         check_quantized(self, x, "x")
         # Layers in integers give images with channels last; code behind floats takes views that need torch's order.
         return converted(x.contiguous().dequantize(), self.dtype)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        return super()._apply(fn, recurse)
 
     @classmethod
     def from_float(cls, mod: torch.nn.Module) -> Self:

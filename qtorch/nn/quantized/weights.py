@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import prod
 from typing import Any
@@ -24,11 +25,12 @@ from qtorch._rounding.dispatch import decode, encode, quantize
 from qtorch._rounding.packing import pack, unpack
 from qtorch._rounding.paths.choice import is_plain_tensor
 from qtorch._states import keeps_zero_point
-from qtorch._torch_internals import map_tree
+from qtorch._torch_internals import map_tree, name_of
 from qtorch.quant import Quantizer
 
 _BITS = 4  # of integers that share a byte
 _STORED = {"int_repr", "values"}  # names of buffers that torch has methods for
+_HARMLESS = {"requires_grad_", "detach_", "share_memory_"}  # what changes no number
 
 
 class Weight(FixedDtypes):
@@ -53,9 +55,15 @@ class Weight(FixedDtypes):
         """The weight as floats, of `dtype`."""
         return converted(self(), self.dtype)
 
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Weight:
+        super()._apply(fn, recurse)
+        self.dtype = self.stands_for_parameters.dtype
+        return self
+
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Calls torch's function with the numbers."""
+        _check_in_place(name_of(function))
 
         def plain(leaf: Any) -> Any:
             return leaf.numbers() if isinstance(leaf, Weight) else leaf
@@ -95,14 +103,25 @@ class Weight(FixedDtypes):
         except AttributeError:
             if name.startswith("_") or name in _STORED or not hasattr(torch.Tensor, name):
                 raise
+            _check_in_place(name)
             return getattr(self.numbers(), name)
+
+
+def _check_in_place(name: str) -> None:
+    """Raises TypeError for a function that changes a tensor: it would change a copy of the numbers."""
+    if name.endswith("_") and not name.startswith("_") and name not in _HARMLESS:
+        raise TypeError(
+            f"{name} of a quantized weight would change a copy of its numbers; allowed are functions that return a new "
+            f"tensor, such as {name.removesuffix('_')}, and {name} of the float layer's weight before it is quantized"
+        )
 
 
 def _operator(name: str) -> Any:
     return lambda self, *others: getattr(self.numbers(), name)(*others)
 
 
-for _name in "add radd sub rsub mul rmul truediv rtruediv matmul rmatmul pow neg getitem len iter".split():
+_SYMBOLS = "add radd sub rsub mul rmul truediv rtruediv floordiv mod pow rpow matmul rmatmul neg abs lt le gt ge"
+for _name in f"{_SYMBOLS} getitem len iter".split():
     setattr(Weight, f"__{_name}__", _operator(f"__{_name}__"))
 
 

@@ -23,7 +23,7 @@ from qcore.affine import (
     Recording,
     choose_qparams,
 )
-from qcore.affine.histogram import total
+from qcore.affine.histogram import saved_by_cutting, total
 
 RANGES = [MinMax(), MovingAverageMinMax(), PerChannelMinMax(axis=1), MovingAveragePerChannelMinMax(axis=1), Histogram()]
 
@@ -224,6 +224,15 @@ def test_the_search_cuts_outliers_off():
     x[0] = 12
     scale = Histogram().qparams(after(Histogram(), [x])).scale
     assert scale < MinMax().qparams(after(MinMax(), [x])).scale * 0.8
+
+
+def test_the_search_ends_for_numbers_whose_errors_are_0_in_float32():
+    """torch's search ends at one bin, too."""
+    x = np.random.default_rng(7).normal(size=1000).astype(np.float32) * np.float32(1e-18)
+    observer = Histogram(eps=1e-30)
+    state = after(observer, [x])
+    assert observer.qparams(state).scale < MinMax(eps=1e-30).qparams(after(MinMax(), [x])).scale
+    assert saved_by_cutting(state, 256) == 0
 
 
 BAD = {

@@ -111,7 +111,7 @@ def test_observers_of_users_are_called(passes):
     for module, y in (
         (FakeQuantize(HistogramObserver), x),
         (FakeQuantize(), x.to(torch.bfloat16)),
-        (FakeQuantize().double(), x),
+        (FakeQuantize(), x.double()),
         (FakeQuantize(), x[:0]),
     ):
         module(y)

@@ -24,6 +24,7 @@ from qtorch._conversion import converted
 from qtorch.nn.quantized.base import KeepsMade, checked, layer_name
 from qtorch.nn.quantized.weights import (
     QuantizedWeight,
+    Weight,
     empty_weight,
     float_parameters,
     in_float32,
@@ -86,7 +87,8 @@ class DynamicProduct(KeepsMade):
             TypeError: if input is not a tensor of floats.
             ValueError: if its shape does not fit.
         """
-        return converted(self.product(input), input.dtype)
+        x = input.numbers() if isinstance(input, Weight) else input  # of code that calls it with a layer's weight
+        return converted(self.product(x), x.dtype)
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """The product in float32."""
