@@ -28,7 +28,9 @@ def test_a_layer_with_two_names_stays_one_and_is_named(of):
     with pytest.warns(UserWarning, match="layer 'first' ran 2 times while the model ran 1 times"):
         made = of.convert(prepared)
     assert type(made.first) is of.layers.Linear
-    assert (made.inner[0] if of is Torch else made.inner.layers[0]) is made.first
+    trained = of.prepared(model, of.package.default_qat_qconfig, True)
+    for one in (made, trained):
+        assert (one.inner[0] if of is Torch else one.inner.layers[0]) is one.first
     with pytest.raises(ValueError, match=r"one layer with the names \['first', 'inner.0'\]"):
         of.fuse_modules(model, ["first", "inner"])
 

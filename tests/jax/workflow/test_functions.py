@@ -279,7 +279,9 @@ BAD = {
     "params has no LayerWeight": lambda: convert_fn(product)(ONE, X),
     r"rules has for '\*' a int": lambda: prepare_fn(product, 3),
     "rules has the key 3": lambda: prepare_fn(product, {3: default_qconfig}),
-    "a QConfig of which one is FakeQuantize": lambda: prepare_fn(product, QConfig(FakeQuantize(), MinMaxObserver())),
+    "a QConfig of which one is FakeQuantize; allowed are both, and formats": lambda: prepare_fn(
+        product, QConfig(FakeQuantize(), MinMaxObserver())
+    ),
     "the pattern 'v' applies to no layer; there are w": lambda: prepare_fn(product, {"v": None, "*": default_qconfig})[
         0
     ](ONE, X),

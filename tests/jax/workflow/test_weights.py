@@ -11,14 +11,12 @@ import qcore
 import qjax
 from qcore.affine import AffineInteger
 from qjax.quantization import (
-    FakeQuantize,
     MinMaxObserver,
     PerChannelMinMaxObserver,
     QConfig,
     QConfigDynamic,
     convert_fn,
     convert_params,
-    default_weight_observer,
     float16_dynamic_qconfig,
     prepare_fn,
 )
@@ -129,16 +127,3 @@ def test_rounded_operands():
         )
     codes = convert_params({"w": w}, state, settings)["w"]
     assert_same_bits(np.asarray(codes.dequantize()), weight)
-
-
-BAD = {
-    "a QConfig of which one is FakeQuantize; allowed are both, and formats": lambda: prepare_fn(
-        model, QConfig(FakeQuantize(), default_weight_observer)
-    ),
-}
-
-
-@pytest.mark.parametrize("message", BAD)
-def test_wrong_arguments(message):
-    with pytest.raises(TypeError, match=message):
-        BAD[message]()

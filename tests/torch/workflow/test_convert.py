@@ -70,29 +70,6 @@ def test_the_copy_is_clean_and_the_model_untouched():
     assert type(prepared[0]) is quantized.Linear
 
 
-def test_layers_without_settings_stay():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    model[1].qconfig = None
-    converted = convert(calibrated(model, 8, 4))
-    assert type(converted[0]) is quantized.Linear
-    assert type(converted[1]) is nn.Linear
-
-
-def test_layers_without_observers_are_named():
-    model = with_qconfig(nn.Linear(4, 4))
-    with pytest.raises(ValueError, match="the model itself has no observer; call prepare"):
-        convert(model)
-
-
-def test_a_state_dict_goes_into_a_model_that_saw_nothing():
-    model = nn.Sequential(nn.Linear(4, 4))
-    trained = convert(calibrated(model, 8, 4))
-    loaded = convert(prepare(with_qconfig(nn.Sequential(nn.Linear(4, 4)).eval())), allow_uncalibrated=True)
-    loaded.load_state_dict(trained.state_dict())
-    x = quantize_per_tensor(torch.randn(5, 4), 0.02, 128, torch.quint8)
-    assert loaded(x).equal(trained(x))
-
-
 @pytest.mark.parametrize("step", [prepare, prepare_qat])
 def test_a_trained_state_dict_goes_into_models_that_saw_nothing(step):
     torch.manual_seed(0)

@@ -269,6 +269,7 @@ def test_state_dicts_go_into_models_at_the_same_step(training):
     first.eval(), second.eval()
     assert torch.equal(first(images), second(images))
     converted, other = convert(first), convert(make(), allow_uncalibrated=True).eval()
+    assert all(isinstance(value, torch.Tensor) for value in converted.state_dict().values())
     other.load_state_dict(converted.state_dict())
     assert torch.equal(converted(images), other(images))
     assert torch.equal(converted(images), convert(second)(images))

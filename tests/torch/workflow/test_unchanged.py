@@ -92,6 +92,7 @@ WRONG_ROWS = [*ROWS, ["pool", "fc"]]
 CALLS = {
     "prepare": (lambda: residual(last=QConfig(fails, fails)), prepare),
     "prepare_qat": (lambda: trainable(QConfig(default_qat_qconfig.activation, fails)), prepare_qat),
+    "convert, not prepared": (residual, convert),
     "convert, nothing seen": (lambda: prepare(residual()), convert),
     "convert": (observed, convert, {**get_default_static_quant_module_mappings(), nn.Linear: Fails}),
     "fuse_modules": (residual, fuse_modules, WRONG_ROWS),
