@@ -439,8 +439,13 @@ def draw_in_vmap(draw: Callable[[Sequence[int]], torch.Tensor], shape: Sequence[
 
 
 def multiplies_int8(device: torch.device) -> bool:
-    """True if `torch._int_mm` has instructions for int8 on a device; without them floats are faster."""
-    return _int_mm is not None and (device.type != "cpu" or _has_int8_instructions)
+    """True if `torch._int_mm` has instructions for int8 on a device; without them floats are faster.
+
+    `torch.onnx.export` of a program cannot translate it.
+    """
+    if _int_mm is None or (not torch.compiler.is_dynamo_compiling() and torch.onnx.is_in_onnx_export()):
+        return False
+    return device.type != "cpu" or _has_int8_instructions
 
 
 def int8_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

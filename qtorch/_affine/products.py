@@ -15,6 +15,7 @@ from qtorch._affine import exported
 from qtorch._affine.conversion import dequantize, requantize
 from qtorch._affine.kernels import dynamic, integers
 from qtorch._affine.namespace import Names
+from qtorch._affine.programs import is_running
 from qtorch._conversion import converted
 from qtorch._namespace import reinterpreted
 from qtorch._rounding.paths.choice import are_plain_tensors
@@ -303,7 +304,10 @@ def signed(q: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """int8 values and a zero point with the same differences; unsigned values are shifted by 128."""
     if q.values.dtype is torch.int8:
         return q.values, q.qparams.zero_point
-    return reinterpreted(q.values ^ 0x80, torch.int8), q.qparams.zero_point - 128
+    zero = q.qparams.zero_point - 128
+    if is_running():  # a program's own operators, which other programs translate: ONNX has no view of bits
+        return (q.values.to(torch.int32) - 128).to(torch.int8), zero
+    return reinterpreted(q.values ^ 0x80, torch.int8), zero
 
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}

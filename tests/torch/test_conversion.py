@@ -26,6 +26,7 @@ from qtorch.quantization import (
     fake_quantize_per_tensor_affine,
     prepare,
     quantize_dynamic,
+    quantize_model,
 )
 from qtorch.recipes import lower
 
@@ -173,6 +174,25 @@ def test_exported_programs_that_inductor_compiles(tmp_path):
             path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / f"{number}.pt2"))
             counts.append(torch._inductor.aoti_load_package(path)(x).ne(one(x)).sum().item())
     assert counts == [0, 0]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("qconfig", [None, default_weight_only_qconfig], ids=["static", "weights"])
+def test_packages_of_inductor_have_the_bits_of_quantized_models(qconfig, tmp_path):
+    torch.manual_seed(0)
+    layers = (
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(128, 4),
+    )
+    x = numbers(4, 3, 8, 8)
+    model = quantize_model(nn.Sequential(*layers).eval(), qconfig, None if qconfig else [x])
+    program = torch.export.export(model, (x,))
+    path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
+    assert torch.equal(torch._inductor.aoti_load_package(path)(x), model(x))
 
 
 def test_exported_programs_of_weights_alone_keep_gradients():

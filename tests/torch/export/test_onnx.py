@@ -58,6 +58,38 @@ def test_a_static_network(tmp_path):
     assert "0.module/Requantize" in {name for node in made.graph.node for name in node.output}
 
 
+def by_torch(model, x, sizes, file):
+    """What onnxruntime computes of the file that torch's own exporter makes of an exported program."""
+    program = torch.export.export(model, (x,), dynamic_shapes=sizes)
+    torch.onnx.export(program, dynamo=True, verbose=False).save(file)
+    session = onnxruntime.InferenceSession(file)
+    return torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
+
+
+def test_torch_writes_exported_programs(tmp_path):
+    x, sizes = normal(3, 3, 6, 6), ({0: torch.export.Dim("batch")},)
+    model = quantize_model(network(), calibrate=[x])
+    assert torch.equal(by_torch(model, x, sizes, tmp_path / "model.onnx"), model(x))
+
+
+@pytest.mark.heavy
+def test_torch_writes_other_exported_programs(tmp_path):
+    """Of more terms than float32 adds exactly; groups, steps, one and transposed dimensions; rows by their range."""
+    groups = nn.Conv2d(4, 8, 3, groups=4), nn.ReLU6(), nn.Conv2d(8, 4, 3, stride=2, padding=2, dilation=2)
+    models = [
+        (nn.Sequential(nn.Linear(3000, 4)), normal(2, 3000)),
+        (nn.Sequential(*groups, nn.Hardswish(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(4, 3)), normal(2, 4, 8, 8)),
+        (nn.Sequential(nn.Conv1d(4, 8, 3), nn.GroupNorm(2, 8)), normal(2, 4, 9)),
+        (nn.Sequential(nn.ConvTranspose2d(4, 8, 3, stride=2)), normal(2, 4, 8, 8)),
+        (nn.Sequential(nn.Linear(16, 8), nn.LayerNorm(8)), normal(2, 16)),
+    ]
+    for number, (model, x) in enumerate(models):
+        small = quantize_model(model.eval(), calibrate=[x])
+        assert torch.equal(by_torch(small, x, None, tmp_path / f"{number}.onnx"), small(x)), model
+    dynamic = quantize_model(nn.Sequential(nn.Linear(16, 8)).eval(), default_dynamic_qconfig)
+    assert torch.equal(by_torch(dynamic, normal(4, 16), None, tmp_path / "dynamic.onnx"), dynamic(normal(4, 16)))
+
+
 WHOLE = {
     "residual": lambda: nn.Sequential(
         nn.Conv2d(3, 8, 3), BasicBlock(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
