@@ -7,6 +7,7 @@ after `import qtorch`. An operator's functions are in its room, which is importe
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -43,7 +44,8 @@ def _differentiate(name: str, room: str, backward: str, keep: str) -> None:
 
 def _late(room: str, name: str) -> Callable[..., Any]:
     """A function of a module that its first call imports."""
-    return lambda *arguments, **options: getattr(import_module(room), name)(*arguments, **options)
+    found = cache(lambda: getattr(import_module(room), name))
+    return lambda *arguments, **options: found()(*arguments, **options)
 
 
 _ROUNDING, _DELAYED = "qtorch._rounding.paths.operator", "qtorch.linalg.delayed"
@@ -140,7 +142,7 @@ _define(
 _LAWS = "qtorch.reproducible.operator"
 _define("reproduce(Tensor?[] tensors, str name, str options) -> Tensor", _LAWS, "run_law", "law_shape", "batch_law")
 _define(
-    "reproduce_gradients(Tensor?[] tensors, Tensor gradient, str name, str options) -> Tensor[]",
+    "reproduce_gradients(Tensor?[] tensors, Tensor gradient, str name, str options, bool[] wanted) -> Tensor[]",
     _LAWS,
     "run_law_gradients",
     "gradients_shape",

@@ -46,6 +46,7 @@ OTHERS = {
     "qtorch/linalg/call.py: geometry": "a geometry's text",
     "qtorch/linalg/native.py: geometry": "a geometry's text",
     "qtorch/reproducible/functions.py: geometry": "a geometry's text",
+    "qtorch/reproducible/product.py: geometry": "a geometry's text",
     "qtorch/export/expansion.py: form": "the fields of the integers",
     "qtorch/export/hardware.py: form": "the fields of the integers",
     "qcore/exchange/qonnx.py: narrow": "the attribute of QONNX's nodes",

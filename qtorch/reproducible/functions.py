@@ -10,11 +10,9 @@ import numpy as np
 import torch
 
 from qcore.binding import TORCH
-from qcore.linalg.geometry import FORWARD, GRAD_A, GRAD_B
+from qcore.linalg.geometry import GRAD_A, GRAD_B
 from qcore.reproducible.differentiable import Differentiable
-from qcore.reproducible.elementwise import ADD
 from qcore.reproducible.functions import LAWS
-from qcore.reproducible.moves import SETTLE
 from qcore.reproducible.muon import MuonFunctions
 from qcore.reproducible.reductions import SUM
 from qtorch import linalg
@@ -26,11 +24,11 @@ from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import apply_directly
 from qtorch.linalg.call import ProductCall, differentiable_product, gradient_product, prepare
 from qtorch.linalg.matrices import LINEAR, MATMUL
-from qtorch.linalg.native import ProductSpec
 from qtorch.linalg.operator import OBSERVER
 from qtorch.reproducible.fused.plan import Backward, plan_for
 from qtorch.reproducible.operations import Names, UnroundedNames
 from qtorch.reproducible.operator import call_of, is_operator
+from qtorch.reproducible.product import PRODUCT
 
 
 def _run(
@@ -108,19 +106,21 @@ def _recorded(law: Differentiable, fused: bool, ctx: Any, saved: Any, arrays: An
 
 
 class _Operator(torch.autograd.Function):
-    """(the texts of `call_of`, *tensors) -> the result of a law, in a compiled program."""
+    """(the texts of `call_of`, which tensors need gradients, *tensors) -> a law's result, in a compiled program."""
 
     @staticmethod
-    def forward(ctx: Any, name: str, options: str, *tensors: Any) -> torch.Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        ctx: Any, name: str, options: str, wanted: tuple[bool, ...], *tensors: Any
+    ) -> torch.Tensor:
         ctx.save_for_backward(*tensors)
-        ctx.call = name, options
+        ctx.call = name, options, wanted
         return torch.ops.qtorch.reproduce(tensors, name, options)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         refuse_recording(gradient)
         found = iter(torch.ops.qtorch.reproduce_gradients(ctx.saved_tensors, gradient, *ctx.call))
-        return None, None, *[None if x is None else next(found) for x in ctx.saved_tensors]
+        return None, None, None, *[next(found) if one else None for one in ctx.call[2]]
 
 
 def differentiable(law: Differentiable, recorded: Callable[..., tuple[Any, ...]] | None = None) -> Callable[..., Any]:
@@ -170,7 +170,10 @@ def differentiable(law: Differentiable, recorded: Callable[..., tuple[Any, ...]]
                 recorded = recorded or (x is not None and x.requires_grad)
         if compiling and is_operator(law, tensors):
             call = call_of(law, given)
-            return _Operator.apply(*call, *apart(*tensors)) if recorded else torch.ops.qtorch.reproduce(tensors, *call)
+            if not recorded:
+                return torch.ops.qtorch.reproduce(tensors, *call)
+            wanted = tuple([x is not None and x.requires_grad for x in tensors])
+            return _Operator.apply(*call, wanted, *apart(*tensors))
         if not recorded:
             return _run(law, fused and plain, "result", tensors, given)
         if compiling:
@@ -180,50 +183,16 @@ def differentiable(law: Differentiable, recorded: Callable[..., tuple[Any, ...]]
     return function
 
 
-class _Composed(Differentiable):
-    """A law that is made of products, which take numbers as they are, and of laws that settle theirs."""
-
-    def run(self, xp: Any, arrays: Any, options: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-        return self.forward(xp, *arrays, **options)
-
-    def gradients(self, xp: Any, saved: Any, gradient: Any, options: dict[str, Any]) -> tuple[Any, ...]:
-        return self.backward(xp, saved, gradient, **options)
-
-
-def _forward(
-    xp: Any, a: Any, b: Any, bias: Any, shape: tuple[int, ...], geometry: str, products: tuple[str, ...]
-) -> tuple[Any, tuple[Any, ...]]:
-    y = xp.multiplied(a, b, ProductSpec(tuple(b.shape), shape, geometry, FORWARD, products[0]))
-    found, of_sum = SETTLE.run(xp, (y,), {}) if bias is None else ADD.run(xp, (y, bias), {})
-    return found, (a, b, *of_sum)
-
-
-def _backward(
-    xp: Any, saved: tuple[Any, ...], gradient: Any, shape: tuple[int, ...], geometry: str, products: tuple[str, ...]
-) -> tuple[Any, ...]:
-    a, b, *of_sum = saved
-    of_y, *of_bias = (ADD if of_sum else SETTLE).gradients(xp, tuple(of_sum), gradient, {})
-    shapes = tuple(a.shape), tuple(b.shape)
-    of_a = xp.multiplied(of_y, b, ProductSpec(shapes[0], shapes[0], geometry, GRAD_A, products[1]))
-    of_b = xp.multiplied(of_y, a, ProductSpec(shapes[1], shapes[1], geometry, GRAD_B, products[2]))
-    return of_a, of_b, *(of_bias or (None,))
-
-
-# Of a, b, and a bias or None; the options are what `qtorch.linalg.call.prepare` returns.
-PRODUCT = _Composed(_forward, _backward)
-
-
 def _recorded_product(
     arrays: tuple[Any, ...],
     needed: tuple[bool, ...],
     gradient: torch.Tensor,
-    shape: tuple[int, ...],
     geometry: str,
     products: tuple[str, str, str],
 ) -> tuple[Any, ...]:
     """The gradients of `PRODUCT` by two products and a sum, each a function that autograd records."""
     a, b, _ = arrays
-    call, of_y = ProductCall(geometry, products, a.shape, b.shape, shape), FUNCTIONS.settle(gradient)
+    call, of_y = ProductCall(geometry, products, a.shape, b.shape, gradient.shape), FUNCTIONS.settle(gradient)
     of_a = gradient_product(of_y, b, GRAD_A, call) if needed[0] else None
     of_b = gradient_product(of_y, a, GRAD_B, call) if needed[1] else None
     rows = tuple(range(gradient.ndim - 1))
@@ -276,13 +245,16 @@ class Tensors(MuonFunctions, package=__name__.rpartition(".")[0], words=TORCH):
         return _checked(name, x, are_integers and x.dtype is not torch.bool, "integers")
 
     def _product(self, name: str, a: Any, b: Any, bias: Any, products: dict[str, Any]) -> Any:
-        """As one law of plain tensors of the CPU, unless the product reads random words, or is watched."""
+        """As one law of tensors of the CPU, unless the product reads random words, or is watched."""
         geometry, of_a, of_b = _GEOMETRIES[name]
         known = {"operands", "accumulator", of_a, of_b, "key", "scaling"}
-        plain = not torch.compiler.is_dynamo_compiling() and are_plain_tensors((a, b, bias)) and a.is_cpu
-        if not plain or OBSERVER.get() is not None or not products.keys() <= known:
+        if torch.compiler.is_dynamo_compiling():
+            one_law = is_operator(PRODUCT, (a, b, bias))
+        else:
+            one_law = are_plain_tensors((a, b, bias)) and a.is_cpu and OBSERVER.get() is None
+        if not one_law or not products.keys() <= known:
             return super()._product(name, a, b, bias, products)
-        if not products:
+        if not products and not torch.compiler.is_dynamo_compiling():
             call = _default_call(name, a.shape, b.shape)
         else:
             operands, accumulator, grad_a, grad_b, key, scaling = map(
@@ -295,7 +267,7 @@ class Tensors(MuonFunctions, package=__name__.rpartition(".")[0], words=TORCH):
                 return self._plus(differentiable_product(a, b, key, scaling, call), bias, 0)
         if bias is not None:
             self._check_bias(bias, call.result[-1])
-        return _run_product(a, b, bias, shape=call.result, geometry=call.geometry, products=call.products)
+        return _run_product(a, b, bias, geometry=call.geometry, products=call.products)
 
     def rounded(self, x: torch.Tensor, number: Any) -> torch.Tensor:
         return quantize(x, number)

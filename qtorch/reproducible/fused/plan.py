@@ -226,9 +226,12 @@ def _leaves(results: Any) -> list[ArrayValue]:
 
 
 class Backward(NamedTuple):
-    """The gradients of a law: the number of saved tensors, and the gradients that are needed."""
+    """The gradients of a law: the number of saved tensors, and the gradients that are needed.
 
-    saved: int
+    None instead of a number: the law's arguments are given, and what they need of it is computed again.
+    """
+
+    saved: int | None
     wanted: tuple[bool, ...]
 
 
@@ -240,7 +243,8 @@ def plan_for(
     Args:
         law: the law.
         results: "result"; "each" for independent results; "forward" for the result and the saved arrays; or `Backward`.
-        tensors: arguments, or the saved arrays and the gradients of all results; all are plain (`are_plain_tensors`).
+        tensors: arguments; for `Backward` the saved arrays, or arguments, and the gradients of all results. All are
+            plain (`are_plain_tensors`).
         options: the law's options, as pairs.
     """
     shapes = []
@@ -261,7 +265,10 @@ def _plan(
         if isinstance(results, str):
             found = law.run(Names, arguments, dict(options))
             return FusedProgram(arguments, found if results == "forward" else found[0], results == "each")
-        saved, gradients = tuple(arguments[: results.saved]), tuple(arguments[results.saved :])
+        if results.saved is None:
+            saved, gradients = law.run(Names, arguments[:-1], dict(options))[1], (arguments[-1],)
+        else:
+            saved, gradients = tuple(arguments[: results.saved]), tuple(arguments[results.saved :])
         found = law.gradients(Names, saved, law.gradient_of(gradients), dict(options))
         return FusedProgram(
             arguments, tuple([x if one else None for x, one in zip(found, results.wanted, strict=True)])

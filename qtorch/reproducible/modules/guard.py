@@ -17,13 +17,13 @@ from qtorch._torch_internals import operator_of
 from qtorch.reproducible.modules import elementwise, layer_functions, moves  # noqa: F401  # have rows of the registry
 from qtorch.reproducible.modules.registry import (
     DEFINED,
-    EXACT,
     EXACT_METHODS,
     MAKERS,
     METHODS,
     RANDOM,
     float32,
     has_floats,
+    stays,
 )
 
 
@@ -96,7 +96,7 @@ class Guard(TorchFunctionMode):
         name = func.__name__
         if name in _BY_NAME and operator_of(func):  # a program's operator, which may have the name of a method
             name = ""
-        if name in EXACT_METHODS or func in EXACT or name == "__get__":
+        if name in EXACT_METHODS or name == "__get__" or stays(func):
             return func(*args, **kwargs)
         found = METHODS.get(name) or DEFINED.get(func)
         if not has_floats(args) and not has_floats(kwargs.values()) and func not in RANDOM:

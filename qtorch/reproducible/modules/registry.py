@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qtorch._torch_internals import constant_result
+
 DEFINED: dict[Any, Callable[..., Any]] = {}
 METHODS: dict[str, Callable[..., Any]] = {}
 
@@ -107,6 +109,13 @@ EXACT = named(
     Tensor,
 )
 EXACT |= {torch.unflatten, operator.neg}
+
+
+@constant_result
+def stays(function: Any) -> bool:
+    """True for functions in `EXACT`. A constant of programs, which else compare all of them with the set then."""
+    return function in EXACT
+
 
 EXACT_METHODS = frozenset(python_methods(EXACT))
 

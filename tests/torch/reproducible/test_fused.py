@@ -291,3 +291,24 @@ def test_gradients_of_an_operator_have_memory_of_their_own():
     x, y, w = (torch.from_numpy(RNG.standard_normal((4, 5), np.float32)).requires_grad_() for _ in range(3))
     found = torch.autograd.grad(torch.compile(function, fullgraph=True)(x, y, w), (x, y))
     assert_all_same_bits(found, (w.detach() + 3.0, w.detach()))
+
+
+@pytest.mark.parametrize("products", [{}, {"operands": ("e4m3fn", "e5m2"), "grad_weight": Product("e5m2", None)}])
+def test_products_and_losses_are_operators_of_a_program(products):
+    """A product with its bias is one, and so is a loss; an input that needs no gradient gets none."""
+
+    def function(x, w, b, target):
+        y = reproducible.relu(reproducible.linear(x, w, b, **products))
+        return reproducible.cross_entropy(reproducible.matmul(y, w[:, :3]), target)
+
+    x, w, b = (torch.from_numpy(RNG.standard_normal(shape, np.float32)) for shape in ((6, 5), (4, 5), (4,)))
+    target = torch.tensor([0, 2, -100, 1, 1, 0], dtype=torch.int32)
+    for parameter in (w, b):
+        parameter.requires_grad_()
+    right = function(x, w, b, target)
+    counter = CompileCounterWithBackend("aot_eager")
+    y = torch.compile(function, backend=counter, fullgraph=True)(x, w, b, target)
+    called = [str(node.target) for node in counter.graphs[0].graph.nodes]
+    assert not any("product" in name or "sums" in name for name in called)
+    assert_same_bits(y.detach(), right.detach())
+    assert_all_same_bits(torch.autograd.grad(y, (w, b)), torch.autograd.grad(right, (w, b)))
