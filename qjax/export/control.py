@@ -12,8 +12,12 @@ from qjax._parameters import parameters
 from qjax.export.walk import Value, Walk, kinds_of
 
 
-def _body(walk: Walk, inputs: list[tuple[Any, Any]], results: Any) -> tuple[Any, list[Value]]:
-    """A graph inside, of inputs of these dtypes and shapes; results(inputs) returns the values that leave it."""
+def _body(walk: Walk, inputs: list[tuple[Any, Any]], results: Any) -> tuple[Any, list[Value], list[Value]]:
+    """A graph inside, of inputs of these dtypes and shapes; results(inputs) returns the values that leave it.
+
+    It is returned with the values that enter it and leave it. What leaves it as it came needs no node: flax returns the
+    state of modules from loops and branches, in evaluation the state that went in.
+    """
     graph = Graph("body", walk.graph)
     given = [walk.input(graph.new_name("inner"), dtype, shape, graph) for shape, dtype in inputs]
     with walk.inner(graph):
@@ -24,7 +28,7 @@ def _body(walk: Walk, inputs: list[tuple[Any, Any]], results: Any) -> tuple[Any,
             if own is None:
                 own = walk.emit("Identity", value, shape=value.shape, dtype=value.dtype)
             graph.output(walk.name(own), own.dtype.name, own.shape)
-    return graph.proto(), made
+    return graph.proto(), given, made
 
 
 def _scan(walk: Walk, equation: Any, *values: Value) -> list[Value]:
@@ -39,7 +43,7 @@ def _scan(walk: Walk, equation: Any, *values: Value) -> list[Value]:
         state, own = given[: len(carried)], given[len(carried) : len(given) - len(extra)]
         return walk.run(program.jaxpr, program.consts, [*values[:first], *state, *own])
 
-    body, _ = _body(walk, [*((x.shape, x.dtype) for x in carried), *slices], results)
+    body, given, inner = _body(walk, [*((x.shape, x.dtype) for x in carried), *slices], results)
     kinds = kinds_of(equation)
     outputs = len(kinds) - len(carried)
     directions = {}
@@ -47,9 +51,12 @@ def _scan(walk: Walk, equation: Any, *values: Value) -> list[Value]:
         directions = {"scan_input_directions": [1] * len(slices), "scan_output_directions": [1] * outputs}
     if not outputs:
         directions.pop("scan_output_directions", None)
-    return walk.emit_all(
+    made = walk.emit_all(
         "Scan", [*carried, *stacked, *extra], kinds, body=body, num_scan_inputs=len(slices), **directions
     )
+    operands = [{one: value} for one, value in zip(given, carried, strict=False)]
+    operands += [dict(zip(given[len(carried) :], stacked, strict=False))] * outputs
+    return [known.get(one, value) for known, one, value in zip(operands, inner, made, strict=True)]
 
 
 def _while(walk: Walk, equation: Any, *values: Value) -> list[Value]:
@@ -65,8 +72,10 @@ def _while(walk: Walk, equation: Any, *values: Value) -> list[Value]:
         return [*walk.run(condition.jaxpr, condition.consts, [*of_condition, *after]), *after]
 
     kinds = [((), np.dtype(np.int64)), ((), np.dtype(bool)), *((x.shape, x.dtype) for x in state)]
-    inner, _ = _body(walk, kinds, results)
-    return walk.emit_all("Loop", [None, start, *state], kinds_of(equation), body=inner)
+    inner, given, after = _body(walk, kinds, results)
+    made = walk.emit_all("Loop", [None, start, *state], kinds_of(equation), body=inner)
+    rows = zip(given[2:], after[1:], state, made, strict=True)
+    return [before if own is entered else value for entered, own, before, value in rows]
 
 
 def _cond(walk: Walk, equation: Any, which: Value, *values: Value) -> list[Value]:
@@ -85,15 +94,17 @@ def _cond(walk: Walk, equation: Any, which: Value, *values: Value) -> list[Value
         else:
             limit = walk.constant(number, which.dtype)
             here = walk.emit("LessOrEqual", which, limit, shape=(), dtype=bool)
-        then, _ = _body(walk, [], lambda _: walk.run(program.jaxpr, program.consts, program.inputs))
-        other, _ = _body(walk, [], lambda _: branch(number + 1))
-        return walk.emit_all(
+        then, _, ones = _body(walk, [], lambda _: walk.run(program.jaxpr, program.consts, program.inputs))
+        other, _, others = _body(walk, [], lambda _: branch(number + 1))
+        made = walk.emit_all(
             "If",
             [here],
             kinds_of(equation),
             then_branch=then,
             else_branch=other,
         )
+        rows = zip(ones, others, made, strict=True)
+        return [one if one is two and one in values else value for one, two, value in rows]
 
     return branch(0)
 

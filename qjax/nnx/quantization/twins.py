@@ -10,11 +10,13 @@ from typing import Any, get_args
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from qcore.workflow.front import Noises
 from qcore.workflow.settings import Arguments
-from qjax._jaxprs import split_arrays
+from qjax._jaxprs import CUSTOM, INLINED, bind, evaluate, inner_programs, split_arrays
 from qjax._models import names_of, rebuilt
+from qjax._parameters import parameters
 from qjax.nnx import quantized
 from qjax.nnx.flattened import Flattened
 from qjax.nnx.intrinsic import Fused
@@ -39,18 +41,18 @@ def noises(model: nnx.Module, models: Sequence[nnx.Module], arguments: Arguments
         models: the converted models.
         arguments: those of a call.
     """
-    judged, seen = set[str](), [_Seen() for _ in range(3)]
-    watched = [_beside_others(model, made, judged, seen) for made in models]
+    judged = set[str]()
+    watched = [_beside_others(model, made, judged) for made in models]
     graph, _ = nnx.split(watched[0])
     arrays, put = split_arrays(arguments)
 
-    def run(state: Any, arrays: Any) -> tuple[tuple[Any, Any], list[dict[str, Any]]]:
+    def all_results(state: Any, arrays: Any) -> list[list[jax.Array]]:
         args, kwargs = put(arrays)
-        for notes in seen:
-            notes.results.clear()
         merged: Any = nnx.merge(graph, state)
-        results = [split_arrays(one(*args, **kwargs))[0] for one in merged]
-        expected, rounded, found = (notes.results for notes in seen)
+        return [split_arrays(one(*args, **kwargs))[0] for one in merged]
+
+    def run(state: Any, arrays: Any) -> tuple[tuple[Any, Any], list[dict[str, Any]]]:
+        results, (expected, rounded, found) = _with_notes(all_results, state, arrays)
         powers = {path: sum(map(_power, ones)) for path, ones in expected.items()}
         exact, _, made = ({"": [x for x in ones if jnp.issubdtype(x.dtype, jnp.inexact)]} for ones in results)
         signal = sum(map(_power, exact[""]))
@@ -65,7 +67,34 @@ def noises(model: nnx.Module, models: Sequence[nnx.Module], arguments: Arguments
     return found
 
 
-def _beside_others(model: nnx.Module, made: nnx.Module, judged: set[str], seen: Sequence[_Seen]) -> nnx.Module:
+_Notes = Mapping[str, list[jax.Array]]  # the results of layers' calls, by the layers' names
+_NOTE = "qjax notes: "
+
+
+def _with_notes(run: Any, *inputs: Any) -> tuple[Any, list[_Notes]]:
+    """What a function of three models returns, and what each model notes.
+
+    The notes are read from the function's program, since no value may leave the programs within it by another way than
+    a result. A loop within it keeps its notes.
+    """
+    traced, shapes = jax.make_jaxpr(run, return_shape=True)(*inputs)
+    notes = [defaultdict[str, list[jax.Array]](list) for _ in range(3)]
+
+    def step(_: int, equation: Any, operands: list[Any]) -> Sequence[Any]:
+        kind = equation.primitive.name
+        if kind == "name" and (name := str(parameters(equation).name)).startswith(_NOTE):
+            which, path = name.removeprefix(_NOTE).split(" ", 1)
+            notes[int(which)][path] += operands
+        if kind in INLINED | CUSTOM:
+            (program,) = inner_programs(equation, operands) or []
+            return evaluate(program.jaxpr, program.consts, program.inputs, step)
+        return bind(equation, operands)
+
+    results = evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(inputs), step)
+    return jax.tree.unflatten(jax.tree.structure(shapes), results), [*notes]
+
+
+def _beside_others(model: nnx.Module, made: nnx.Module, judged: set[str]) -> nnx.Module:
     """A float model, its rounded twin and a converted model, which note the results of layers."""
     known, modules = names_of(model), {path: _inner(layer) for path, layer in names_of(made).items()}
     layers = {path: layer for path, layer in modules.items() if path in known and _is_converted(layer)}
@@ -79,7 +108,7 @@ def _beside_others(model: nnx.Module, made: nnx.Module, judged: set[str], seen: 
         return _rounded(layer, layers[path]) if path in layers else layer
 
     twin = rebuilt(model, change, keeps_children)
-    models = nnx.List([_watched(one, judged, notes) for one, notes in zip((model, twin, made), seen, strict=True)])
+    models = nnx.List([_watched(one, judged, which) for which, one in enumerate((model, twin, made))])
     models.eval()
     for one in models:
         _set_keys(one, model)
@@ -93,24 +122,17 @@ def _set_keys(model: nnx.Module, other: nnx.Module) -> None:
     nnx.update(model, nnx.from_flat_state({path: keys[path] for path in paths}))
 
 
-class _Seen:
-    """The results of layers by name: one object for all copies of a model, to which flax compares it by identity."""
-
-    def __init__(self) -> None:
-        self.results = defaultdict[str, list[jax.Array]](list)
-
-
 class _Watched(Around):
-    """A layer whose results are noted."""
+    """A layer whose results are noted, with the number of the model that it belongs to."""
 
-    def __init__(self, module: nnx.Module, path: str, seen: _Seen) -> None:
+    def __init__(self, module: nnx.Module, path: str, which: int) -> None:
         super().__init__(module)
-        self.path, self.seen = path, seen
+        self.path, self.which = path, which
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         y = super().__call__(*arguments, **settings)
-        self.seen.results[self.path].append(_numbers(y))
-        return y
+        note = checkpoint_name(_numbers(y), f"{_NOTE}{self.which} {self.path}")
+        return jax.lax.optimization_barrier((y, note))[0]  # what no result needs is not traced
 
 
 class _Rounded(Around):
@@ -147,13 +169,13 @@ def _is_converted(layer: Any) -> bool:
     return isinstance(layer, (quantized.Quantized, quantized.Embed, RoundedLayer, Observed))
 
 
-def _watched(model: nnx.Module, paths: set[str], seen: _Seen) -> nnx.Module:
+def _watched(model: nnx.Module, paths: set[str], which: int) -> nnx.Module:
     """A copy of a model that notes the results of layers."""
 
     def change(path: str, layer: nnx.Module) -> nnx.Module:
         if isinstance(layer, Flattened) and isinstance(layer.module, _Watched):  # of the same name
             layer.module = layer.module.module
-        return _Watched(layer, path, seen) if path in paths else layer
+        return _Watched(layer, path, which) if path in paths else layer
 
     return rebuilt(model, change, keeps_children)
 
@@ -180,7 +202,7 @@ def _numbers(y: Any) -> jax.Array:
     return y.dequantize() if isinstance(y, QTensor) else y
 
 
-def _errors(found: Mapping[str, list[jax.Array]], expected: Mapping[str, list[jax.Array]]) -> dict[str, Any]:
+def _errors(found: _Notes, expected: _Notes) -> dict[str, Any]:
     """The power of the differences of layers' results; infinite if there are more or fewer results, or others."""
 
     def error(path: str, ones: list[jax.Array]) -> Any:

@@ -165,3 +165,36 @@ def test_one_file_for_kept_names(tmp_path):
     made = check(both, (small, {"a": jax.ShapeDtypeStruct((2, 3), "float32"), "b": small}), tmp_path, run=False)
     assert [one.name for one in made.graph.input] == ["x", "pair.a", "pair.b"]
     assert [one.name for one in made.graph.output] == ["output_rest.0", "output_sum"]
+
+
+class Steps(nnx.Linear):
+    """A layer that may count its calls."""
+
+    def __init__(self, counts, rngs):
+        super().__init__(8, 8, rngs=rngs)
+        self.calls, self.counts = nnx.Variable(jnp.zeros(())), counts
+
+    def __call__(self, x):
+        if self.counts:
+            self.calls.set_value(self.calls.get_value() + 1)
+        return super().__call__(x)
+
+
+class Control(nnx.Module):
+    """A scan over a stack of layers, a branch and a loop: flax returns the layers' state from each."""
+
+    def __init__(self, counts):
+        make = nnx.vmap(lambda rngs: nnx.Linear(8, 8, rngs=rngs), in_axes=0, out_axes=0)
+        self.stack, self.one = nnx.split_rngs(splits=3)(make)(nnx.Rngs(0)), Steps(counts, nnx.Rngs(1))
+
+    def __call__(self, x):
+        layers = nnx.scan(nnx.remat(lambda x, layer: layer(x)), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        x = layers(x, self.stack)
+        x = nnx.cond(x.sum() > 0, lambda layer, x: layer(x), lambda layer, x: layer(-x), self.one, x)
+        return nnx.fori_loop(0, 2, lambda _, pair: (pair[0], jnp.tanh(pair[0](pair[1]))), (self.one, x))[1]
+
+
+def test_layers_in_loops_and_branches_keep_their_state(tmp_path):
+    check(Control(False), (ROWS,), tmp_path, near=1e-5)
+    with pytest.raises(ValueError, match=r"fn changes one\.calls when it runs"):
+        to_onnx(Control(True), (ROWS,), tmp_path / "model.onnx")

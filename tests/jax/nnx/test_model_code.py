@@ -9,6 +9,7 @@ from flax import nnx
 from flax_support import layer_of
 
 from qjax.nnx import quantize_model, report
+from qjax.nnx.rounded import RoundedLayer
 from qjax.quantization import QConfig, default_dynamic_qconfig
 
 X = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
@@ -140,3 +141,23 @@ class Tagger(nnx.Module):
 def test_layers_behind_random_numbers_and_rounded_recurrent_layers_are_not_blamed(model, settings, recwarn):
     quantize_model(model(), settings, [X[0, ..., :3]])
     assert [str(one.message) for one in recwarn if "larger errors" in str(one.message)] == []
+
+
+class Programs(nnx.Module):
+    """It calls a layer within programs of JAX."""
+
+    def __init__(self):
+        self.fc = layer_of(nnx.Linear, 3, 2)
+
+    def __call__(self, x):
+        return nnx.jit(nnx.remat(lambda layer, x: layer(x)))(self.fc, x)
+
+
+def test_layers_within_programs_are_judged(monkeypatch, recwarn):
+    settings, data = QConfig("e4m3fn", "e4m3fn"), [X[0, ..., :3]]
+    quantize_model(Programs(), settings, data)
+    assert not recwarn.list
+    call = RoundedLayer.__call__
+    monkeypatch.setattr(RoundedLayer, "__call__", lambda self, x: -call(self, x))
+    with pytest.warns(UserWarning, match="layer 'fc' .* rounding alone has"):
+        quantize_model(Programs(), settings, data)
