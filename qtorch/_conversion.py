@@ -39,6 +39,13 @@ def converted(x: torch.Tensor, dtype: torch.dtype, exported: bool = False) -> to
     return _written(_written(x).to(dtype))
 
 
+def result_dtype(x: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the result of a float layer whose numbers have a dtype: within `torch.autocast` that of autocast."""
+    device = x.device.type
+    automatic = device != "meta" and dtype is not torch.float64 and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if automatic else dtype
+
+
 def kept_in_memory(x: torch.Tensor) -> torch.Tensor:
     """The same tensor, which Inductor writes to memory because a strided view of it follows."""
     return x.as_strided(x.shape, x.stride())

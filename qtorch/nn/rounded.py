@@ -11,7 +11,7 @@ from qcore.lazy import public_names
 from qtorch._affine.dtypes import FixedDtypes
 from qtorch._affine.tensor import QTensor
 from qtorch._classes import change_class
-from qtorch._conversion import converted
+from qtorch._conversion import converted, result_dtype
 from qtorch.nn.qat import convolve, settings_of
 from qtorch.nn.quantized.weights import CodedWeight, Dequantized, Weight, in_float32
 
@@ -50,9 +50,9 @@ class RoundedLayer(FixedDtypes):
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
 
     def forward(self, input: torch.Tensor | QTensor) -> torch.Tensor | QTensor:
-        """The rounded result, in the input's dtype; sums are float32's."""
+        """The rounded result, in the input's dtype, or autocast's; sums are float32's."""
         x = input.dequantize() if isinstance(input, (QTensor, Weight)) else input
-        weight, bias, given = self.weight(), in_float32(self.bias), x.dtype
+        weight, bias, given = self.weight(), in_float32(self.bias), result_dtype(x, x.dtype)
         x = converted(x, weight.dtype)
         if weight.dim() == 2:
             result = nn.functional.linear(x, weight, bias)

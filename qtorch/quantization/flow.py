@@ -61,7 +61,7 @@ def record(
         keep: true for a layer whose input is in the result, if the input is one tensor.
     """
     model, recorder = deepcopy(model).eval(), _Recorder()
-    hooked = [module for module in model.modules() if any(forward_hooks(module, before) for before in (True, False))]
+    hooked = [module for module in model.modules() if _has_hooks(module)]
     for path, module in leaves(model):
         recorder.watch(path, module, bool(keep(path, module)))
     for module in hooked:
@@ -75,6 +75,15 @@ def record(
         [*held_tensors([args, kwargs, result, *map(vars, model.modules())])], known=True
     )
     return Flow(recorder.calls, recorder.shown), recorder.inputs
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    """True of a module with hooks but those of transformers, which show nothing but what the model returns.
+
+    A model has them from its first call on, and a model that never ran must become the same.
+    """
+    hooks = (hook for before in (True, False) for hook, _ in forward_hooks(module, before))
+    return any(not str(getattr(hook, "__module__", "")).startswith("transformers.") for hook in hooks)
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ from qtorch._affine.qconfig import QConfig, QConfigDynamic
 from qtorch._classes import check_model, plain_class
 from qtorch.quantization.modules import Modules
 from qtorch.quantization.tree import NameOrType, check_mapping
-from qtorch.quantization.unsuited import why_unsuited
+from qtorch.quantization.unsuited import check_shapes, why_unsuited
 
 Types = Collection[type[torch.nn.Module]]
 SETTINGS = QConfig, QConfigDynamic
@@ -60,6 +60,7 @@ def propagate_qconfig_(
     def own(path: str, part: torch.nn.Module, settings: Any) -> Any:
         settings = getattr(part, "qconfig", settings)
         check_settings(shown(path), settings, SETTINGS)
+        check_shapes(path, part)
         return settings
 
     tree = Modules()

@@ -11,7 +11,7 @@ from qcore.affine import AffineInteger
 from qtorch._affine.conversion import quantize, quantize_to
 from qtorch._affine.dtypes import integers
 from qtorch._affine.tensor import QTensor
-from qtorch._conversion import converted
+from qtorch._conversion import converted, result_dtype
 from qtorch._torch_internals import Unscripted
 from qtorch.nn.quantized.base import Quantized, check_quantized, layer_name
 from qtorch.nn.quantized.weights import Weight, output_of
@@ -77,7 +77,8 @@ class DeQuantize(Unscripted, torch.nn.Module):
         """The numbers; raises TypeError if x is not a QTensor."""
         check_quantized(self, x, "x")
         # Layers in integers give images with channels last; code behind floats takes views that need torch's order.
-        return converted(x.contiguous().dequantize(), self.dtype)
+        y = x.contiguous().dequantize()
+        return converted(y, result_dtype(y, self.dtype))
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from qtorch.quantization import QConfig, default_dynamic_qconfig, default_qconfig, quantize_model, report
 
-INT8, FORMATS, WEIGHTS = None, QConfig("e4m3fn", "e4m3fn"), QConfig(None, "mxfp8_e4m3")
+INT8, FORMATS, WEIGHTS = default_qconfig, QConfig("e4m3fn", "e4m3fn"), QConfig(None, "mxfp8_e4m3")
 SETTINGS = {"int8": INT8, "formats": FORMATS, "weights": WEIGHTS, "dynamic": default_dynamic_qconfig}
 QUANTIZED = ("quantized", "rounded")
 
@@ -87,7 +87,7 @@ def test_hooks_see_and_change_floats(training):
     model[0].register_forward_hook(doubled)
     model[1].register_forward_hook(doubled)
     model.eval()
-    small = quantize_model(model, train=lambda model: model(x)) if training else quantize_model(model, None, [x])
+    small = quantize_model(model, train=lambda model: model(x)) if training else quantize_model(model, INT8, [x])
     assert errors(model, small, x) < 0.05
     assert sum(row.state == "quantized" for row in report(small)) >= 4
 
@@ -122,7 +122,7 @@ def test_what_leaves_a_model_is_floats(training):
     def run(model):
         model(X, cache).y.sum()
 
-    small = quantize_model(model, train=run) if training else quantize_model(model.eval(), None, [(X, cache)])
+    small = quantize_model(model, train=run) if training else quantize_model(model.eval(), INT8, [(X, cache)])
     out = small(X, cache)
     for found in (out.y, out.more[0]["y"], small.last["a"][0], cache.seen):
         assert type(found) is torch.Tensor
@@ -221,6 +221,51 @@ def test_layers_that_nothing_suits_stay_in_floats(layer, names, reason):
         assert row.state == "float"
         assert reason in row.reason
         assert errors(model, small, X) < 0.1
+
+
+def test_layers_without_elements_and_without_shapes():
+    with warnings.catch_warnings():  # of torch, about initialization
+        warnings.simplefilter("ignore")
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 0), nn.Linear(0, 4))
+    for name in SETTINGS:
+        small = quantized(model, SETTINGS[name], X)
+        assert [row.reason for row in report(small)][-2:] == ["its weight has no elements"] * 2
+        assert torch.equal(small(X), model(X))
+        with pytest.raises(ValueError, match=r"'0' is a LazyLinear .* no shape yet; call the model once"):
+            quantized(nn.Sequential(nn.LazyLinear(4)), SETTINGS[name], X)
+
+
+class Masking(nn.Module):
+    """DeBERTa writes the least number of the dtype of a layer's result into products of autocast's dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.a(x)
+        return (y @ self.b(x).T).masked_fill(y @ y.T > 1, torch.finfo(y.dtype).min)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_results_have_the_dtype_of_autocast(name):
+    small = quantized(Masking(), SETTINGS[name], X)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert small(X).dtype is small.a(X).dtype is torch.bfloat16
+    assert small(X).dtype is small.a(X).dtype is torch.float32
+
+
+def test_hooks_of_transformers_show_nothing():
+    """A model of the package has them from its first call on; fresh models must become the same."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)).eval()
+
+    def hook(layer, inputs, y):
+        return None
+
+    hook.__module__ = "transformers.utils.output_capturing"
+    fresh = quantize_model(model, INT8, [X]).state_dict()
+    model[0].register_forward_hook(hook)
+    assert quantize_model(model, INT8, [X]).state_dict().keys() == fresh.keys()
 
 
 class Own(nn.Linear):

@@ -20,7 +20,7 @@ from qtorch._affine.products import DynamicKernel, kernel_of, sums_dtype, sums_o
 from qtorch._affine.programs import law
 from qtorch._affine.qconfig import QConfigDynamic
 from qtorch._affine.tensor import QTensor
-from qtorch._conversion import converted
+from qtorch._conversion import converted, result_dtype
 from qtorch.nn.quantized.base import KeepsMade, checked, layer_name
 from qtorch.nn.quantized.weights import (
     QuantizedWeight,
@@ -81,14 +81,14 @@ class DynamicProduct(KeepsMade):
         self.rounding_text: str | None = "floats" if dtype is torch.float16 else ""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The product of a float tensor of shape (..., features), in its dtype.
+        """The product of a float tensor of shape (..., features), in its dtype, or autocast's.
 
         Raises:
             TypeError: if input is not a tensor of floats.
             ValueError: if its shape does not fit.
         """
         x = input.numbers() if isinstance(input, Weight) else input  # of code that calls it with a layer's weight
-        return converted(self.product(x), x.dtype)
+        return converted(self.product(x), result_dtype(x, x.dtype))
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """The product in float32."""
