@@ -13,6 +13,7 @@ from torch import nn
 from workflow_support import Residual
 
 import qtorch.quantization as tq
+from benchmarks.support.torchvision import describe_operators
 from qtorch.nn.quantized import FloatFunctional
 from qtorch.quantization import quantize_model
 
@@ -162,6 +163,7 @@ WHOLE = "mobilenet_v2", "googlenet", "shufflenet_v2_x0_5", "resnet18", "mobilene
 @pytest.mark.parametrize("name", WHOLE)
 def test_networks_of_torchvision(name, monkeypatch):
     """Their quantizable networks, with random weights and the stubs of the one package or the other."""
+    describe_operators()
     models = pytest.importorskip("torchvision.models.quantization")
     torch.manual_seed(0)
     settings = {"init_weights": True} if name == "googlenet" else {}
