@@ -383,3 +383,25 @@ def test_functionals_of_scalars_need_no_range(of):
             made = of.convert(unseen)
         with pytest.raises(RuntimeError, match=r"module\.sum'? runs for the first time"):
             of.run(made, x)
+
+
+@both
+def test_layers_in_formats_may_have_seen_nothing(of):
+    """Functionals of scalars, which need no range, and layers that do not run and are allowed not to."""
+
+    class Some(of.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.product, self.unused = of.linear(), of.FloatFunctional(), of.linear()
+
+        def run(self, x):
+            return self.product.mul_scalar(self.linear(x), 2.0)
+
+    setattr(Some, of.called, Some.run)
+    for train in False, True:
+        prepared = of.prepared(of.ready(Some), of.package.QConfig("e4m3fn", "e4m3fn"), train)
+        of.run(prepared, of.array(X))
+        prepared.eval()
+        made = of.convert(prepared, allow_uncalibrated=["unused"])
+        assert [one.state for one in of.report(made)] == ["rounded"] * 3
+        assert np.isfinite(of.numbers(of.run(made, of.array(X)))).all()
