@@ -5,13 +5,13 @@ import io
 import jax.numpy as jnp
 import numpy as np
 import onnx
-import optax
 import pytest
 import torch
 from carrying_support import channels_last, same_at_every_layer, tensors_of
 from flax import nnx
 from flax_support import layer_of, module_of
 from front_pairs import IMAGES, FlaxConvs, FlaxGPT2, TorchGPT2, torch_convs
+from module_packages import Flax, Torch
 from support import assert_same_bits
 
 import qcore.exchange
@@ -27,20 +27,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*seen nothing")
 
 
 def states(report):
-    """The states of layers by name; PyTorch has a row for a pool, which is a function in flax."""
-    return {row.path: (row.state, row.weight) for row in report if row.layer != "MaxPool2d"}
+    """The states of layers by name."""
+    return {row.path: (row.state, row.weight) for row in report}
 
 
-def train_torch(model):
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    model(torch.from_numpy(IMAGES)).square().mean().backward()
-    optimizer.step()
-
-
-def train_flax(model):
-    optimizer = nnx.Optimizer(model, optax.sgd(0.01), wrt=nnx.Param)
-    gradient = nnx.grad(lambda model: (model(channels_last(IMAGES)) ** 2).mean())
-    optimizer.update(model, nnx.jit(gradient)(model))
+def pair(make):
+    """A network in PyTorch, and with its weights in flax."""
+    torch.manual_seed(0)
+    model = make(Torch)().eval()
+    return model, qnn.from_torch(module_of(make(Flax)), tensors_of(model))
 
 
 WAYS = {"calibrated": "default_qconfig", "histograms": None, "trained": "default_qat_qconfig"}
@@ -56,8 +51,8 @@ def test_convolutions(way):
     ours, theirs = (None if settings is None else getattr(package, settings) for package in (tq, jq))
     own = qnn.from_torch(module_of(FlaxConvs), tensors_of(floats))
     if way == "trained":
-        small = tq.quantize_model(floats, ours, train=train_torch)
-        own = qnn.quantize_model(own, theirs, train=train_flax)
+        small = tq.quantize_model(floats, ours, train=lambda model: Torch.step(model, Torch.images(IMAGES)))
+        own = qnn.quantize_model(own, theirs, train=lambda model: Flax.step(model, Flax.images(IMAGES)))
     else:
         small = tq.quantize_model(floats, ours, [torch.from_numpy(IMAGES)])
         own = qnn.quantize_model(own, theirs, [channels_last(IMAGES)])
@@ -180,32 +175,25 @@ def test_files_of_ranges_for_each_row(exact):
         assert_same_bits(y, small(x))
 
 
-class TorchShared(torch.nn.Module):
+def shared(of):
     """One layer on two ranges."""
 
-    def __init__(self):
-        super().__init__()
-        self.first, self.shared = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+    class Shared(of.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.shared = (of.linear(8, inputs=8) for _ in range(2))
 
-    def forward(self, x, y):
-        return torch.tanh(self.shared(self.first(x))) + torch.tanh(self.shared(y) / 50)
+        def run(self, x, y):
+            return of.tanh(self.shared(self.first(x))) + of.tanh(self.shared(y) / 50)
 
-
-class FlaxShared(nnx.Module):
-    def __init__(self, rngs):
-        self.first, self.shared = nnx.Linear(8, 8, rngs=rngs), nnx.Linear(8, 8, rngs=rngs)
-
-    def __call__(self, x, y):
-        return jnp.tanh(self.shared(self.first(x))) + jnp.tanh(self.shared(y) / 50)
+    return Shared
 
 
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("error:.*share one observer")
 def test_a_layer_that_runs_twice_has_a_range_for_each_row():
     """Each call has its own range, alone and in the model; the layer's weight stays one."""
-    torch.manual_seed(0)
-    model = TorchShared().eval()
-    own = qnn.from_torch(FlaxShared(nnx.Rngs(0)), tensors_of(model))
+    model, own = pair(shared)
     x, y = torch.randn(32, 8), torch.randn(32, 8) * 50
     small = tq.quantize_model(model, calibrate=[(x, y)])
     served = qnn.quantize_model(own, calibrate=[(x.numpy(), y.numpy())])
@@ -217,7 +205,7 @@ def test_a_layer_that_runs_twice_has_a_range_for_each_row():
     assert type(small.shared) is tq_layers.dynamic.Linear
     arrays = tensors_of(small)
     assert qnn.to_torch(served).keys() == arrays.keys()
-    again = tq.quantize_model(TorchShared().eval(), calibrate=[(y, x)])
+    again = tq.quantize_model(shared(Torch)().eval(), calibrate=[(y, x)])
     again.load_state_dict(small.state_dict())
     assert_same_bits(again(x, y), small(x, y))
     only = tq.quantize_model(model, {"shared": tq.default_qconfig}, [(x, y)])
@@ -227,31 +215,24 @@ def test_a_layer_that_runs_twice_has_a_range_for_each_row():
     assert_same_bits(np.asarray(alone.shared(x.numpy())), only.shared(x))
 
 
-class TorchJoined(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.third = (torch.nn.Conv2d(*sizes) for sizes in ((2, 4, 3), (2, 4, 3), (8, 4, 1)))
+def joined(of):
+    class Joined(of.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.third = of.conv2d(2, 4, 3), of.conv2d(2, 4, 3), of.conv2d(8, 4)
 
-    def forward(self, x):
-        return self.third(torch.cat([self.first(x).relu(), self.second(x) * 1], 1)).relu().mean((2, 3))
+        def run(self, x):
+            x = of.cat([of.relu(self.first(x)), self.second(x) * 1], of.channels)
+            return of.mean(of.relu(self.third(x)))
 
-
-class FlaxJoined(nnx.Module):
-    def __init__(self, rngs):
-        self.first, self.second = (nnx.Conv(2, 4, (3, 3), padding="VALID", rngs=rngs) for _ in range(2))
-        self.third = nnx.Conv(8, 4, (1, 1), rngs=rngs)
-
-    def __call__(self, x):
-        x = jnp.concatenate([nnx.relu(self.first(x)), self.second(x) * 1], -1)
-        return nnx.relu(self.third(x)).mean((1, 2))
+    return Joined
 
 
 @pytest.mark.heavy
 def test_numbers_are_rounded_once_in_front_of_a_concatenation():
     """The layer in front of it has the range of the layer behind it, unless a function is between."""
-    torch.manual_seed(0)
-    model, images = TorchJoined().eval(), torch.randn(8, 2, 8, 8)
-    own = qnn.from_torch(FlaxJoined(nnx.Rngs(0)), tensors_of(model))
+    model, own = pair(joined)
+    images = torch.randn(8, 2, 8, 8)
     small, served = tq.quantize_model(model, None, [images]), qnn.quantize_model(own, None, [channels_last(images)])
     for rows in tq.report(small), qnn.report(served):
         assert rows["first.module"].scale == rows["third.quant"].scale != rows["second.module"].scale
@@ -304,7 +285,7 @@ def test_what_pytorch_has_no_arrays_for_is_named():
     stack = nnx.LinearGeneral(3, 4, batch_axis={0: 2}, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="'0' has no arrays in PyTorch: it has batch_axis"):
         qnn.to_torch(nnx.Sequential(stack))
-    model = FlaxFirst(False)
+    model = nnx.Sequential()
     model.pair = nnx.Param({"a": jnp.ones(1)})
     with pytest.raises(ValueError, match="pair is a variable of several arrays"):
         qnn.to_torch(model)
@@ -312,26 +293,19 @@ def test_what_pytorch_has_no_arrays_for_is_named():
         qnn.quantize_model(len, None, [np.zeros(3)])
 
 
-class TorchFirst(torch.nn.Module):
+def first(of, largest):
     """A layer; the model's results are some of its, and its largest one or its first one."""
 
-    def __init__(self, largest):
-        super().__init__()
-        self.fc, self.largest = torch.nn.Linear(1, 1, bias=False), largest
-        torch.nn.init.ones_(self.fc.weight)
+    class First(of.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = of.linear(1, inputs=1)
 
-    def forward(self, x):
-        y = self.fc(x)
-        return torch.cat([y[:400], y.max(0, keepdim=True).values if self.largest else y[:1]])
+        def run(self, x):
+            y = self.fc(x)
+            return of.cat([y[:400], y.max().reshape(1, 1) if largest else y[:1]])
 
-
-class FlaxFirst(nnx.Module):
-    def __init__(self, largest):
-        self.fc, self.largest = layer_of(nnx.Linear, 1, 1, use_bias=False), largest
-
-    def __call__(self, x):
-        y = self.fc(x)
-        return jnp.concatenate([y[:400], y.max(0, keepdims=True) if self.largest else y[:1]])
+    return First
 
 
 @pytest.mark.parametrize(
@@ -352,8 +326,10 @@ def test_histograms_cut_where_that_saves_much_of_the_error(most, largest, expect
     assert ((cut + (most - 1) ** 2 / count) / whole < 0.95) == (most > 1.5)
     x = np.random.default_rng(0).uniform(-1, 1, (count, 1)).astype(np.float32)
     x[500] = most
-    model = TorchFirst(largest).eval()
-    own = qnn.from_torch(FlaxFirst(largest), tensors_of(model))
+    model = first(Torch, largest)().eval()
+    torch.nn.init.ones_(model.fc.weight)
+    torch.nn.init.zeros_(model.fc.bias)
+    own = qnn.from_torch(module_of(first(Flax, largest)), tensors_of(model))
     for rows in (
         tq.report(tq.quantize_model(model, None, [torch.from_numpy(x)])),
         qnn.report(qnn.quantize_model(own, None, [jnp.asarray(x)])),

@@ -54,11 +54,14 @@ class Torch:
     act, channels, BatchNorm, GroupNorm = nn, 1, nn.BatchNorm2d, nn.GroupNorm
     InstanceNorm = staticmethod(lambda width: nn.InstanceNorm2d(width, affine=True))
     max_pool, avg_pool = staticmethod(nn.functional.max_pool2d), staticmethod(nn.functional.avg_pool2d)
-    relu_of_integers, softmax = torch.relu, staticmethod(lambda x: torch.softmax(x, -1))
+    tanh, relu_of_integers, softmax = torch.tanh, torch.relu, staticmethod(lambda x: torch.softmax(x, -1))
     images, mean = array, staticmethod(lambda x: x.mean((2, 3)))
     chunk = staticmethod(torch.chunk)
     channel_shuffle = staticmethod(nn.functional.channel_shuffle)
     pad_rows = staticmethod(lambda x: nn.functional.pad(x, (0, 0, 1, 1)))
+    pad_end = staticmethod(lambda x: nn.functional.pad(x, (0, 1, 0, 1)))
+    halves, window = staticmethod(lambda x: x.chunk(2, 1)), staticmethod(lambda x, part: x[:, :, part, part])
+    largest = staticmethod(lambda x: x.amax((2, 3)))
     flat = staticmethod(lambda x: x.permute(0, 2, 3, 1).flatten(1))  # in flax's order
 
     @staticmethod
@@ -150,15 +153,18 @@ class Flax:
     GroupNorm = staticmethod(lambda groups, width: layer_of(nnx.GroupNorm, width, groups, epsilon=1e-5))
     InstanceNorm = staticmethod(lambda width: layer_of(nnx.InstanceNorm, width, epsilon=1e-5))
     max_pool, avg_pool = (
-        staticmethod(lambda x, size, pool=pool: pool(x, (size, size), (size, size)))
+        staticmethod(lambda x, size, stride=None, pool=pool: pool(x, (size, size), (stride or size,) * 2))
         for pool in (qnn.max_pool, qnn.avg_pool)
     )
-    relu_of_integers, softmax = staticmethod(qnn.relu), staticmethod(qnn.softmax)
+    tanh, relu_of_integers, softmax = staticmethod(jnp.tanh), staticmethod(qnn.relu), staticmethod(qnn.softmax)
     images, mean = staticmethod(channels_last), staticmethod(lambda x: x.mean((1, 2)))
     made, module = staticmethod(module_of), staticmethod(lambda model, path: names_of(model)[path])
     chunk = staticmethod(functional.chunk)
     channel_shuffle = staticmethod(lambda x, groups: functional.channel_shuffle(x, groups, channels_last=True))
     pad_rows = staticmethod(lambda x: functional.pad(x, ((0, 0), (1, 1), (0, 0), (0, 0))))
+    pad_end = staticmethod(lambda x: functional.pad(x, ((0, 0), (0, 1), (0, 1), (0, 0))))
+    halves, window = staticmethod(lambda x: jnp.split(x, 2, -1)), staticmethod(lambda x, part: x[:, part, part])
+    largest = staticmethod(lambda x: x.max((1, 2)))
     flat = staticmethod(lambda x: x.reshape(len(x), -1))
 
     @staticmethod
