@@ -37,7 +37,8 @@ class Weight(FixedDtypes):
     """A module that replaces a weight; code may use it like the float tensor that it replaces.
 
     It has the properties of a tensor (`dtype`, `shape`, `size()`, ...), and functions and methods of torch take it as
-    its numbers: models read `layer.weight.dtype`, or multiply with `layer.weight`.
+    its numbers: models read `layer.weight.dtype`, or multiply with `layer.weight`. Its own `to()`, `half()` and others
+    return a tensor; those of the layer, or of the model, move it.
 
     Attributes:
         shape: of the weight.
@@ -116,13 +117,16 @@ def _check_in_place(name: str) -> None:
         )
 
 
-def _operator(name: str) -> Any:
-    return lambda self, *others: getattr(self.numbers(), name)(*others)
+def _of_numbers(name: str) -> Any:
+    return lambda self, *others, **settings: getattr(self.numbers(), name)(*others, **settings)
 
 
 _SYMBOLS = "add radd sub rsub mul rmul truediv rtruediv floordiv mod pow rpow matmul rmatmul neg abs lt le gt ge"
 for _name in f"{_SYMBOLS} getitem len iter".split():
-    setattr(Weight, f"__{_name}__", _operator(f"__{_name}__"))
+    setattr(Weight, f"__{_name}__", _of_numbers(f"__{_name}__"))
+# Modules have these as well as tensors: code writes `layer.weight.to(x.dtype)`.
+for _name in "to float double half bfloat16 type cpu cuda".split():
+    setattr(Weight, _name, _of_numbers(_name))
 
 
 class CodedWeight(Weight):

@@ -188,6 +188,9 @@ def test_weights_have_operators_and_are_not_changed_in_place():
     for function in (lambda w: w > 0, lambda w: w <= 0.1, abs, lambda w: w // 0.1, lambda w: w % 0.1, lambda w: 2**w):
         assert torch.equal(function(layer.weight), function(numbers))
     assert layer.weight.requires_grad_(False) is not None
+    for found in (layer.weight.to(torch.float64), layer.weight.double(), layer.weight.type(torch.float64)):
+        assert torch.equal(found, numbers.double())
+    assert layer.weight.dtype is torch.float32
     for change in (lambda: layer.weight.clamp_(0, 1), lambda: torch.relu_(layer.weight), lambda: layer.weight.zero_()):
         with pytest.raises(TypeError, match="_ of a quantized weight would change a copy"):
             change()
