@@ -1,4 +1,4 @@
-"""Networks that are trained with fake quantization, saved and exported, and stand beside torch.ao's."""
+"""Networks that are trained with fake quantization, saved and exported."""
 
 import copy
 import io
@@ -10,9 +10,7 @@ from carrying_support import calibrated, jax_calls, torch_calls
 from covering import usually
 from module_packages import Flax, Torch
 from networks import NETWORKS
-from quantization_support import torch_ao, torch_engine
 from support import assert_same_bits
-from torch import nn
 
 import qtorch.quantization as tq
 
@@ -23,10 +21,10 @@ def batch(name):
     return NETWORKS[name].inputs(8)
 
 
-def floats_of(name, of=Torch):
+def floats_of(name):
     """In PyTorch, with statistics as of some training."""
     torch.manual_seed(1)
-    model = NETWORKS[name].make(of)()
+    model = NETWORKS[name].make(Torch)()
     for _ in range(3):
         model(torch.from_numpy(batch(name)))
     return model.eval()
@@ -47,31 +45,6 @@ def test_copies_files_and_exports(name):
     for model in (copy.deepcopy(small), loaded, exported):
         assert_same_bits(model(x), expected)
     assert not [row.path for row in tq.report(small) if row.state == "float" and row.name not in ("Identity",)]
-
-
-@pytest.mark.parametrize("name", NETS)
-def test_as_near_as_torch_ao(name):
-    """The error beside the model of floats, in decibels: at most 0.5 more than that of torch.ao's model."""
-    x = torch.from_numpy(batch(name)[::-1].copy())
-
-    def error(of):
-        package, floats = of.package, floats_of(name, of)
-        model = package.fuse_modules(copy.deepcopy(floats), [list(row) for row in floats.rows])
-        model.qconfig = package.get_default_qconfig("fbgemm")
-        for layer in model.modules():  # with one scale, as torch.ao wants them
-            if isinstance(layer, (nn.ConvTranspose2d, nn.PReLU)):
-                layer.qconfig = package.QConfig(model.qconfig.activation, package.default_weight_observer)
-        model = package.prepare(model)
-        model(torch.from_numpy(batch(name)))
-        expected = floats(x)
-        return 20 * torch.log10((package.convert(model)(x) - expected).norm() / expected.norm())
-
-    ours = error(Torch)
-    with torch_ao() as ao, torch_engine("fbgemm"):
-        own = {"package": ao, "stubs": (ao.QuantStub, ao.DeQuantStub)}
-        own["FloatFunctional"] = torch.ao.nn.quantized.FloatFunctional
-        assert ours < error(type("TorchAo", (Torch,), own)) + 0.5
-    assert ours < -20
 
 
 def numbers(argument):

@@ -9,14 +9,14 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from qtorch.nn.quantized import FloatFunctional
-from qtorch.quantization import DeQuantStub, QTensor, QuantStub, QuantWrapper
+from qtorch.quantization import DeQuantStub, QTensor, QuantStub, QuantWrapper, default_qconfig
 
 
 def bits(x):
     return x.detach().view(torch.int32)
 
 
-def with_qconfig(model, qconfig):
+def with_qconfig(model, qconfig=default_qconfig):
     model.qconfig = qconfig
     return model
 

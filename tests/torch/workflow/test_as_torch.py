@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from workflow_support import with_qconfig
 
 from qtorch import quantization
 from qtorch.nn import intrinsic, quantized
@@ -38,11 +39,6 @@ from qtorch.quantization import (
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
-
-
-def with_qconfig(model, qconfig):
-    model.qconfig = qconfig
-    return model
 
 
 def noise(exact, rounded):

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from workflow_support import with_qconfig
 
 from qtorch._classes import plain_class
 from qtorch.nn import quantized
@@ -19,11 +20,6 @@ from qtorch.quantization import (
     quantize_per_tensor,
     swap_module,
 )
-
-
-def with_qconfig(model, qconfig=default_qconfig):
-    model.qconfig = qconfig
-    return model
 
 
 def calibrated(model, *shape):

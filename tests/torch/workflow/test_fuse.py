@@ -6,13 +6,10 @@ import pytest
 import torch
 from quantization_support import torch_ao
 from torch import nn
+from workflow_support import bits
 
 from qtorch.nn import intrinsic
 from qtorch.quantization import default_qconfig, fuse_modules, fuse_modules_qat
-
-
-def bits(x):
-    return x.detach().view(torch.int32)
 
 
 def trained_norm(kind, channels, **settings):

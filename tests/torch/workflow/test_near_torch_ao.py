@@ -1,6 +1,6 @@
 """Calibrated networks beside torch.ao's: the error against floats, in decibels, is at most 0.5 more than theirs.
 
-ShuffleNet and U-Net are in tests/parity/test_workflow_architectures.py. torchvision's whole networks need torchvision.
+torchvision's whole networks need torchvision.
 """
 
 import copy
@@ -8,6 +8,8 @@ import copy
 import pytest
 import torch
 from front_models import Conv1D, decibels
+from module_packages import Torch
+from networks import NETWORKS
 from quantization_support import torch_ao, torch_engine
 from torch import nn
 from workflow_support import Residual
@@ -37,6 +39,7 @@ class Between(nn.Module):
     def forward(self, x):
         return self.dequant(self.network(self.quant(x)))
 
+    @property
     def rows(self):
         """What is fused: a convolution, its batch norm and ReLU."""
         for path, module in self.named_modules():
@@ -83,11 +86,21 @@ class ResNet(Residual):
         super().__init__(floats, (package.QuantStub, package.DeQuantStub))
         self.conv1, self.fc = nn.Conv2d(4, 8, 3, padding=1, bias=False), nn.Linear(288, 10)
 
-    def rows(self):
-        return [["conv1", "bn1", "relu1"], ["conv2", "bn2"]]
+    rows = ["conv1", "bn1", "relu1"], ["conv2", "bn2"]
+
+
+def network(name):
+    """One of `networks`, with the modules of a package."""
+
+    def made(package, floats):
+        own = {"stubs": (package.QuantStub, package.DeQuantStub), "FloatFunctional": floats}
+        return NETWORKS[name].make(type("Of", (Torch,), own))()
+
+    return made
 
 
 NETS = {"MobileNetV2": MobileNet, "GoogLeNet": GoogLeNet, "ResNet": ResNet}
+NETS |= {name: network(name) for name in ("ShuffleNet", "U-Net")}
 
 
 def batch(seed):
@@ -108,6 +121,9 @@ def error(model, package, rows, x, data):
     rows = [list(row) for row in rows]
     model = package.fuse_modules(copy.deepcopy(model), rows) if rows else model
     model.qconfig = package.get_default_qconfig("fbgemm")
+    for layer in model.modules():  # with one scale, as torch.ao wants them
+        if isinstance(layer, (nn.ConvTranspose2d, nn.PReLU)):
+            layer.qconfig = package.QConfig(model.qconfig.activation, package.default_weight_observer)
     model = package.prepare(model)
     for one in data:
         model(one)
@@ -119,11 +135,11 @@ def error(model, package, rows, x, data):
 def test_small_networks(name):
     kind, x, data = NETS[name], batch(9), [batch(4), batch(5)]
     model = floats_of(kind)
-    ours = error(model, tq, model.rows(), x, data)
+    ours = error(model, tq, model.rows, x, data)
     with torch_ao() as ao, torch_engine("fbgemm"):
         theirs = floats_of(kind, ao, torch.ao.nn.quantized.FloatFunctional)
         assert torch.equal(theirs(x), model(x))
-        assert ours <= error(theirs, ao, theirs.rows(), x, data) + 0.5
+        assert ours <= error(theirs, ao, theirs.rows, x, data) + 0.5
     assert ours < -20
 
 
@@ -135,7 +151,7 @@ def test_one_call(name):
     model = floats_of(kind)
     with torch_ao() as ao, torch_engine("fbgemm"):
         theirs = floats_of(kind, ao, torch.ao.nn.quantized.FloatFunctional)
-        least = error(theirs, ao, theirs.rows(), x, data)
+        least = error(theirs, ao, theirs.rows, x, data)
     model.quant, model.dequant = nn.Identity(), nn.Identity()
     assert -decibels(model(x), quantize_model(model, None, data)(x)) <= least + 0.5
 

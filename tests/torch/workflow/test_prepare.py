@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from workflow_support import with_qconfig
 
 from qtorch.nn import intrinsic
 from qtorch.quantization import (
@@ -30,11 +31,6 @@ OTHER = default_per_channel_qconfig
 def network():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 2))
-
-
-def with_qconfig(model, qconfig=default_qconfig):
-    model.qconfig = qconfig
-    return model
 
 
 def observed(model):

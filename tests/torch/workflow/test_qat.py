@@ -6,6 +6,7 @@ import pytest
 import torch
 from quantization_support import torch_ao
 from torch import nn
+from workflow_support import bits
 
 import qtorch
 from qtorch.nn import intrinsic, qat
@@ -20,10 +21,6 @@ from qtorch.quantization import (
     prepare,
     prepare_qat,
 )
-
-
-def bits(x):
-    return x.detach().view(torch.int32)
 
 
 def with_qconfig(model, qconfig=default_qat_qconfig):
