@@ -16,7 +16,7 @@ from qjax.nnx.activations import PReLU
 from qjax.nnx.functional import relu
 from qjax.nnx.layouts import set_torch_weight, torch_weight
 from qjax.nnx.quantized.base import IntegerVariable, check_calibrated, float_variable
-from qjax.nnx.quantized.weights import CodedWeight, Dequantized
+from qjax.nnx.quantized.weights import CodedWeight, Dequantized, numbers_of
 from qjax.quantization import QTensor
 from qjax.quantization.scaled import round_with_scale
 
@@ -108,3 +108,10 @@ class RoundedLayer(nnx.Module):
         y = layer(Names.astype(x, "float32")).astype(x.dtype)
         output: Any = self.output
         return output(relu(y) if self.relu else y)
+
+    @property
+    def kernel(self) -> IntegerVariable:
+        """The numbers of the weight in flax's layout, as float32, for code of models that reads them."""
+        layer: Any = nnx.clone(self.layer)
+        set_torch_weight(layer, numbers_of(self.weight))
+        return IntegerVariable(layer.kernel[...])

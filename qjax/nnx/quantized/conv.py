@@ -14,8 +14,9 @@ from qcore.affine import AffineInteger, QParams
 from qcore.affine.functional.convolutions import filters_of, pad_images
 from qcore.arguments import check_choice, check_int, check_size, check_sizes, check_type, quoted
 from qjax._rounding.inputs import ArrayLike
-from qjax.nnx.quantized.base import Quantized, checked, float_variable, layer_name
-from qjax.nnx.quantized.weights import QuantizedWeight
+from qjax.nnx.layouts import flax_layout
+from qjax.nnx.quantized.base import IntegerVariable, Quantized, checked, float_variable, layer_name
+from qjax.nnx.quantized.weights import QuantizedWeight, WithKernel, numbers_of
 from qjax.quantization import QTensor
 from qjax.quantization.functional.products import conv_to
 
@@ -25,7 +26,7 @@ Padding = str | int | Sequence[int | tuple[int, int]]
 NAMED_PADDINGS = ("SAME", "VALID", "CAUSAL", *_OWN)
 
 
-class Conv(Quantized):
+class Conv(WithKernel, Quantized):
     """A convolution of images with channels last in integers: exact sums, requantized.
 
     Images are padded with the zero point, or with their own integers if `padding` says so.
@@ -228,6 +229,11 @@ class ConvTranspose(Quantized):
         settings = (1,) * self.dimensions, ((0, 0),) * self.dimensions, self.kernel_dilation, 1
         result = conv_to(images, filters_of(weight, 1), bias, settings, self.output, self.form)
         return result.reshape(*batch, *result.shape[1:])
+
+    @property
+    def kernel(self) -> IntegerVariable:
+        """The numbers of the weight in flax's layout, as float32, for code of models that reads them."""
+        return IntegerVariable(flax_layout(jnp.swapaxes(numbers_of(self.weight), 0, 1), transposed=True))
 
     @classmethod
     def of(

@@ -12,8 +12,8 @@ from qcore.affine import AffineInteger, QParams
 from qcore.affine.quantized import check_linear
 from qcore.arguments import check_type
 from qjax._rounding.inputs import ArrayLike
-from qjax.nnx.quantized.base import Quantized, checked, float_variable, layer_name
-from qjax.nnx.quantized.weights import QuantizedWeight, Weight, rounded_weight
+from qjax.nnx.quantized.base import IntegerVariable, Quantized, checked, float_variable, layer_name
+from qjax.nnx.quantized.weights import QuantizedWeight, Weight, WithKernel, numbers_of, rounded_weight
 from qjax.quantization import QTensor
 from qjax.quantization.functional.products import WIDTHS, linear_to
 from qjax.quantization.rounding import CodedArray
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
 
-class Linear(Quantized):
+class Linear(WithKernel, Quantized):
     """input @ weight.T + bias in integers: exact sums, requantized (`qcore.affine.requantize`).
 
     Args:
@@ -133,6 +133,9 @@ class Embed(nnx.Module):
         return (query.astype(jnp.float32) @ self._numbers().astype(jnp.float32).T).astype(query.dtype)
 
     def _numbers(self) -> jax.Array:
-        weight = self.weight()
-        numbers = weight.dequantize() if isinstance(weight, QTensor) else weight
-        return numbers.astype(self.dtype)
+        return numbers_of(self.weight).astype(self.dtype)
+
+    @property
+    def embedding(self) -> IntegerVariable:
+        """The table's numbers, for code of models that reads it as that of `nnx.Embed`."""
+        return IntegerVariable(self._numbers())

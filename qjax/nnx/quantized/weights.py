@@ -11,6 +11,7 @@ from flax import nnx
 from qcore.affine import QParams
 from qcore.arguments import check_type
 from qjax._rounding.inputs import ArrayLike
+from qjax.nnx.layouts import flax_layout
 from qjax.nnx.quantized.base import IntegerVariable
 from qjax.quantization import QTensor
 from qjax.quantization.integer import packed, packs, unpacked
@@ -127,3 +128,20 @@ def rounded_weight(weight: Any) -> CodedWeight | Dequantized:
         weight: a `CodedArray`, a QTensor or floats.
     """
     return CodedWeight(weight) if isinstance(weight, CodedArray) else Dequantized(weight)
+
+
+class WithKernel:
+    """A layer with a weight in torch's layout."""
+
+    weight: Any
+
+    @property
+    def kernel(self) -> IntegerVariable:
+        """The numbers of the weight in flax's layout, as float32, for code of models that reads them."""
+        return IntegerVariable(flax_layout(numbers_of(self.weight)))
+
+
+def numbers_of(weight: Any) -> jax.Array:
+    """The numbers of a weight in a variable, or in a module whose call returns it, as float32."""
+    found = weight[...] if isinstance(weight, nnx.Variable) else weight()
+    return (found.dequantize() if isinstance(found, QTensor) else found).astype(jnp.float32)

@@ -161,3 +161,33 @@ def test_layers_within_programs_are_judged(monkeypatch, recwarn):
     monkeypatch.setattr(RoundedLayer, "__call__", lambda self, x: -call(self, x))
     with pytest.warns(UserWarning, match="layer 'fc' .* rounding alone has"):
         quantize_model(Programs(), settings, data)
+
+
+class Reading(nnx.Module):
+    """It multiplies with weights of its layers itself."""
+
+    def __init__(self):
+        self.conv, self.up = layer_of(nnx.Conv, 3, 4, (2, 3)), layer_of(nnx.ConvTranspose, 4, 3, (2, 3))
+        self.fc, self.table = layer_of(nnx.Linear, 3, 5), layer_of(nnx.Embed, 5, 3)
+
+    def __call__(self, x):
+        weights = self.conv.kernel, self.up.kernel, self.fc.kernel[...], self.table.embedding.T
+        x = self.fc(self.up(self.conv(x))) + self.table(jnp.arange(2)).sum()
+        return x, [1 * weight for weight in weights]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        QConfig(None, "mxfp8_e4m3"),
+        pytest.param({"": None, "fc": default_dynamic_qconfig}, marks=pytest.mark.heavy),
+        pytest.param(None, marks=pytest.mark.heavy),
+    ],
+    ids=["weights", "dynamic", "int8"],
+)
+def test_code_that_multiplies_with_weights_of_layers_gets_what_they_were_rounded_to(settings):
+    model = Reading()
+    found = quantize_model(model, settings, [X])(X)[1]
+    for one, floats in zip(found, model(X)[1], strict=True):
+        assert one.shape == floats.shape
+        assert jnp.abs(one - floats).max() < 0.15 * jnp.abs(floats).max()

@@ -12,7 +12,7 @@ from qcore.affine import AffineInteger
 from qjax._rounding.inputs import ArrayLike
 from qjax.nnx.functional import relu
 from qjax.nnx.quantized.base import IntegerVariable, check_real, checked, float_variable
-from qjax.nnx.quantized.weights import QuantizedWeight, rounded_weight
+from qjax.nnx.quantized.weights import QuantizedWeight, WithKernel, rounded_weight
 from qjax.quantization import QTensor
 from qjax.quantization.functional.dynamic import (
     ACTIVATIONS,
@@ -26,7 +26,7 @@ from qjax.quantization.functional.dynamic import (
 from qjax.quantization.rounding import CodedArray, FormatRounding
 
 
-class Linear(nnx.Module):
+class Linear(WithKernel, nnx.Module):
     """x @ weight.T + bias with a quantized weight and x quantized by its own range, a float16 weight, or formats.
 
     The product is computed in float32, and the result has x's dtype.
