@@ -60,7 +60,9 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-    """What the tests of a file leave stays, too, compiled programs most of all: millions of objects to look at."""
+    """What the tests of a file leave stays, too, millions of objects to look at; JAX's programs, most of it, go."""
     if nextitem is None or nextitem.path != item.path:
+        if "jax" in sys.modules:  # 100 MB a file; the next file finds those on disk that it needs
+            sys.modules["jax"].clear_caches()
         gc.collect()
         gc.freeze()
