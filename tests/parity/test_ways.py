@@ -145,11 +145,15 @@ def test_wrong_calls(of, model, arguments, kind, text):
 
 
 @both
-def test_wrong_functions(of):
+def test_wrong_functions_and_entries(of):
     with pytest.raises(TypeError, match="train is a int"):
         of.quantize_model(of.linear(), train=3)
     with pytest.raises(TypeError, match="calibrate and train are given"):
         of.quantize_model(of.linear(), None, [of.array(X)], train=lambda model: None)
+    with pytest.raises(ValueError, match=r"the entry Conv\w* is the exact type of no module"):
+        of.quantize_model(of.linear(), {of.Conv: of.package.default_qconfig}, [of.array(X)])
+    with pytest.raises(ValueError, match="model has no layer to observe"):
+        of.quantize_model(of.Sequential(of.ReLU()), None, [of.array(X)])
 
 
 @pytest.mark.parametrize("of", [Torch, pytest.param(Flax, marks=pytest.mark.heavy)])

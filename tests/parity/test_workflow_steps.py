@@ -215,9 +215,10 @@ WRONG = {
         ),
         (lambda of, own: ["4", "2"], "num_features=4; allowed is 8"),
         (lambda of, own: None, "modules_to_fuse has None; allowed are lists of names"),
-        (lambda of, own: [3], "modules_to_fuse has 3; allowed are lists of names"),
-        (lambda of, own: "01", "modules_to_fuse has '01'; allowed are lists of names"),
-        (lambda of, own: [["1", "2"], "01"], "modules_to_fuse has '01'; allowed are lists of names"),
+        (
+            lambda of, own: [["1", "2"], "01"],
+            "modules_to_fuse has '01'; allowed are lists of names",
+        ),
     ],
     "quantize_dynamic": [
         (lambda of, own: {"9"}, "the entry '9' names no module"),
