@@ -34,6 +34,8 @@ def round_scaled_shape(x: torch.Tensor, *_: Any) -> torch.Tensor:
 class _StraightThrough(torch.autograd.Function):
     """(x, scale, format as text, axis) -> x rounded; gradients pass."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(x: torch.Tensor, scale: torch.Tensor, number: str, axis: int) -> torch.Tensor:
         return torch.ops.qtorch.round_scaled(x, scale, number, axis)

@@ -39,7 +39,8 @@ def _with(value: Any, new: dict[int, nn.Module], depth: int) -> Any:
         made = new.get(id(value.__self__))
         return value if made is None else getattr(made, value.__name__, value)
     if isinstance(value, partial):
-        return partial(_with(value.func, new, depth), *value.args, **value.keywords)
+        made = _with(value.func, new, depth)
+        return value if made is value.func else partial(made, *value.args, **value.keywords)
     if depth and isinstance(value, list):
         value[:] = [_with(one, new, depth - 1) for one in value]
     elif depth and isinstance(value, dict):

@@ -61,7 +61,8 @@ def becomes_rounded(layer: nn.Module) -> bool:
 
 def has_weight(layer: nn.Module) -> bool:
     """True for layers whose weight `rounded_layer` rounds."""
-    return has_output(layer) or isinstance(layer, _TABLES) or plain_class(layer) in _RECURRENT
+    is_table = isinstance(layer, _TABLES) and "weight" in dict(layer.named_parameters(recurse=False))
+    return has_output(layer) or is_table or plain_class(layer) in _RECURRENT
 
 
 def has_output(layer: nn.Module) -> bool:

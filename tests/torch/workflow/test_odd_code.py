@@ -284,3 +284,12 @@ def test_models_of_a_table_or_of_subclasses_are_rounded():
         ValueError, match=r"no layer to observe; .* LSTM; the model itself: .*\{nn.LSTM: default_dynamic"
     ):
         quantize_model(nn.LSTM(2, 2), default_qconfig, [torch.zeros(1, 2)])
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_quantized_layers_run_under_vmap(name):
+    layer = quantized(nn.Sequential(nn.Linear(8, 4)), SETTINGS[name], X)[0]
+    with warnings.catch_warnings():  # of torch, which has no batching rule
+        warnings.simplefilter("ignore")
+        y = torch.vmap(layer)(X.reshape(4, 16, 8))
+    assert torch.equal(y.reshape(64, 4), layer(X))
