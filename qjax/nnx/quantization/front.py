@@ -25,7 +25,7 @@ from qjax.nnx.quantization.conversion import Conversion, convert
 from qjax.nnx.quantization.flow import Noting, Stopping, program_text, record, shapes_of, takes_integers
 from qjax.nnx.quantization.fusion import fuse_modules, why_not_fused, with_all_names
 from qjax.nnx.quantization.modules import Modules
-from qjax.nnx.quantization.observing import OBSERVER, FloatFunctional, Observed, Observer
+from qjax.nnx.quantization.observing import IN_A_TRANSFORMATION, OBSERVER, FloatFunctional, Observed, Observer
 from qjax.nnx.quantization.one_call import quantize_dynamic
 from qjax.nnx.quantization.preparation import leave_attention, trained_layer, with_observers
 from qjax.nnx.quantization.propagation import OTHERS, SettingsOf, settings_of
@@ -249,7 +249,12 @@ class _Workflow(Workflow):
             layer.bounds = ends
 
     def execute(self, run: Callable[[Any], object]) -> None:
-        run(Noting(self.model, self.note) if self.notes_calls() else self.model)
+        try:
+            run(Noting(self.model, self.note) if self.notes_calls() else self.model)
+        except ValueError as error:
+            if "axis spec None" in str(error) and OBSERVER in str(error):  # of nnx.vmap
+                raise ValueError(f"{IN_A_TRANSFORMATION} ({error})") from error
+            raise
 
     def share_range(self, own: Any, other: Any) -> None:
         state, others = own.state.get_value(), other.state.get_value()

@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from flax.errors import TraceContextError
 from jax.core import Tracer
 
 from qcore.affine import Counts, Extremes, QParams
 from qcore.affine.histogram import saved_by_cutting
 from qcore.arguments import check_type
-from qjax._models import unnamed
+from qjax._models import running_layer, unnamed
 from qjax.nnx.functional import relu
 from qjax.quantization import FakeQuantize, FakeQuantizeState, MinMaxObserver, QConfig, disable_observer
 from qjax.quantization.observer import State
@@ -23,6 +24,10 @@ from qjax.quantization.qconfig import Description
 from qjax.quantization.rounding import FormatRounding
 
 OBSERVER = "activation_post_process"  # the attribute of layers
+IN_A_TRANSFORMATION = (
+    "ranges are observed within jax.vmap, jax.jit, jax.lax.scan or nnx.vmap, which keep no state of a module; allowed "
+    "are nnx.jit and nnx.scan, or settings that observe nothing: a QConfigDynamic, and None as activation"
+)
 
 
 class Ran:
@@ -123,8 +128,15 @@ class Observer(nnx.Module):
             y, state = self.description.apply(state, x)
         else:
             y, state = x, self.description.update(state, x)
-        self.state.set_value(state)
+        self._keep(state)
         return y
+
+    def _keep(self, state: Any) -> None:
+        """Writes the state, or names what lets none out."""
+        try:
+            self.state.set_value(state)
+        except TraceContextError:
+            raise ValueError(f"{running_layer()}{IN_A_TRANSFORMATION}") from None
 
     def saves(self) -> float:
         """By which share a histogram's parameters have less error than those of the whole range; 0 without data."""

@@ -191,3 +191,22 @@ def test_code_that_multiplies_with_weights_of_layers_gets_what_they_were_rounded
     for one, floats in zip(found, model(X)[1], strict=True):
         assert one.shape == floats.shape
         assert jnp.abs(one - floats).max() < 0.15 * jnp.abs(floats).max()
+
+
+class Mapped(nnx.Module):
+    def __init__(self, by_flax):
+        self.fc, self.by_flax = layer_of(nnx.Linear, 3, 2), by_flax
+
+    def __call__(self, x):
+        if not self.by_flax:
+            return jax.vmap(self.fc)(x)
+        return nnx.vmap(lambda layer, row: layer(row), in_axes=(None, 0))(self.fc, x)
+
+
+@pytest.mark.parametrize("by_flax", [False, True])
+def test_transformations_that_keep_no_ranges_are_named(by_flax):
+    model, x = Mapped(by_flax), X[0, 0]
+    with pytest.raises(ValueError, match=r"ranges are observed within jax\.vmap, .*; allowed are nnx\.jit"):
+        quantize_model(model, QConfig("e4m3fn", "e4m3fn"), [x])
+    found = quantize_model(model, QConfig(None, "mxfp8_e4m3"))(x)  # a remedy
+    assert jnp.abs(found - model(x)).max() < 0.1
