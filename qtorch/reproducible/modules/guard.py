@@ -96,9 +96,11 @@ class Guard(TorchFunctionMode):
         name = func.__name__
         if name in _BY_NAME and operator_of(func):  # a program's operator, which may have the name of a method
             name = ""
-        if name in EXACT_METHODS or name == "__get__" or stays(func):
+        if name in EXACT_METHODS or name == "__get__":
             return func(*args, **kwargs)
         found = METHODS.get(name) or DEFINED.get(func)
+        if found is None and stays(func):
+            return func(*args, **kwargs)
         if not has_floats(args) and not has_floats(kwargs.values()) and func not in RANDOM:
             y = func(*args, **kwargs)
             if func in MAKERS or not has_floats((y,)):

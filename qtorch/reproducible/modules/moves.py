@@ -26,8 +26,8 @@ class ValuesAndIndices(NamedTuple):
 
 
 @defines(Tensor.unflatten)
-def _unflatten(x: Tensor, dim: int, sizes: Any) -> Tensor:
-    return torch.unflatten(x, dim, sizes)  # Dynamo does not trace the method
+def _unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:
+    return torch.unflatten(input, dim, sizes)  # Dynamo does not trace the method
 
 
 @defines(torch.chunk, Tensor.chunk)
