@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
-from flax_support import layer_of, module_of
-from module_packages import Flax
+from flax_support import layer_of
 from networks import NETWORKS
 from support import assert_same_bits
 
@@ -19,9 +18,8 @@ from qjax.quantization.rounding import CodedArray
 
 
 def test_bytes_of_weights():
-    perceptron = module_of(NETWORKS["perceptron"].make(Flax))
-    served = qnn.convert(qnn.prepare(perceptron, jq.QConfig("mxfp8_e4m3", "mxfp8_e4m3")))
-    codes = sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(served.layers.layers[0].weight)))
+    served = qnn.convert(qnn.prepare(layer_of(nnx.Linear, 64, 32), jq.QConfig("mxfp8_e4m3", "mxfp8_e4m3")))
+    codes = sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(served.weight)))
     assert codes == 32 * 64 + 32 * 2
     assert not jax.tree.leaves(nnx.state(served, nnx.Param))
 

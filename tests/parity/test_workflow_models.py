@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from carrying_support import jax_results, tensors_of
+from carrying_support import calibrated, jax_results, tensors_of
 from flax import nnx
 from flax_support import layer_of, module_of
 from jax.sharding import NamedSharding, PartitionSpec
-from module_packages import Flax
+from module_packages import Flax, Torch
 from networks import NETWORKS
 from support import assert_same_bits
 from torch import nn
@@ -26,9 +26,8 @@ def test_mapped_and_sharded():
     """With the bits of one call for all rows: one by one, and in shards on four devices."""
     network = NETWORKS["perceptron"]
     images = network.inputs(64)
-    prepared = qnn.prepare(module_of(network.make(Flax)), jq.get_default_qconfig("fbgemm"))
-    prepared(images)
-    model = qnn.convert(prepared)
+    converted = tq.convert(calibrated(network.make(Torch)(), tq.get_default_qconfig("fbgemm"), images))
+    model = qnn.from_torch(module_of(network.make(Flax)), tensors_of(converted), jq.get_default_qconfig("fbgemm"))
     graph, state = nnx.split(model)
     expected = nnx.jit(jax_results)(model, images)[1]
     mapped = jax.jit(jax.vmap(lambda state, x: nnx.merge(graph, state)(x[None])[0], (None, 0)))
