@@ -8,7 +8,7 @@ remat) has a flow of its own, so its arguments and results stay floats. `qcore.w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from qcore.names import shown
 from qcore.workflow import flow
 from qcore.workflow.flow import Bounds, Flow
 from qcore.workflow.settings import HasRunError
-from qjax._jaxprs import bind, split_arrays
+from qjax._jaxprs import CUSTOM, INLINED, bind, inner_programs, split_arrays, walk
 from qjax._models import names_of, rebuilt
 from qjax._parameters import parameters
 from qjax.nnx.activations import ReLU, ReLU6
@@ -74,7 +74,7 @@ class Call(flow.Call):
             return None, None
         probe = jnp.asarray(np.resize(_PROBE, self.gives[0].aval.shape), self.gives[0].aval.dtype)
         operands = [probe if isinstance(atom, core.Var) else atom.val for atom in self.ran.invars]
-        result = bind(self.ran, operands)[0]
+        result = _inlined(0, self.ran, operands)[0]
         least, most = float(result.min()), float(result.max())
         clamps = bool((result == jnp.clip(probe, least, most)).all())
         bounds = None if least == probe.min() else least, None if most == probe.max() else most
@@ -96,6 +96,14 @@ def _moves(equation: Any) -> bool:
         return jitted and all(_moves(one) for jaxpr in inner for one in jaxpr.eqns)
     arrays = [result for result in equation.outvars if _is_float(result) and result.aval.ndim]
     return not arrays or equation.primitive.name in _MOVES
+
+
+def _inlined(_: int, equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """The results of an equation without the calls in it, which may ask for a mesh that these operands are not on."""
+    if equation.primitive.name not in INLINED | CUSTOM:
+        return bind(equation, operands)
+    (program,) = inner_programs(equation, operands) or []
+    return walk(program.jaxpr, program.consts, program.inputs, _inlined)
 
 
 def _is_float(atom: Any) -> bool:

@@ -210,3 +210,15 @@ def test_transformations_that_keep_no_ranges_are_named(by_flax):
         quantize_model(model, QConfig("e4m3fn", "e4m3fn"), [x])
     found = quantize_model(model, QConfig(None, "mxfp8_e4m3"))(x)  # a remedy
     assert jnp.abs(found - model(x)).max() < 0.1
+
+
+@pytest.mark.heavy
+def test_weights_on_an_explicit_mesh_are_calibrated():
+    """Without the mesh as context, as the float model runs."""
+    mesh = jax.make_mesh((2,), ("model",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:2])
+    model = nnx.Sequential(layer_of(nnx.Linear, 3, 4), nnx.relu, layer_of(nnx.Linear, 4, 2))
+    expected = quantize_model(model, QConfig("e4m3fn", "e4m3fn"), [X])(X)
+    for layer in (model.layers[0], model.layers[2]):
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "model"))
+        layer.kernel.set_value(jax.device_put(layer.kernel[...], sharding))
+    assert np.array_equal(quantize_model(model, QConfig("e4m3fn", "e4m3fn"), [X])(X), expected)
