@@ -290,6 +290,13 @@ def constant_result(function: Callable[..., T]) -> Callable[..., T]:
     return function
 
 
+@constant_result
+def differentiates() -> bool:
+    """True within a transform of `torch.func` that differentiates what runs, or what Dynamo traces."""
+    stack = _transform_stack() if _transform_stack is not None else None
+    return any(one.key().name in ("Grad", "Jvp") for one in stack or ())
+
+
 def show_to_modes(functions: Iterable[Any]) -> None:
     """Makes Dynamo pass functions to modes, as eager torch does; traced programs call it in a `constant_result`.
 

@@ -66,7 +66,7 @@ class FixedDtypes(Unscripted, torch.nn.Module):
     _narrow: tuple[str, ...] = ()
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FixedDtypes:
-        free = [self._parameters.get(_STANDS), *map(self._buffers.get, self._narrow)]
+        free = [getattr(self, name, None) for name in (_STANDS, *self._narrow)]
 
         def moved(x: torch.Tensor) -> torch.Tensor:
             result = fn(x)

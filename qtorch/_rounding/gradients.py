@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
-from qtorch._torch_internals import in_forward_mode
+from qtorch._torch_internals import differentiates, in_forward_mode
 
 
 def raise_if_recorded(gradients: list[torch.Tensor | None]) -> None:
@@ -44,7 +45,7 @@ def for_transforms(function: Any, with_tangent: Any) -> Callable[..., Any]:
         return function.forward
     if not torch.compiler.is_dynamo_compiling():
         return with_tangent.apply
-    _leave_tangents_to_eager()
+    leave_transforms_to_eager()
     return function.apply
 
 
@@ -52,7 +53,7 @@ def is_differentiated(x: torch.Tensor) -> bool:
     """True if a tensor that is not plain may have a derivative."""
     # `requires_grad` is not enough in eager programs: a tensor under torch.func may have a derivative without it.
     if torch.compiler.is_dynamo_compiling():
-        _leave_tangents_to_eager()
+        leave_transforms_to_eager()
         return x.requires_grad and torch.is_grad_enabled()
     return torch.is_grad_enabled() or in_forward_mode()
 
@@ -63,10 +64,23 @@ def apart(*tensors: Any) -> list[Any]:
     return [x.view_as(x) if again and x is not None else x for x, again in zip(tensors, before, strict=True)]
 
 
-def _leave_tangents_to_eager() -> None:
-    """Raises if a program for `torch.compile` differentiates forward: Dynamo would trace tangents of 0.
+def leave_transforms_to_eager() -> None:
+    """Raises if a program that Dynamo traces differentiates inside, forward or by `torch.func.grad`.
 
-    After the error Dynamo runs the function eagerly, unless fullgraph=True.
+    Dynamo would trace tangents of 0, and gradients of 0, since tensors under `torch.func` do not require gradients
+    there. After the error Dynamo runs the function eagerly, unless fullgraph=True.
     """
-    if in_forward_mode():
-        raise NotImplementedError("rounding has forward-mode derivatives in eager programs only")
+    if in_forward_mode() or differentiates():
+        raise NotImplementedError(
+            "derivatives by torch.func, and forward-mode derivatives, are taken in eager programs only: allowed are "
+            "torch.func.grad(torch.compile(f)), and backward()"
+        )
+
+
+def refuse_tangents(*tensors: torch.Tensor | None) -> None:
+    """Raises if a tensor has a tangent, which operators would drop: derivatives would silently be 0."""
+    if in_forward_mode() and any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise NotImplementedError(
+            "functions with defined bits have no forward-mode derivatives, such as those of jvp, jacfwd and hessian; "
+            "allowed are backward() and torch.autograd.grad"
+        )

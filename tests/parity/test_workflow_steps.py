@@ -286,6 +286,12 @@ def test_models_without_such_a_layer_are_refused(of):
 
 
 @both
+def test_settings_of_none_alone_prepare_nothing(of):
+    with pytest.raises(ValueError, match="model has no layer to observe"):
+        of.prepared(row(of, "linear"), {"": None})
+
+
+@both
 def test_a_layer_goes_into_one_row(of):
     model = row(of, "conv", "norm", "relu")
     with pytest.raises(ValueError, match="modules_to_fuse has '1' in two rows; allowed is one"):

@@ -63,6 +63,8 @@ def observed_model(model: nnx.Module, qconfig: Any, make: Make) -> nnx.Module:
     leave_attention(model, settings)
     prepared, done = with_observers(model, settings, make)
     check_effects(qconfig, model, done, "layer to observe")
+    if not done:
+        raise ValueError("model has no layer to observe: all settings are None; allowed is a QConfig for some layer")
     return prepared
 
 

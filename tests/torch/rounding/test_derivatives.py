@@ -5,11 +5,13 @@ import pytest
 import torch
 from support import assert_same_bits, to_torch
 from torch.autograd import forward_ad
-from torch.func import hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import qcore
 import qtorch
 from qcore import BlockFloatingPoint, FixedPoint, FloatingPoint
+from qtorch import arithmetic, linalg, reproducible
+from qtorch.engines import attention
 from qtorch.quantization import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
 
 X = np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32) * 3
@@ -183,3 +185,45 @@ def test_compiled_programs_leave_tangents_to_eager_ones(f):
             torch.compile(push, backend="eager", fullgraph=True)(x, t)
     finally:
         torch._dynamo.reset()
+
+
+PRODUCT = torch.from_numpy(X[:, :4].copy())
+BY_FUNC = {
+    "quantize": lambda x: (qtorch.quantize(x, "e5m2") * x).sum(),
+    "fake_quantize": lambda x: per_tensor(x).sum(),
+    "product": lambda x: linalg.matmul(PRODUCT, x, operands=("e4m3fn", "e4m3fn")).sum(),
+    "attention": lambda x: attention(x[None, None], x[None, None], x[None, None], "hf.eager").sum(),
+    "operation": lambda x: arithmetic.add(x, x, "e5m2").sum(),
+    "reproducible": lambda x: reproducible.sum(reproducible.relu(x)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo", "ignore:The .grad attribute")
+@pytest.mark.parametrize("name", BY_FUNC)
+def test_compiled_programs_leave_gradients_of_functions_to_eager_ones(name):
+    """Dynamo traced gradients of 0: tensors under torch.func do not require gradients there."""
+    f, x, y = BY_FUNC[name], to_torch(X), to_torch(X).requires_grad_()
+    compiled, whole = (torch.compile(lambda x: grad(f)(x), fullgraph=one) for one in (False, True))
+    try:
+        f(y).backward()
+        if name == "reproducible":
+            with pytest.raises(RuntimeError, match=r"autograd\.Function with functorch"):
+                compiled(x)
+        else:
+            assert_same_bits(compiled(x), y.grad)
+            assert_same_bits(grad(torch.compile(f, backend="eager"))(x), y.grad)
+        torch._dynamo.reset()
+        with pytest.raises(torch._dynamo.exc.Unsupported, match="in eager programs only"):
+            whole(x)
+    finally:
+        torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("push", [by_func, by_dual_numbers])
+def test_functions_with_defined_bits_refuse_tangents(push):
+    """Their sums would drop them."""
+    for f in reproducible.sum, reproducible.relu, lambda x: reproducible.matmul(PRODUCT, x):
+        with pytest.raises(NotImplementedError, match="have no forward-mode derivatives"):
+            push(f, to_torch(X), to_torch(T))
+    with forward_ad.dual_level():
+        assert_same_bits(reproducible.sum(to_torch(X)), to_torch(X).double().sum().float())
