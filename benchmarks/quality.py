@@ -38,6 +38,7 @@ from torch.nn.functional import interpolate
 
 from benchmarks.support.results import write_results
 from benchmarks.support.timing import machine, versions
+from benchmarks.support.torchvision import describe_operators
 from qcore.tables import fitted_table
 from qtorch.quantization import MinMaxObserver, QConfig, get_default_qconfig, quantize_model
 
@@ -273,6 +274,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"{'; '.join(MODELS)}")
     parser.add_argument("--json", metavar="FILE", help="write versions, machine and rows there")
     options = parser.parse_args(argv)
+    describe_operators()
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)  # of the other quantizers
     known = [name for name in MODELS if name != "mobilenet_v2, trained" or find_spec(_WEIGHTS) is not None]
