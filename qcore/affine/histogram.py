@@ -206,7 +206,6 @@ def _best_part(xp: Any, histogram: Any, low: Any, high: Any, levels: int) -> _Pa
         first, last = xp.where(forward, first, part.first), xp.where(forward, part.last, last)
         error = xp.cond(moved, error_of, lambda first, last: part.error, first, last)
         worse = error > part.error  # ends the search: the part before it is the result
-        # Errors of numbers near 1e-18 are 0 in float32, and never worse: the search ends at one bin.
         # where nothing moves, only `above` grows, until the last bin goes
         above = xp.where(moved, part.above + 1, xp.searchsorted(-highest, -part.last, True) - 1)
         return _Part(
@@ -215,7 +214,7 @@ def _best_part(xp: Any, histogram: Any, low: Any, high: Any, levels: int) -> _Pa
             xp.where(worse, part.first, first),
             xp.where(worse, part.last, last),
             xp.where(worse, part.error, error),
-            worse | (first == last),
+            worse | (first == last),  # errors of numbers near 1e-18 are 0 in float32, and never worse
         )
 
     zero = xp.full_like(low, 0, "int32")

@@ -72,15 +72,20 @@ def leave_transforms_to_eager() -> None:
     """
     if in_forward_mode() or differentiates():
         raise NotImplementedError(
-            "derivatives by torch.func, and forward-mode derivatives, are taken in eager programs only: allowed are "
-            "torch.func.grad(torch.compile(f)), and backward()"
+            "derivatives by torch.func, and forward-mode derivatives, are taken in eager programs only; allowed is "
+            "backward() of what the compiled program returns"
         )
 
 
-def refuse_tangents(*tensors: torch.Tensor | None) -> None:
-    """Raises if a tensor has a tangent, which operators would drop: derivatives would silently be 0."""
-    if in_forward_mode() and any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+def refuse_transforms(recorded: bool, tensors: tuple[torch.Tensor | None, ...]) -> None:
+    """Raises if `torch.func`, or forward mode, differentiates a function with defined bits, which autograd may record.
+
+    Operators would drop tangents: derivatives would silently be 0.
+    """
+    given = [x for x in tensors if x is not None]
+    tangents = in_forward_mode() and any(forward_ad.unpack_dual(x).tangent is not None for x in given)
+    if tangents or (recorded and differentiates()):
         raise NotImplementedError(
-            "functions with defined bits have no forward-mode derivatives, such as those of jvp, jacfwd and hessian; "
-            "allowed are backward() and torch.autograd.grad"
+            "functions with defined bits have no derivatives by torch.func, and no forward-mode ones (grad, jvp, "
+            "jacfwd, hessian); allowed are backward() and torch.autograd.grad"
         )

@@ -18,7 +18,7 @@ from qcore.reproducible.reductions import SUM
 from qtorch import linalg
 from qtorch._rounding.dense import check_dense
 from qtorch._rounding.dispatch import quantize
-from qtorch._rounding.gradients import apart, leave_transforms_to_eager, refuse_recording, refuse_tangents
+from qtorch._rounding.gradients import apart, leave_transforms_to_eager, refuse_recording, refuse_transforms
 from qtorch._rounding.keys import key_tensor
 from qtorch._rounding.paths.choice import are_plain_tensors
 from qtorch._torch_internals import apply_directly
@@ -176,9 +176,9 @@ def differentiable(law: Differentiable, recorded: Callable[..., tuple[Any, ...]]
                 return torch.ops.qtorch.reproduce(tensors, *call)
             wanted = tuple([x is not None and x.requires_grad for x in tensors])
             return _Operator.apply(*call, wanted, *apart(*tensors))
+        if not plain and not compiling:
+            refuse_transforms(recorded, tensors)
         if not recorded:
-            if not plain:
-                refuse_tangents(*tensors)
             return _run(law, fused and plain, "result", tensors, given)
         if compiling:
             return Law.apply(False, given, *apart(*tensors))
