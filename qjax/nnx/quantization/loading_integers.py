@@ -21,6 +21,7 @@ from qjax.nnx.quantization.observing import FloatFunctional, Observed, Observer
 from qjax.nnx.quantization.one_call import with_cell
 from qjax.nnx.quantization.quantization_mappings import NORMS, WEIGHTED, parts_of
 from qjax.nnx.quantization.reasons import why_float, why_not_dynamic
+from qjax.nnx.quantization.reporting import rounding_of
 from qjax.nnx.quantization.rounding import has_weight, rounded_layer
 from qjax.nnx.quantization.stubs import DeQuantStub, QuantStub
 from qjax.nnx.quantized import dynamic
@@ -377,4 +378,5 @@ def with_rounding(module: Any, settings: QConfig, entries: Entries) -> Any:
         made.activation_post_process = _scaled(settings.activation, entries.of("activation_post_process"))
     else:
         return module
+    made.observed_by = rounding_of(settings.activation).name
     return made

@@ -69,17 +69,11 @@ def report(model: nnx.Module) -> Report:
         1 float  32 8  there is no quantized RMSNorm
     """
     check_model("model", model)
-    return _Reports(any(isinstance(part, _CONVERTED) for _, part in nnx.iter_modules(model))).report(model)
-
-
-_CONVERTED = RoundedLayer, quantized.Quantized
+    return _Reports().report(model)
 
 
 class _Reports(Modules, Reports):
     """The modules of flax; see `qcore.workflow.reporting`."""
-
-    def __init__(self, is_converted: bool) -> None:
-        self.is_converted = is_converted
 
     def is_part(self, module: nnx.Module) -> bool:
         return isinstance(module, (Identity, ScaledRounding, Observer))
@@ -88,7 +82,7 @@ class _Reports(Modules, Reports):
         return not isinstance(module, nnx.List) and any(isinstance(one, nnx.Param) for one in vars(module).values())
 
     def row(self, path: str, layer: Any) -> LayerReport:
-        inner, state = getattr(layer, "module", layer), _state(layer, self.is_converted)
+        inner, state = getattr(layer, "module", layer), _state(layer)
         parts = [] if self.children(layer) else [part for _, part in nnx.iter_modules(layer)]
         row = partial(
             row_of,
@@ -108,13 +102,13 @@ class _Reports(Modules, Reports):
         )
 
 
-def _state(layer: Any, is_converted: bool) -> str:
+def _state(layer: Any) -> str:
     observer = getattr(layer, OBSERVER, None)
     is_table = isinstance(layer, quantized.Embed)
     if isinstance(layer, RoundedLayer) or isinstance(observer, ScaledRounding):
         return "rounded"
     # A format that needs no scale rounds the same before and after conversion, which keeps the module.
-    if is_converted and isinstance(getattr(observer, "description", None), FormatRounding):
+    if hasattr(layer, "observed_by") and isinstance(getattr(observer, "description", None), FormatRounding):
         return "rounded"
     if is_table and not isinstance(layer.weight, quantized.QuantizedWeight):
         return "rounded"

@@ -13,7 +13,7 @@ from support import assert_same_bits
 import qjax.nnx as qnn
 from qcore.affine import AffineInteger
 from qjax.nnx import quantize_dynamic as dynamic
-from qjax.quantization import default_qconfig
+from qjax.quantization import QConfig, default_qconfig
 
 RNGS = nnx.Rngs(0)
 
@@ -144,3 +144,23 @@ assert "qjax.nnx" not in sys.modules
 def test_errors_name_the_layer_whatever_was_imported():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("settings", [QConfig("e4m3fn", "e4m3fn"), QConfig("mxfp8_e4m3", "mxfp4")])
+def test_a_loaded_model_has_the_rows_of_the_converted_one(settings):
+    """Also those of stubs and functionals, which stay the modules that they were."""
+
+    class Sum(nnx.Module):
+        def __init__(self):
+            self.quant, self.linear, self.sum = qnn.QuantStub(), layer_of(nnx.Linear, 32, 32), qnn.FloatFunctional()
+
+        def __call__(self, x):
+            x = self.quant(x)
+            return self.sum.add(self.linear(x), x)
+
+    prepared = qnn.prepare(Sum(), settings)
+    prepared(jnp.ones((2, 32)))
+    made = qnn.convert(prepared)
+    loaded = qnn.from_torch(Sum(), qnn.to_torch(made), settings)
+    assert list(qnn.report(loaded)) == list(qnn.report(made))
+    assert {row.state for row in qnn.report(made)} == {"rounded"}
